@@ -1,0 +1,8 @@
+"""Makes `format("groupkafka")` known to Spark without a register call.
+
+PySpark imports every module whose name starts with `pyspark_` and registers its `DefaultSource`.
+"""
+
+from spark_groupsource.source import GroupKafkaDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

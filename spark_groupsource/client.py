@@ -1,0 +1,204 @@
+"""What all Kafka clients of this package share: settings, quiet logging, and the mapping of their errors.
+
+confluent_kafka's errors are turned into the catalogue's here and in the adapters that call this module, nowhere
+else. Only adapters import it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, SystemClock
+from spark_groupsource.errors import (
+    AccessError,
+    GroupKafkaError,
+    KafkaUnavailableError,
+    MembershipError,
+    OptionError,
+)
+from spark_groupsource.options import SourceOptions
+from spark_groupsource.options_client import CLIENT_PREFIX, shown_value
+
+LOG = logging.getLogger("spark_groupsource.client")
+
+# How long the first contact with the cluster may take before the query fails: long enough for a slow TLS or
+# SASL handshake with every bootstrap server, short enough that a wrong address is noticed at once.
+CONTACT_TIMEOUT_S = 20.0
+
+_UNREACHABLE = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT,
+    KafkaError._WAIT_COORD,
+}
+_AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED}
+_PROTOCOL_CONFLICT = {
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+    KafkaError.GROUP_ID_NOT_FOUND,
+    KafkaError.UNSUPPORTED_ASSIGNOR,
+    KafkaError.UNSUPPORTED_VERSION,
+}
+
+
+def base_settings(options: SourceOptions, role: str) -> dict[str, Any]:
+    """Return librdkafka settings common to all clients of a reader; `role` ends up in client.id."""
+    settings: dict[str, Any] = dict(options.client_settings)
+    settings["bootstrap.servers"] = options.bootstrap_servers
+    settings["client.id"] = f"{settings.get('client.id', 'groupkafka')}-{role}"
+    settings["logger"] = quiet_logger(role)
+    return settings
+
+
+class CollapseRepeats(logging.Filter):
+    """Lets a client's message through once per interval: an unreachable broker makes it say ~20 lines a second.
+
+    Numbers are ignored when messages are compared, because they hold ports, counters and milliseconds.
+    """
+
+    def __init__(self, interval_s: float = 30.0, clock: Clock | None = None) -> None:
+        super().__init__()
+        self._interval_s = interval_s
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep the first message of its kind in each interval and count the others."""
+        kind = re.sub(r"\d+", "#", record.getMessage())
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            last_s, repeats = self._seen.get(kind, (-self._interval_s, 0))
+            if now_s - last_s < self._interval_s:
+                self._seen[kind] = (last_s, repeats + 1)
+                return False
+            if len(self._seen) > 500:
+                self._seen.clear()
+            self._seen[kind] = (now_s, 0)
+        if repeats:
+            record.msg = f"{record.getMessage()} (and {repeats} more like it)"
+            record.args = ()
+        return True
+
+
+def quiet_logger(role: str) -> logging.Logger:
+    """Return the logger to give to a client as its `logger` setting."""
+    logger = LOG.getChild(role)
+    if not any(isinstance(known, CollapseRepeats) for known in logger.filters):
+        logger.addFilter(CollapseRepeats())
+    return logger
+
+
+@contextmanager
+def creating_client(options: SourceOptions) -> Iterator[None]:
+    """Map the client's refusal of a setting to an error that names the option."""
+    try:
+        yield
+    except (KafkaException, ValueError, TypeError) as error:
+        raise _refused_setting(options, error) from None
+
+
+def _refused_setting(options: SourceOptions, error: Exception) -> GroupKafkaError:
+    cause = error.args[0] if error.args else error
+    reason = cause.str() if isinstance(cause, KafkaError) else str(error)
+    named = [name for name in options.client_settings if name in reason]
+    name = max(named, key=len, default="bootstrap.servers")
+    value = options.client_settings.get(name, options.bootstrap_servers)
+    shown = shown_value(name, value)
+    # librdkafka repeats the value in some of its messages.
+    reason = reason.replace(value, shown) if shown != value else reason
+    return OptionError(errors.CLIENT_REFUSED_OPTION, option=CLIENT_PREFIX + name, value=shown, reason=reason)
+
+
+def kafka_error(error: BaseException) -> KafkaError | None:
+    """Return the client's error inside an exception, if there is one."""
+    cause = error.args[0] if isinstance(error, KafkaException) and error.args else None
+    return cause if isinstance(cause, KafkaError) else None
+
+
+class LastTransportError:
+    """Remembers why the brokers could not be reached, because a request that times out does not say it."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._authentication = False
+
+    def __call__(self, error: KafkaError) -> None:
+        """Take an error from the client (its `error_cb`)."""
+        if error.code() in _AUTHENTICATION:
+            self._authentication = True
+            self._text = error.str()
+        elif not self._authentication and (not self._text or error.code() != KafkaError._ALL_BROKERS_DOWN):
+            self._text = error.str()
+
+    def describe(self, fallback: str) -> str:
+        """Return the last reason, or `fallback` when there is none."""
+        return self._text or fallback
+
+    @property
+    def authentication_failed(self) -> bool:
+        """Whether a broker refused the client's identity."""
+        return self._authentication
+
+
+def map_error(
+    options: SourceOptions, error: KafkaError, request: str, transport: LastTransportError, topic: str = "?"
+) -> GroupKafkaError:
+    """Turn a client's error into the one of the catalogue that names the option, the value and what to do."""
+    code = error.code()
+    servers = options.bootstrap_servers
+    if code in _AUTHENTICATION or transport.authentication_failed:
+        reason = transport.describe(error.str())
+        return AccessError(errors.AUTHENTICATION_FAILED, servers=servers, reason=reason)
+    if code in _UNREACHABLE:
+        return KafkaUnavailableError(
+            errors.BROKER_UNREACHABLE,
+            servers=servers,
+            timeout_s=CONTACT_TIMEOUT_S,
+            reason=transport.describe(error.str()),
+        )
+    subscription = options.subscription
+    if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+        return OptionError(errors.TOPIC_UNKNOWN, option=subscription.option, value=subscription.value, topic=topic)
+    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return AccessError(
+            errors.TOPIC_ACCESS_DENIED, option=subscription.option, value=subscription.value, topic=topic
+        )
+    return map_group_error(options, error) or KafkaUnavailableError(
+        errors.CLUSTER_REQUEST_FAILED, request=request, reason=error.str()
+    )
+
+
+def map_group_error(options: SourceOptions, error: KafkaError) -> GroupKafkaError | None:
+    """Turn an error of the group protocol into the catalogue's; None when it is another kind of error."""
+    code = error.code()
+    settings = options.client_settings
+    if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return AccessError(errors.GROUP_ACCESS_DENIED, group=options.group_id)
+    if code == KafkaError.INVALID_SESSION_TIMEOUT:
+        value = settings.get("session.timeout.ms", "45000")
+        return MembershipError(errors.SESSION_TIMEOUT_REFUSED, value=value)
+    if code in _PROTOCOL_CONFLICT:
+        return MembershipError(
+            errors.GROUP_PROTOCOL_CONFLICT,
+            group=options.group_id,
+            protocol=options.group_protocol.value,
+            strategy=settings.get("partition.assignment.strategy", "(the broker's)"),
+            reason=error.str(),
+        )
+    if code in (KafkaError.FENCED_INSTANCE_ID, KafkaError.UNRELEASED_INSTANCE_ID):
+        return MembershipError(
+            errors.INSTANCE_ID_IN_USE,
+            value=options.instance_id,
+            group=options.group_id,
+            reason=error.str(),
+        )
+    return None

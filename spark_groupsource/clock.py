@@ -1,0 +1,39 @@
+"""Time, behind one small port so that tests advance it instead of waiting for it."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the package needs to know of time."""
+
+    def monotonic_s(self) -> float:
+        """Seconds since some fixed moment; never goes back, and goes on while the process is stopped."""
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def monotonic_s(self) -> float:
+        """Return `time.monotonic()`."""
+        return time.monotonic()
+
+
+class Deadline:
+    """A moment by which something must have happened; spent step by step by whoever holds it."""
+
+    __slots__ = ("_clock", "_ends_s")
+
+    def __init__(self, clock: Clock, timeout_s: float) -> None:
+        self._clock = clock
+        self._ends_s = clock.monotonic_s() + timeout_s
+
+    def remaining_s(self) -> float:
+        """Seconds left, never below 0."""
+        return max(0.0, self._ends_s - self._clock.monotonic_s())
+
+    def expired(self) -> bool:
+        """Whether no time is left."""
+        return self.remaining_s() <= 0.0

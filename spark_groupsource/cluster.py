@@ -1,0 +1,206 @@
+"""What the driver asks the cluster outside of the group: topics, their ids, and offsets of partitions.
+
+Used by the main thread of the reader process with a client of its own (the consumer belongs to the membership
+thread). Every request is bounded; errors are the catalogue's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from spark_groupsource.client import (
+    CONTACT_TIMEOUT_S,
+    LastTransportError,
+    base_settings,
+    creating_client,
+    kafka_error,
+    map_error,
+)
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.options import SourceOptions, Subscription
+
+T = TypeVar("T")
+
+# The group protocol's own settings mean nothing to an admin client, and librdkafka would warn about them.
+_CONSUMER_ONLY = re.compile(
+    r"group\..*|session\.timeout\.ms|heartbeat\.interval\.ms|max\.poll\..*|partition\.assignment\.strategy"
+    r"|fetch\..*|queued\..*|isolation\.level|coordinator\.query\.interval\.ms|max\.partition\.fetch\.bytes"
+    r"|auto\..*|check\.crcs|client\.rack"
+)
+# Metadata may lag behind a change of partitions or leaders: these are asked again until the deadline.
+_STALE_METADATA = {
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+}
+_RETRY_PAUSE_S = 0.1
+
+
+class Edge(Enum):
+    """Which end of a partition to ask for."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as the cluster knows it now."""
+
+    topic_id: str
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """An offset of a partition's log, with the leader epoch where the broker told it."""
+
+    offset: int
+    leader_epoch: int | None = None
+
+
+class ClusterPort(Protocol):
+    """What the session needs of the cluster."""
+
+    def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
+        """Return the names that the subscription stands for now; a list stands for itself."""
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
+        """Return id and partition count per topic. Raises for an unknown or forbidden topic."""
+
+    def log_offsets(self, wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
+        """Return an edge, or the first offset at or after a time (ms; None when there is none)."""
+
+    def close(self) -> None:
+        """Free the client; idempotent."""
+
+
+class LibrdkafkaCluster:
+    """A `ClusterPort` on confluent-kafka's AdminClient."""
+
+    def __init__(self, options: SourceOptions, clock: Clock, pause: Callable[[float], object]) -> None:
+        self._options = options
+        self._clock = clock
+        self._pause = pause
+        self._transport = LastTransportError()
+        self._admin: AdminClient | None = None
+
+    def _client(self) -> AdminClient:
+        if self._admin is None:
+            settings = {
+                name: value
+                for name, value in base_settings(self._options, "admin").items()
+                if not _CONSUMER_ONLY.fullmatch(name)
+            }
+            with creating_client(self._options):
+                self._admin = AdminClient(settings | {"error_cb": self._transport})
+        return self._admin
+
+    def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
+        """See `ClusterPort`. Internal topics (`__...`) are left out of a pattern, as in Spark and Kafka."""
+        if subscription.pattern is None:
+            return subscription.topics
+        matches = re.compile(subscription.pattern).fullmatch
+        try:
+            metadata = self._client().list_topics(timeout=CONTACT_TIMEOUT_S)
+        except KafkaException as error:
+            raise self._mapped(error, "ListTopics") from None
+        return tuple(sorted(t for t in metadata.topics if matches(t) and not t.startswith("__")))
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
+        """See `ClusterPort`."""
+        names = sorted(topics)
+        if not names:
+            return {}
+
+        def ask() -> dict[str, TopicInfo]:
+            futures = self._client().describe_topics(TopicCollection(names), request_timeout=CONTACT_TIMEOUT_S)
+            return {
+                name: TopicInfo(str(answer.topic_id), len(answer.partitions))
+                for name, answer in ((name, self._result(futures[name], name)) for name in names)
+            }
+
+        return self._until_fresh("DescribeTopics", ask, patience_s=3.0)
+
+    def log_offsets(self, wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
+        """See `ClusterPort`."""
+        if not wanted:
+            return {}
+        isolation = IsolationLevel.READ_COMMITTED if self._options.read_committed else IsolationLevel.READ_UNCOMMITTED
+        request = {ClientPartition(tp.topic, tp.partition): _spec(edge) for tp, edge in wanted.items()}
+
+        def ask() -> dict[TopicPartition, LogEnd | None]:
+            futures = self._client().list_offsets(request, isolation_level=isolation, request_timeout=CONTACT_TIMEOUT_S)
+            return {
+                TopicPartition(part.topic, part.partition): _log_end(self._result(future, part.topic))
+                for part, future in futures.items()
+            }
+
+        return self._until_fresh("ListOffsets", ask, patience_s=CONTACT_TIMEOUT_S)
+
+    def close(self) -> None:
+        """See `ClusterPort`."""
+        self._admin = None
+
+    # --- helpers
+
+    def _until_fresh(self, request: str, ask: Callable[[], T], patience_s: float) -> T:
+        """Ask again while the answer only says that metadata is stale."""
+        deadline = Deadline(self._clock, patience_s)
+        while True:
+            try:
+                return ask()
+            except _TopicError as error:
+                stale = error.cause.code() in _STALE_METADATA
+                if not stale or deadline.expired():
+                    raise map_error(self._options, error.cause, request, self._transport, error.topic) from None
+                self._pause(_RETRY_PAUSE_S)
+
+    @staticmethod
+    def _result(future: Future[Any], topic: str) -> Any:
+        try:
+            # The request has a deadline of its own; this one only guards against a client that forgets it.
+            return future.result(timeout=CONTACT_TIMEOUT_S + 10.0)
+        except KafkaException as error:
+            raise _TopicError(topic, kafka_error(error) or KafkaError(KafkaError._FAIL, str(error))) from None
+
+    def _mapped(self, error: KafkaException, request: str) -> Exception:
+        cause = kafka_error(error) or KafkaError(KafkaError._FAIL, str(error))
+        return map_error(self._options, cause, request, self._transport)
+
+
+class _TopicError(Exception):
+    """A client's error about one topic, on its way to being retried or mapped."""
+
+    def __init__(self, topic: str, cause: KafkaError) -> None:
+        super().__init__(cause.str())
+        self.topic = topic
+        self.cause = cause
+
+
+def _spec(edge: Edge | int) -> Any:
+    spec: Any = OffsetSpec
+    if edge is Edge.EARLIEST:
+        return spec.earliest()
+    return spec.latest() if edge is Edge.LATEST else spec.for_timestamp(edge)
+
+
+def _log_end(answer: Any) -> LogEnd | None:
+    if answer.offset < 0:
+        return None
+    epoch = getattr(answer, "leader_epoch", None)
+    return LogEnd(answer.offset, epoch if epoch is not None and epoch >= 0 else None)

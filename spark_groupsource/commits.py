@@ -1,0 +1,149 @@
+"""Committed offsets, and the text that accompanies them, so that the group remembers who got how far.
+
+    {"e":3,"gk":1,"l":"<lineage>","n":4,"p":0,"r":[100,200],"t":"<topic id>"}
+
+`l` lineage, `t` topic id, `e` leader epoch of the offset, `r` half-open range of the batch, `p` the partition's
+pinned initial offset, `n` the topic's partition count when it was pinned, `k` a digest of the topics that the
+subscription matched then. At most 4,096 bytes (the broker's default offset.metadata.max.bytes). Text of another
+writer is not an error: it says that the offset is nobody's lineage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_groupsource import offsets
+from spark_groupsource.errors import OffsetFormatError
+from spark_groupsource.offsets import TopicPartition
+
+VERSION = 1
+MAX_BYTES = 4096
+_WHAT = "commit metadata"
+_DIGEST_CHARS = 6
+# Beyond this many topics the digest is left out: 400 x 6 bytes keep well below MAX_BYTES.
+_DIGEST_TOPICS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A partition's initial position in the group, fixed once.
+
+    `partition_count` is the topic's number of partitions at that time: a partition with a number at or above it
+    appeared later. `known_topics` holds a digest per topic that the subscription matched then, or None where it
+    does not matter: a topic that is not among them appeared later.
+    """
+
+    offset: int
+    partition_count: int
+    known_topics: str | None = None
+
+    def knows_topic(self, topic: str) -> bool:
+        """Whether the topic existed when this position was pinned, as far as the pin can tell."""
+        if self.known_topics is None:
+            return True
+        digest = topic_digest(topic)
+        starts = range(0, len(self.known_topics), _DIGEST_CHARS)
+        return any(self.known_topics.startswith(digest, start) for start in starts)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitItem:
+    """An offset to commit (the next record to read), with the text that accompanies it."""
+
+    partition: TopicPartition
+    offset: int
+    metadata: str
+    leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """What the group holds for a partition; `offset` is None when nothing was ever committed."""
+
+    offset: int | None
+    metadata: str = ""
+
+
+def topic_digest(topic: str) -> str:
+    """Return a short stand-in for a topic's name."""
+    return hashlib.sha256(topic.encode()).hexdigest()[:_DIGEST_CHARS]
+
+
+def topics_digest(topics: Iterable[str]) -> str | None:
+    """Return the digests of all topics in one text, or None when there are too many."""
+    names = sorted(set(topics))
+    return "".join(map(topic_digest, names)) if len(names) <= _DIGEST_TOPICS else None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMetadata:
+    """What a committed offset says about the batch that led to it."""
+
+    lineage: str
+    topic_id: str
+    start: int
+    end: int
+    pin: Pin
+    leader_epoch: int | None = None
+
+    def to_text(self) -> str:
+        """Return the text to commit."""
+        value: dict[str, object] = {
+            "gk": VERSION,
+            "l": self.lineage,
+            "t": self.topic_id,
+            "r": [self.start, self.end],
+            "p": self.pin.offset,
+            "n": self.pin.partition_count,
+        }
+        if self.leader_epoch is not None:
+            value["e"] = self.leader_epoch
+        if self.pin.known_topics is not None:
+            value["k"] = self.pin.known_topics
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def parse_metadata(text: str | None) -> CommitMetadata | None:
+    """Read the text of a committed offset back; None when this package did not write it.
+
+    Raises `OffsetFormatError` for a newer format version.
+    """
+    if not text or len(text) > MAX_BYTES or not text.startswith("{"):
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(value, dict) or "gk" not in value:
+        return None
+    offsets.check_version(_WHAT, value["gk"], VERSION)
+    try:
+        return _parse_version_1(value)
+    except OffsetFormatError:
+        return None
+
+
+def _parse_version_1(value: object) -> CommitMetadata | None:
+    root = offsets.checked_object(_WHAT, value, {"gk", "l", "t", "r", "p", "n"}, {"e", "k"})
+    if not isinstance(root["r"], list) or len(root["r"]) != 2:
+        return None
+    start, end = (offsets.checked_int(_WHAT, item) for item in root["r"])
+    known = root.get("k")
+    if known is not None and (not isinstance(known, str) or len(known) % _DIGEST_CHARS):
+        return None
+    epoch = root.get("e")
+    return CommitMetadata(
+        lineage=offsets.checked_text(_WHAT, root["l"]),
+        topic_id=offsets.checked_text(_WHAT, root["t"]),
+        start=start,
+        end=end,
+        pin=Pin(
+            offset=offsets.checked_int(_WHAT, root["p"]),
+            partition_count=offsets.checked_int(_WHAT, root["n"], offsets.PARTITION_MAX),
+            known_topics=known,
+        ),
+        leader_epoch=None if epoch is None else offsets.checked_int(_WHAT, epoch, 2**31 - 1),
+    )

@@ -1,0 +1,245 @@
+"""The error catalogue: one condition, one template, one advice, one factory.
+
+Invariant: no parameter of a template ever holds the value of a sensitive option; whoever builds an error
+passes values through `options.shown_value`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Retry(Enum):
+    """Whether the same call may succeed later without anybody changing anything."""
+
+    NO = "no"
+    LATER = "later"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One row of the catalogue: a stable id, the message template, what to do, and whether waiting may help."""
+
+    id: str
+    template: str
+    advice: str
+    retry: Retry = Retry.NO
+
+
+class GroupKafkaError(Exception):
+    """Base of every error this package raises on purpose.
+
+    `condition` is the catalogue row; the text reads `[ID] message What to do: advice`.
+    """
+
+    def __init__(self, condition: Condition, **parameters: object) -> None:
+        self.condition = condition
+        self.parameters = parameters
+        message = condition.template.format(**parameters)
+        advice = condition.advice.format(**parameters)
+        super().__init__(f"[{condition.id}] {message} What to do: {advice}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Spark pickles exceptions between processes: rebuild from the condition, not from the text."""
+        return (_rebuild, (type(self), self.condition, self.parameters))
+
+
+def _rebuild(kind: type[GroupKafkaError], condition: Condition, parameters: dict[str, object]) -> GroupKafkaError:
+    return kind(condition, **parameters)
+
+
+class OptionError(GroupKafkaError):
+    """An option is missing, unknown, malformed, out of range or refused."""
+
+
+class OffsetFormatError(GroupKafkaError):
+    """An offset or commit metadata that was read back is not what this package writes."""
+
+
+class KafkaUnavailableError(GroupKafkaError):
+    """The cluster cannot be reached or does not answer in time."""
+
+
+class AccessError(GroupKafkaError):
+    """The cluster refuses the identity or its rights."""
+
+
+class MembershipError(GroupKafkaError):
+    """The group does not take the member, or takes it no longer."""
+
+
+class DataLossError(GroupKafkaError):
+    """Records that the group has not read are gone from the broker (promise P8)."""
+
+
+class ReadError(GroupKafkaError):
+    """An executor cannot read a range of a partition."""
+
+
+# --- options
+
+OPTION_MISSING = Condition(
+    "GROUPKAFKA.OPTION_MISSING",
+    "Option '{option}' is required: {meaning}",
+    "set .option('{option}', ...) on the reader.",
+)
+OPTION_UNKNOWN = Condition(
+    "GROUPKAFKA.OPTION_UNKNOWN",
+    "Option '{option}' is not known.{suggestion}",
+    "check the spelling; client settings start with 'kafka.', and the README lists every option.",
+)
+OPTION_INVALID = Condition(
+    "GROUPKAFKA.OPTION_INVALID",
+    "Option '{option}' has the value '{value}', allowed is: {allowed}.",
+    "set an allowed value or leave the option out.",
+)
+OPTION_REFUSED = Condition(
+    "GROUPKAFKA.OPTION_REFUSED",
+    "Option '{option}' (value '{value}') is refused: {reason}",
+    "{replacement}",
+)
+OPTION_CONFLICT = Condition(
+    "GROUPKAFKA.OPTION_CONFLICT",
+    "Options {options} cannot be used together: {reason}",
+    "keep one of them.",
+)
+CLIENT_REFUSED_OPTION = Condition(
+    "GROUPKAFKA.CLIENT_REFUSED_OPTION",
+    "The Kafka client refuses option '{option}' with the value '{value}': {reason}",
+    "use a property and value of librdkafka's configuration reference (it differs from the Java client's).",
+)
+SCHEMA_FIXED = Condition(
+    "GROUPKAFKA.SCHEMA_FIXED",
+    "The source has a fixed schema and was given another: {given}",
+    "leave .schema(...) out and cast the columns key and value after the read.",
+)
+READ_LIMIT_UNSUPPORTED = Condition(
+    "GROUPKAFKA.READ_LIMIT_UNSUPPORTED",
+    "The read limit {limit} is not supported by this source.",
+    "use option maxOffsetsPerTrigger.",
+)
+
+# --- stored offsets
+
+OFFSET_MALFORMED = Condition(
+    "GROUPKAFKA.OFFSET_MALFORMED",
+    "The stored {what} is not valid: {reason}",
+    "the checkpoint is damaged or belongs to another source: restore it, or start the query with a new"
+    " checkpoint location; it then continues from the group's committed offsets.",
+)
+OFFSET_TOO_NEW = Condition(
+    "GROUPKAFKA.OFFSET_TOO_NEW",
+    "The stored {what} has format version {version}; this release reads versions up to {newest}.",
+    "run the release that wrote it, or a newer one.",
+)
+
+# --- cluster
+
+BROKER_UNREACHABLE = Condition(
+    "GROUPKAFKA.BROKER_UNREACHABLE",
+    "No broker of option 'kafka.bootstrap.servers' ('{servers}') answered within {timeout_s:.0f} s: {reason}",
+    "check host, port, network and kafka.security.protocol.",
+    Retry.LATER,
+)
+AUTHENTICATION_FAILED = Condition(
+    "GROUPKAFKA.AUTHENTICATION_FAILED",
+    "The brokers of option 'kafka.bootstrap.servers' ('{servers}') refuse the client's identity: {reason}",
+    "check kafka.security.protocol, kafka.sasl.* and kafka.ssl.*.",
+)
+TOPIC_UNKNOWN = Condition(
+    "GROUPKAFKA.TOPIC_UNKNOWN",
+    "Option '{option}' has the value '{value}', but topic '{topic}' does not exist.",
+    "create the topic, or correct the option.",
+)
+TOPIC_ACCESS_DENIED = Condition(
+    "GROUPKAFKA.TOPIC_ACCESS_DENIED",
+    "The client may not read or describe topic '{topic}' (option '{option}', value '{value}').",
+    "grant READ and DESCRIBE on the topic to the client's principal.",
+)
+GROUP_ACCESS_DENIED = Condition(
+    "GROUPKAFKA.GROUP_ACCESS_DENIED",
+    "The client may not use the group of option 'kafka.group.id' ('{group}').",
+    "grant READ on the group to the client's principal.",
+)
+CLUSTER_REQUEST_FAILED = Condition(
+    "GROUPKAFKA.CLUSTER_REQUEST_FAILED",
+    "{request} failed: {reason}",
+    "see the brokers' logs; a restart of the query continues from the last completed batch.",
+    Retry.LATER,
+)
+
+# --- group
+
+SESSION_TIMEOUT_REFUSED = Condition(
+    "GROUPKAFKA.SESSION_TIMEOUT_REFUSED",
+    "The broker refuses option 'kafka.session.timeout.ms' with the value '{value}'.",
+    "choose a value between the broker's group.min.session.timeout.ms and group.max.session.timeout.ms.",
+)
+GROUP_PROTOCOL_CONFLICT = Condition(
+    "GROUPKAFKA.GROUP_PROTOCOL_CONFLICT",
+    "Group '{group}' already has members that share no protocol with this one (kafka.group.protocol='{protocol}',"
+    " kafka.partition.assignment.strategy='{strategy}'): {reason}",
+    "give all members of the group the same protocol and strategy, or use another kafka.group.id.",
+)
+INSTANCE_ID_IN_USE = Condition(
+    "GROUPKAFKA.INSTANCE_ID_IN_USE",
+    "Option 'kafka.group.instance.id' has the value '{value}', which another live member of group '{group}' uses:"
+    " {reason}",
+    "give every query of the group its own kafka.group.instance.id.",
+)
+MEMBER_FAILED = Condition(
+    "GROUPKAFKA.MEMBER_FAILED",
+    "The member of group '{group}' cannot go on: {reason}",
+    "see the brokers' logs; a restart of the query continues from the last completed batch.",
+)
+PARTITIONS_LOST = Condition(
+    "GROUPKAFKA.PARTITIONS_LOST",
+    "Group '{group}' took {count} partitions from this member without a handover ({partitions}), and option"
+    " 'onPartitionsLost' has the value 'fail'.",
+    "raise kafka.session.timeout.ms or kafka.max.poll.interval.ms, or set onPartitionsLost=continue.",
+)
+NO_ASSIGNMENT = Condition(
+    "GROUPKAFKA.NO_ASSIGNMENT",
+    "Group '{group}' assigned no partition to this member within {timeout_s:.0f} s (member state {state}).",
+    "look at the group's other members and at the coordinator's log.",
+    Retry.LATER,
+)
+MEMBER_NOT_ANSWERING = Condition(
+    "GROUPKAFKA.MEMBER_NOT_ANSWERING",
+    "The membership thread did not answer '{command}' within {timeout_s:.0f} s (member state {state}).",
+    "look whether the group's coordinator is reachable.",
+    Retry.LATER,
+)
+CONFLICT = Condition(
+    "GROUPKAFKA.CONFLICT",
+    "The group's offsets and this query's checkpoint disagree: {details}. Option 'onConflict' has the value 'fail'.",
+    "set onConflict=checkpoint to follow the checkpoint, or onConflict=group to follow the group.",
+)
+
+# --- data
+
+DATA_LOST = Condition(
+    "GROUPKAFKA.DATA_LOST",
+    "Records that were not read yet are gone from the broker: {ranges}. Option 'failOnDataLoss' has the value 'true'.",
+    "set failOnDataLoss=false to skip and report them; raise the topic's retention for the future.",
+)
+READ_STALLED = Condition(
+    "GROUPKAFKA.READ_STALLED",
+    "Partition {topic}-{partition} gave no record for {timeout_s:.0f} s at offset {offset} (range [{start}, {end}))"
+    " {reason}",
+    "check the partition's leader; raise kafkaConsumer.pollTimeoutMs if the brokers are slow.",
+    Retry.LATER,
+)
+READ_FAILED = Condition(
+    "GROUPKAFKA.READ_FAILED",
+    "Partition {topic}-{partition} cannot be read at offset {offset} (range [{start}, {end})): {reason}",
+    "see the broker's log; Spark runs the task again.",
+    Retry.LATER,
+)
+TIMESTAMP_IMPOSSIBLE = Condition(
+    "GROUPKAFKA.TIMESTAMP_IMPOSSIBLE",
+    "The record at {topic}-{partition} offset {offset} has the timestamp {value} ms, which no Spark timestamp"
+    " can hold.",
+    "remove the record, or correct its producer.",
+)

@@ -1,0 +1,93 @@
+"""Reads the ranges of one Spark task.
+
+A range ends when the position, or an end-of-partition event at or beyond its end, has passed it; never by waiting
+for the record at end - 1, because transaction markers and compaction leave offsets without records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, Deadline, SystemClock
+from spark_groupsource.errors import DataLossError, ReadError
+from spark_groupsource.executor.consumer import OutOfRange, RangeConsumer
+from spark_groupsource.executor.pool import POOL, ConsumerPool
+from spark_groupsource.executor.rows import record_batch
+from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.offsets import OffsetRange
+
+LOG = logging.getLogger("spark_groupsource.executor")
+
+_POLL_S = 0.1
+_BOUNDS_TIMEOUT_S = 10.0
+
+
+def read_task(
+    settings: ReadSettings,
+    task: tuple[OffsetRange, ...],
+    pool: ConsumerPool = POOL,
+    clock: Clock | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a task's ranges; offsets rise inside each range (promise P7).
+
+    Raises `ReadError` when a range makes no progress for kafkaConsumer.pollTimeoutMs, `DataLossError` when
+    records are gone and failOnDataLoss is true.
+    """
+    consumer = pool.take(settings.options, task)
+    try:
+        for item in task:
+            yield from _read_range(settings, consumer, item, clock or SystemClock())
+    except BaseException:
+        # Failed or cut short: the consumer stands somewhere inside the ranges.
+        consumer.close()
+        raise
+    pool.give_back(settings.options, consumer)
+
+
+def _read_range(
+    settings: ReadSettings, consumer: RangeConsumer, item: OffsetRange, clock: Clock
+) -> Iterator[pa.RecordBatch]:
+    deadline = Deadline(clock, settings.stall_timeout_s)
+    while not consumer.finished(item):
+        try:
+            messages = consumer.take(item, _POLL_S)
+        except OutOfRange as lost:
+            if lost.partition == item.partition:
+                _skip_lost(settings, consumer, item)
+            continue
+        if messages:
+            yield record_batch(item.partition, messages, settings.include_headers)
+            deadline = Deadline(clock, settings.stall_timeout_s)
+        elif deadline.expired():
+            raise ReadError(
+                errors.READ_STALLED,
+                topic=item.partition.topic,
+                partition=item.partition.partition,
+                timeout_s=settings.stall_timeout_s,
+                offset=consumer.position(item.partition),
+                start=item.start,
+                end=item.end,
+                reason=consumer.reason,
+            )
+    consumer.settle(item)
+
+
+def _skip_lost(settings: ReadSettings, consumer: RangeConsumer, item: OffsetRange) -> None:
+    """Report what retention removed between the plan and the read, and go on behind it."""
+    position = consumer.position(item.partition)
+    low, high = consumer.log_bounds(item.partition, _BOUNDS_TIMEOUT_S)
+    if low <= position < high:
+        consumer.skip(item.partition, position)
+        return
+    lost = OffsetRange(item.partition, position, max(position, min(low, item.end)) if low > position else item.end)
+    if settings.options.fail_on_data_loss:
+        raise DataLossError(errors.DATA_LOST, ranges=f"{lost} (the log is [{low}, {high}))")
+    LOG.warning("data lost and skipped, failOnDataLoss=false: %s (the log is [%d, %d))", lost, low, high)
+    if lost.end < item.end:
+        consumer.skip(item.partition, lost.end)
+    else:
+        consumer.settle(item)

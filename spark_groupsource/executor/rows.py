@@ -1,0 +1,86 @@
+"""From client messages to Arrow record batches, with the columns of Spark's own Kafka source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from spark_groupsource import errors
+from spark_groupsource.errors import ReadError
+from spark_groupsource.offsets import TopicPartition
+
+# Milliseconds that still fit a Spark timestamp (microseconds in 64 bits).
+_TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
+# The client's timestamp types are Kafka's plus one: not available, create time, log append time.
+_TIMESTAMP_TYPE_SHIFT = 1
+
+_FIELDS = (
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+    pa.field("timestampType", pa.int32()),
+)
+_HEADERS = pa.field("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))))
+
+
+class ClientMessage(Protocol):
+    """The part of `confluent_kafka.Message` that rows are made of."""
+
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def offset(self) -> int | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def headers(self) -> Any: ...
+
+
+def arrow_schema(include_headers: bool) -> pa.Schema:
+    """Return the schema of all record batches; Spark checks that the first one equals it exactly."""
+    return pa.schema([*_FIELDS, _HEADERS] if include_headers else list(_FIELDS))
+
+
+def record_batch(partition: TopicPartition, messages: Sequence[ClientMessage], include_headers: bool) -> pa.RecordBatch:
+    """Return the messages of one partition as a record batch.
+
+    Raises `ReadError` for a timestamp that Spark cannot hold.
+    """
+    count = len(messages)
+    stamps = [message.timestamp() for message in messages]
+    arrays = [
+        pa.array([message.key() for message in messages], pa.binary()),
+        pa.array([message.value() for message in messages], pa.binary()),
+        pa.repeat(pa.scalar(partition.topic, pa.string()), count),
+        pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
+        pa.array([message.offset() for message in messages], pa.int64()),
+        _timestamps(partition, messages, stamps),
+        pa.array([kind - _TIMESTAMP_TYPE_SHIFT for kind, _ in stamps], pa.int32()),
+    ]
+    if include_headers:
+        arrays.append(pa.array([_headers(message) for message in messages], _HEADERS.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(include_headers))
+
+
+def _timestamps(
+    partition: TopicPartition, messages: Sequence[ClientMessage], stamps: Sequence[tuple[int, int]]
+) -> pa.Array:
+    # A record without a timestamp has -1, as in Spark's own source.
+    values = [value if kind else -1 for kind, value in stamps]
+    if values and not -_TIMESTAMP_MS_MAX <= min(values) <= max(values) <= _TIMESTAMP_MS_MAX:
+        index = next(i for i, value in enumerate(values) if abs(value) > _TIMESTAMP_MS_MAX)
+        raise ReadError(
+            errors.TIMESTAMP_IMPOSSIBLE,
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=messages[index].offset(),
+            value=values[index],
+        )
+    return pa.array([value * 1000 for value in values], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _headers(message: ClientMessage) -> list[dict[str, Any]] | None:
+    headers = message.headers()
+    return [{"key": key, "value": value} for key, value in headers] if headers else None

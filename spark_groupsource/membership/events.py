@@ -1,0 +1,155 @@
+"""What the member's state machine takes and gives: events (past tense) and effects (imperative). Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from spark_groupsource.commits import CommitItem
+from spark_groupsource.offsets import SourceOffset, TopicPartition
+
+Partitions = tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlightBatch:
+    """A batch whose plan is fixed: the offset Spark logs for it, and what to commit when it is complete."""
+
+    end: SourceOffset
+    items: tuple[CommitItem, ...]
+
+    def holds(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether the batch reads records of any of these partitions."""
+        wanted = set(partitions)
+        return any(item.partition in wanted and len(item) > 0 for item in self.end.ranges)
+
+
+class DrainOutcome(Enum):
+    """How a revoke's wait for the batch in flight ended."""
+
+    COMPLETE = "nothing was in flight, or it completed"
+    DEADLINE = "the drain deadline passed"
+    STOPPED = "the query stops"
+
+
+# --- events: the group
+
+
+class GroupEvent:
+    """Something that happened to the member in its group."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Started(GroupEvent):
+    """The client was made and subscribed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsAssigned(GroupEvent):
+    """The group gave these partitions, on top of those owned (possibly none)."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeStarted(GroupEvent):
+    """The group wants these partitions back; they are ours until released."""
+
+    partitions: Partitions
+    # Whether the member gives up its whole assignment and joins anew (the eager protocols).
+    whole_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrainExpired(GroupEvent):
+    """The revoke has waited as long as it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsReleased(GroupEvent):
+    """Revoked partitions were handed over; the others are kept."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentReleased(GroupEvent):
+    """All partitions were handed over, and the member joins anew (eager)."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsLost(GroupEvent):
+    """The group took these partitions away without asking: session expired or fenced."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested(GroupEvent):
+    """The query stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left(GroupEvent):
+    """The client is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FatalErrorRaised(GroupEvent):
+    """An error that ends the member; the thread keeps it for Spark's next call."""
+
+
+# --- events: the batch
+
+
+class BatchEvent:
+    """Something that happened to the micro-batch."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFixed(BatchEvent):
+    """A plan was fixed; Spark will log it."""
+
+    batch: FlightBatch
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCompleted(BatchEvent):
+    """Spark has recorded the batch that ends here as complete."""
+
+    end: SourceOffset
+    items: tuple[CommitItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDiscarded(BatchEvent):
+    """Spark never logged the plan that was fixed, and goes on from an older offset."""
+
+
+# --- effects
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets:
+    """Commit without waiting for the answer."""
+
+    items: tuple[CommitItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Commit `items` in one synchronous request (none when the drain failed), then release the partitions."""
+
+    revoke: RevokeStarted
+    items: tuple[CommitItem, ...]
+    outcome: DrainOutcome
+
+
+Effect = CommitOffsets | HandOver

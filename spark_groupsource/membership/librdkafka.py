@@ -1,0 +1,317 @@
+"""The group client on confluent-kafka (librdkafka).
+
+Duty: translate between `GroupPort` and the client; decide nothing. All calls come from the membership thread:
+confluent-kafka serialises the calls on one client, and a thread that polls starves all others.
+
+The partitions are assigned paused: executors read the records, the member only keeps its place. An exception in
+one of the client's callbacks surfaces as a SystemError from `poll`, or not at all; so callbacks catch everything
+and `poll` raises it afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from spark_groupsource import errors
+from spark_groupsource.client import (
+    LastTransportError,
+    base_settings,
+    creating_client,
+    kafka_error,
+    map_error,
+    map_group_error,
+)
+from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.errors import MembershipError
+from spark_groupsource.membership.events import Partitions
+from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.options import SourceOptions
+from spark_groupsource.options_client import GroupProtocol
+
+LOG = logging.getLogger("spark_groupsource.membership")
+
+_LOST = {
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.FENCED_MEMBER_EPOCH,
+    KafkaError._FENCED,
+    KafkaError._ASSIGNMENT_LOST,
+}
+_REBALANCE = {
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.STALE_MEMBER_EPOCH,
+}
+# Errors that the poll of a consumer without fetches may show and that heal by themselves.
+_PASSING = {
+    KafkaError._PARTITION_EOF,
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError._MAX_POLL_EXCEEDED,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+# How soon a new partition or a new topic of a pattern is noticed; librdkafka's own default is five minutes.
+_METADATA_REFRESH_MS = "5000"
+
+
+def classify_refusal(error: KafkaError) -> Refusal:
+    """Tell a lost membership from a rebalance under way, and both from the rest."""
+    if error.code() in _LOST:
+        return Refusal.LOST
+    return Refusal.REBALANCE if error.code() in _REBALANCE else Refusal.OTHER
+
+
+class LibrdkafkaGroup:
+    """A `GroupPort` on `confluent_kafka.Consumer`."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._consumer: Consumer | None = None
+        self._listener: MemberListener | None = None
+        self._callback_error: BaseException | None = None
+        self._transport = LastTransportError()
+        self._unreleased = False
+        # The client while it closes: it calls back from there.
+        self._closing: Consumer | None = None
+        strategy = options.client_settings.get("partition.assignment.strategy", "")
+        self._incremental = options.group_protocol is GroupProtocol.CONSUMER or strategy == "cooperative-sticky"
+
+    @property
+    def incremental(self) -> bool:
+        """See `GroupPort`."""
+        return self._incremental
+
+    # --- life
+
+    def open(self, listener: MemberListener) -> None:
+        """See `GroupPort`."""
+        self._listener = listener
+        self._unreleased = False
+        settings = base_settings(self._options, "member") | {
+            "group.id": self._options.group_id,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            # Never used: partitions are assigned at explicit offsets and stay paused.
+            "auto.offset.reset": "error",
+            "allow.auto.create.topics": False,
+            "queued.min.messages": 1,
+            "error_cb": self._guarded(self._on_client_error),
+            "on_commit": self._guarded(self._on_commit),
+        }
+        settings.setdefault("topic.metadata.refresh.interval.ms", _METADATA_REFRESH_MS)
+        with creating_client(self._options):
+            self._consumer = Consumer(settings)
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """See `GroupPort`."""
+        listener = self._listener
+        if listener is None:
+            raise RuntimeError("subscribe before open")
+        try:
+            self._client().subscribe(
+                list(topics),
+                on_assign=self._guarded(lambda _, parts: listener.on_assigned(_partitions(parts))),
+                on_revoke=self._guarded(lambda _, parts: listener.on_revoked(_partitions(parts))),
+                on_lost=self._guarded(lambda _, parts: listener.on_lost(_partitions(parts))),
+            )
+        except KafkaException as error:
+            raise self._mapped(error, "subscribe") from None
+
+    def poll(self) -> None:
+        """See `GroupPort`."""
+        message = self._client().poll(0)
+        self._raise_callback_error()
+        error = message.error() if message is not None else None
+        if error is not None:
+            self._on_poll_error(error)
+
+    def close(self) -> None:
+        """See `GroupPort`."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            try:
+                self._closing = consumer
+                consumer.close()
+            finally:
+                self._closing = None
+
+    # --- partitions and offsets
+
+    def accept(self, partitions: Partitions) -> None:
+        """See `GroupPort`."""
+        # An explicit offset spares the client an offset look-up; nothing is fetched from it.
+        client_partitions = [ClientPartition(tp.topic, tp.partition, 0) for tp in partitions]
+        client = self._client()
+        if self._incremental:
+            client.incremental_assign(client_partitions)
+        else:
+            client.assign(client_partitions)
+        if client_partitions:
+            client.pause(client_partitions)
+
+    def release(self, partitions: Partitions) -> None:
+        """See `GroupPort`."""
+        client = self._client()
+        if self._incremental:
+            client.incremental_unassign([ClientPartition(tp.topic, tp.partition) for tp in partitions])
+        else:
+            client.unassign()
+
+    def fetch_offsets(
+        self, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, GroupOffset]:
+        """See `GroupPort`."""
+        wanted = [ClientPartition(tp.topic, tp.partition) for tp in partitions]
+        try:
+            answers = self._client().committed(wanted, timeout=timeout_s)
+        except KafkaException as error:
+            LOG.info("offset fetch failed and is repeated: group=%s error=%s", self._options.group_id, error)
+            return {}
+        found = {}
+        for answer in answers:
+            if answer.error is None:
+                offset = answer.offset if answer.offset >= 0 else None
+                found[TopicPartition(answer.topic, answer.partition)] = GroupOffset(offset, answer.metadata or "")
+        return found
+
+    def commit_later(self, items: Sequence[CommitItem]) -> None:
+        """See `GroupPort`."""
+        try:
+            self._client().commit(offsets=_client_items(items), asynchronous=True)
+        except KafkaException as error:
+            self._report(self._refuse_all(items, error))
+
+    def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
+        """See `GroupPort`."""
+        try:
+            answers = self._client().commit(offsets=_client_items(items), asynchronous=False)
+        except KafkaException as error:
+            return self._refuse_all(items, error)
+        return _result(items, answers or [])
+
+    # --- callbacks
+
+    def _guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
+        def run(*args: Any) -> None:
+            try:
+                callback(*args)
+            except BaseException as error:  # noqa: BLE001 - the client would turn it into a SystemError
+                self._callback_error = self._callback_error or error
+
+        return run
+
+    def _raise_callback_error(self) -> None:
+        error, self._callback_error = self._callback_error, None
+        if error is not None:
+            raise error
+
+    def _on_commit(self, error: KafkaError | None, parts: list[ClientPartition]) -> None:
+        items = [CommitItem(TopicPartition(p.topic, p.partition), p.offset, p.metadata or "") for p in parts]
+        if error is not None and not any(p.error for p in parts):
+            self._report(self._refuse_all(items, KafkaException(error)))
+        else:
+            self._report(_result(items, parts))
+
+    def _on_client_error(self, error: KafkaError) -> None:
+        self._transport(error)
+        if error.code() == KafkaError._FATAL or error.fatal():
+            self._on_fatal(error)
+        elif self._transport.authentication_failed:
+            self._fail(map_error(self._options, error, "connect", self._transport))
+
+    def _on_poll_error(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() == KafkaError._FATAL:
+            self._on_fatal(error)
+            return
+        topic = self._options.subscription.value
+        group_error = map_group_error(self._options, error)
+        if group_error is not None:
+            self._fail(group_error)
+        elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            self._fail(map_error(self._options, error, "subscribe", self._transport, topic))
+        elif error.code() in _PASSING:
+            LOG.info("member error that heals: group=%s error=%s", self._options.group_id, error)
+        else:
+            LOG.warning("member error: group=%s error=%s", self._options.group_id, error)
+
+    def _on_fatal(self, error: KafkaError) -> None:
+        # The code of a fatal error may be the general one; its text then names the cause.
+        unreleased = KafkaError.UNRELEASED_INSTANCE_ID
+        if error.code() == unreleased or "still used by another member" in error.str():
+            if not self._unreleased and self._listener is not None:
+                self._unreleased = True
+                self._listener.on_instance_id_unreleased()
+            return
+        mapped = map_group_error(self._options, error)
+        if mapped is None and ("static consumer fenced" in error.str() or "fenced by" in error.str()):
+            mapped = map_group_error(self._options, KafkaError(KafkaError.FENCED_INSTANCE_ID, error.str()))
+        self._fail(mapped or MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason=error.str()))
+
+    # --- helpers
+
+    def _client(self) -> Consumer:
+        client = self._consumer or self._closing
+        if client is None:
+            raise MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason="its client is closed")
+        return client
+
+    def _fail(self, error: errors.GroupKafkaError) -> None:
+        if self._listener is not None:
+            self._listener.on_error(error)
+
+    def _report(self, result: CommitResult) -> None:
+        if self._listener is not None:
+            self._listener.on_commit_result(result)
+
+    def _mapped(self, error: KafkaException, request: str) -> errors.GroupKafkaError:
+        cause = kafka_error(error) or KafkaError(KafkaError._FAIL, str(error))
+        return map_error(self._options, cause, request, self._transport)
+
+    @staticmethod
+    def _refuse_all(items: Sequence[CommitItem], error: KafkaException) -> CommitResult:
+        cause = kafka_error(error) or KafkaError(KafkaError._FAIL, str(error))
+        refusal = classify_refusal(cause)
+        return CommitResult(refused=tuple((item, refusal) for item in items), reason=cause.str())
+
+
+def _partitions(parts: Sequence[ClientPartition]) -> Partitions:
+    return tuple(sorted(TopicPartition(part.topic, part.partition) for part in parts))
+
+
+def _client_items(items: Sequence[CommitItem]) -> list[ClientPartition]:
+    return [
+        ClientPartition(
+            item.partition.topic,
+            item.partition.partition,
+            item.offset,
+            metadata=item.metadata,
+            **({} if item.leader_epoch is None else {"leader_epoch": item.leader_epoch}),
+        )
+        for item in items
+    ]
+
+
+def _result(items: Sequence[CommitItem], answers: Sequence[ClientPartition]) -> CommitResult:
+    refusals = {TopicPartition(answer.topic, answer.partition): answer.error for answer in answers if answer.error}
+    reason = next((error.str() for error in refusals.values()), "")
+    return CommitResult(
+        acknowledged=tuple(item for item in items if item.partition not in refusals),
+        refused=tuple(
+            (item, classify_refusal(refusals[item.partition])) for item in items if item.partition in refusals
+        ),
+        reason=reason,
+    )

@@ -1,0 +1,360 @@
+"""The group member as a state machine: events in, effects out.
+
+Duty: decide what a member does when the group and the batches meet. It must not know I/O, clocks, threads, logs
+or the Kafka client. One thread owns an instance.
+
+Two tables hold all transitions: `GROUP_TRANSITIONS` (the member in its group) and `BATCH_TRANSITIONS` (the batch
+in flight). The one place where they meet is `_fire`, which hands partitions over as soon as nothing waits for
+them. A pair that is not in a table raises `IllegalTransition` and changes nothing.
+
+Invariants:
+- only owned partitions are committed, and only forward (promises P4, P5);
+- a partition whose offset the group has not acknowledged yet has no position, so nothing is planned from it;
+- a partition that is being revoked is not planned again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.membership.events import (
+    AssignmentReleased,
+    BatchCompleted,
+    BatchDiscarded,
+    BatchEvent,
+    BatchFixed,
+    CommitOffsets,
+    DrainExpired,
+    DrainOutcome,
+    Effect,
+    FatalErrorRaised,
+    FlightBatch,
+    GroupEvent,
+    HandOver,
+    Left,
+    PartitionsAssigned,
+    PartitionsLost,
+    PartitionsReleased,
+    RevokeStarted,
+    Started,
+    StopRequested,
+)
+from spark_groupsource.offsets import SourceOffset, TopicPartition
+
+
+class MemberState(Enum):
+    """The member in its group: what it does / when it leaves the state."""
+
+    DOWN = "no client yet / leaves when started"
+    JOINING = "looks for the coordinator and joins / leaves with the first assignment"
+    JOINED = "part of the group, heartbeats, plans batches / leaves when partitions are revoked or lost"
+    DRAINING = "a revoke waits for the batch in flight / leaves when it has handed over"
+    REJOINING = "has no partitions, joins again / leaves with the next assignment"
+    STOPPING = "commits what is complete and leaves the group / leaves when it has left"
+    STOPPED = "has left the group / final"
+    FAILED = "met an error that only a restart can heal / final"
+
+
+class BatchState(Enum):
+    """The micro-batch: what it does / when it leaves the state."""
+
+    IDLE = "no batch is planned / leaves when a plan is fixed"
+    IN_FLIGHT = "Spark reads and writes the batch / leaves when it is complete or discarded"
+
+
+_S = MemberState
+
+GROUP_TRANSITIONS: dict[tuple[MemberState, type[GroupEvent]], MemberState] = {
+    (_S.DOWN, Started): _S.JOINING,
+    (_S.DOWN, StopRequested): _S.STOPPED,
+    (_S.JOINING, PartitionsAssigned): _S.JOINED,
+    (_S.JOINING, RevokeStarted): _S.DRAINING,
+    (_S.JOINING, PartitionsLost): _S.JOINING,
+    (_S.JOINING, StopRequested): _S.STOPPING,
+    (_S.JOINED, PartitionsAssigned): _S.JOINED,
+    (_S.JOINED, RevokeStarted): _S.DRAINING,
+    (_S.JOINED, PartitionsLost): _S.REJOINING,
+    (_S.JOINED, StopRequested): _S.STOPPING,
+    (_S.DRAINING, DrainExpired): _S.DRAINING,
+    (_S.DRAINING, PartitionsLost): _S.REJOINING,
+    (_S.DRAINING, PartitionsReleased): _S.JOINED,
+    (_S.DRAINING, AssignmentReleased): _S.REJOINING,
+    (_S.DRAINING, StopRequested): _S.STOPPING,
+    (_S.REJOINING, PartitionsAssigned): _S.JOINED,
+    (_S.REJOINING, RevokeStarted): _S.DRAINING,
+    (_S.REJOINING, PartitionsLost): _S.REJOINING,
+    (_S.REJOINING, StopRequested): _S.STOPPING,
+    (_S.STOPPING, PartitionsAssigned): _S.STOPPING,
+    (_S.STOPPING, RevokeStarted): _S.STOPPING,
+    (_S.STOPPING, PartitionsLost): _S.STOPPING,
+    (_S.STOPPING, PartitionsReleased): _S.STOPPING,
+    (_S.STOPPING, AssignmentReleased): _S.STOPPING,
+    (_S.STOPPING, StopRequested): _S.STOPPING,
+    (_S.STOPPING, Left): _S.STOPPED,
+} | {
+    (state, FatalErrorRaised): _S.FAILED
+    for state in (_S.DOWN, _S.JOINING, _S.JOINED, _S.DRAINING, _S.REJOINING, _S.STOPPING)
+}
+
+BATCH_TRANSITIONS: dict[tuple[BatchState, type[BatchEvent]], BatchState] = {
+    (BatchState.IDLE, BatchFixed): BatchState.IN_FLIGHT,
+    # `complete` has three callers and the first one wins: the others find nothing in flight.
+    (BatchState.IDLE, BatchCompleted): BatchState.IDLE,
+    (BatchState.IDLE, BatchDiscarded): BatchState.IDLE,
+    (BatchState.IN_FLIGHT, BatchCompleted): BatchState.IDLE,
+    (BatchState.IN_FLIGHT, BatchDiscarded): BatchState.IDLE,
+}
+
+FINAL_STATES = frozenset({MemberState.STOPPED, MemberState.FAILED})
+
+
+class IllegalTransition(Exception):
+    """An event arrived in a state that has no transition for it; the machine is unchanged."""
+
+
+@dataclass(slots=True)
+class _Owned:
+    """A partition of this member. `group` is the group's offset as last fetched or acknowledged.
+
+    `start` is where planning begins, None until the group holds it. It is behind the group's offset only when a
+    conflict was decided in the checkpoint's favour.
+    """
+
+    group: GroupOffset | None = None
+    start: int | None = None
+    completed: CommitItem | None = None
+
+    def pending(self) -> CommitItem | None:
+        """The completed offset that the group does not have yet; never one behind the group's."""
+        if self.completed is None or self.group is None:
+            return None
+        known = -1 if self.group.offset is None else self.group.offset
+        return self.completed if self.completed.offset > known else None
+
+    def position(self) -> int | None:
+        """The next offset to plan, None until the group has acknowledged one."""
+        if self.start is None:
+            return None
+        return max(self.start, self.completed.offset if self.completed else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedView:
+    """A partition of this member, as planning sees it."""
+
+    partition: TopicPartition
+    group: GroupOffset | None
+    position: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A frozen look at the machine. `assignment` counts changes of ownership."""
+
+    state: MemberState
+    assignment: int
+    partitions: tuple[OwnedView, ...]
+    proven: bool
+    flight: FlightBatch | None
+
+    @property
+    def settled(self) -> bool:
+        """Whether a batch may be planned: member, membership proven, the group's offsets fetched."""
+        return (
+            self.state is MemberState.JOINED
+            and self.proven
+            and all(owned.group is not None for owned in self.partitions)
+        )
+
+
+@dataclass(slots=True)
+class MemberMachine:
+    """See the module's head. Events are handled one at a time, by one thread."""
+
+    state: MemberState = MemberState.DOWN
+    batch_state: BatchState = BatchState.IDLE
+    assignment: int = 0
+    proven: bool = True
+    _owned: dict[TopicPartition, _Owned] = field(default_factory=dict)
+    _flight: FlightBatch | None = None
+    _revoke: RevokeStarted | None = None
+    _outcome: DrainOutcome = DrainOutcome.COMPLETE
+
+    def __repr__(self) -> str:
+        return (
+            f"MemberMachine(state={self.state.name}, batch={self.batch_state.name}, "
+            f"assignment={self.assignment}, partitions={len(self._owned)})"
+        )
+
+    # --- events
+
+    def handle(self, event: GroupEvent | BatchEvent) -> tuple[Effect, ...]:
+        """Take one event and return what is to be done now, in order.
+
+        Raises `IllegalTransition` when the tables have no row for it; nothing has changed then.
+        """
+        if isinstance(event, GroupEvent):
+            self.state = self._next_state(event)
+        else:
+            self.batch_state = self._next_batch_state(event)
+        effects: tuple[Effect, ...] = ()
+        match event:
+            case PartitionsAssigned(partitions):
+                self._add(partitions)
+            case PartitionsLost(partitions):
+                self._drop(partitions)
+                self._revoke = None
+            case RevokeStarted():
+                self._revoke, self._outcome = event, DrainOutcome.COMPLETE
+            case DrainExpired():
+                self._outcome = DrainOutcome.DEADLINE
+            case StopRequested():
+                self._outcome = DrainOutcome.STOPPED
+            case PartitionsReleased(partitions) | AssignmentReleased(partitions):
+                self._drop(partitions)
+                self._revoke = None
+            case BatchFixed(batch):
+                self._flight = batch
+            case BatchCompleted(end, items):
+                effects = self._complete(end, items)
+            case BatchDiscarded():
+                self._flight = None
+            case _:
+                pass
+        return effects + self._fire()
+
+    def _next_state(self, event: GroupEvent) -> MemberState:
+        try:
+            return GROUP_TRANSITIONS[self.state, type(event)]
+        except KeyError:
+            raise IllegalTransition(f"{type(event).__name__} in state {self.state.name}") from None
+
+    def _next_batch_state(self, event: BatchEvent) -> BatchState:
+        if self.state in FINAL_STATES:
+            raise IllegalTransition(f"{type(event).__name__} in state {self.state.name}")
+        if isinstance(event, BatchCompleted) and self._flight is not None and event.end != self._flight.end:
+            # Spark's late commit(end of N) while N+1 is in flight: completes N, leaves N+1 alone.
+            return self.batch_state
+        try:
+            return BATCH_TRANSITIONS[self.batch_state, type(event)]
+        except KeyError:
+            raise IllegalTransition(f"{type(event).__name__} in batch state {self.batch_state.name}") from None
+
+    def _complete(self, end: SourceOffset, items: Iterable[CommitItem]) -> tuple[Effect, ...]:
+        if self._flight is not None and self._flight.end == end:
+            self._flight = None
+        due = []
+        for item in items:
+            owned = self._owned.get(item.partition)
+            if owned is None:
+                continue
+            if owned.completed is None or item.offset > owned.completed.offset:
+                owned.completed = item
+            pending = owned.pending()
+            if pending is not None and self._is_kept(item.partition):
+                due.append(pending)
+        return (CommitOffsets(tuple(due)),) if due else ()
+
+    def _fire(self) -> tuple[Effect, ...]:
+        """Hand over when a revoke is under way and nothing has to be waited for.
+
+        The sequence this protects against: the group asks for a partition while Spark reads a batch of it; handed
+        over at once, the next owner would start at the old offset and read the batch a second time.
+        """
+        if self._revoke is None:
+            return ()
+        waiting = self._flight is not None and self._flight.holds(self._revoke.partitions)
+        if waiting and self._outcome is DrainOutcome.COMPLETE:
+            return ()
+        revoke, self._revoke = self._revoke, None
+        return (HandOver(revoke, self.pending(revoke.partitions), self._outcome if waiting else DrainOutcome.COMPLETE),)
+
+    # --- ownership and offsets
+
+    def _add(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._owned.setdefault(partition, _Owned())
+        self.assignment += 1
+
+    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._owned.pop(partition, None)
+        self.assignment += 1
+
+    def _is_kept(self, partition: TopicPartition) -> bool:
+        return self._revoke is None or partition not in self._revoke.partitions
+
+    def offsets_fetched(self, fetched: Mapping[TopicPartition, GroupOffset]) -> None:
+        """Take the group's offsets of newly assigned partitions; nothing else may have moved them since."""
+        for partition, group in fetched.items():
+            owned = self._owned.get(partition)
+            if owned is not None and owned.group is None:
+                owned.group = group
+
+    def offsets_acknowledged(self, items: Iterable[CommitItem]) -> None:
+        """Take what the coordinator has acknowledged; this is also what fixes a start position."""
+        for item in items:
+            owned = self._owned.get(item.partition)
+            if owned is None:
+                continue
+            # Answers of synchronous and asynchronous commits may overtake each other: keep the newest.
+            known = -1 if owned.group is None or owned.group.offset is None else owned.group.offset
+            if item.offset >= known:
+                owned.group = GroupOffset(item.offset, item.metadata)
+
+    def positions_established(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Allow planning from start positions that the group holds now."""
+        for partition, position in positions.items():
+            if partition in self._owned:
+                self._owned[partition].start = position
+
+    def membership_doubted(self) -> None:
+        """Note that the member may have lost its place: nothing is planned until it is proven again."""
+        self.proven = False
+
+    def membership_proven(self) -> None:
+        """Note that the coordinator accepted a commit of this member's generation."""
+        self.proven = True
+
+    # --- looks: change nothing
+
+    def pending(self, partitions: Iterable[TopicPartition] | None = None) -> tuple[CommitItem, ...]:
+        """Completed offsets that the group does not have yet, of `partitions` or of all that are owned."""
+        wanted = self._owned if partitions is None else partitions
+        items = (self._owned[p].pending() for p in wanted if p in self._owned)
+        return tuple(item for item in items if item is not None)
+
+    def unfetched(self) -> tuple[TopicPartition, ...]:
+        """Partitions whose group offset is not known yet."""
+        return tuple(p for p, owned in self._owned.items() if owned.group is None)
+
+    def proof(self) -> tuple[CommitItem, ...]:
+        """The smallest commit that proves membership: what the group holds already, of one partition.
+
+        An offset that is completed but not acknowledged goes first: the commit of it may be on its way, and the
+        older one sent after it would move the group back.
+        """
+        for partition, owned in self._owned.items():
+            pending = owned.pending()
+            if pending is not None:
+                return (pending,)
+            if owned.group is not None and owned.group.offset is not None:
+                return (CommitItem(partition, owned.group.offset, owned.group.metadata),)
+        return ()
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """All owned partitions."""
+        return tuple(self._owned)
+
+    def view(self) -> GroupView:
+        """Return what planning needs to know."""
+        return GroupView(
+            state=self.state,
+            assignment=self.assignment,
+            partitions=tuple(OwnedView(p, owned.group, owned.position()) for p, owned in sorted(self._owned.items())),
+            proven=self.proven,
+            flight=self._flight,
+        )

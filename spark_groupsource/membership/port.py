@@ -1,0 +1,95 @@
+"""What the membership thread needs of a group client, so that other clients (and fakes) can stand behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.membership.events import Partitions
+from spark_groupsource.offsets import TopicPartition
+
+
+class Refusal(Enum):
+    """Why the coordinator did not take a commit."""
+
+    # UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH: the partitions are somebody else's.
+    LOST = "the group does not know this member any more"
+    # REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH: commit again afterwards what is still owned.
+    REBALANCE = "a rebalance is under way"
+    OTHER = "another error"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What became of the items of one commit request."""
+
+    acknowledged: tuple[CommitItem, ...] = ()
+    refused: tuple[tuple[CommitItem, Refusal], ...] = ()
+    reason: str = ""
+
+    def refused_as(self, refusal: Refusal) -> bool:
+        """Whether any item was refused for this reason."""
+        return any(kind is refusal for _, kind in self.refused)
+
+
+class MemberListener(Protocol):
+    """Called from inside `GroupPort.poll` and `close`, on the thread that called them; must not raise."""
+
+    def on_assigned(self, partitions: Partitions) -> None:
+        """The group gave partitions; call `accept` before returning."""
+
+    def on_revoked(self, partitions: Partitions) -> None:
+        """The group wants partitions back; may wait; call `release` before returning."""
+
+    def on_lost(self, partitions: Partitions) -> None:
+        """The group took partitions; call `release` before returning."""
+
+    def on_commit_result(self, result: CommitResult) -> None:
+        """An asynchronous commit was answered."""
+
+    def on_error(self, error: GroupKafkaError) -> None:
+        """The member cannot go on."""
+
+    def on_instance_id_unreleased(self) -> None:
+        """A static member's old session still lives (KIP-848): close, wait and open again."""
+
+
+class GroupPort(Protocol):
+    """A consumer that takes part in a group and fetches no records. One thread uses it."""
+
+    @property
+    def incremental(self) -> bool:
+        """Whether a revoke names only the partitions to give up (cooperative, KIP-848)."""
+
+    def open(self, listener: MemberListener) -> None:
+        """Make the client. Raises `OptionError` when it refuses a setting."""
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Join the group for these topics, or change the subscription."""
+
+    def poll(self) -> None:
+        """Serve callbacks without waiting."""
+
+    def accept(self, partitions: Partitions) -> None:
+        """Take newly assigned partitions, without fetching from them."""
+
+    def release(self, partitions: Partitions) -> None:
+        """Give up partitions (all of them under an eager protocol)."""
+
+    def fetch_offsets(
+        self, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, GroupOffset]:
+        """Ask the coordinator for the group's offsets; partitions it did not answer for are left out."""
+
+    def commit_later(self, items: Sequence[CommitItem]) -> None:
+        """Send a commit; `on_commit_result` brings the answer."""
+
+    def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
+        """Send a commit and wait for the answer."""
+
+    def close(self) -> None:
+        """Leave the group (a static member does not) and free the client; idempotent."""

@@ -1,0 +1,217 @@
+"""The offset JSON: the source's part of Spark's offset log, which is its write-ahead log.
+
+    {"v":1,"lineage":"<uuid>","topics":{"orders":{"id":"<topic id>","ranges":{"0":[100,200],"1":[7,7]},
+     "done":{"4":150},"epochs":{"0":3}}}}
+
+- `ranges`: half-open [start, end) per partition that the member owned when the batch was planned.
+- `done`: how far this lineage has completed a partition that it did not own then.
+- `epochs`: leader epoch of a range's end, where the broker told it.
+- `lineage`: made once per checkpoint.
+
+Invariants: the text is canonical (sorted keys), because Spark compares offsets as text; what is read back is
+untrusted and parsed strictly. An offset is always the next record to read.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from spark_groupsource import errors
+from spark_groupsource.errors import OffsetFormatError
+
+VERSION = 1
+OFFSET_MAX = 2**63 - 1
+PARTITION_MAX = 2**31 - 1
+
+Json = dict[str, Any]
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic; sorts by topic, then number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """Half-open range [start, end) of one partition; `leader_epoch` is that of the end, None if unknown."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+    leader_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end <= OFFSET_MAX:
+            raise ValueError(f"not a half-open range: [{self.start}, {self.end}) of {self.partition}")
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"{self.partition} [{self.start}, {self.end})"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffset:
+    """One entry of Spark's offset log: a batch's ranges, and all else this lineage has completed.
+
+    `ranges` and `done` are sorted and share no partition.
+    """
+
+    lineage: str
+    topic_ids: tuple[tuple[str, str], ...] = ()
+    ranges: tuple[OffsetRange, ...] = ()
+    done: tuple[tuple[TopicPartition, int], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        lineage: str,
+        topic_ids: Mapping[str, str],
+        ranges: Iterable[OffsetRange],
+        done: Mapping[TopicPartition, int],
+    ) -> SourceOffset:
+        """Build the canonical value from unsorted collections."""
+        return cls(lineage, tuple(sorted(topic_ids.items())), tuple(sorted(ranges)), tuple(sorted(done.items())))
+
+    @classmethod
+    def initial(cls) -> SourceOffset:
+        """Start a new lineage, with nothing done."""
+        return cls(lineage=str(uuid.uuid4()))
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """How far the lineage is when this batch is complete, per partition."""
+        return dict(self.done) | {item.partition: item.end for item in self.ranges}
+
+    def topic_id(self, topic: str) -> str | None:
+        """Id of the topic that the ranges belong to."""
+        return dict(self.topic_ids).get(topic)
+
+    def to_json(self) -> Json:
+        """Return the JSON object, with keys in canonical order."""
+        topics: Json = {}
+        for topic, topic_id in self.topic_ids:
+            ranges = {r.partition.partition: r for r in self.ranges if r.partition.topic == topic}
+            done = {tp.partition: end for tp, end in self.done if tp.topic == topic}
+            epochs = {n: r.leader_epoch for n, r in ranges.items() if r.leader_epoch is not None}
+            entry: Json = {"done": _keyed(done)} if done else {}
+            if epochs:
+                entry["epochs"] = _keyed(epochs)
+            entry["id"] = topic_id
+            entry["ranges"] = {str(n): [r.start, r.end] for n, r in sorted(ranges.items())}
+            topics[topic] = entry
+        return {"lineage": self.lineage, "topics": topics, "v": VERSION}
+
+
+def _keyed(values: Mapping[int, int]) -> Json:
+    return {str(number): value for number, value in sorted(values.items())}
+
+
+# --- strict reading
+
+
+def malformed(what: str, reason: str) -> OffsetFormatError:
+    """Build the error for stored data that is not what this package writes."""
+    return OffsetFormatError(errors.OFFSET_MALFORMED, what=what, reason=reason)
+
+
+def checked_object(what: str, value: object, required: set[str], optional: set[str] = frozenset()) -> Json:  # type: ignore[assignment]
+    """Return `value` as an object that has all `required` keys and no others but `optional`."""
+    if not isinstance(value, dict):
+        raise malformed(what, f"expected an object, found {type(value).__name__}")
+    missing, unknown = required - value.keys(), value.keys() - required - optional
+    if missing or unknown:
+        raise malformed(what, f"missing keys {sorted(missing)}, unknown keys {sorted(map(str, unknown))}")
+    return value
+
+
+def checked_int(what: str, value: object, high: int = OFFSET_MAX) -> int:
+    """Return `value` as an integer from 0 to `high`; bool and float are no integers here."""
+    if type(value) is not int or not 0 <= value <= high:
+        raise malformed(what, f"expected an integer from 0 to {high}, found {str(value)[:40]!r}")
+    return value
+
+
+def checked_text(what: str, value: object) -> str:
+    """Return `value` as a string of 1 to 255 characters."""
+    if not isinstance(value, str) or not 0 < len(value) <= 255:
+        raise malformed(what, f"expected a text of 1 to 255 characters, found {str(value)[:40]!r}")
+    return value
+
+
+def check_version(what: str, value: object, newest: int) -> None:
+    """Raise unless `value` is a version this release reads."""
+    version = checked_int(what, value, 2**31)
+    if version > newest:
+        raise OffsetFormatError(errors.OFFSET_TOO_NEW, what=what, version=version, newest=newest)
+    if version < 1:
+        raise malformed(what, f"unknown version {version}")
+
+
+def _number(what: str, key: object) -> int:
+    if not isinstance(key, str) or not re.fullmatch(r"0|[1-9][0-9]{0,9}", key):
+        raise malformed(what, f"{str(key)[:40]!r} is no partition number")
+    return checked_int(what, int(key), PARTITION_MAX)
+
+
+def _numbered(what: str, value: object) -> dict[int, object]:
+    if not isinstance(value, dict):
+        raise malformed(what, f"expected an object, found {type(value).__name__}")
+    return {_number(what, key): item for key, item in value.items()}
+
+
+def parse_offset(value: object) -> SourceOffset:
+    """Read an offset back, from the object that Spark's log held.
+
+    Raises `OffsetFormatError` when it is not exactly what `SourceOffset.to_json` writes, or is newer.
+    """
+    what = "offset"
+    if isinstance(value, dict) and "v" in value:
+        check_version(what, value["v"], VERSION)
+    root = checked_object(what, value, {"v", "lineage", "topics"})
+    lineage = checked_text(what, root["lineage"])
+    if not isinstance(root["topics"], dict):
+        raise malformed(what, "'topics' is no object")
+    ids: dict[str, str] = {}
+    ranges: list[OffsetRange] = []
+    done: dict[TopicPartition, int] = {}
+    for topic, raw in root["topics"].items():
+        checked_text(what, topic)
+        entry = checked_object(what, raw, {"id", "ranges"}, {"done", "epochs"})
+        ids[topic] = checked_text(what, entry["id"])
+        ranges += _parse_ranges(topic, entry)
+        owned = {item.partition for item in ranges}
+        for number, end in _numbered(what, entry.get("done", {})).items():
+            partition = TopicPartition(topic, number)
+            if partition in owned:
+                raise malformed(what, f"{partition} is both in 'ranges' and in 'done'")
+            done[partition] = checked_int(what, end)
+    return SourceOffset.of(lineage, ids, ranges, done)
+
+
+def _parse_ranges(topic: str, entry: Json) -> list[OffsetRange]:
+    what = "offset"
+    epochs = {
+        number: checked_int(what, epoch, 2**31 - 1)
+        for number, epoch in _numbered(what, entry.get("epochs", {})).items()
+    }
+    ranges: list[OffsetRange] = []
+    for number, pair in _numbered(what, entry["ranges"]).items():
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise malformed(what, f"range of {topic}-{number} is no pair")
+        start, end = (checked_int(what, item) for item in pair)
+        if start > end:
+            raise malformed(what, f"range of {topic}-{number} ends before it starts")
+        ranges.append(OffsetRange(TopicPartition(topic, number), start, end, epochs.pop(number, None)))
+    if epochs:
+        raise malformed(what, f"leader epochs without a range: {topic} {sorted(epochs)}")
+    return ranges

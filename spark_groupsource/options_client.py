@@ -1,0 +1,178 @@
+"""Client settings: which `kafka.*` options pass through to librdkafka, and which are refused with a reason.
+
+Duty: check names and the few values that the package itself depends on. librdkafka checks the rest when the
+client is made; its refusal is mapped to CLIENT_REFUSED_OPTION by the adapters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+
+from spark_groupsource import errors
+from spark_groupsource.errors import OptionError
+
+CLIENT_PREFIX = "kafka."
+MASK = "*********(redacted)"
+
+_SENSITIVE = re.compile(
+    r"secret|password|passphrase|token|credential|private|jaas|oauthbearer\.config|key\.pem|access\.?key",
+    re.IGNORECASE,
+)
+
+
+class GroupProtocol(Enum):
+    """Which group protocol the member speaks: the classic one, or KIP-848's."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+
+def is_sensitive(name: str) -> bool:
+    """Whether an option's value may be a secret, judged by its name."""
+    return _SENSITIVE.search(name) is not None
+
+
+def shown_value(name: str, value: str) -> str:
+    """Return the value as it may appear in errors and logs: masked when the name says it is a secret."""
+    return MASK if is_sensitive(name) else value
+
+
+_OWN_COMMITS = "the group's offsets move when, and only when, a batch is complete (promise P4)."
+_RAW_BYTES = "keys and values are always given as bytes."
+_RUNS_CODE = "it makes the client load or run code that the option's value names."
+_CAST = "leave it out, and cast the columns key and value in Spark."
+
+# name -> (reason, what to do instead)
+REFUSED_CLIENT_SETTINGS: dict[str, tuple[str, str]] = {
+    "enable.auto.commit": (_OWN_COMMITS, "leave it out; the source commits by itself."),
+    "enable.auto.offset.store": (_OWN_COMMITS, "leave it out; the source commits by itself."),
+    "auto.commit.interval.ms": (_OWN_COMMITS, "leave it out; the source commits by itself."),
+    "auto.commit.enable": (_OWN_COMMITS, "leave it out; the source commits by itself."),
+    "auto.offset.reset": (
+        "a silent reset would skip or repeat records (promise P8).",
+        "use startingOffsets or startingTimestamp for the start, and failOnDataLoss for lost records.",
+    ),
+    "offset.store.method": (_OWN_COMMITS, "leave it out; offsets are stored in the group."),
+    "key.deserializer": (_RAW_BYTES, _CAST),
+    "value.deserializer": (_RAW_BYTES, _CAST),
+    "key.serializer": (_RAW_BYTES, _CAST),
+    "value.serializer": (_RAW_BYTES, _CAST),
+    "interceptor.classes": ("interceptors are classes of the Java client.", "leave it out."),
+    "plugin.library.paths": (_RUNS_CODE, "leave it out."),
+    "ssl.engine.location": (_RUNS_CODE, "use kafka.ssl.ca.location, kafka.ssl.key.location and the like."),
+    "sasl.kerberos.kinit.cmd": (_RUNS_CODE, "leave it out and keep a ticket with the system's own tools."),
+    "enable.partition.eof": ("the reader depends on end-of-partition events.", "leave it out."),
+    "check.crcs": ("records are always checked against their checksum.", "leave it out."),
+    "allow.auto.create.topics": (
+        "a misspelt topic would be made instead of reported.",
+        "create the topic first.",
+    ),
+    "max.poll.records": ("it is a setting of the Java client.", "use maxOffsetsPerTrigger."),
+    "sasl.jaas.config": (
+        "it is a setting of the Java client.",
+        "use kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password.",
+    ),
+    "ssl.truststore.location": ("it is a setting of the Java client.", "use kafka.ssl.ca.location (PEM)."),
+    "ssl.truststore.password": ("it is a setting of the Java client.", "use kafka.ssl.ca.location (PEM)."),
+    "ssl.truststore.type": ("it is a setting of the Java client.", "use kafka.ssl.ca.location (PEM)."),
+}
+
+# Settings of tests, and callbacks, which cannot be given as text.
+_REFUSED_PATTERNS: tuple[tuple[re.Pattern[str], str, str], ...] = (
+    (re.compile(r"test\.mock\..*"), "it replaces the cluster by an emulation.", "leave it out."),
+    (
+        re.compile(r".*_cb|logger|on_commit|on_delivery|opaque|default\.topic\.config"),
+        "it is no text setting.",
+        "leave it out.",
+    ),
+)
+
+_ASSIGNORS = ("cooperative-sticky", "range", "roundrobin")
+_BROKER_SIDE_SETTINGS = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")
+_INTEGERS = {
+    "session.timeout.ms": (1, 3_600_000),
+    "heartbeat.interval.ms": (1, 3_600_000),
+    "max.poll.interval.ms": (1, 86_400_000),
+}
+_CHOICES = {
+    "group.protocol": tuple(protocol.value for protocol in GroupProtocol),
+    "isolation.level": ("read_committed", "read_uncommitted"),
+}
+
+
+def check_client_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings to pass to librdkafka (names without the prefix), with the source's defaults.
+
+    Raises `OptionError` for a refused name, or for a value the package depends on that is malformed.
+    """
+    checked = {name: value.strip() for name, value in settings.items()}
+    for name, value in checked.items():
+        _refuse(name, value)
+        _check_value(name, value)
+    checked.setdefault("isolation.level", "read_uncommitted")
+    checked["isolation.level"] = checked["isolation.level"].lower()
+    if checked.get("group.protocol", "classic").lower() == GroupProtocol.CONSUMER.value:
+        _check_broker_side(checked)
+    else:
+        checked.setdefault("partition.assignment.strategy", "cooperative-sticky")
+        _check_intervals(checked)
+    return checked
+
+
+def _refuse(name: str, value: str) -> None:
+    refusal = REFUSED_CLIENT_SETTINGS.get(name)
+    if refusal is None:
+        matches = (why for pattern, *why in _REFUSED_PATTERNS if pattern.fullmatch(name))
+        found = next(matches, None)
+        if found is None:
+            return
+        refusal = (found[0], found[1])
+    reason, replacement = refusal
+    raise OptionError(
+        errors.OPTION_REFUSED,
+        option=CLIENT_PREFIX + name,
+        value=shown_value(name, value),
+        reason=reason,
+        replacement=replacement,
+    )
+
+
+def _invalid(name: str, value: str, allowed: str) -> OptionError:
+    return OptionError(
+        errors.OPTION_INVALID, option=CLIENT_PREFIX + name, value=shown_value(name, value), allowed=allowed
+    )
+
+
+def _check_value(name: str, value: str) -> None:
+    if name in _INTEGERS:
+        low, high = _INTEGERS[name]
+        if not re.fullmatch(r"[0-9]{1,12}", value) or not low <= int(value) <= high:
+            raise _invalid(name, value, f"an integer from {low} to {high}")
+    elif name in _CHOICES:
+        if value.lower() not in _CHOICES[name]:
+            raise _invalid(name, value, ", ".join(_CHOICES[name]))
+    elif name == "partition.assignment.strategy":
+        names = [part.strip() for part in value.split(",")]
+        cooperative = [part for part in names if part == "cooperative-sticky"]
+        if not all(part in _ASSIGNORS for part in names) or (cooperative and len(names) > 1):
+            raise _invalid(name, value, "cooperative-sticky; or one or both of range, roundrobin")
+
+
+def _check_broker_side(settings: Mapping[str, str]) -> None:
+    for name in _BROKER_SIDE_SETTINGS:
+        if name in settings:
+            raise OptionError(
+                errors.OPTION_CONFLICT,
+                options=f"'kafka.group.protocol' (value 'consumer') and '{CLIENT_PREFIX}{name}'"
+                f" (value '{settings[name]}')",
+                reason="under KIP-848 the broker sets session timeout, heartbeat interval and assignor.",
+            )
+
+
+def _check_intervals(settings: Mapping[str, str]) -> None:
+    session_ms = int(settings.get("session.timeout.ms", "45000"))
+    poll_ms = int(settings.get("max.poll.interval.ms", "300000"))
+    if poll_ms < session_ms:
+        raise _invalid("max.poll.interval.ms", str(poll_ms), f"at least kafka.session.timeout.ms ({session_ms})")

@@ -1,0 +1,114 @@
+"""Where a newly assigned partition starts: pure decisions, no I/O.
+
+The group's committed offset is the merged checkpoint of all members; this lineage's own newest completed end is
+what its checkpoint says. The larger one is right as long as both were written by lineages of this source. Every
+other case is a conflict, and the option `onConflict` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from spark_groupsource.commits import CommitMetadata, Pin
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.options import OnConflict, StartingPosition
+
+
+class Basis(Enum):
+    """What a start position rests on."""
+
+    GROUP = "the group's committed offset"
+    LINEAGE = "this lineage's own completed end"
+    STARTING_POSITION = "startingOffsets or startingTimestamp"
+    BEGINNING = "the partition's beginning, because it appeared later"
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """All that is known of one newly assigned partition."""
+
+    partition: TopicPartition
+    topic_id: str
+    group_offset: int | None
+    group_metadata: CommitMetadata | None
+    own_end: int | None
+    lineage: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartDecision:
+    """`offset` is None when the log has to be asked (`basis` says for which of its ends)."""
+
+    partition: TopicPartition
+    basis: Basis
+    offset: int | None
+    # What group and checkpoint disagree about, for a warning or an error; None when they agree.
+    conflict: str | None = None
+    # The group's offset belongs to a deleted topic of the same name.
+    recreated: bool = False
+
+
+def decide_start(takeover: Takeover, on_conflict: OnConflict, appeared_later: bool) -> StartDecision:
+    """Choose the start of one partition.
+
+    `appeared_later` tells whether the partition did not exist when the group's initial positions were pinned.
+    """
+    metadata, group = takeover.group_metadata, takeover.group_offset
+    if metadata is not None and metadata.topic_id != takeover.topic_id:
+        # By name alone the offset of a deleted topic would land on its successor and skip its records.
+        return StartDecision(takeover.partition, Basis.BEGINNING, None, recreated=True)
+    own = takeover.own_end
+    if group is None:
+        if own is not None:
+            return StartDecision(takeover.partition, Basis.LINEAGE, own)
+        basis = Basis.BEGINNING if appeared_later else Basis.STARTING_POSITION
+        return StartDecision(takeover.partition, basis, None)
+    if own is None or own == group:
+        return StartDecision(takeover.partition, Basis.GROUP, group)
+    conflict = _conflict(takeover, own, group)
+    if conflict is None:
+        basis = Basis.LINEAGE if own > group else Basis.GROUP
+        return StartDecision(takeover.partition, basis, max(own, group))
+    if on_conflict is OnConflict.GROUP:
+        return StartDecision(takeover.partition, Basis.GROUP, group, conflict)
+    return StartDecision(takeover.partition, Basis.LINEAGE, own, conflict)
+
+
+def _conflict(takeover: Takeover, own: int, group: int) -> str | None:
+    """Say what is wrong when the two offsets cannot both come from lineages of this source."""
+    metadata = takeover.group_metadata
+    where = f"{takeover.partition} group={group} checkpoint={own}"
+    if metadata is None:
+        return f"{where} (the group's offset was set by another program)"
+    if metadata.lineage == takeover.lineage and group > own:
+        return f"{where} (the checkpoint is older than the group's offset: was an old one restored?)"
+    # Another lineage went further (a takeover), or our last commit did not arrive: both are normal.
+    return None
+
+
+def appeared_later(partition: TopicPartition, pins: Mapping[TopicPartition, Pin]) -> bool:
+    """Tell whether a partition without a committed offset is newer than the group's initial positions.
+
+    `pins` are those of all partitions of the subscription that have one.
+    """
+    of_topic = [pin for other, pin in pins.items() if other.topic == partition.topic]
+    if of_topic:
+        # Partitions that were added later carry a larger count: the smallest is the initial one.
+        return partition.partition >= min(pin.partition_count for pin in of_topic)
+    return bool(pins) and not any(pin.knows_topic(partition.topic) for pin in pins.values())
+
+
+def log_edge(decision: StartDecision, position: StartingPosition, timestamp_ms: int | None) -> str | int:
+    """Return which end of the log an open decision asks for: 'earliest', 'latest', or a time in ms."""
+    if decision.basis is Basis.BEGINNING or position is StartingPosition.EARLIEST:
+        return StartingPosition.EARLIEST.value
+    if position is StartingPosition.TIMESTAMP and timestamp_ms is not None:
+        return timestamp_ms
+    return StartingPosition.LATEST.value
+
+
+def conflicts(decisions: Iterable[StartDecision]) -> str:
+    """Return all conflicts in one text, empty when there are none."""
+    return "; ".join(decision.conflict for decision in decisions if decision.conflict is not None)

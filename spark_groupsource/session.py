@@ -1,0 +1,450 @@
+"""The driver-side state behind one stream reader: join, plan, complete, stop.
+
+Duty: lead Spark's calls through the pure planning functions and the membership thread. It runs on the main
+thread of the reader process; it owns no Kafka consumer, and what it remembers between calls can be derived again
+from Spark's offset log and the group.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.cluster import ClusterPort, Edge, LogEnd, TopicInfo
+from spark_groupsource.commits import (
+    CommitItem,
+    CommitMetadata,
+    GroupOffset,
+    Pin,
+    parse_metadata,
+    topics_digest,
+)
+from spark_groupsource.errors import KafkaUnavailableError, MembershipError
+from spark_groupsource.losses import LossReporter
+from spark_groupsource.membership.events import FlightBatch
+from spark_groupsource.membership.machine import GroupView, MemberState, OwnedView
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.options import NoMatchStrategy, OnConflict, SourceOptions, StartingPosition
+from spark_groupsource.planning.batch import Backlog, commit_items, next_offset, plan_ranges, trim_replay
+from spark_groupsource.planning.packing import Task, pack_tasks
+from spark_groupsource.planning.start import (
+    StartDecision,
+    Takeover,
+    appeared_later,
+    conflicts,
+    decide_start,
+    log_edge,
+)
+
+LOG = logging.getLogger("spark_groupsource.session")
+
+# A newcomer's first assignment may be empty and followed by another one; a standby's stays empty. Spark runs an
+# empty first batch when this is too short, and a standby's first trigger takes as long.
+FIRST_ASSIGNMENT_S = 5.0
+# How long a trigger waits for a rebalance to settle before it reports no new data.
+SETTLE_S = 1.0
+# AvailableNow must not end because nothing is assigned yet: the session of a killed member has to expire first.
+AVAILABLE_NOW_MARGIN_S = 30.0
+# A plan is made anew when ownership changes under it; more often than this in one trigger is no coincidence.
+PLAN_TIMEOUT_S = 30.0
+PATTERN_REFRESH_S = 5.0
+STOP_TIMEOUT_S = 15.0
+_PAUSE_S = 0.01
+
+
+class Session:
+    """One query's share of the group. Main thread only, apart from `request_stop`."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        *,
+        clock: Clock,
+        cluster: ClusterPort,
+        member: MembershipThread,
+        pause: Callable[[float], object],
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._cluster = cluster
+        self._member = member
+        self._pause = pause
+        self._losses = LossReporter(options)
+        self._started = False
+        self._lineage: str | None = None
+        self._topics: tuple[str, ...] = ()
+        self._topics_checked: Deadline | None = None
+        self._first_assignment: Deadline | None = None
+        self._pins: dict[TopicPartition, Pin] = {}
+        self._flight: SourceOffset | None = None
+        self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
+        self._targets: dict[TopicPartition, int] | None = None
+        self._newest: dict[TopicPartition, int] = {}
+
+    def __repr__(self) -> str:
+        return f"Session(group={self._options.group_id!r}, lineage={self._lineage}, {self._member!r})"
+
+    # --- life
+
+    def start(self) -> None:
+        """Contact the cluster and join the group; does nothing when already done.
+
+        Raises what the cluster or the client refuses: unknown topics, missing rights, wrong settings.
+        """
+        self._member.check()
+        if self._started:
+            return
+        self._topics = self._cluster.matching_topics(self._options.subscription)
+        if self._options.subscription.pattern is None:
+            self._cluster.describe(self._topics)
+        if self._options.checkpoint_location is None:
+            LOG.warning(
+                "option checkpointLocation is not set: a handover waits for the next trigger, and the last batch"
+                " before a stop is not committed (it is repeated by the next owner); give the source the writer's"
+                " checkpointLocation: group=%s",
+                self._options.group_id,
+            )
+        self._member.start()
+        self._member.subscribe(self._topics)
+        self._first_assignment = Deadline(self._clock, FIRST_ASSIGNMENT_S)
+        self._topics_checked = Deadline(self._clock, PATTERN_REFRESH_S)
+        self._started = True
+
+    def request_stop(self) -> None:
+        """Ask the member to leave; safe in a signal handler."""
+        self._member.request_stop()
+
+    def stop(self) -> None:
+        """Commit what is complete, leave the group and free all clients; idempotent and bounded."""
+        self._member.request_stop()
+        if self._started and not self._member.join(STOP_TIMEOUT_S):
+            LOG.warning("the member did not leave within %.0f s: %r", STOP_TIMEOUT_S, self._member)
+        self._cluster.close()
+
+    def prepare_available_now(self) -> None:
+        """Fix the targets: the newest offsets of all partitions of the subscription, now."""
+        self.start()
+        described = self._cluster.describe(self._topics)
+        wanted: dict[TopicPartition, Edge | int] = dict.fromkeys(_all_partitions(described), Edge.LATEST)
+        ends = self._cluster.log_offsets(wanted)
+        self._targets = {partition: end.offset for partition, end in ends.items() if end is not None}
+
+    # --- planning
+
+    def latest_offset(
+        self, start: SourceOffset, max_rows: int | None = None, min_rows: int | None = None
+    ) -> SourceOffset:
+        """Complete the batch that ended at `start`, plan the next one and fix it.
+
+        Returns `start` itself when there is nothing to read. 1. complete, 2. settle, 3. establish start
+        positions, 4. plan, 5. fix; from 2 again when ownership changed meanwhile.
+        """
+        self.start()
+        self._lineage = self._lineage or start.lineage
+        self._complete(start)
+        self._refresh_pattern()
+        deadline = Deadline(self._clock, PLAN_TIMEOUT_S)
+        while not deadline.expired():
+            view = self._settled_view()
+            if view is None or not view.partitions:
+                return start
+            if any(owned.position is None for owned in view.partitions):
+                self._establish(view, start)
+                continue
+            ranges = self._plan(view, start, max_rows, min_rows)
+            if not ranges:
+                return start
+            end = self._fix(view, start, ranges)
+            if end is not None:
+                return end
+        LOG.info("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
+        return start
+
+    def newest_offsets(self) -> Json:
+        """Return the newest offsets of the owned partitions, as of the last plan: {topic: {partition: offset}}."""
+        report: Json = {}
+        for partition, offset in sorted(self._newest.items()):
+            report.setdefault(partition.topic, {})[str(partition.partition)] = offset
+        return report
+
+    def commit(self, end: SourceOffset) -> None:
+        """Take Spark's own, late word that the batch that ends at `end` is complete."""
+        self.start()
+        self._member.complete(end, commit_items(end, self._pins))
+
+    def _complete(self, start: SourceOffset) -> None:
+        self._member.complete(start, commit_items(start, self._pins))
+        if self._flight is not None and self._flight != start:
+            # Spark goes on from an older offset: it never logged the plan.
+            self._member.discard()
+        self._flight = None
+        self._replays.clear()
+
+    def _refresh_pattern(self) -> None:
+        if self._options.subscription.pattern is None or self._topics_checked is None:
+            return
+        if self._topics_checked.expired():
+            self._topics = self._cluster.matching_topics(self._options.subscription)
+            self._member.subscribe(self._topics)
+            self._topics_checked = Deadline(self._clock, PATTERN_REFRESH_S)
+
+    def _settled_view(self) -> GroupView | None:
+        """Wait until the member may plan; None when that takes longer than a trigger should.
+
+        Only the first call of a session waits for an assignment that is not empty.
+        """
+        settle = Deadline(self._clock, SETTLE_S)
+        available_now = self._targets is not None
+        patience = Deadline(
+            self._clock,
+            self._options.session_timeout_s + AVAILABLE_NOW_MARGIN_S if available_now else SETTLE_S,
+        )
+        while True:
+            self._member.check()
+            view = self._member.view()
+            if view.settled and view.partitions:
+                self._first_assignment = None
+                return view
+            waits_first = self._first_assignment is not None and not self._first_assignment.expired()
+            if self._member.stopping:
+                return None
+            if not waits_first:
+                if available_now and view.state is not MemberState.JOINED and patience.expired():
+                    raise self._no_assignment(view)
+                if settle.expired() and not (available_now and not view.settled):
+                    self._first_assignment = None
+                    return view if view.settled else None
+            self._pause(_PAUSE_S)
+
+    def _no_assignment(self, view: GroupView) -> MembershipError:
+        return MembershipError(
+            errors.NO_ASSIGNMENT,
+            group=self._options.group_id,
+            timeout_s=self._options.session_timeout_s + AVAILABLE_NOW_MARGIN_S,
+            state=view.state.name,
+        )
+
+    def _plan(
+        self, view: GroupView, start: SourceOffset, max_rows: int | None, min_rows: int | None
+    ) -> tuple[OffsetRange, ...]:
+        positions = {owned.partition: owned.position for owned in view.partitions if owned.position is not None}
+        ends = self._cluster.log_offsets(dict.fromkeys(positions, Edge.LATEST))
+        self._newest = {partition: end.offset for partition, end in ends.items() if end is not None}
+        backlogs = {
+            partition: self._backlog(partition, position, ends.get(partition))
+            for partition, position in positions.items()
+        }
+        available = sum(backlog.size for backlog in backlogs.values())
+        if available == 0 or (min_rows is not None and self._targets is None and available < min_rows):
+            return ()
+        beginnings = self._cluster.log_offsets(dict.fromkeys(positions, Edge.EARLIEST))
+        kept = self._losses.skip_lost(backlogs, beginnings)
+        return plan_ranges(kept, max_rows)
+
+    def _backlog(self, partition: TopicPartition, position: int, end: LogEnd | None) -> Backlog:
+        newest = LogEnd(position) if end is None else end
+        if self._targets is not None:
+            target = self._targets.get(partition, 0)
+            if target < newest.offset:
+                newest = LogEnd(target)
+        return Backlog(position, newest.offset, newest.leader_epoch)
+
+    def _fix(self, view: GroupView, start: SourceOffset, ranges: tuple[OffsetRange, ...]) -> SourceOffset | None:
+        """Put the plan in flight; None when ownership or a topic changed since it was made."""
+        described = self._cluster.describe({item.partition.topic for item in ranges})
+        ids = {topic: info.topic_id for topic, info in described.items()}
+        end = next_offset(start, self._lineage or start.lineage, ids, ranges)
+        if not self._member.fix(FlightBatch(end, commit_items(end, self._pins)), view.assignment):
+            return None
+        self._flight = end
+        return end
+
+    # --- start positions
+
+    def _establish(self, view: GroupView, start: SourceOffset) -> None:
+        """Find the start of each new partition and pin it in the group; nothing is planned from it before.
+
+        The sequence this protects against: 'latest' is looked up, a batch is planned, the process dies before
+        anything is committed; started again, 'latest' is further on and the records between are lost.
+        """
+        described = self._cluster.describe(self._topics or {o.partition.topic for o in view.partitions})
+        known = self._known_pins(view, described)
+        decisions = [
+            self._decide(owned, start, described, known)
+            for owned in view.partitions
+            if owned.position is None and owned.partition.topic in described
+        ]
+        self._settle_conflicts(decisions)
+        self._losses.report_recreated(decision.partition for decision in decisions if decision.recreated)
+        positions = self._resolve(decisions)
+        group = {owned.partition: owned.group for owned in view.partitions}
+        items = []
+        for partition, position in positions.items():
+            metadata = _metadata(group.get(partition))
+            pin = self._pin(partition, position, metadata, described)
+            self._pins[partition] = pin
+            held = group[partition]
+            if held is None or held.offset is None or position > held.offset:
+                items.append(self._start_item(partition, position, pin, described))
+        if not self._member.establish(positions, items):
+            self._pause(_PAUSE_S * 10)
+
+    def _decide(
+        self,
+        owned: OwnedView,
+        start: SourceOffset,
+        described: Mapping[str, TopicInfo],
+        known: Mapping[TopicPartition, Pin],
+    ) -> StartDecision:
+        partition = owned.partition
+        topic_id = described[partition.topic].topic_id
+        same_topic = start.topic_id(partition.topic) == topic_id
+        takeover = Takeover(
+            partition=partition,
+            topic_id=topic_id,
+            group_offset=owned.group.offset if owned.group else None,
+            group_metadata=_metadata(owned.group),
+            own_end=start.ends().get(partition) if same_topic else None,
+            lineage=start.lineage,
+        )
+        return decide_start(takeover, self._options.on_conflict, appeared_later(partition, known))
+
+    def _known_pins(self, view: GroupView, described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
+        """Return the pins of all partitions of the subscription, owned or not.
+
+        They are asked for only when a partition has no offset and 'earliest' would not be the answer anyway.
+        """
+        undecided = any(o.position is None and o.group and o.group.offset is None for o in view.partitions)
+        if not undecided or self._options.starting_position is StartingPosition.EARLIEST:
+            return {}
+        found = self._fetch_offsets(_all_partitions(described))
+        metadata = {partition: _metadata(group) for partition, group in found.items()}
+        return {
+            partition: item.pin
+            for partition, item in metadata.items()
+            if item is not None and item.topic_id == described[partition.topic].topic_id
+        }
+
+    def _fetch_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
+        wanted = list(partitions)
+        deadline = Deadline(self._clock, PLAN_TIMEOUT_S)
+        while True:
+            found = self._member.fetch_offsets(wanted)
+            if len(found) == len(wanted):
+                return found
+            if deadline.expired():
+                raise KafkaUnavailableError(
+                    errors.CLUSTER_REQUEST_FAILED,
+                    request="OffsetFetch",
+                    reason=f"the group's coordinator did not answer within {PLAN_TIMEOUT_S:.0f} s",
+                )
+            self._pause(_PAUSE_S * 10)
+
+    def _settle_conflicts(self, decisions: list[StartDecision]) -> None:
+        details = conflicts(decisions)
+        if not details:
+            return
+        if self._options.on_conflict is OnConflict.FAIL:
+            raise MembershipError(errors.CONFLICT, details=details)
+        self._lineage = SourceOffset.initial().lineage
+        LOG.warning(
+            "conflict, going on as onConflict=%s says, with a new lineage: group=%s lineage=%s %s",
+            self._options.on_conflict.value, self._options.group_id, self._lineage, details,
+        )  # fmt: skip
+
+    def _resolve(self, decisions: list[StartDecision]) -> dict[TopicPartition, int]:
+        """Ask the log for the positions that are open."""
+        positions = {d.partition: d.offset for d in decisions if d.offset is not None}
+        options = self._options
+        wanted: dict[TopicPartition, Edge | int] = {}
+        for decision in decisions:
+            if decision.offset is None:
+                edge = log_edge(decision, options.starting_position, options.starting_timestamp_ms)
+                wanted[decision.partition] = Edge(edge) if isinstance(edge, str) else edge
+        answers = self._cluster.log_offsets(wanted)
+        unmatched = [partition for partition, answer in answers.items() if answer is None]
+        if unmatched and options.no_match_strategy is NoMatchStrategy.ERROR:
+            raise errors.OptionError(
+                errors.OPTION_INVALID,
+                option="startingTimestamp",
+                value=options.starting_timestamp_ms,
+                allowed=f"a time at or before the newest record of every partition ({unmatched[0]} has none), or"
+                " startingOffsetsByTimestampStrategy=latest",
+            )
+        latest = self._cluster.log_offsets(dict.fromkeys(unmatched, Edge.LATEST))
+        for partition, answer in (answers | latest).items():
+            if answer is not None:
+                positions[partition] = answer.offset
+        return positions
+
+    def _pin(
+        self,
+        partition: TopicPartition,
+        position: int,
+        metadata: CommitMetadata | None,
+        described: Mapping[str, TopicInfo],
+    ) -> Pin:
+        info = described[partition.topic]
+        if metadata is not None and metadata.topic_id == info.topic_id:
+            return metadata.pin
+        earliest = self._options.starting_position is StartingPosition.EARLIEST
+        return Pin(position, info.partition_count, None if earliest else topics_digest(described))
+
+    def _start_item(
+        self, partition: TopicPartition, position: int, pin: Pin, described: Mapping[str, TopicInfo]
+    ) -> CommitItem:
+        topic_id = described[partition.topic].topic_id
+        metadata = CommitMetadata(self._lineage or "", topic_id, position, position, pin)
+        return CommitItem(partition, position, metadata.to_text())
+
+    # --- tasks
+
+    def tasks(self, start: SourceOffset, end: SourceOffset) -> tuple[Task, ...]:
+        """Return the Spark tasks of the batch from `start` to `end`: the one in flight, or a replay."""
+        if self._flight == end and (start, end) not in self._replays:
+            return self._pack(end.ranges)
+        if (start, end) not in self._replays:
+            self._replays[start, end] = self._replay(end)
+        return self._replays[start, end]
+
+    def _pack(self, ranges: Iterable[OffsetRange]) -> tuple[Task, ...]:
+        return pack_tasks(ranges, self._options.min_partitions, self._options.max_records_per_partition)
+
+    def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
+        """Read a logged batch once more: its ranges, owned or not, less what another lineage has committed."""
+        self.start()
+        self._lineage = end.lineage
+        described = self._cluster.describe({item.partition.topic for item in end.ranges})
+        gone = [
+            r.partition for r in end.ranges if described[r.partition.topic].topic_id != end.topic_id(r.partition.topic)
+        ]
+        self._losses.report_recreated(gone)
+        ranges = [item for item in end.ranges if item.partition not in gone]
+        found = self._fetch_offsets(item.partition for item in ranges)
+        committed = {partition: (group.offset, _metadata(group)) for partition, group in found.items()}
+        for partition, (_, metadata) in committed.items():
+            if metadata is not None:
+                self._pins[partition] = metadata.pin
+        trimmed = trim_replay(ranges, end.lineage, committed)
+        self._member.replay(FlightBatch(end, commit_items(end, self._pins)))
+        self._flight = end
+        LOG.info(
+            "replay: group=%s records=%d of=%d", self._options.group_id,
+            sum(map(len, trimmed)), sum(map(len, end.ranges)),
+        )  # fmt: skip
+        return self._pack(trimmed)
+
+
+def _metadata(group: GroupOffset | None) -> CommitMetadata | None:
+    return None if group is None else parse_metadata(group.metadata)
+
+
+def _all_partitions(described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic, number)
+        for topic, info in sorted(described.items())
+        for number in range(info.partition_count)
+    ]

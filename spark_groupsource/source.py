@@ -1,0 +1,222 @@
+"""Spark's edge: the data source and its stream reader. Translates between Spark's calls and the session.
+
+Spark builds the reader twice: in the long-lived reader process of the query, and in a plan worker that pickles it
+for the executors. So constructors do no I/O, and the member joins at the first call that only the driver makes.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_groupsource import errors
+from spark_groupsource.errors import OptionError
+from spark_groupsource.offsets import OffsetRange, SourceOffset, parse_offset
+from spark_groupsource.options import SourceOptions, parse_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_groupsource.session import Session
+
+LOG = logging.getLogger("spark_groupsource")
+
+
+def source_schema(include_headers: bool) -> StructType:
+    """Return the columns: those of Spark's own Kafka source."""
+    fields = [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+    if include_headers:
+        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+        fields.append(StructField("headers", ArrayType(header)))
+    return StructType(fields)
+
+
+class GroupKafkaDataSource(DataSource):
+    """`spark.readStream.format("groupkafka")`: a streaming query that is a member of a Kafka consumer group.
+
+    Raises `OptionError` when an option is missing, unknown, malformed or refused.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self._parsed = parse_options(options)
+
+    def __repr__(self) -> str:
+        return f"GroupKafkaDataSource({self._parsed!r})"
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format(...)`."""
+        return "groupkafka"
+
+    def schema(self) -> StructType:
+        """Return the fixed schema."""
+        return source_schema(self._parsed.include_headers)
+
+    def streamReader(self, schema: StructType) -> GroupKafkaStreamReader:
+        """Return a reader; it does no I/O before its first driver-side call."""
+        if schema != self.schema():
+            raise OptionError(errors.SCHEMA_FIXED, given=schema.simpleString())
+        return GroupKafkaStreamReader(self._parsed)
+
+
+class GroupKafkaPartition(InputPartition):
+    """One Spark task: ranges of one or more Kafka partitions."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        self.ranges = ranges
+
+    def __repr__(self) -> str:
+        return f"GroupKafkaPartition({', '.join(map(str, self.ranges))})"
+
+
+class GroupKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Serves Spark's calls for one streaming query."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._session: Session | None = None
+        self._initial: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"GroupKafkaStreamReader(group={self._options.group_id!r}, session={self._session!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What executors get: the options; the session stays with the driver."""
+        return {"_options": self._options, "_session": None, "_initial": None}
+
+    # --- driver
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the start of a new lineage; Spark asks more than once, and gets the same answer."""
+        if self._initial is None:
+            self._initial = SourceOffset.initial().to_json()
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return option maxOffsetsPerTrigger as Spark's read limit."""
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Plan the next batch; returns `start` itself, to the letter, when there is nothing to read."""
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        min_rows = limit.min_rows if isinstance(limit, ReadMinRows) else None
+        if max_rows is None and min_rows is None and not isinstance(limit, ReadAllAvailable):
+            raise OptionError(errors.READ_LIMIT_UNSUPPORTED, limit=limit)
+        offset = parse_offset(start)
+        end = self._driver().latest_offset(offset, max_rows, min_rows)
+        # Spark compares offsets as text: unchanged means no batch.
+        return start if end is offset else end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return the newest offsets of the owned partitions, for Spark's progress and the lag."""
+        return self._driver().newest_offsets()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix what 'available now' means: the newest offsets of the whole subscription."""
+        self._driver().prepare_available_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of the batch that ends at `end`."""
+        tasks = self._driver().tasks(parse_offset(start), parse_offset(end))
+        return [GroupKafkaPartition(task) for task in tasks]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Take Spark's late word that the batch that ends at `end` is complete."""
+        self._driver().commit(parse_offset(end))
+
+    def stop(self) -> None:
+        """Leave the group; Spark calls it when the reader process ends on an error or an end of file."""
+        if self._session is not None:
+            self._session.stop()
+
+    def _driver(self) -> Session:
+        if self._session is None:
+            self._session = _make_session(self._options)
+            _stop_on_sigterm(self._session)
+        return self._session
+
+    # --- executors
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges as Arrow record batches."""
+        # Imported here: the driver needs none of it, and executors need nothing of the membership.
+        from spark_groupsource.executor.reader import read_task  # noqa: PLC0415
+        from spark_groupsource.executor.settings import ReadSettings  # noqa: PLC0415
+
+        if not isinstance(partition, GroupKafkaPartition):
+            raise TypeError(f"not a partition of this source: {partition!r}")
+        return read_task(ReadSettings(self._options), partition.ranges)
+
+
+def _make_session(options: SourceOptions) -> Session:
+    # Imported here: an executor that unpickles a reader needs nothing of the membership.
+    from spark_groupsource.checkpoint import CheckpointLog  # noqa: PLC0415
+    from spark_groupsource.clock import SystemClock  # noqa: PLC0415
+    from spark_groupsource.cluster import LibrdkafkaCluster  # noqa: PLC0415
+    from spark_groupsource.membership.librdkafka import LibrdkafkaGroup  # noqa: PLC0415
+    from spark_groupsource.membership.thread import MembershipThread  # noqa: PLC0415
+    from spark_groupsource.session import Session  # noqa: PLC0415
+
+    _log_to_stderr()
+    clock = SystemClock()
+    location = options.checkpoint_location
+    log = CheckpointLog(location) if location is not None else None
+
+    def is_complete(end: SourceOffset) -> bool:
+        return log is not None and log.is_complete(end.to_json())
+
+    member = MembershipThread(options, LibrdkafkaGroup(options), clock, is_complete)
+    cluster = LibrdkafkaCluster(options, clock, time.sleep)
+    return Session(options, clock=clock, cluster=cluster, member=member, pause=time.sleep)
+
+
+def _stop_on_sigterm(session: Session) -> None:
+    """Leave the group on SIGTERM, which is how Spark ends the reader process, twice and without `stop()`.
+
+    The handler only sets an attribute: the second signal may interrupt the first handler, and one that held a
+    lock would then wait for itself.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda _signal, _frame: session.request_stop())
+
+
+def _log_to_stderr() -> None:
+    """Show this package's log in the driver's own, unless the application has set logging up."""
+    if not LOG.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        LOG.addHandler(handler)
+        LOG.setLevel(logging.INFO)
