@@ -1,0 +1,78 @@
+"""Fixtures of the tests on a real broker. Without one they are skipped loudly; in CI that is a failure."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafkajars import RealKafkaError
+from realkafka import RealKafka
+
+from .harness import Independent, Query
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[RealKafka]:
+    """One real broker for all tests."""
+    broker = RealKafka(brokers=1)
+    try:
+        broker.start()
+    except RealKafkaError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"NO REAL KAFKA, the promises are not shown: {error}")
+    try:
+        yield broker
+    finally:
+        broker.close()
+
+
+@pytest.fixture
+def client(kafka: RealKafka) -> Independent:
+    """Return an independent client of the broker."""
+    return Independent(kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def topic() -> str:
+    """Return a fresh topic name."""
+    return f"orders-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def group() -> str:
+    """Return a fresh group name."""
+    return f"group-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def options(kafka: RealKafka, topic: str, group: str) -> dict[str, str]:
+    """Return the source options that most tests start from."""
+    return {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "kafka.group.id": group,
+        "kafka.session.timeout.ms": "6000",
+        "kafka.heartbeat.interval.ms": "500",
+        "kafka.topic.metadata.refresh.interval.ms": "1000",
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+    }
+
+
+@pytest.fixture
+def start_query(tmp_path: Path) -> Iterator[Callable[..., Query]]:
+    """Start query processes that end with the test."""
+    started: list[Query] = []
+
+    def start(name: str, options: dict[str, str], **settings: Any) -> Query:
+        query = Query(tmp_path, name, {"options": options, **settings})
+        started.append(query)
+        return query
+
+    yield start
+    for query in started:
+        query.kill()

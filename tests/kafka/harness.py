@@ -1,0 +1,189 @@
+"""What the tests on a real broker share: query processes, an independent client, waiting with a deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+
+Record = tuple[str, int, int]
+
+
+def wait_for(what: str, condition: Callable[[], Any], timeout_s: float = 90.0, evidence: Callable[[], str] = str) -> Any:
+    """Return the condition's first true value; fail saying what was waited for, and the evidence."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s:.0f} s for: {what}\n{evidence()}")
+        time.sleep(0.05)
+
+
+class Independent:
+    """A client that shares no code with the source: it makes topics, produces, and reads the group's offsets."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+
+    def create_topic(self, topic: str, partitions: int, **config: str) -> None:
+        """Create a topic and wait until it is there."""
+        self._admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
+        wait_for(f"topic {topic}", lambda: self._leaders(topic) == partitions, 30)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Grow a topic to `total` partitions."""
+        self._admin.create_partitions([NewPartitions(topic, total)])[topic].result(30)
+        wait_for(f"{total} partitions of {topic}", lambda: self._leaders(topic) == total, 30)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and wait until it is gone."""
+        self._admin.delete_topics([topic])[topic].result(30)
+        wait_for(f"end of topic {topic}", lambda: topic not in self._admin.list_topics(timeout=10).topics, 30)
+
+    def _leaders(self, topic: str) -> int:
+        found = self._admin.list_topics(timeout=10).topics.get(topic)
+        return 0 if found is None else sum(p.leader >= 0 for p in found.partitions.values())
+
+    def produce(self, topic: str, values: Iterable[str], partitions: int) -> None:
+        """Produce values round robin over the partitions; returns when all are acknowledged."""
+        # A fresh producer each time: a longer-lived one would not know new partitions at once.
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 5})
+        for number, value in enumerate(values):
+            producer.produce(topic, value.encode(), partition=number % partitions)
+        assert producer.flush(60) == 0
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """Return the group's committed offsets."""
+        request = [ConsumerGroupTopicPartitions(group)]
+        answer = self._admin.list_consumer_group_offsets(request)[group].result(30)
+        return {(p.topic, p.partition): p.offset for p in answer.topic_partitions if p.offset >= 0}
+
+    def ends(self, topic: str) -> dict[tuple[str, int], int]:
+        """Return the end of each partition's log."""
+        numbers = self._admin.list_topics(topic, timeout=10).topics[topic].partitions
+        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in numbers}
+        return {(p.topic, p.partition): f.result(30).offset for p, f in self._admin.list_offsets(wanted).items()}
+
+    def lag(self, group: str, topic: str) -> int:
+        """Return the group's lag on a topic; a partition without a committed offset counts whole."""
+        committed = self.committed(group)
+        return sum(end - committed.get(partition, 0) for partition, end in self.ends(topic).items())
+
+    def members(self, group: str) -> list[set[tuple[str, int]]]:
+        """Return the assignment of each live member, as the coordinator tells it."""
+        described = self._admin.describe_consumer_groups([group])[group].result(30)
+        return [{(p.topic, p.partition) for p in m.assignment.topic_partitions} for m in described.members]
+
+    def records(self, topic: str, isolation: str = "read_uncommitted") -> set[Record]:
+        """Read a topic from its beginning to its end."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers, "group.id": "independent", "enable.auto.commit": False,
+                "auto.offset.reset": "earliest", "enable.partition.eof": True, "isolation.level": isolation,
+            }
+        )  # fmt: skip
+        left = {partition for partition in self.ends(topic)}
+        consumer.assign([TopicPartition(topic, number, 0) for _, number in sorted(left)])
+        found: set[Record] = set()
+        deadline = time.monotonic() + 60
+        while left:
+            assert time.monotonic() < deadline, f"did not reach the end of {left}"
+            message = consumer.poll(1.0)
+            if message is not None and message.error() is None:
+                found.add((message.topic(), message.partition(), message.offset()))
+            elif message is not None:
+                left.discard((message.topic(), message.partition()))
+        consumer.close()
+        return found
+
+
+class Query:
+    """A query in a process of its own (see query_process.py)."""
+
+    def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
+        self.name = name
+        self.out = folder / name / f"run-{len(list((folder / name).glob('run-*')))}"
+        self.out.mkdir(parents=True)
+        self.checkpoint = Path(settings.get("checkpoint", folder / name / "checkpoint"))
+        options = {"checkpointLocation": str(self.checkpoint)} | settings["options"]
+        text = json.dumps({**settings, "name": name, "out": str(self.out), "checkpoint": str(self.checkpoint), "options": options})
+        self._log = (self.out / "log").open("wb")
+        script = Path(__file__).with_name("query_process.py")
+        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), text], stdout=self._log, stderr=self._log, env=environment, start_new_session=True
+        )
+
+    def log(self) -> str:
+        """Return the end of the process's output."""
+        return f"--- {self.name} ---\n" + (self.out / "log").read_text(errors="replace")[-6000:]
+
+    def batches(self) -> list[dict[str, Any]]:
+        """Return what the sink wrote, in order."""
+        files = sorted(self.out.glob("*-*.json"), key=lambda path: path.stat().st_mtime)
+        return [json.loads(path.read_text()) for path in files]
+
+    def records(self) -> Counter[Record]:
+        """Return how often the sink wrote each record."""
+        return Counter((t, p, o) for batch in self.batches() for t, p, o, _ in batch["rows"])
+
+    def completed_records(self) -> Counter[Record]:
+        """Return how often each record is in a batch that Spark recorded as complete; a replay counts once."""
+        last = {batch["batch"]: batch for batch in self.batches()}
+        done = {number for number in last if (self.checkpoint / "commits" / str(number)).exists()}
+        return Counter((t, p, o) for number in done for t, p, o, _ in last[number]["rows"])
+
+    def wait_for_records(self, wanted: set[Record], timeout_s: float = 120.0) -> None:
+        """Wait until the sink has seen all of these records."""
+        wait_for(
+            f"{self.name} to read {len(wanted)} records",
+            lambda: self._alive() and wanted <= self.records().keys(),
+            timeout_s,
+            lambda: f"missing {sorted(wanted - self.records().keys())[:10]}\n{self.log()}",
+        )
+
+    def _alive(self) -> bool:
+        assert self.process.poll() is None, self.log()
+        return True
+
+    def wait_started(self) -> None:
+        """Wait until the query runs."""
+        wait_for(f"{self.name} to start", lambda: self._alive() and (self.out / "started").exists(), 120, self.log)
+
+    def wait_ended(self, timeout_s: float = 120.0) -> int:
+        """Wait until the process has ended by itself and return its exit code."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} did not end\n{self.log()}") from None
+
+    def failure(self) -> str:
+        """Return the query's error."""
+        path = self.out / "failure"
+        return path.read_text() if path.exists() else ""
+
+    def stop(self) -> None:
+        """Stop the query cleanly and wait for the process."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self.wait_ended(60)
+
+    def kill(self) -> None:
+        """SIGKILL the whole process group: driver, JVM, reader and workers."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+        self._log.close()

@@ -1,0 +1,73 @@
+"""One streaming query in a process of its own, as the tests of tests/kafka run it.
+
+Reads its settings as JSON from the first argument. Every batch is written to `<out>/<batch>-<attempt>.json` as
+{"batch": n, "rows": [[topic, partition, offset, value], ...]} before Spark records it as complete. SIGTERM stops the
+query with `query.stop()`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+def session(name: str) -> SparkSession:
+    """Return a small local session; the tests run several processes on a small machine."""
+    builder = SparkSession.builder.master("local[2]").appName(name)
+    for key, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "600m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.streaming.pollingDelay": "50ms",
+    }.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Run the query until it ends or SIGTERM comes."""
+    out = Path(settings["out"])
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
+    spark = session(settings["name"])
+    spark.sparkContext.setLogLevel("WARN")
+
+    def write(batch: DataFrame, number: int) -> None:
+        rows = [[r.topic, r.partition, r.offset, (r.value or b"").decode()] for r in batch.collect()]
+        time.sleep(settings.get("batch_s", 0))
+        attempt = len(list(out.glob(f"{number}-*.json")))
+        target = out / f"{number}-{attempt}.json"
+        scratch = target.with_suffix(".tmp")
+        scratch.write_text(json.dumps({"batch": number, "rows": rows, "at": time.time()}))
+        scratch.rename(target)
+
+    reader = spark.readStream.format("groupkafka").options(**settings["options"])
+    writer = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", settings["checkpoint"])
+    trigger = settings.get("trigger", {"processingTime": "200 milliseconds"})
+    query = writer.trigger(**trigger).start()
+    (out / "started").write_text(str(os.getpid()))
+    while query.isActive and not stopped.wait(0.1):
+        pass
+    if stopped.is_set():
+        query.stop()
+        (out / "stopped").write_text(str(time.time()))
+    failure = query.exception()
+    if failure is not None:
+        (out / "failure").write_text(str(failure))
+    spark.stop()
+    sys.exit(1 if failure else 0)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,52 @@
+"""Partitions and topics that appear later are picked up and read from their beginning (M05, M06)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from .harness import Independent, Query, wait_for
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_new_partitions_and_new_topics_are_read_from_their_beginning(
+    protocol: str,
+    client: Independent,
+    options: dict[str, str],
+    topic: str,
+    group: str,
+    start_query: Callable[..., Query],
+) -> None:
+    """With startingOffsets=latest, what was there before is skipped; what appears later is not."""
+    chosen = options | {"startingOffsets": "latest", "subscribePattern": f"{topic}.*", "kafka.group.protocol": protocol}
+    del chosen["subscribe"]
+    if protocol == "consumer":
+        del chosen["kafka.session.timeout.ms"], chosen["kafka.heartbeat.interval.ms"]
+    client.create_topic(topic, 2)
+    client.produce(topic, (f"old{n}" for n in range(20)), 2)
+    query = start_query("query", chosen)
+    wait_for("pinned positions", lambda: client.committed(group) == client.ends(topic), 90, query.log)
+
+    client.produce(topic, (f"new{n}" for n in range(20)), 2)
+    client.add_partitions(topic, 4)
+    client.produce(topic, (f"grown{n}" for n in range(40)), 4)
+    other = f"{topic}-more"
+    client.create_topic(other, 2)
+    client.produce(other, (f"other{n}" for n in range(20)), 2)
+
+    def read() -> set[str]:
+        return {value for batch in query.batches() for *_, value in batch["rows"]}
+
+    wanted = {f"new{n}" for n in range(20)} | {f"grown{n}" for n in range(40)} | {f"other{n}" for n in range(20)}
+    wait_for("all later records", lambda: wanted <= read(), 90, lambda: f"{sorted(wanted - read())}\n{query.log()}")
+    assert read() == wanted
+    wait_for(
+        "lag 0 on both topics",
+        lambda: client.committed(group) == client.ends(topic) | client.ends(other),
+        30,
+        query.log,
+    )
+    assert set(query.records().values()) == {1}

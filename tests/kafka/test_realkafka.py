@@ -1,0 +1,223 @@
+"""The real broker that the other tests of this directory stand on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import kafkajars
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from realkafka import RealKafka, RealKafkaError, find_java
+
+pytestmark = pytest.mark.kafka
+
+_SCRIPTS = Path(__file__).parents[2] / "scripts"
+_WAIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[RealKafka]:
+    with RealKafka(properties={"message.max.bytes": 5_000}) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        for name, created in admin.create_topics([NewTopic("orders", 2), NewTopic("big", 1)]).items():
+            assert created.result(_WAIT_S) is None, name
+        yield cluster
+
+
+def _eventually(what: str, done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not done():
+        assert time.monotonic() < deadline, f"waited {_WAIT_S} s for {what}"
+        time.sleep(0.05)
+
+
+def _produce(servers: str, topic: str, values: list[bytes]) -> list[str]:
+    """The delivery errors."""
+    errors: list[str] = []
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0, "message.max.bytes": 1_000_000})
+    for value in values:
+        producer.produce(topic, value, partition=0, on_delivery=lambda e, _: errors.append(str(e)) if e else None)
+    assert producer.flush(_WAIT_S) == 0
+    return errors
+
+
+def _read(servers: str, topic: str, count: int) -> list[bytes]:
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": "reader",
+        "log_level": 0,
+        "reconnect.backoff.max.ms": 300,
+    }
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[bytes] = []
+    deadline = time.monotonic() + _WAIT_S
+    while len(values) < count:
+        assert time.monotonic() < deadline, f"waited for {count} records, got {len(values)}"
+        values += [m.value() for m in consumer.consume(count - len(values), 0.2) if m.error() is None]
+    consumer.close()
+    return values
+
+
+def _answers(servers: str, timeout_s: float) -> bool:
+    settings = {"bootstrap.servers": servers, "log_level": 0, "reconnect.backoff.max.ms": 300}
+    try:
+        return bool(AdminClient(settings).list_topics(timeout=timeout_s).brokers)
+    except KafkaException:
+        return False
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    run = subprocess.run(["ps", "-p", str(pid), "-o", "stat="], capture_output=True, text=True, check=False)
+    return run.stdout.strip() not in {""} and not run.stdout.strip().startswith("Z")
+
+
+def test_records_survive_a_kill_and_a_stop(kafka: RealKafka) -> None:
+    servers = kafka.bootstrap_servers
+    assert _produce(servers, "orders", [b"1", b"2"]) == []
+    assert _read(servers, "orders", 2) == [b"1", b"2"]
+    kafka.kill_broker(1)
+    assert not _answers(servers, 1.0)
+    kafka.start_broker(1)
+    assert _produce(servers, "orders", [b"3"]) == []
+    kafka.stop_broker(1)
+    kafka.start_broker(1)
+    assert kafka.bootstrap_servers == servers
+    assert _read(servers, "orders", 3) == [b"1", b"2", b"3"]
+
+
+def test_a_paused_broker_is_silent_until_it_is_resumed(kafka: RealKafka) -> None:
+    kafka.pause_broker(1)
+    assert not _answers(kafka.bootstrap_servers, 1.0)
+    kafka.resume_broker(1)
+    assert _answers(kafka.bootstrap_servers, _WAIT_S)
+
+
+def test_server_properties_can_be_set(kafka: RealKafka) -> None:
+    assert "too large" in "".join(_produce(kafka.bootstrap_servers, "big", [os.urandom(20_000)])).lower()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_both_group_protocols_join_at_once(kafka: RealKafka, protocol: str) -> None:
+    settings = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "group.id": f"g-{protocol}",
+        "group.protocol": protocol,
+        "log_level": 0,
+    }
+    consumer = Consumer(settings)
+    consumer.subscribe(["orders"])
+
+    def joined() -> bool:
+        consumer.poll(0.1)
+        return len(consumer.assignment()) == 2
+
+    _eventually(f"the {protocol} member to get its partitions", joined)
+    consumer.close()
+
+
+def test_wrong_uses_say_what_is_wrong(kafka: RealKafka) -> None:
+    with pytest.raises(RealKafkaError, match="no broker 2: the ids are 1 to 1"):
+        kafka.kill_broker(2)
+    with pytest.raises(RealKafkaError, match="broker 1 is running already"):
+        kafka.start_broker(1)
+    with pytest.raises(RealKafkaError, match="not running"):
+        _ = RealKafka().bootstrap_servers
+
+
+def test_a_broker_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    cluster = RealKafka(run_dir=run_dir, properties={"num.io.threads": "many"})
+    with pytest.raises(RealKafkaError, match=r"num\.io\.threads"):
+        cluster.start()
+    assert not run_dir.exists()
+
+
+def test_a_cluster_id_may_begin_with_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=b"\xf8" + bytes(15)))
+    with RealKafka() as cluster:
+        assert _answers(cluster.bootstrap_servers, _WAIT_S)
+
+
+def test_brokers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    program = (
+        "import sys, time; from pathlib import Path; from realkafka import RealKafka\n"
+        f"kafka = RealKafka(run_dir=Path({str(run_dir)!r})); kafka.start()\n"
+        "print(kafka._cluster.brokers[0].pid, flush=True); time.sleep(600)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=_SCRIPTS)
+    try:
+        assert owner.stdout is not None
+        broker = int(owner.stdout.readline())
+        assert _alive(broker)
+    finally:
+        owner.send_signal(signal.SIGKILL)
+        owner.communicate(timeout=_WAIT_S)
+    _eventually("the broker to end after its owner", lambda: not _alive(broker))
+    _eventually("the data to be removed", lambda: not run_dir.exists())
+
+
+def test_the_command_line_starts_shows_and_stops(tmp_path: Path) -> None:
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(_SCRIPTS / "realkafka.py"), *arguments, "--run-dir", str(tmp_path / "run")]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
+
+    assert (call("status").returncode, call("stop").returncode) == (3, 0)
+    started = call("start")
+    try:
+        assert started.returncode == 0, started.stderr
+        line = started.stdout.strip()
+        assert line.startswith("bootstrap.servers=127.0.0.1:")
+        assert _answers(line.partition("=")[2], _WAIT_S)
+        status = call("status")
+        assert status.returncode == 0
+        assert line in status.stdout
+        again = call("start")
+        assert again.returncode == 1
+        assert "runs already" in again.stderr
+    finally:
+        stopped = call("stop")
+    assert stopped.returncode == 0, stopped.stderr
+    assert not (tmp_path / "run").exists()
+    assert call("status").returncode == 3
+
+
+def test_a_foreign_process_with_our_pid_is_left_alone(tmp_path: Path) -> None:
+    from kafkacluster import Broker, Cluster
+
+    foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        cluster = Cluster(tmp_path, [Broker(1, 1, 2, pid=foreign.pid)])
+        assert not cluster.alive(cluster.brokers[0])
+        cluster.kill(cluster.brokers)
+        assert foreign.poll() is None
+    finally:
+        foreign.kill()
+        foreign.wait(_WAIT_S)
+
+
+def test_an_old_java_is_refused_with_what_was_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "bin"
+    home.mkdir()
+    fake = home / "java"
+    fake.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(kafkajars, "_java_candidates", lambda: iter([("PATH", fake)]))
+    with pytest.raises(RealKafkaError, match=r"needs Java 17 or newer \(PATH: .* is Java 11\)"):
+        find_java()
+
+
+def test_a_directory_without_kafka_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROUPKAFKA_KAFKA_JARS", str(tmp_path))
+    with pytest.raises(RealKafkaError, match="GROUPKAFKA_KAFKA_JARS="):
+        kafkajars.fetch_jars(find_java())

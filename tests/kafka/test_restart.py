@@ -1,0 +1,111 @@
+"""A query that comes back: with its checkpoint, without it, and after a stop in the middle of a long trigger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .harness import Independent, Query, wait_for
+
+pytestmark = pytest.mark.kafka
+
+StartQuery = Callable[..., Query]
+
+
+def test_p3_restart_from_the_checkpoint_after_sigkill_replays_the_same_batch(
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
+) -> None:
+    """Killed after the sink has written batch N and before Spark recorded it: batch N runs again, the same."""
+    client.create_topic(topic, 3)
+    client.produce(topic, (f"a{n}" for n in range(300)), 3)
+    before = start_query("query", options, batch_s=3)
+    before.wait_for_records(client.records(topic))
+    wait_for("the first batch committed", lambda: client.lag(group, topic) == 0, 30, before.log)
+
+    client.produce(topic, (f"b{n}" for n in range(300)), 3)
+    wait_for("the second batch logged", (before.checkpoint / "offsets" / "1").exists, 30, before.log)
+    committed = client.committed(group)
+    before.kill()
+    client.produce(topic, (f"c{n}" for n in range(300)), 3)
+    assert client.committed(group) == committed, "an incomplete batch moved the group's offset"
+
+    after = start_query("query", options)
+    after.wait_for_records(client.records(topic) - before.records().keys())
+    wait_for("lag 0 after the restart", lambda: client.lag(group, topic) == 0, 60, after.log)
+    after.stop()
+
+    replayed = next(batch for batch in after.batches() if batch["batch"] == 1)
+    assert {value[0] for *_, value in replayed["rows"]} == {"b"}, "the replay read other records"
+    assert len(replayed["rows"]) == 300
+    first = before.batches()[0]
+    total = after.completed_records()
+    total.update((t, p, o) for t, p, o, _ in first["rows"])
+    assert set(total) == client.records(topic)
+    assert set(total.values()) == {1}
+
+
+def test_restart_without_the_checkpoint_goes_on_from_the_group(
+    tmp_path: Path, client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
+) -> None:
+    """A lost checkpoint costs nothing: the group remembers, and a clean stop had committed everything."""
+    client.create_topic(topic, 3)
+    client.produce(topic, (f"a{n}" for n in range(300)), 3)
+    before = start_query("query", options)
+    before.wait_for_records(client.records(topic))
+    before.stop()
+    assert client.committed(group) == client.ends(topic), "the last batch before the stop was not committed"
+
+    client.produce(topic, (f"b{n}" for n in range(300)), 3)
+    after = start_query("query", options, checkpoint=str(tmp_path / "another"))
+    wait_for("the new records", lambda: len(after.records()) >= 300, 60, after.log)
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, after.log)
+    after.stop()
+    assert {value[0] for batch in after.batches() for *_, value in batch["rows"]} == {"b"}
+    assert set(after.records().values()) == {1}
+
+
+def test_p6_a_long_trigger_hands_over_and_stops_without_a_repeat(
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
+) -> None:
+    """With the writer's checkpointLocation, Spark's commit log tells what the next trigger would tell much later.
+
+    1. a query with a 10 minute trigger completes a batch, 2. a second one joins: the partitions move within
+    seconds, 3. the first one stops: its last batch is committed.
+    """
+    client.create_topic(topic, 4)
+    client.produce(topic, (f"a{n}" for n in range(400)), 4)
+    first = start_query("first", options, trigger={"processingTime": "10 minutes"})
+    first.wait_for_records(client.records(topic))
+    second = start_query("second", options, trigger={"processingTime": "10 minutes"})
+    second.wait_started()
+    wait_for(
+        "the handover",
+        lambda: sorted(map(len, client.members(group))) == [2, 2],
+        60,
+        lambda: f"{first.log()}\n{second.log()}",
+    )
+    moved = client.committed(group)
+    assert len([p for p, end in client.ends(topic).items() if moved.get(p) == end]) >= 2, moved
+    first.stop()
+    wait_for("the last batch committed", lambda: client.lag(group, topic) == 0, 5, first.log)
+    second.stop()
+    total = first.completed_records() + second.completed_records()
+    assert set(total) == client.records(topic)
+    assert set(total.values()) == {1}
+
+
+def test_stop_leaves_the_group_at_once(
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
+) -> None:
+    """`query.stop()` does not wait for the session timeout, here 45 s."""
+    client.create_topic(topic, 1)
+    client.produce(topic, ["a"], 1)
+    query = start_query("query", options | {"kafka.session.timeout.ms": "45000"})
+    query.wait_for_records(client.records(topic))
+    query.stop()
+    stopped_s = float((query.out / "stopped").read_text())
+    wait_for("an empty group", lambda: client.members(group) == [], 10)
+    assert time.time() - stopped_s < 20

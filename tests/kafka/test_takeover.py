@@ -1,0 +1,79 @@
+"""Two queries of one group share a topic and take over from each other, on a real broker and across processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from .harness import Independent, Query, wait_for
+
+pytestmark = pytest.mark.kafka
+
+PROTOCOLS = {
+    "cooperative": {},
+    "eager": {"kafka.partition.assignment.strategy": "range"},
+    "kip848": {"kafka.group.protocol": "consumer"},
+}
+
+
+def with_protocol(options: dict[str, str], protocol: str) -> dict[str, str]:
+    """Return the options for a protocol; KIP-848 has session settings on the broker only."""
+    chosen = options | PROTOCOLS[protocol]
+    if protocol == "kip848":
+        del chosen["kafka.session.timeout.ms"], chosen["kafka.heartbeat.interval.ms"]
+    return chosen
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_p1_p2_p6_two_queries_share_and_take_over(
+    protocol: str,
+    client: Independent,
+    options: dict[str, str],
+    topic: str,
+    group: str,
+    start_query: Callable[..., Query],
+) -> None:
+    """First alone, second joins, first stops cleanly: nothing is lost and nothing is read twice."""
+    chosen = with_protocol(options, protocol)
+    client.create_topic(topic, 4)
+    client.produce(topic, (f"a{n}" for n in range(400)), 4)
+    first = start_query("first", chosen)
+    first.wait_for_records(client.records(topic))
+    wait_for("lag 0 with one member", lambda: client.lag(group, topic) == 0, 30, first.log)
+
+    second = start_query("second", chosen)
+    wait_for(
+        "both members to own two partitions",
+        lambda: sorted(map(len, client.members(group))) == [2, 2],
+        90,
+        lambda: f"{client.members(group)}\n{first.log()}\n{second.log()}",
+    )
+    client.produce(topic, (f"b{n}" for n in range(400)), 4)
+    wait_for(
+        "all records in one of the two",
+        lambda: client.records(topic) <= first.records().keys() | second.records().keys(),
+        60,
+        lambda: f"{first.log()}\n{second.log()}",
+    )
+    assert second.records(), "the second member read nothing"
+    wait_for("lag 0 with two members", lambda: client.lag(group, topic) == 0, 30, first.log)
+
+    first.stop()
+    wait_for("the second member to own all", lambda: [len(m) for m in client.members(group)] == [4], 5, second.log)
+    client.produce(topic, (f"c{n}" for n in range(400)), 4)
+    everything = client.records(topic)
+    wait_for(
+        "all records in one of the two",
+        lambda: everything <= first.records().keys() | second.records().keys(),
+        60,
+        second.log,
+    )
+    wait_for("lag 0 with the other member", lambda: client.lag(group, topic) == 0, 30, second.log)
+    second.stop()
+
+    total = first.completed_records() + second.completed_records()
+    assert set(total) == everything
+    assert {record: times for record, times in total.items() if times > 1} == {}
+    assert client.committed(group) == client.ends(topic)
+    wait_for("an empty group", lambda: client.members(group) == [], 10)
