@@ -1,0 +1,11 @@
+"""What all tests share: Spark's workers use this interpreter, and everything stays on loopback."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Without it Spark's workers are whatever python3 is on the path, and "fail to connect back".
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,0 +1,170 @@
+"""Errors: each names the option, the value and what to do, within a bounded time; on a real broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from kafkacluster import free_ports
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from realkafka import RealKafka
+
+from .harness import Independent, wait_for
+from .query_process import session
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+Fail = Callable[[dict[str, str]], str]
+
+# Far above what any of these errors takes, far below what a user would call a hang.
+BOUND_S = 60
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """A local session in this process."""
+    spark = session("test_errors")
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture
+def fail(spark: SparkSession, tmp_path: Path) -> Fail:
+    """Run a query that must fail in bounded time and return the error's text."""
+
+    def run(options: dict[str, str]) -> str:
+        started = time.monotonic()
+        with pytest.raises(PySparkException) as caught:  # noqa: PT012
+            frame = spark.readStream.format("groupkafka").options(**options).load()
+            query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+            try:
+                if not query.awaitTermination(BOUND_S):
+                    pytest.fail(f"no error within {BOUND_S} s")
+            finally:
+                query.stop()
+        assert time.monotonic() - started < BOUND_S
+        return str(caught.value)
+
+    return run
+
+
+def names(text: str, condition: str, *parts: str) -> None:
+    """Assert that an error has a condition and names all that a reader needs."""
+    for part in (f"[GROUPKAFKA.{condition}]", *parts, "What to do:"):
+        assert part in text, text
+
+
+def test_a_bad_option_fails_at_load(fail: Fail, options: dict[str, str]) -> None:
+    """Before any query starts."""
+    names(fail(options | {"startingOffsets": "newest"}), "OPTION_INVALID", "'startingOffsets'", "'newest'", "earliest")
+    names(fail(options | {"kafka.enable.auto.commit": "true"}), "OPTION_REFUSED", "'kafka.enable.auto.commit'")
+    names(fail(options | {"subscribePatern": "a"}), "OPTION_UNKNOWN", "'subscribePattern'")
+
+
+def test_a_setting_the_client_does_not_know(
+    client: Independent, fail: Fail, options: dict[str, str], topic: str
+) -> None:
+    """librdkafka's refusal names the option; a secret value is not repeated."""
+    client.create_topic(topic, 1)
+    names(fail(options | {"kafka.fetch.sise": "1"}), "CLIENT_REFUSED_OPTION", "'kafka.fetch.sise'", "'1'")
+    text = fail(options | {"kafka.sasl.passwort.secret": "canary-4711"})
+    names(text, "CLIENT_REFUSED_OPTION", "'kafka.sasl.passwort.secret'", "redacted")
+    assert "canary-4711" not in text
+
+
+def test_an_unknown_topic(fail: Fail, options: dict[str, str], topic: str) -> None:
+    """The topic was never made."""
+    names(fail(options), "TOPIC_UNKNOWN", "'subscribe'", f"'{topic}'")
+
+
+def test_an_unreachable_broker(fail: Fail, options: dict[str, str]) -> None:
+    """Nothing listens there."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    names(
+        fail(options | {"kafka.bootstrap.servers": address}),
+        "BROKER_UNREACHABLE",
+        "'kafka.bootstrap.servers'",
+        address,
+    )
+
+
+def test_m04_a_refused_session_timeout(client: Independent, fail: Fail, options: dict[str, str], topic: str) -> None:
+    """Below the broker's group.min.session.timeout.ms."""
+    client.create_topic(topic, 1)
+    refused = {"kafka.session.timeout.ms": "500", "kafka.heartbeat.interval.ms": "100"}
+    names(fail(options | refused), "SESSION_TIMEOUT_REFUSED", "'kafka.session.timeout.ms'", "'500'")
+
+
+def test_m12_a_group_with_another_strategy(
+    client: Independent, fail: Fail, options: dict[str, str], topic: str, group: str
+) -> None:
+    """A member with another assignor is there already; an unknown assignor is refused at load."""
+    client.create_topic(topic, 1)
+    other = Consumer(
+        {
+            "bootstrap.servers": client.bootstrap_servers,
+            "group.id": group,
+            "partition.assignment.strategy": "roundrobin",
+        }
+    )
+    other.subscribe([topic])
+    wait_for("the other member", lambda: other.poll(0.2) or other.assignment(), 30)
+    try:
+        text = fail(options | {"kafka.partition.assignment.strategy": "range"})
+    finally:
+        other.close()
+    names(text, "GROUP_PROTOCOL_CONFLICT", group, "kafka.partition.assignment.strategy='range'")
+    text = fail(options | {"kafka.partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor"})
+    names(text, "OPTION_INVALID", "'kafka.partition.assignment.strategy'", "cooperative-sticky")
+
+
+@pytest.fixture(scope="module")
+def guarded_kafka() -> Iterator[RealKafka]:
+    """A broker with an authorizer: what has no rule is allowed, what a rule denies is not."""
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with RealKafka(properties=properties) as broker:
+        yield broker
+
+
+def deny(broker: RealKafka, kind: ResourceType, name: str, operation: AclOperation) -> None:
+    """Deny an operation on a resource to everybody."""
+    rule = AclBinding(
+        kind, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, AclPermissionType.DENY
+    )
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_acls([rule])[rule].result(30)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_missing_rights(
+    protocol: str, guarded_kafka: RealKafka, fail: Fail, options: dict[str, str], topic: str, group: str
+) -> None:
+    """On the topic, then on the group."""
+    Independent(guarded_kafka.bootstrap_servers).create_topic(topic, 1)
+    Independent(guarded_kafka.bootstrap_servers).create_topic(f"{topic}-denied", 1)
+    chosen = options | {
+        "kafka.bootstrap.servers": guarded_kafka.bootstrap_servers,
+        "kafka.group.protocol": protocol,
+    }
+    if protocol == "consumer":
+        del chosen["kafka.session.timeout.ms"], chosen["kafka.heartbeat.interval.ms"]
+    deny(guarded_kafka, ResourceType.TOPIC, f"{topic}-denied", AclOperation.ALL)
+    text = fail(chosen | {"subscribe": f"{topic}-denied"})
+    names(text, "TOPIC_ACCESS_DENIED", "'subscribe'", f"'{topic}-denied'")
+    deny(guarded_kafka, ResourceType.GROUP, group, AclOperation.READ)
+    names(fail(chosen), "GROUP_ACCESS_DENIED", "'kafka.group.id'", f"'{group}'")
