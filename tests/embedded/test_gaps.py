@@ -226,7 +226,7 @@ def test_an_eager_rebalance_refuses_commits_and_waits_for_the_session(kafka: Emb
     second = _Member(kafka, "g", **config)
     both = [first, second]
     took_s = _poll_until(both, "the second join", lambda: second.owned() == 1 and first.owned() == 1)
-    assert first.revoke_commits == [KafkaError.REBALANCE_IN_PROGRESS]
+    assert set(first.revoke_commits) == {KafkaError.REBALANCE_IN_PROGRESS}  # it may take two rebalances
     assert took_s > 1.5  # session.timeout.ms less 1 s
     for member in both:
         member.consumer.close()
@@ -238,7 +238,7 @@ def test_a_rebalance_of_the_consumer_protocol_is_quick_and_takes_commits(kafka: 
     second = _Member(kafka, "g", **{"group.protocol": "consumer"})
     both = [first, second]
     took_s = _poll_until(both, "the second join", lambda: second.owned() == 1 and first.owned() == 1)
-    assert first.revoke_commits == [KafkaError.NO_ERROR]
+    assert set(first.revoke_commits) == {KafkaError.NO_ERROR}
     assert took_s < 5
     for member in both:
         member.consumer.close()

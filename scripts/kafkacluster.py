@@ -1,0 +1,225 @@
+"""The processes and files of one Kafka cluster: state file, ports, settings, signals.
+
+Knows nothing of who owns the cluster or for how long: that is realkafka.py. The state file in the run
+directory lets another process see the brokers and end them. A process is ended by pid, and only while its
+command line shows that it runs from this run directory: pids are used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kafkajars import RealKafkaError, class_path, find_java
+
+_STATE_FILE = "state.json"
+_LOG4J = """\
+status = error
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n
+logger.group.name = org.apache.kafka.coordinator.group
+logger.group.level = info
+"""
+
+
+@dataclass(slots=True)
+class Broker:
+    """One broker as the state file has it; pid is None while it is stopped."""
+
+    id: int
+    port: int
+    controller_port: int
+    pid: int | None = None
+
+
+def server_properties(broker: Broker, brokers: Sequence[Broker], folder: Path) -> dict[str, object]:
+    """server.properties of one broker: everything that makes tests wait is short."""
+    copies, in_sync = (3, 2) if len(brokers) >= 3 else (1, 1)  # with three, one may die
+    return {
+        "process.roles": "broker,controller",
+        "node.id": broker.id,
+        "controller.quorum.voters": ",".join(f"{b.id}@127.0.0.1:{b.controller_port}" for b in brokers),
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{broker.port},CONTROLLER://127.0.0.1:{broker.controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker.port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "log.dirs": folder / "data",
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": copies,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.num.partitions": 4,
+        "offsets.topic.replication.factor": copies,
+        "transaction.state.log.num.partitions": 4,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": in_sync,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000,
+        "group.coordinator.rebalance.protocols": "classic,consumer",
+        "group.initial.rebalance.delay.ms": 0,
+        "group.min.session.timeout.ms": 1_000,
+        "group.consumer.session.timeout.ms": 6_000,
+        "group.consumer.min.session.timeout.ms": 1_000,
+        "group.consumer.heartbeat.interval.ms": 1_000,
+        "group.consumer.min.heartbeat.interval.ms": 100,
+        "log.initial.task.delay.ms": 500,
+        "log.retention.check.interval.ms": 1_000,
+        "log.segment.delete.delay.ms": 100,
+        "log.cleaner.backoff.ms": 500,
+        "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,  # the default would take a quarter of the heap
+        "num.network.threads": 2,
+        "num.io.threads": 4,
+        "broker.session.timeout.ms": 4_000,  # a killed broker is away for this long, and cannot come back sooner
+        "broker.heartbeat.interval.ms": 500,
+    }
+
+
+def free_ports(count: int) -> list[int]:
+    # All are held open until the last is chosen, or the system could hand out one twice.
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in held]
+
+
+def wait_until(what: str, timeout_s: float, done: Callable[[], bool], evidence: Callable[[], str] = str) -> None:
+    """Return when done() is true. Raises RealKafkaError with `what` and the evidence after timeout_s."""
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline:
+            raise RealKafkaError(f"waited {timeout_s:.0f} s for {what}{evidence()}")
+        time.sleep(0.1)
+
+
+def _command_of(pid: int) -> str:
+    """The command line of a live process; empty for a dead one and for a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        if Path("/proc/self/cmdline").exists():
+            return ""
+    run = subprocess.run(["ps", "-p", str(pid), "-o", "command="], capture_output=True, text=True, check=False)
+    return run.stdout
+
+
+class Cluster:
+    """The brokers of one run directory, whoever started them: state file, processes, logs."""
+
+    def __init__(self, run_dir: Path, brokers: list[Broker]) -> None:
+        self.run_dir = run_dir
+        self.brokers = brokers
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    @classmethod
+    def load(cls, run_dir: Path) -> Cluster | None:
+        """The cluster that the state file describes; None without one."""
+        try:
+            state = json.loads((run_dir / _STATE_FILE).read_text())
+        except FileNotFoundError:
+            return None
+        return cls(run_dir, [Broker(**b) for b in state["brokers"]])
+
+    def save(self) -> None:
+        """Write the state file, whole or not at all."""
+        new = self.run_dir / f"{_STATE_FILE}.new"
+        state = {"bootstrap.servers": self.bootstrap_servers, "brokers": [asdict(b) for b in self.brokers]}
+        new.write_text(json.dumps(state, indent=1) + "\n")
+        new.replace(self.run_dir / _STATE_FILE)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"127.0.0.1:{b.port}" for b in self.brokers)
+
+    def broker(self, broker_id: int) -> Broker:
+        for one in self.brokers:
+            if one.id == broker_id:
+                return one
+        raise RealKafkaError(f"no broker {broker_id}: the ids are 1 to {len(self.brokers)}")
+
+    def folder(self, broker_id: int) -> Path:
+        return self.run_dir / f"broker-{broker_id}"
+
+    def log_tail(self, broker_id: int, lines: int = 40) -> str:
+        try:
+            text = (self.folder(broker_id) / "broker.log").read_text(errors="replace")
+        except FileNotFoundError:
+            return "(no log)"
+        return "\n".join(text.splitlines()[-lines:])
+
+    def write_log_settings(self) -> None:
+        """What brokers log: warnings, and all that the group coordinator does."""
+        (self.run_dir / "log4j2.properties").write_text(_LOG4J)
+
+    def alive(self, broker: Broker) -> bool:
+        if broker.pid is None:
+            return False
+        child = self._children.get(broker.id)
+        if child is not None and child.pid == broker.pid:  # its pid is not used again before poll() took it
+            return child.poll() is None
+        return self._mark in _command_of(broker.pid)
+
+    @property
+    def _mark(self) -> str:
+        return f"-Dgroupkafka.run={self.run_dir}/"  # the slash: /tmp/a is not /tmp/ab
+
+    def java_command(self, main_class: str, *arguments: object) -> list[str]:
+        java = find_java()
+        return [
+            *(str(java), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", self._mark),
+            f"-Dlog4j2.configurationFile={self.run_dir}/log4j2.properties",
+            *("-cp", class_path(java), main_class, *map(str, arguments)),
+        ]
+
+    def spawn(self, broker: Broker) -> None:
+        """Start the process, in a session of its own: a Ctrl-C at the terminal is not meant for it."""
+        folder = self.folder(broker.id)
+        with (folder / "broker.log").open("ab") as log:
+            child = subprocess.Popen(
+                self.java_command("kafka.Kafka", folder / "server.properties"),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=folder,
+            )
+        self._children[broker.id] = child
+        broker.pid = child.pid
+        self.save()
+
+    def send(self, broker: Broker, number: signal.Signals) -> bool:
+        """Send a signal if the process is alive and ours; False if not."""
+        if broker.pid is None or not self.alive(broker):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(broker.pid, number)
+        return True
+
+    def end(self, brokers: Sequence[Broker], timeout_s: float) -> None:
+        """SIGTERM to all, then SIGKILL to those that are still there after timeout_s."""
+        for one in brokers:
+            self.send(one, signal.SIGCONT)  # a stopped process would not see the next signal
+            self.send(one, signal.SIGTERM)
+        with contextlib.suppress(RealKafkaError):
+            wait_until("brokers to end", timeout_s, lambda: not any(self.alive(b) for b in brokers))
+        self.kill(brokers)
+
+    def kill(self, brokers: Sequence[Broker]) -> None:
+        """SIGKILL, and wait until the processes are gone."""
+        for one in brokers:
+            self.send(one, signal.SIGKILL)
+        wait_until("killed brokers to disappear", 10.0, lambda: not any(self.alive(b) for b in brokers))
+        for one in brokers:
+            one.pid = None
+        self.save()

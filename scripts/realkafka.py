@@ -1,0 +1,274 @@
+"""A real Apache Kafka on 127.0.0.1 for tests: one to three brokers in KRaft mode, with short group timings.
+
+In a test, the brokers end with the process that started them, however it ends:
+
+    with RealKafka(brokers=3) as kafka:
+        ... kafka.bootstrap_servers ... kafka.kill_broker(2) ... kafka.start_broker(2)
+
+From a shell, they stay until told to stop: `scripts/kafka start [--brokers 3]`, `status`, `stop`.
+Broker ids start at 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from kafkacluster import Broker, Cluster, free_ports, server_properties, wait_until
+from kafkajars import KAFKA_VERSION, RealKafkaError, cache_dir, class_path, find_java, say
+
+__all__ = ["KAFKA_VERSION", "RealKafka", "RealKafkaError", "find_java"]
+
+_START_TIMEOUT_S = 90.0  # 3 to 6 s for one broker on an idle machine
+_STOP_TIMEOUT_S = 20.0  # a controlled shutdown of a broker whose controller is gone never ends by itself
+
+
+class RealKafka:
+    """A Kafka cluster with its data in a fresh directory, removed at the end.
+
+    properties: server properties for all brokers, over the defaults of this module.
+    run_dir: must not exist; a temporary directory without it.
+    detached: the brokers outlive this process (scripts/kafka); otherwise they end with it.
+    Errors are RealKafkaError. One thread at a time.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        properties: Mapping[str, object] | None = None,
+        run_dir: Path | None = None,
+        detached: bool = False,
+        start_timeout_s: float = _START_TIMEOUT_S,
+    ) -> None:
+        if brokers < 1:
+            raise ValueError(f"brokers={brokers}: at least 1 is needed")
+        self._count = brokers
+        self._extra = dict(properties or {})
+        self._wanted_dir = run_dir
+        self._detached = detached
+        self._timeout_s = start_timeout_s
+        self._cluster: Cluster | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> RealKafka:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RealKafka({self._cluster.bootstrap_servers if self._cluster else 'not running'})"
+
+    @property
+    def _running(self) -> Cluster:
+        if self._cluster is None:
+            raise RealKafkaError("the cluster is not running: use it in a with block, or call start()")
+        return self._cluster
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """host:port of every broker, comma separated; the same over a broker's restart."""
+        return self._running.bootstrap_servers
+
+    def start(self) -> None:
+        """Fetch if needed, format, start, and wait until every broker answers. Cleans up if that fails."""
+        class_path(find_java())  # fetches, so that the time limits below are about Kafka alone
+        if self._wanted_dir is None:
+            run_dir = Path(tempfile.mkdtemp(prefix="groupkafka-"))
+        else:
+            run_dir = self._wanted_dir.absolute()
+            run_dir.mkdir(parents=True)
+        ports = free_ports(2 * self._count)
+        made = [Broker(i + 1, ports[2 * i], ports[2 * i + 1]) for i in range(self._count)]
+        self._cluster = Cluster(run_dir, made)
+        try:
+            self._cluster.save()
+            if not self._detached:
+                self._watchdog = _start_watchdog(run_dir)
+            self._format()
+            for one in made:
+                self._cluster.spawn(one)
+            for one in made:
+                self._wait_ready(one)
+        except BaseException:
+            self.close()
+            raise
+
+    def _format(self) -> None:
+        cluster = self._running
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        cluster.write_log_settings()
+        for one in cluster.brokers:
+            folder = cluster.folder(one.id)
+            folder.mkdir()
+            lines = {**server_properties(one, cluster.brokers, folder), **self._extra}
+            (folder / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
+            command = cluster.java_command(
+                "kafka.tools.StorageTool",
+                "format",
+                f"--cluster-id={cluster_id}",  # one word: an id may begin with a dash
+                f"--config={folder / 'server.properties'}",
+            )
+            run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=self._timeout_s)
+            if run.returncode != 0:
+                raise RealKafkaError(f"formatting broker {one.id} failed:\n{run.stdout}{run.stderr}")
+
+    def _wait_ready(self, broker: Broker) -> None:
+        from confluent_kafka import KafkaException  # noqa: PLC0415  (stop and status do without)
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+
+        cluster = self._running
+        address = f"127.0.0.1:{broker.port}"
+        admin = AdminClient({"bootstrap.servers": address, "log_level": 0, "reconnect.backoff.max.ms": 300})
+
+        def answers() -> bool:
+            if not cluster.alive(broker):
+                raise RealKafkaError(f"broker {broker.id} ended while starting{log()}")
+            try:
+                return broker.id in admin.list_topics(timeout=1.0).brokers
+            except KafkaException:
+                return False
+
+        def log() -> str:
+            return f"; its log:\n{cluster.log_tail(broker.id)}"
+
+        wait_until(f"broker {broker.id} at {address} to answer", self._timeout_s, answers, log)
+
+    def stop_broker(self, broker_id: int) -> None:
+        """Controlled shutdown (SIGTERM), SIGKILL when it takes too long; the data stays."""
+        self._running.end([self._running.broker(broker_id)], _STOP_TIMEOUT_S)
+
+    def kill_broker(self, broker_id: int) -> None:
+        """SIGKILL: the broker has no chance to say goodbye; the data stays."""
+        self._running.kill([self._running.broker(broker_id)])
+
+    def pause_broker(self, broker_id: int) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+        self._signal(broker_id, signal.SIGSTOP)
+
+    def resume_broker(self, broker_id: int) -> None:
+        """SIGCONT after pause_broker."""
+        self._signal(broker_id, signal.SIGCONT)
+
+    def _signal(self, broker_id: int, number: signal.Signals) -> None:
+        if not self._running.send(self._running.broker(broker_id), number):
+            raise RealKafkaError(f"broker {broker_id} is not running")
+
+    def start_broker(self, broker_id: int, *, wait: bool = True) -> None:
+        """Start a stopped or killed broker again: same ports, same data.
+
+        wait: until it answers; without a majority of the brokers it cannot.
+        """
+        broker = self._running.broker(broker_id)
+        if self._running.alive(broker):
+            raise RealKafkaError(f"broker {broker_id} is running already")
+        self._running.spawn(broker)
+        if wait:
+            self._wait_ready(broker)
+
+    def log_tail(self, broker_id: int, lines: int = 40) -> str:
+        """The last lines of a broker's log."""
+        return self._running.log_tail(broker_id, lines)
+
+    def close(self) -> None:
+        """End all brokers and remove their data. A second call does nothing."""
+        cluster, self._cluster = self._cluster, None
+        watchdog, self._watchdog = self._watchdog, None
+        try:
+            if cluster is not None:
+                _remove(cluster)
+        finally:
+            if watchdog is not None:
+                watchdog.communicate(timeout=_STOP_TIMEOUT_S)
+
+
+def _remove(cluster: Cluster) -> None:
+    # The data goes anyway, so none of the brokers gets the time for a controlled shutdown.
+    cluster.end(cluster.brokers, 2.0)
+    shutil.rmtree(cluster.run_dir)
+
+
+def _start_watchdog(run_dir: Path) -> subprocess.Popen[bytes]:
+    """A process that ends the brokers when this one is gone: then its standard input ends."""
+    return subprocess.Popen(
+        [sys.executable, __file__, "watch", "--run-dir", str(run_dir)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _start(run_dir: Path, brokers: int) -> int:
+    left = Cluster.load(run_dir)
+    if left is not None:
+        if any(left.alive(b) for b in left.brokers):
+            say(f"Kafka runs already: {left.bootstrap_servers} (scripts/kafka stop ends it)")
+            return 1
+        shutil.rmtree(run_dir)
+    kafka = RealKafka(brokers, run_dir=run_dir, detached=True)
+    kafka.start()
+    print(f"bootstrap.servers={kafka.bootstrap_servers}", flush=True)
+    return 0
+
+
+def _status(run_dir: Path) -> int:
+    cluster = Cluster.load(run_dir)
+    if cluster is None or not any(cluster.alive(b) for b in cluster.brokers):
+        print("Kafka is not running")
+        return 3  # as init scripts say it
+    for one in cluster.brokers:
+        state = f"running, pid {one.pid}" if cluster.alive(one) else "down"
+        print(f"broker {one.id} 127.0.0.1:{one.port} {state}")
+    print(f"bootstrap.servers={cluster.bootstrap_servers}")
+    return 0
+
+
+def _stop(run_dir: Path) -> int:
+    cluster = Cluster.load(run_dir)
+    if cluster is None:
+        print("Kafka is not running")
+        return 0
+    _remove(cluster)
+    print("Kafka is stopped, its data removed")
+    return 0
+
+
+def _watch(run_dir: Path) -> int:
+    sys.stdin.buffer.read()
+    cluster = Cluster.load(run_dir)
+    if cluster is not None:
+        _remove(cluster)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line of scripts/kafka."""
+    parser = argparse.ArgumentParser(prog="scripts/kafka", description=f"Kafka {KAFKA_VERSION} on 127.0.0.1.")
+    parser.add_argument("command", choices=("start", "stop", "status", "watch"))
+    parser.add_argument("--brokers", type=int, default=1, help="for start; 3 replicates every topic")
+    parser.add_argument("--run-dir", type=Path, default=cache_dir() / "run", help="data, logs and state")
+    options = parser.parse_args(arguments)
+    run_dir: Path = options.run_dir.absolute()
+    try:
+        if options.command == "start":
+            return _start(run_dir, options.brokers)
+        return {"stop": _stop, "status": _status, "watch": _watch}[options.command](run_dir)
+    except RealKafkaError as error:
+        say(f"scripts/kafka: {error}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
