@@ -128,6 +128,7 @@ class CleanStop:
         self._asked = threading.Event()
         self._finished = threading.Event()
         self._held = threading.Event()
+        self._jvm_waits = threading.Event()
         self._running = False
         self._written: int | None = None
         self.last_batch_at = time.monotonic()
@@ -177,9 +178,12 @@ class CleanStop:
 
     def finished(self) -> None:
         self._finished.set()
+        if self._jvm_waits.is_set():
+            time.sleep(0.2)  # the answer to the JVM's call of run() leaves on another thread
 
     # What follows is called by the JVM: this object is a java.lang.Runnable there.
     def run(self) -> None:
+        self._jvm_waits.set()
         self.ask()
         self._finished.wait(STOP_TIMEOUT_S + 10)
 
@@ -344,7 +348,8 @@ def run(query: StreamingQuery, settings: Settings, stop: CleanStop) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     settings = parse_arguments(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    log.setLevel(logging.INFO)
     spark = SparkSession.builder.appName("flight-delays").config("spark.sql.session.timeZone", "UTC").getOrCreate()
     stop = CleanStop()
     try:
