@@ -144,7 +144,7 @@ def _topics(value: str) -> tuple[str, ...]:
 def _pattern(value: str) -> str:
     try:
         re.compile(value)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError from error
     return _text(value)
 

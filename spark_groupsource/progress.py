@@ -59,7 +59,11 @@ def progress_line(progress: dict[str, Any]) -> str | None:
 
 
 def _parsed(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        # Another source's offset: its text need not be JSON.
+        return None
 
 
 class ProgressListener(StreamingQueryListener):

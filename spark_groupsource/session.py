@@ -24,7 +24,7 @@ from spark_groupsource.commits import (
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.events import FlightBatch
-from spark_groupsource.membership.machine import GroupView, MemberState, OwnedView
+from spark_groupsource.membership.machine import GroupView, OwnedView
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.options import NoMatchStrategy, OnConflict, SourceOptions, StartingPosition
@@ -146,11 +146,13 @@ class Session:
         self._lineage = self._lineage or start.lineage
         self._complete(start)
         self._refresh_pattern()
-        deadline = Deadline(self._clock, PLAN_TIMEOUT_S)
-        while not deadline.expired():
+        deadline: Deadline | None = None
+        while deadline is None or not deadline.expired():
             view = self._settled_view()
             if view is None or not view.partitions:
                 return start
+            # Waiting for the assignment has bounds of its own.
+            deadline = deadline or Deadline(self._clock, PLAN_TIMEOUT_S)
             if any(owned.position is None for owned in view.partitions):
                 self._establish(view, start)
                 continue
@@ -160,7 +162,10 @@ class Session:
             end = self._fix(view, start, ranges)
             if end is not None:
                 return end
-        LOG.info("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
+        LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
+        if self._targets is not None:
+            # AvailableNow would end here with records unread.
+            raise self._no_assignment(view)
         return start
 
     def newest_offsets(self) -> Json:
@@ -212,7 +217,7 @@ class Session:
             if self._member.stopping:
                 return None
             if not waits_first:
-                if available_now and view.state is not MemberState.JOINED and patience.expired():
+                if available_now and not view.settled and patience.expired():
                     raise self._no_assignment(view)
                 if settle.expired() and not (available_now and not view.settled):
                     self._first_assignment = None
@@ -289,7 +294,7 @@ class Session:
             held = group[partition]
             if held is None or held.offset is None or position > held.offset:
                 items.append(self._start_item(partition, position, pin, described))
-        if not self._member.establish(positions, items):
+        if not self._member.establish(positions, items, view.assignment):
             self._pause(_PAUSE_S * 10)
 
     def _decide(

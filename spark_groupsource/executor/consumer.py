@@ -4,7 +4,8 @@ It never takes part in a group: partitions are assigned by hand, nothing is comm
 a range is kept for the next one, because the next batch most often starts there.
 
 Invariant: for every assigned partition, `kept` followed by what the client still delivers is the log from
-`position` on; `eof` is the furthest end-of-partition event, which stands behind all that was delivered before.
+`position` on; `eof` is the furthest end-of-partition event, which stands behind all that was delivered before. A
+partition in `lost` delivers nothing more until `skip` moves it.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class RangeConsumer:
         self._position: dict[TopicPartition, int] = {}
         self._kept: dict[TopicPartition, list[Message]] = {}
         self._eof: dict[TopicPartition, int] = {}
+        self._lost: set[TopicPartition] = set()
         self._average_bytes = _MAX_BYTES // _FIRST_MESSAGES
         self.reason = ""
 
@@ -94,6 +96,7 @@ class RangeConsumer:
             return
         self._kept.clear()
         self._eof.clear()
+        self._lost.clear()
         self._position = wanted
         self._consumer.assign([ClientPartition(tp.topic, tp.partition, at) for tp, at in wanted.items()])
 
@@ -114,11 +117,16 @@ class RangeConsumer:
         return not self._kept.get(partition) and self._eof.get(partition, -1) >= item.end
 
     def take(self, item: OffsetRange, timeout_s: float) -> list[Message]:
-        """Return the next records of one range, in order; empty when none came within the timeout."""
-        if not self._kept.get(item.partition):
+        """Return the next records of one range, in order; empty when none came within the timeout.
+
+        Raises `OutOfRange` when the log does not have the position; `skip` is the way on.
+        """
+        if not self._kept.get(item.partition) and item.partition not in self._lost:
             self._receive([item], timeout_s)
         kept = self._kept.pop(item.partition, [])
         if not kept:
+            if item.partition in self._lost:
+                raise OutOfRange(item.partition)
             return kept
         if int(kept[-1].offset() or 0) < item.end:
             self._position[item.partition] = int(kept[-1].offset() or 0) + 1
@@ -136,6 +144,7 @@ class RangeConsumer:
         """Go on at a later offset of a partition."""
         self._position[partition] = offset
         self._kept.pop(partition, None)
+        self._lost.discard(partition)
         self._consumer.seek(ClientPartition(partition.topic, partition.partition, offset))
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
@@ -182,7 +191,8 @@ class RangeConsumer:
         if code == KafkaError._PARTITION_EOF:
             self._eof[partition] = max(self._eof.get(partition, -1), int(message.offset() or 0))
         elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            raise OutOfRange(partition)
+            # The client says it once, and it may be about another range of the task: remember it for that one.
+            self._lost.add(partition)
         elif code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             option = self._options.subscription
             raise AccessError(

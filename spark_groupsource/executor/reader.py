@@ -53,14 +53,15 @@ def _read_range(
 ) -> Iterator[pa.RecordBatch]:
     deadline = Deadline(clock, settings.stall_timeout_s)
     while not consumer.finished(item):
+        before = consumer.position(item.partition)
         try:
             messages = consumer.take(item, _POLL_S)
-        except OutOfRange as lost:
-            if lost.partition == item.partition:
-                _skip_lost(settings, consumer, item)
-            continue
+        except OutOfRange:
+            messages = []
+            _skip_lost(settings, consumer, item)
         if messages:
             yield record_batch(item.partition, messages, settings.include_headers)
+        if consumer.position(item.partition) > before:
             deadline = Deadline(clock, settings.stall_timeout_s)
         elif deadline.expired():
             raise ReadError(
@@ -87,7 +88,5 @@ def _skip_lost(settings: ReadSettings, consumer: RangeConsumer, item: OffsetRang
     if settings.options.fail_on_data_loss:
         raise DataLossError(errors.DATA_LOST, ranges=f"{lost} (the log is [{low}, {high}))")
     LOG.warning("data lost and skipped, failOnDataLoss=false: %s (the log is [%d, %d))", lost, low, high)
-    if lost.end < item.end:
-        consumer.skip(item.partition, lost.end)
-    else:
-        consumer.settle(item)
+    # Also at the range's end: the client has stopped there, and the next range starts where this one ended.
+    consumer.skip(item.partition, lost.end)

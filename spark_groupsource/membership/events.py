@@ -31,6 +31,7 @@ class DrainOutcome(Enum):
     COMPLETE = "nothing was in flight, or it completed"
     DEADLINE = "the drain deadline passed"
     STOPPED = "the query stops"
+    LOST = "the partitions were lost, or the member failed, meanwhile"
 
 
 # --- events: the group
@@ -145,7 +146,10 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Commit `items` in one synchronous request (none when the drain failed), then release the partitions."""
+    """Commit `items` in one synchronous request, then release the partitions.
+
+    A drain that failed leaves the batch in flight out of `items`; what earlier batches completed is still in.
+    """
 
     revoke: RevokeStarted
     items: tuple[CommitItem, ...]

@@ -206,7 +206,9 @@ class MemberMachine:
                 self._add(partitions)
             case PartitionsLost(partitions):
                 self._drop(partitions)
-                self._revoke = None
+                effects = self._abandon()
+            case FatalErrorRaised():
+                effects = self._abandon()
             case RevokeStarted():
                 self._revoke, self._outcome = event, DrainOutcome.COMPLETE
             case DrainExpired():
@@ -222,8 +224,6 @@ class MemberMachine:
                 effects = self._complete(end, items)
             case BatchDiscarded():
                 self._flight = None
-            case _:
-                pass
         return effects + self._fire()
 
     def _next_state(self, event: GroupEvent) -> MemberState:
@@ -272,6 +272,11 @@ class MemberMachine:
         revoke, self._revoke = self._revoke, None
         return (HandOver(revoke, self.pending(revoke.partitions), self._outcome if waiting else DrainOutcome.COMPLETE),)
 
+    def _abandon(self) -> tuple[Effect, ...]:
+        """End a revoke that still waits: there is nothing left to hand over, and nothing will end the wait."""
+        revoke, self._revoke = self._revoke, None
+        return () if revoke is None else (HandOver(revoke, (), DrainOutcome.LOST),)
+
     # --- ownership and offsets
 
     def _add(self, partitions: Iterable[TopicPartition]) -> None:
@@ -298,10 +303,12 @@ class MemberMachine:
         """Take what the coordinator has acknowledged; this is also what fixes a start position."""
         for item in items:
             owned = self._owned.get(item.partition)
-            if owned is None:
+            if owned is None or owned.group is None:
+                # Nothing is committed before the group's offset is known: the answer is older than the assignment,
+                # and another member may have gone further since.
                 continue
             # Answers of synchronous and asynchronous commits may overtake each other: keep the newest.
-            known = -1 if owned.group is None or owned.group.offset is None else owned.group.offset
+            known = -1 if owned.group.offset is None else owned.group.offset
             if item.offset >= known:
                 owned.group = GroupOffset(item.offset, item.metadata)
 

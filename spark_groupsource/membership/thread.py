@@ -143,12 +143,13 @@ class MembershipThread:
         """Ask for the group's offsets of any partitions; those without an answer are left out."""
         return self._call("fetch_offsets", lambda: self._port.fetch_offsets(partitions, _OFFSET_FETCH_TIMEOUT_S))
 
-    def establish(self, positions: Mapping[TopicPartition, int], items: Sequence[CommitItem]) -> bool:
+    def establish(self, positions: Mapping[TopicPartition, int], items: Sequence[CommitItem], assignment: int) -> bool:
         """Commit `items`, wait for the group's acknowledgement, then allow planning from `positions`.
 
-        `items` are the positions that the group does not hold yet. False when the group is rebalancing.
+        `items` are the positions that the group does not hold yet. False when the group is rebalancing,
+        or when ownership changed since the positions were looked up.
         """
-        return self._call("establish", lambda: self._do_establish(dict(positions), tuple(items)))
+        return self._call("establish", lambda: self._do_establish(dict(positions), tuple(items), assignment))
 
     def fix(self, batch: FlightBatch, assignment: int) -> bool:
         """Put a planned batch in flight; False when ownership changed since the plan was made."""
@@ -177,7 +178,8 @@ class MembershipThread:
                 return future.result(timeout=0.5)
             except FutureTimeoutError:
                 if future.done():
-                    raise
+                    # Either the command itself timed out, or it ended just after this wait did.
+                    return future.result()
                 if not self._thread.is_alive():
                     self.check()
                     break
@@ -225,8 +227,8 @@ class MembershipThread:
             command = self._commands.get(timeout=wait_s)
         except queue.Empty:
             return
-        self._notice_gap()
         while True:
+            self._notice_gap()
             command()
             try:
                 command = self._commands.get_nowait()
@@ -249,7 +251,7 @@ class MembershipThread:
     def _prove_membership(self) -> None:
         """Event thread only. A commit that the coordinator takes proves the generation."""
         machine = self._machine
-        if machine.proven or machine.state is not MemberState.JOINED:
+        if machine.proven or machine.state is not MemberState.JOINED or machine.unfetched():
             return
         proof = machine.proof()
         if not proof:
@@ -292,9 +294,16 @@ class MembershipThread:
             self._port.subscribe(topics)
             self._topics = topics
 
-    def _do_establish(self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...]) -> bool:
-        """Event thread only."""
-        if self._machine.state is not MemberState.JOINED:
+    def _do_establish(
+        self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int
+    ) -> bool:
+        """Event thread only.
+
+        The sequence that `assignment` protects against: the main thread looks positions up, the partition moves
+        to another member that reads on (and perhaps back again), and the old position would be committed over it:
+        the coordinator checks the generation, not who owns the partition.
+        """
+        if self._machine.state is not MemberState.JOINED or self._machine.assignment != assignment:
             return False
         if items:
             result = self._port.commit_now(items)
@@ -354,7 +363,7 @@ class MembershipThread:
             if not isinstance(error, GroupKafkaError):
                 LOG.error("membership thread failed", exc_info=error)
         if self._machine.state not in FINAL_STATES:
-            self._machine.handle(FatalErrorRaised())
+            self._apply(self._machine.handle(FatalErrorRaised()))
 
     def _drop_commands(self) -> None:
         """Event thread only. Nobody is left to answer: a waiting caller finds the thread dead."""
@@ -392,7 +401,7 @@ class MembershipThread:
         released = AssignmentReleased if hand_over.revoke.whole_assignment else PartitionsReleased
         if self._machine.state in (MemberState.DRAINING, MemberState.STOPPING):
             self._apply(self._machine.handle(released(partitions)))
-        self._last_step_s = self._clock.monotonic_s()
+        self._notice_gap()
         LOG.info(
             "rebalance: group=%s revoked=%d kept=%d outcome=%s committed=%d drain_ms=%d",
             self._options.group_id, len(partitions), len(self._machine.partitions()),
@@ -436,7 +445,8 @@ class MembershipThread:
     def _drain(self, revoke: RevokeStarted) -> HandOver:
         """Event thread only. Wait until the revoked partitions may go.
 
-        Ends with: the batch in flight complete (a command, or Spark's commit log), the drain deadline, a stop.
+        Ends with: the batch in flight complete (a command, or Spark's commit log), the drain deadline, a stop, or
+        the partitions lost meanwhile.
         """
         deadline = Deadline(self._clock, self._options.drain_timeout_s)
         next_probe_s = 0.0
@@ -450,7 +460,9 @@ class MembershipThread:
                 self._apply(self._machine.handle(DrainExpired()))
             else:
                 self._serve_commands(_STEP_S)
-                now_s = self._last_step_s = self._clock.monotonic_s()
+                # The kept partitions need the membership: a pause of the process counts here as anywhere.
+                self._notice_gap()
+                now_s = self._clock.monotonic_s()
                 if now_s >= next_probe_s:
                     next_probe_s = now_s + _PROBE_INTERVAL_S
                     self._complete_from_log()

@@ -76,10 +76,19 @@ def test_plain_values_are_spread_over_the_partitions(kafka: EmbeddedKafka) -> No
     assert sum(_end_offset(kafka, "orders", p) for p in range(4)) == 3
 
 
-def test_order_is_kept_over_a_failed_request(kafka: EmbeddedKafka) -> None:
+def test_order_is_kept(kafka: EmbeddedKafka) -> None:
+    kafka.produce("orders", [("k", str(i), 0) for i in range(20_000)])
+    assert [m.value() for m in _read(kafka, "orders", 0, 20_000)] == [b"%d" % i for i in range(20_000)]
+
+
+def test_a_refused_batch_is_an_error_and_reorders_nothing(kafka: EmbeddedKafka) -> None:
     kafka.fail_next(ApiKey.PRODUCE, KafkaError.NOT_LEADER_FOR_PARTITION)
-    kafka.produce("orders", [("k", str(i), 0) for i in range(2_000)])
-    assert [m.value() for m in _read(kafka, "orders", 0, 2_000)] == [b"%d" % i for i in range(2_000)]
+    with pytest.raises(EmbeddedKafkaError, match="records failed"):
+        kafka.produce("orders", [("k", str(i), 0) for i in range(2_000)])
+    written = _end_offset(kafka, "orders", 0)
+    assert written < 2_000
+    values = [int(m.value() or b"") for m in _read(kafka, "orders", 0, written)]
+    assert values == sorted(set(values))
 
 
 @pytest.mark.parametrize("record", [("key",), 5, ("k", "v", 0, 0, [], "more")])

@@ -46,6 +46,8 @@ def stream(spark: SparkSession, embedded_kafka: EmbeddedKafka, tmp_path: Path) -
         base = {
             "kafka.bootstrap.servers": embedded_kafka.bootstrap_servers,
             "kafka.group.id": "orders-pipeline",
+            # The embedded broker's classic groups rebalance slowly once they had a member.
+            "kafka.group.protocol": "consumer",
             "subscribe": "orders",
             "startingOffsets": "earliest",
             "checkpointLocation": str(tmp_path / "checkpoint"),
