@@ -79,6 +79,8 @@ class Session:
         self._topics_checked: Deadline | None = None
         self._first_assignment: Deadline | None = None
         self._pins: dict[TopicPartition, Pin] = {}
+        # Ids that the established positions belong to.
+        self._topic_ids: dict[str, str] = {}
         self._flight: SourceOffset | None = None
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._targets: dict[TopicPartition, int] | None = None
@@ -120,7 +122,7 @@ class Session:
     def stop(self) -> None:
         """Commit what is complete, leave the group and free all clients; idempotent and bounded."""
         self._member.request_stop()
-        if self._started and not self._member.join(STOP_TIMEOUT_S):
+        if not self._member.join(STOP_TIMEOUT_S):
             LOG.warning("the member did not leave within %.0f s: %r", STOP_TIMEOUT_S, self._member)
         self._cluster.close()
 
@@ -146,6 +148,8 @@ class Session:
         self._lineage = self._lineage or start.lineage
         self._complete(start)
         self._refresh_pattern()
+        if self._targets == {}:
+            return start
         deadline: Deadline | None = None
         while deadline is None or not deadline.expired():
             view = self._settled_view()
@@ -156,16 +160,19 @@ class Session:
             if any(owned.position is None for owned in view.partitions):
                 self._establish(view, start)
                 continue
-            ranges = self._plan(view, start, max_rows, min_rows)
-            if not ranges:
+            backlogs = self._backlogs(view)
+            if not self._worth_planning(backlogs, min_rows):
                 return start
-            end = self._fix(view, start, ranges)
+            described = self._checked_topics(backlogs)
+            if described is None:
+                continue
+            end = self._fix(view, start, self._plan(backlogs, max_rows), described)
             if end is not None:
                 return end
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
         if self._targets is not None:
             # AvailableNow would end here with records unread.
-            raise self._no_assignment(view)
+            raise self._no_assignment(self._member.view())
         return start
 
     def newest_offsets(self) -> Json:
@@ -232,34 +239,55 @@ class Session:
             state=view.state.name,
         )
 
-    def _plan(
-        self, view: GroupView, start: SourceOffset, max_rows: int | None, min_rows: int | None
-    ) -> tuple[OffsetRange, ...]:
+    def _backlogs(self, view: GroupView) -> dict[TopicPartition, Backlog]:
         positions = {owned.partition: owned.position for owned in view.partitions if owned.position is not None}
         ends = self._cluster.log_offsets(dict.fromkeys(positions, Edge.LATEST))
         self._newest = {partition: end.offset for partition, end in ends.items() if end is not None}
-        backlogs = {
+        return {
             partition: self._backlog(partition, position, ends.get(partition))
             for partition, position in positions.items()
         }
-        available = sum(backlog.size for backlog in backlogs.values())
-        if available == 0 or (min_rows is not None and self._targets is None and available < min_rows):
-            return ()
-        beginnings = self._cluster.log_offsets(dict.fromkeys(positions, Edge.EARLIEST))
-        kept = self._losses.skip_lost(backlogs, beginnings)
-        return plan_ranges(kept, max_rows)
 
     def _backlog(self, partition: TopicPartition, position: int, end: LogEnd | None) -> Backlog:
         newest = LogEnd(position) if end is None else end
         if self._targets is not None:
-            target = self._targets.get(partition, 0)
-            if target < newest.offset:
-                newest = LogEnd(target)
+            newest = min(newest, LogEnd(self._targets.get(partition, 0)), key=lambda edge: edge.offset)
         return Backlog(position, newest.offset, newest.leader_epoch)
 
-    def _fix(self, view: GroupView, start: SourceOffset, ranges: tuple[OffsetRange, ...]) -> SourceOffset | None:
-        """Put the plan in flight; None when ownership or a topic changed since it was made."""
-        described = self._cluster.describe({item.partition.topic for item in ranges})
+    def _worth_planning(self, backlogs: Mapping[TopicPartition, Backlog], min_rows: int | None) -> bool:
+        """Whether there is enough to read, or a log so short that its topic may be another one."""
+        available = sum(backlog.size for backlog in backlogs.values())
+        if self._targets is not None:
+            return available > 0
+        return available >= max(1, min_rows or 1) or any(b.end < b.position for b in backlogs.values())
+
+    def _checked_topics(self, backlogs: Mapping[TopicPartition, Backlog]) -> dict[str, TopicInfo] | None:
+        """Return the topics as they are now; None when one was made anew, whose positions are then forgotten.
+
+        The sequence this protects against: a topic is deleted and made again with more records than were read of
+        the old one: by name alone the position would skip its first records.
+        """
+        described = self._cluster.describe({partition.topic for partition in backlogs})
+        changed = [p for p in backlogs if self._topic_ids.get(p.topic) != described[p.topic].topic_id]
+        if changed:
+            self._member.forget(changed)
+            return None
+        return described
+
+    def _plan(self, backlogs: Mapping[TopicPartition, Backlog], max_rows: int | None) -> tuple[OffsetRange, ...]:
+        beginnings = self._cluster.log_offsets(dict.fromkeys(backlogs, Edge.EARLIEST))
+        return plan_ranges(self._losses.skip_lost(backlogs, beginnings), max_rows)
+
+    def _fix(
+        self,
+        view: GroupView,
+        start: SourceOffset,
+        ranges: tuple[OffsetRange, ...],
+        described: Mapping[str, TopicInfo],
+    ) -> SourceOffset | None:
+        """Put the plan in flight; `start` when it is empty, None when ownership changed since it was made."""
+        if not any(map(len, ranges)):
+            return start
         ids = {topic: info.topic_id for topic, info in described.items()}
         end = next_offset(start, self._lineage or start.lineage, ids, ranges)
         if not self._member.fix(FlightBatch(end, commit_items(end, self._pins)), view.assignment):
@@ -282,6 +310,7 @@ class Session:
             for owned in view.partitions
             if owned.position is None and owned.partition.topic in described
         ]
+        self._topic_ids |= {topic: info.topic_id for topic, info in described.items()}
         self._settle_conflicts(decisions)
         self._losses.report_recreated(decision.partition for decision in decisions if decision.recreated)
         positions = self._resolve(decisions)
@@ -306,13 +335,14 @@ class Session:
     ) -> StartDecision:
         partition = owned.partition
         topic_id = described[partition.topic].topic_id
-        same_topic = start.topic_id(partition.topic) == topic_id
+        logged_id = start.topic_id(partition.topic)
         takeover = Takeover(
             partition=partition,
             topic_id=topic_id,
+            recreated=logged_id is not None and logged_id != topic_id,
             group_offset=owned.group.offset if owned.group else None,
             group_metadata=_metadata(owned.group),
-            own_end=start.ends().get(partition) if same_topic else None,
+            own_end=start.ends().get(partition) if logged_id == topic_id else None,
             lineage=start.lineage,
         )
         return decide_start(takeover, self._options.on_conflict, appeared_later(partition, known))
