@@ -318,6 +318,12 @@ class MemberMachine:
             if partition in self._owned:
                 self._owned[partition].start = position
 
+    def positions_forgotten(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget all offsets of owned partitions, so that they are fetched and established anew."""
+        for partition in partitions:
+            if partition in self._owned:
+                self._owned[partition] = _Owned()
+
     def membership_doubted(self) -> None:
         """Note that the member may have lost its place: nothing is planned until it is proven again."""
         self.proven = False

@@ -115,7 +115,8 @@ class MembershipThread:
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread's end; False when it takes longer."""
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def check(self) -> None:
@@ -150,6 +151,10 @@ class MembershipThread:
         or when ownership changed since the positions were looked up.
         """
         return self._call("establish", lambda: self._do_establish(dict(positions), tuple(items), assignment))
+
+    def forget(self, partitions: Sequence[TopicPartition]) -> None:
+        """Forget the positions of partitions whose topic was made anew."""
+        self._call("forget", lambda: self._do_forget(tuple(partitions)))
 
     def fix(self, batch: FlightBatch, assignment: int) -> bool:
         """Put a planned batch in flight; False when ownership changed since the plan was made."""
@@ -312,6 +317,11 @@ class MembershipThread:
                 return False
         self._machine.positions_established(positions)
         return True
+
+    def _do_forget(self, partitions: Partitions) -> None:
+        """Event thread only."""
+        self._machine.positions_forgotten(partitions)
+        self._next_retry_s = 0.0
 
     def _do_fix(self, batch: FlightBatch, assignment: int) -> bool:
         """Event thread only."""

@@ -27,7 +27,10 @@ class Basis(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """All that is known of one newly assigned partition."""
+    """All that is known of one newly assigned partition.
+
+    `recreated` tells that this lineage has read another topic of the same name.
+    """
 
     partition: TopicPartition
     topic_id: str
@@ -35,6 +38,7 @@ class Takeover:
     group_metadata: CommitMetadata | None
     own_end: int | None
     lineage: str
+    recreated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,8 @@ def decide_start(takeover: Takeover, on_conflict: OnConflict, appeared_later: bo
     `appeared_later` tells whether the partition did not exist when the group's initial positions were pinned.
     """
     metadata, group = takeover.group_metadata, takeover.group_offset
-    if metadata is not None and metadata.topic_id != takeover.topic_id:
+    other_topic = metadata.topic_id != takeover.topic_id if metadata is not None else takeover.recreated
+    if other_topic:
         # By name alone the offset of a deleted topic would land on its successor and skip its records.
         return StartDecision(takeover.partition, Basis.BEGINNING, None, recreated=True)
     own = takeover.own_end

@@ -19,7 +19,9 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 Record = tuple[str, int, int]
 
 
-def wait_for(what: str, condition: Callable[[], Any], timeout_s: float = 90.0, evidence: Callable[[], str] = str) -> Any:
+def wait_for(
+    what: str, condition: Callable[[], Any], timeout_s: float = 90.0, evidence: Callable[[], str] = str
+) -> Any:
     """Return the condition's first true value; fail saying what was waited for, and the evidence."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -119,12 +121,18 @@ class Query:
         self.out.mkdir(parents=True)
         self.checkpoint = Path(settings.get("checkpoint", folder / name / "checkpoint"))
         options = {"checkpointLocation": str(self.checkpoint)} | settings["options"]
-        text = json.dumps({**settings, "name": name, "out": str(self.out), "checkpoint": str(self.checkpoint), "options": options})
+        text = json.dumps(
+            {**settings, "name": name, "out": str(self.out), "checkpoint": str(self.checkpoint), "options": options}
+        )
         self._log = (self.out / "log").open("wb")
         script = Path(__file__).with_name("query_process.py")
         environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         self.process = subprocess.Popen(
-            [sys.executable, str(script), text], stdout=self._log, stderr=self._log, env=environment, start_new_session=True
+            [sys.executable, str(script), text],
+            stdout=self._log,
+            stderr=self._log,
+            env=environment,
+            start_new_session=True,
         )
 
     def log(self) -> str:

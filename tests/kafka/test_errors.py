@@ -143,9 +143,7 @@ def guarded_kafka() -> Iterator[RealKafka]:
 
 def deny(broker: RealKafka, kind: ResourceType, name: str, operation: AclOperation) -> None:
     """Deny an operation on a resource to everybody."""
-    rule = AclBinding(
-        kind, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, AclPermissionType.DENY
-    )
+    rule = AclBinding(kind, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, AclPermissionType.DENY)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_acls([rule])[rule].result(30)
 

@@ -50,3 +50,28 @@ def test_new_partitions_and_new_topics_are_read_from_their_beginning(
         query.log,
     )
     assert set(query.records().values()) == {1}
+
+
+def test_p8_a_topic_that_was_made_anew_is_not_mistaken_for_the_old_one(
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: Callable[..., Query]
+) -> None:
+    """Deleted and made again with more records than were read: an error; or, when wanted, read from its beginning."""
+    client.create_topic(topic, 1)
+    client.produce(topic, (f"old{n}" for n in range(10)), 1)
+    query = start_query("query", options)
+    query.wait_for_records(client.records(topic))
+    query.stop()
+    client.delete_topic(topic)
+    client.create_topic(topic, 1)
+    client.produce(topic, (f"new{n}" for n in range(30)), 1)
+
+    query = start_query("query", options)
+    assert query.wait_ended() == 1
+    assert "DATA_LOST" in query.failure()
+    assert "deleted and made again" in query.failure()
+
+    query = start_query("query", options | {"failOnDataLoss": "false"})
+    query.wait_for_records(client.records(topic))
+    query.stop()
+    assert [v for batch in query.batches() for *_, v in batch["rows"]] == [f"new{n}" for n in range(30)]
+    assert client.committed(group) == client.ends(topic)

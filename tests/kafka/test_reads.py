@@ -36,7 +36,9 @@ def read_all(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> Re
         reader = spark.readStream.format("groupkafka").options(**options | {"checkpointLocation": location} | more)
 
         def write(batch: DataFrame, number: int) -> None:
-            batch.selectExpr(f"{number} as batch", "*", "spark_partition_id() as task").write.mode("append").parquet(out)
+            batch.selectExpr(f"{number} as batch", "*", "spark_partition_id() as task").write.mode("append").parquet(
+                out
+            )
 
         writer = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", location)
         query = writer.trigger(availableNow=True).start()
@@ -116,7 +118,9 @@ def test_transactions_and_a_marker_at_the_end_of_the_range(
     assert client.committed(group) == client.ends(topic) == {(topic, 0): 33}
 
 
-def test_a_range_of_markers_only_ends(client: Independent, read_all: ReadAll, topic: str, group: str, kafka: Any) -> None:
+def test_a_range_of_markers_only_ends(
+    client: Independent, read_all: ReadAll, topic: str, group: str, kafka: Any
+) -> None:
     """A second run finds nothing but the markers of an aborted transaction."""
     client.create_topic(topic, 1)
     client.produce(topic, ["a"], 1)

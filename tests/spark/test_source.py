@@ -59,7 +59,9 @@ def stream(spark: SparkSession, embedded_kafka: EmbeddedKafka, tmp_path: Path) -
 
 def run_available_now(frame: DataFrame, tmp_path: Path, name: str) -> None:
     """Write what is there now to an in-memory table."""
-    writer = frame.writeStream.format("memory").queryName(name).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer = (
+        frame.writeStream.format("memory").queryName(name).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
     assert writer.trigger(availableNow=True).start().awaitTermination(120)
 
 
