@@ -1,0 +1,347 @@
+"""Fakes that stand in for the clock, the group and the cluster. They keep state; nothing is patched."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from spark_groupsource import errors
+from spark_groupsource.cluster import Edge, LogEnd, TopicInfo
+from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.errors import GroupKafkaError, OptionError
+from spark_groupsource.membership.events import (
+    BatchCompleted,
+    BatchDiscarded,
+    BatchFixed,
+    CommitOffsets,
+    Effect,
+    FlightBatch,
+    Partitions,
+    PartitionsAssigned,
+    PartitionsLost,
+    Started,
+)
+from spark_groupsource.membership.machine import GroupView, MemberMachine, MemberState
+from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
+from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.options import SourceOptions, Subscription, parse_options
+
+WAIT_S = 5.0
+TOPIC_ID = "topic-id-1"
+LINEAGE = "11111111-1111-1111-1111-111111111111"
+OTHER_LINEAGE = "22222222-2222-2222-2222-222222222222"
+
+
+def tp(number: int, topic: str = "orders") -> TopicPartition:
+    """Return a partition."""
+    return TopicPartition(topic, number)
+
+
+def make_options(**extra: str) -> SourceOptions:
+    """Return checked options; a keyword's `__` stands for a dot, `kafka__client__id` is `kafka.client.id`."""
+    raw = {"kafka.bootstrap.servers": "broker:9092", "kafka.group.id": "shop"}
+    raw |= {name.replace("__", "."): value for name, value in extra.items()}
+    if "subscribePattern" not in raw:
+        raw.setdefault("subscribe", "orders")
+    return parse_options(raw)
+
+
+def offset_of(*ranges: OffsetRange, lineage: str = LINEAGE, done: Mapping[TopicPartition, int] = {}) -> SourceOffset:
+    """Return a logged offset that holds these ranges."""
+    topics = {item.partition.topic for item in ranges} | {partition.topic for partition in done}
+    return SourceOffset.of(lineage, dict.fromkeys(topics, TOPIC_ID), ranges, done)
+
+
+def flight(*ranges: OffsetRange, metadata: str = "m") -> FlightBatch:
+    """Return a batch that reads these ranges and commits their ends."""
+    items = tuple(CommitItem(item.partition, item.end, metadata) for item in ranges)
+    return FlightBatch(offset_of(*ranges), items)
+
+
+class ManualClock:
+    """A clock that a test advances."""
+
+    def __init__(self, now_s: float = 1000.0) -> None:
+        self.now_s = now_s
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class FakeGroup:
+    """A `GroupPort` whose coordinator is a dict.
+
+    A test posts what the group does next (`assign`, `revoke`, `lose`, ...); `poll` carries one of them out on the
+    caller's thread, as a client does. `calls` records what was asked of the client, in order.
+    """
+
+    def __init__(self, *, incremental: bool = True) -> None:
+        self.incremental = incremental
+        self.committed: dict[TopicPartition, GroupOffset] = {}
+        self.owned: set[TopicPartition] = set()
+        self.calls: list[tuple[str, object]] = []
+        self.refusals: deque[Refusal | None] = deque()
+        self.unanswered_fetches = 0
+        self.before_commit: Callable[[], object] = lambda: None
+        self.close_error: Exception | None = None
+        self._todo: deque[Callable[[], object]] = deque()
+        self._changed = threading.Condition()
+        self._listener: MemberListener | None = None
+
+    # --- for the test
+
+    def assign(self, *partitions: TopicPartition) -> None:
+        """Let the group give partitions at the next poll."""
+        self._post(lambda: self._on().on_assigned(partitions))
+
+    def revoke(self, *partitions: TopicPartition) -> None:
+        """Let the group ask for partitions at the next poll."""
+        self._post(lambda: self._on().on_revoked(partitions))
+
+    def lose(self, *partitions: TopicPartition) -> None:
+        """Let the group take partitions at the next poll."""
+        self._post(lambda: self._on().on_lost(partitions))
+
+    def fail(self, error: GroupKafkaError) -> None:
+        """Let the client report an error at the next poll."""
+        self._post(lambda: self._on().on_error(error))
+
+    def leave_instance_id_unreleased(self) -> None:
+        """Let the coordinator refuse a static member at the next poll."""
+        self._post(lambda: self._on().on_instance_id_unreleased())
+
+    def raise_in_poll(self, error: Exception) -> None:
+        """Let the next poll raise."""
+
+        def run() -> None:
+            raise error
+
+        self._post(run)
+
+    def named(self, name: str) -> list[object]:
+        """What was given to all calls of this name."""
+        with self._changed:
+            return [given for called, given in self.calls if called == name]
+
+    def wait_for(self, what: str, predicate: Callable[[], bool]) -> None:
+        """Wait until the client has been asked for something."""
+        with self._changed:
+            assert self._changed.wait_for(predicate, WAIT_S), f"waited {WAIT_S} s for {what}: {self.calls}"
+
+    # --- GroupPort
+
+    def open(self, listener: MemberListener) -> None:
+        self._listener = listener
+        self._record("open", None)
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        self._record("subscribe", tuple(topics))
+
+    def poll(self) -> None:
+        if self._todo:
+            self._todo.popleft()()
+            self._record("polled", None)
+
+    def accept(self, partitions: Partitions) -> None:
+        self.owned |= set(partitions)
+        self._record("accept", partitions)
+
+    def release(self, partitions: Partitions) -> None:
+        self.owned -= set(partitions)
+        self._record("release", partitions)
+
+    def fetch_offsets(
+        self, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, GroupOffset]:
+        self._record("fetch", tuple(partitions))
+        if self.unanswered_fetches > 0:
+            self.unanswered_fetches -= 1
+            return {}
+        return {partition: self.committed.get(partition, GroupOffset(None)) for partition in partitions}
+
+    def commit_later(self, items: Sequence[CommitItem]) -> None:
+        result = self._commit(items)
+        self._todo.append(lambda: self._on().on_commit_result(result))
+        self._record("commit_later", tuple(items))
+
+    def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
+        self.before_commit()
+        result = self._commit(items)
+        self._record("commit_now", tuple(items))
+        return result
+
+    def close(self) -> None:
+        if self._listener is not None:
+            listener, owned = self._listener, tuple(sorted(self.owned))
+            if owned:
+                listener.on_revoked(owned)
+            self._listener = None
+            self._record("close", None)
+            if self.close_error is not None:
+                raise self.close_error
+
+    # --- helpers
+
+    def _commit(self, items: Sequence[CommitItem]) -> CommitResult:
+        refusal = self.refusals.popleft() if self.refusals else None
+        if refusal is not None:
+            return CommitResult(refused=tuple((item, refusal) for item in items), reason=refusal.value)
+        for item in items:
+            self.committed[item.partition] = GroupOffset(item.offset, item.metadata)
+        return CommitResult(acknowledged=tuple(items))
+
+    def _on(self) -> MemberListener:
+        assert self._listener is not None
+        return self._listener
+
+    def _post(self, action: Callable[[], object]) -> None:
+        self._todo.append(action)
+
+    def _record(self, name: str, given: object) -> None:
+        with self._changed:
+            self.calls.append((name, given))
+            self._changed.notify_all()
+
+
+class FakeCluster:
+    """A `ClusterPort` on dicts: topics, and the two ends of each partition's log."""
+
+    def __init__(self, **partition_counts: int) -> None:
+        self.topics = {topic: TopicInfo(TOPIC_ID, count) for topic, count in partition_counts.items()}
+        self.ends: dict[TopicPartition, int] = {}
+        self.beginnings: dict[TopicPartition, int] = {}
+        self.at_time: dict[TopicPartition, int | None] = {}
+        self.closed = False
+        self.matching: tuple[str, ...] | None = None
+
+    def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
+        if subscription.pattern is None:
+            return subscription.topics
+        return tuple(sorted(self.topics)) if self.matching is None else self.matching
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
+        names = sorted(topics)
+        for name in names:
+            if name not in self.topics:
+                raise OptionError(errors.TOPIC_UNKNOWN, option="subscribe", value=name, topic=name)
+        return {name: self.topics[name] for name in names}
+
+    def log_offsets(self, wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
+        return {partition: self._log_offset(partition, edge) for partition, edge in wanted.items()}
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _log_offset(self, partition: TopicPartition, edge: Edge | int) -> LogEnd | None:
+        if edge is Edge.LATEST:
+            return LogEnd(self.ends.get(partition, 0), 3)
+        if edge is Edge.EARLIEST:
+            return LogEnd(self.beginnings.get(partition, 0))
+        offset = self.at_time.get(partition)
+        return None if offset is None else LogEnd(offset)
+
+
+class FakeMember:
+    """Stands in for the membership thread: the real state machine on the caller's thread, the group as a dict."""
+
+    def __init__(self) -> None:
+        self.machine = MemberMachine()
+        self.committed: dict[TopicPartition, GroupOffset] = {}
+        self.calls: list[tuple[str, object]] = []
+        self.stopping = False
+        self.refused_establishes = 0
+        self.refused_fixes = 0
+        self.fetches_answered = True
+        self.during_fix: Callable[[], object] = lambda: None
+
+    # --- for the test
+
+    def assign(self, *partitions: TopicPartition) -> None:
+        self.machine.handle(PartitionsAssigned(partitions))
+
+    def lose(self, *partitions: TopicPartition) -> None:
+        self.machine.handle(PartitionsLost(partitions))
+
+    def named(self, name: str) -> list[object]:
+        return [given for called, given in self.calls if called == name]
+
+    # --- as MembershipThread
+
+    def __repr__(self) -> str:
+        return f"FakeMember({self.machine!r})"
+
+    def start(self) -> None:
+        if self.machine.state is MemberState.DOWN:
+            self.machine.handle(Started())
+        self.calls.append(("start", None))
+
+    def check(self) -> None:
+        pass
+
+    def request_stop(self) -> None:
+        self.stopping = True
+
+    def join(self, timeout_s: float) -> bool:
+        self.calls.append(("join", timeout_s))
+        return True
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        self.calls.append(("subscribe", tuple(topics)))
+
+    def view(self) -> GroupView:
+        if self.fetches_answered:
+            unfetched = self.machine.unfetched()
+            self.machine.offsets_fetched({p: self.committed.get(p, GroupOffset(None)) for p in unfetched})
+        return self.machine.view()
+
+    def complete(self, end: SourceOffset, items: Sequence[CommitItem]) -> None:
+        self.calls.append(("complete", end))
+        self._apply(self.machine.handle(BatchCompleted(end, tuple(items))))
+
+    def discard(self) -> None:
+        self.calls.append(("discard", None))
+        self.machine.handle(BatchDiscarded())
+
+    def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
+        if not self.fetches_answered:
+            return {}
+        return {partition: self.committed.get(partition, GroupOffset(None)) for partition in partitions}
+
+    def establish(self, positions: Mapping[TopicPartition, int], items: Sequence[CommitItem], assignment: int) -> bool:
+        self.calls.append(("establish", dict(positions)))
+        if self.refused_establishes > 0:
+            self.refused_establishes -= 1
+            return False
+        assert assignment == self.machine.assignment
+        self._commit(tuple(items))
+        self.machine.positions_established(positions)
+        return True
+
+    def fix(self, batch: FlightBatch, assignment: int) -> bool:
+        self.calls.append(("fix", batch))
+        self.during_fix()
+        if self.refused_fixes > 0 or assignment != self.machine.assignment:
+            self.refused_fixes -= 1
+            return False
+        self.machine.handle(BatchFixed(batch))
+        return True
+
+    def replay(self, batch: FlightBatch) -> None:
+        self.calls.append(("replay", batch))
+        self.machine.handle(BatchFixed(batch))
+
+    def _apply(self, effects: tuple[Effect, ...]) -> None:
+        for effect in effects:
+            assert isinstance(effect, CommitOffsets)
+            self._commit(effect.items)
+
+    def _commit(self, items: tuple[CommitItem, ...]) -> None:
+        if items:
+            self.calls.append(("commit", items))
+        for item in items:
+            self.committed[item.partition] = GroupOffset(item.offset, item.metadata)
+        self.machine.offsets_acknowledged(items)
