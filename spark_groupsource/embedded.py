@@ -54,9 +54,10 @@ import signal
 import sys
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from spark_groupsource._mockcluster import (
     EmbeddedKafkaError,
@@ -66,9 +67,13 @@ from spark_groupsource._mockcluster import (
     seen_requests,
 )
 
+if TYPE_CHECKING:
+    from confluent_kafka import Message, Producer
+
 __all__ = ["ApiKey", "EmbeddedKafka", "EmbeddedKafkaError", "Record", "SeenRequest"]
 
-_Data: TypeAlias = str | bytes | None
+_CHUNK_RECORDS = 1_000  # a batch of librdkafka holds 10,000 records
+_CHUNK_BYTES = 1_000_000
 Record: TypeAlias = str | bytes | tuple[Any, ...]
 """What `produce` takes: a value, or (key, value[, partition[, timestamp_ms[, headers]]])."""
 
@@ -265,47 +270,76 @@ class EmbeddedKafka:
 
         A record is a value, or (key, value[, partition[, timestamp_ms[, headers]]]); None stands for "not
         given". Batches are compressed, so that more of them fit into the broker's bounded memory.
-        Raises EmbeddedKafkaError when a record is refused, or not acknowledged within timeout_s: nothing is
-        tried again, and the records of other batches may be there.
+        Raises EmbeddedKafkaError when a record is refused, or not acknowledged within timeout_s; the records
+        before it stay. librdkafka itself tries again after an error that means a stale leader; when another
+        batch overtakes that one, which is rare, the order is lost and this raises too.
         """
         self._open()
         from confluent_kafka import Producer  # noqa: PLC0415  (only those who produce through us need it)
 
-        failed: list[str] = []
-
-        def delivered(error: object, _message: object) -> None:
-            if error is not None:
-                failed.append(str(error))
-
         config: dict[str, Any] = {
             "bootstrap.servers": self._bootstrap_servers,
             "compression.type": "lz4",
-            "linger.ms": 5,
-            # A retried batch can be overtaken by the next one, also with one request in flight, and can be
-            # written twice. Idempotence prevents neither here: this broker checks sequence numbers for
-            # transactions only. An error is better than test data in another order.
             "retries": 0,
             "max.in.flight.requests.per.connection": 1,
-            "message.timeout.ms": max(1, int(timeout_s * 1000)),
+            "linger.ms": 60_000,  # a chunk leaves with its flush, as one batch if possible: see _append
+            "message.max.bytes": 8 * _CHUNK_BYTES,
+            "batch.size": 8 * _CHUNK_BYTES,
+            "message.timeout.ms": 60_000 + max(1, int(timeout_s * 1000)),
             "log_level": 0,
         }
         producer = Producer(config)
         deadline = time.monotonic() + timeout_s
-        for record in records:
-            arguments = _arguments(record)
-            while True:
-                try:
-                    producer.produce(topic, on_delivery=delivered, **arguments)
-                except BufferError:
-                    if time.monotonic() > deadline:
-                        raise EmbeddedKafkaError(f"produce to {topic}: queue full for {timeout_s} s") from None
-                    producer.poll(0.1)
-                else:
-                    break
-        left = producer.flush(max(0.0, deadline - time.monotonic()) + 1.0)
-        if failed or left:
-            first = failed[0] if failed else f"not acknowledged within {timeout_s} s"
-            raise EmbeddedKafkaError(f"produce to {topic}: {len(failed) + left} records failed: {first}")
+        try:
+            for chunk in _chunks(records):
+                _append(producer, topic, chunk, deadline)
+        finally:
+            producer.purge()
+
+
+def _chunks(records: Iterable[Record]) -> Iterator[list[dict[str, Any]]]:
+    """Producer arguments of the records, in pieces that each fit into one batch of a partition."""
+    chunk: list[dict[str, Any]] = []
+    size = 0
+    for record in records:
+        arguments = _arguments(record)
+        chunk.append(arguments)
+        size += sum(len(arguments[name] or "") for name in ("key", "value") if name in arguments)
+        if len(chunk) >= _CHUNK_RECORDS or size >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _append(producer: Producer, topic: str, chunk: list[dict[str, Any]], deadline: float) -> None:
+    """Send the chunk and wait for it. Raises EmbeddedKafkaError, also when the order is not the given one.
+
+    With two batches of a partition under way, the second overtakes the first when that one is tried again,
+    also with one request in flight; idempotence does not help, since this broker checks sequence numbers for
+    transactions only. Waiting chunk by chunk makes that rare, but librdkafka may still cut a chunk in two, so
+    the offsets are checked.
+    """
+    failed: list[str] = []
+    places: list[tuple[int, int]] = [(-1, -1)] * len(chunk)
+
+    def delivered(index: int, error: object, message: Message) -> None:
+        if error is not None:
+            failed.append(str(error))
+        else:
+            places[index] = (message.partition() or 0, message.offset() or 0)
+
+    for index, arguments in enumerate(chunk):
+        producer.produce(topic, on_delivery=partial(delivered, index), **arguments)
+    left = producer.flush(max(0.0, deadline - time.monotonic()))
+    if failed or left:
+        reason = failed[0] if failed else "not acknowledged in time"
+        raise EmbeddedKafkaError(f"produce to {topic}: {len(failed) + left} records failed: {reason}")
+    newest: dict[int, int] = {}
+    for partition, offset in places:
+        if offset <= newest.get(partition, -1):
+            raise EmbeddedKafkaError(f"produce to {topic}: a batch was tried again and overtaken: order is lost")
+        newest[partition] = offset
 
 
 def _arguments(record: Record) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from spark_groupsource import _mockcluster
+from spark_groupsource import _mockcluster, embedded
 from spark_groupsource.embedded import ApiKey, EmbeddedKafka, EmbeddedKafkaError
 
 _ROOT = Path(__file__).parents[2]
@@ -77,18 +77,61 @@ def test_plain_values_are_spread_over_the_partitions(kafka: EmbeddedKafka) -> No
 
 
 def test_order_is_kept(kafka: EmbeddedKafka) -> None:
-    kafka.produce("orders", [("k", str(i), 0) for i in range(20_000)])
-    assert [m.value() for m in _read(kafka, "orders", 0, 20_000)] == [b"%d" % i for i in range(20_000)]
+    kafka.produce("orders", [("k", str(i), 0) for i in range(8_000)])
+    assert [m.value() for m in _read(kafka, "orders", 0, 8_000)] == [b"%d" % i for i in range(8_000)]
 
 
-def test_a_refused_batch_is_an_error_and_reorders_nothing(kafka: EmbeddedKafka) -> None:
-    kafka.fail_next(ApiKey.PRODUCE, KafkaError.NOT_LEADER_FOR_PARTITION)
-    with pytest.raises(EmbeddedKafkaError, match="records failed"):
-        kafka.produce("orders", [("k", str(i), 0) for i in range(2_000)])
+def test_order_is_kept_or_reported_over_refused_batches(kafka: EmbeddedKafka) -> None:
+    stale = KafkaError.NOT_LEADER_FOR_PARTITION
+    kafka.fail_next(ApiKey.PRODUCE, stale, 0, 0, stale, stale, 0, stale)
+    said = ""
+    try:
+        kafka.produce("orders", [("k", str(i), 0) for i in range(8_000)])
+    except EmbeddedKafkaError as error:
+        said = str(error)
+    if said:
+        assert "order is lost" in said
+    else:
+        assert [m.value() for m in _read(kafka, "orders", 0, 8_000)] == [b"%d" % i for i in range(8_000)]
+
+
+@pytest.mark.parametrize("error", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._TRANSPORT])
+def test_a_refused_batch_is_an_error_and_ends_the_call(kafka: EmbeddedKafka, error: int) -> None:
+    kafka.fail_next(ApiKey.PRODUCE, 0, error)
+    with pytest.raises(EmbeddedKafkaError, match=r"\d+ records failed"):
+        kafka.produce("orders", [("k", str(i), 0) for i in range(5_000)])
     written = _end_offset(kafka, "orders", 0)
-    assert written < 2_000
+    assert 0 < written < 2_000  # the chunk that failed was the last, the ones before it stay
     values = [int(m.value() or b"") for m in _read(kafka, "orders", 0, written)]
     assert values == sorted(set(values))
+
+
+def test_a_lost_order_is_an_error() -> None:
+    class Acknowledged:
+        def partition(self) -> int:
+            return 0
+
+        def offset(self) -> int:
+            return next(offsets)
+
+    class Overtaken:
+        """A producer whose second record got the lower offset."""
+
+        def produce(self, topic: str, value: str, on_delivery: Callable[[Any, Any], None]) -> None:
+            on_delivery(None, Acknowledged())
+
+        def flush(self, timeout: float) -> int:
+            return 0
+
+    offsets = iter([1, 0])
+    producer: Any = Overtaken()
+    with pytest.raises(EmbeddedKafkaError, match="order is lost"):
+        embedded._append(producer, "orders", [{"value": "a"}, {"value": "b"}], time.monotonic() + 1)
+
+
+def test_large_records_pass(kafka: EmbeddedKafka) -> None:
+    kafka.produce("orders", [("k", os.urandom(1_500_000), 0), ("k", "after", 0)])
+    assert _end_offset(kafka, "orders", 0) == 2
 
 
 @pytest.mark.parametrize("record", [("key",), 5, ("k", "v", 0, 0, [], "more")])
