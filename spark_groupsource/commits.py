@@ -50,6 +50,14 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
+class Anchor:
+    """What a partition's offsets hold for: one topic id, and the pinned initial position."""
+
+    topic_id: str
+    pin: Pin
+
+
+@dataclass(frozen=True, slots=True)
 class CommitItem:
     """An offset to commit (the next record to read), with the text that accompanies it."""
 

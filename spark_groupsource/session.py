@@ -13,31 +13,17 @@ from collections.abc import Callable, Iterable, Mapping
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster import ClusterPort, Edge, LogEnd, TopicInfo
-from spark_groupsource.commits import (
-    CommitItem,
-    CommitMetadata,
-    GroupOffset,
-    Pin,
-    parse_metadata,
-    topics_digest,
-)
-from spark_groupsource.errors import KafkaUnavailableError, MembershipError
+from spark_groupsource.commits import Anchor
+from spark_groupsource.errors import MembershipError
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.events import FlightBatch
-from spark_groupsource.membership.machine import GroupView, OwnedView
+from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition
-from spark_groupsource.options import NoMatchStrategy, OnConflict, SourceOptions, StartingPosition
+from spark_groupsource.options import SourceOptions
 from spark_groupsource.planning.batch import Backlog, commit_items, next_offset, plan_ranges, trim_replay
 from spark_groupsource.planning.packing import Task, pack_tasks
-from spark_groupsource.planning.start import (
-    StartDecision,
-    Takeover,
-    appeared_later,
-    conflicts,
-    decide_start,
-    log_edge,
-)
+from spark_groupsource.positions import StartPositions, all_partitions, metadata_of
 
 LOG = logging.getLogger("spark_groupsource.session")
 
@@ -73,14 +59,14 @@ class Session:
         self._member = member
         self._pause = pause
         self._losses = LossReporter(options)
+        self._starts = StartPositions(
+            options, clock=clock, cluster=cluster, member=member, losses=self._losses, pause=pause
+        )
         self._started = False
         self._lineage: str | None = None
         self._topics: tuple[str, ...] = ()
         self._topics_checked: Deadline | None = None
         self._first_assignment: Deadline | None = None
-        self._pins: dict[TopicPartition, Pin] = {}
-        # Ids that the established positions belong to.
-        self._topic_ids: dict[str, str] = {}
         self._flight: SourceOffset | None = None
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._targets: dict[TopicPartition, int] | None = None
@@ -130,7 +116,7 @@ class Session:
         """Fix the targets: the newest offsets of all partitions of the subscription, now."""
         self.start()
         described = self._cluster.describe(self._topics)
-        wanted: dict[TopicPartition, Edge | int] = dict.fromkeys(_all_partitions(described), Edge.LATEST)
+        wanted: dict[TopicPartition, Edge | int] = dict.fromkeys(all_partitions(described), Edge.LATEST)
         ends = self._cluster.log_offsets(wanted)
         self._targets = {partition: end.offset for partition, end in ends.items() if end is not None}
 
@@ -158,7 +144,7 @@ class Session:
             # Waiting for the assignment has bounds of its own.
             deadline = deadline or Deadline(self._clock, PLAN_TIMEOUT_S)
             if any(owned.position is None for owned in view.partitions):
-                self._establish(view, start)
+                self._lineage = self._starts.establish(view, start, self._topics, self._lineage)
                 continue
             backlogs = self._backlogs(view)
             if not self._worth_planning(backlogs, min_rows):
@@ -185,10 +171,10 @@ class Session:
     def commit(self, end: SourceOffset) -> None:
         """Take Spark's own, late word that the batch that ends at `end` is complete."""
         self.start()
-        self._member.complete(end, commit_items(end, self._pins))
+        self._member.complete(end, commit_items(end, self._starts.anchors))
 
     def _complete(self, start: SourceOffset) -> None:
-        self._member.complete(start, commit_items(start, self._pins))
+        self._member.complete(start, commit_items(start, self._starts.anchors))
         if self._flight is not None and self._flight != start:
             # Spark goes on from an older offset: it never logged the plan.
             self._member.discard()
@@ -268,7 +254,8 @@ class Session:
         the old one: by name alone the position would skip its first records.
         """
         described = self._cluster.describe({partition.topic for partition in backlogs})
-        changed = [p for p in backlogs if self._topic_ids.get(p.topic) != described[p.topic].topic_id]
+        anchors = self._starts.anchors
+        changed = [p for p in backlogs if anchors[p].topic_id != described[p.topic].topic_id]
         if changed:
             self._member.forget(changed)
             return None
@@ -290,150 +277,10 @@ class Session:
             return start
         ids = {topic: info.topic_id for topic, info in described.items()}
         end = next_offset(start, self._lineage or start.lineage, ids, ranges)
-        if not self._member.fix(FlightBatch(end, commit_items(end, self._pins)), view.assignment):
+        if not self._member.fix(FlightBatch(end, commit_items(end, self._starts.anchors)), view.assignment):
             return None
         self._flight = end
         return end
-
-    # --- start positions
-
-    def _establish(self, view: GroupView, start: SourceOffset) -> None:
-        """Find the start of each new partition and pin it in the group; nothing is planned from it before.
-
-        The sequence this protects against: 'latest' is looked up, a batch is planned, the process dies before
-        anything is committed; started again, 'latest' is further on and the records between are lost.
-        """
-        described = self._cluster.describe(self._topics or {o.partition.topic for o in view.partitions})
-        known = self._known_pins(view, described)
-        decisions = [
-            self._decide(owned, start, described, known)
-            for owned in view.partitions
-            if owned.position is None and owned.partition.topic in described
-        ]
-        self._topic_ids |= {topic: info.topic_id for topic, info in described.items()}
-        self._settle_conflicts(decisions)
-        self._losses.report_recreated(decision.partition for decision in decisions if decision.recreated)
-        positions = self._resolve(decisions)
-        group = {owned.partition: owned.group for owned in view.partitions}
-        items = []
-        for partition, position in positions.items():
-            metadata = _metadata(group.get(partition))
-            pin = self._pin(partition, position, metadata, described)
-            self._pins[partition] = pin
-            held = group[partition]
-            if held is None or held.offset is None or position > held.offset:
-                items.append(self._start_item(partition, position, pin, described))
-        if not self._member.establish(positions, items, view.assignment):
-            self._pause(_PAUSE_S * 10)
-
-    def _decide(
-        self,
-        owned: OwnedView,
-        start: SourceOffset,
-        described: Mapping[str, TopicInfo],
-        known: Mapping[TopicPartition, Pin],
-    ) -> StartDecision:
-        partition = owned.partition
-        topic_id = described[partition.topic].topic_id
-        logged_id = start.topic_id(partition.topic)
-        takeover = Takeover(
-            partition=partition,
-            topic_id=topic_id,
-            recreated=logged_id is not None and logged_id != topic_id,
-            group_offset=owned.group.offset if owned.group else None,
-            group_metadata=_metadata(owned.group),
-            own_end=start.ends().get(partition) if logged_id == topic_id else None,
-            lineage=start.lineage,
-        )
-        return decide_start(takeover, self._options.on_conflict, appeared_later(partition, known))
-
-    def _known_pins(self, view: GroupView, described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
-        """Return the pins of all partitions of the subscription, owned or not.
-
-        They are asked for only when a partition has no offset and 'earliest' would not be the answer anyway.
-        """
-        undecided = any(o.position is None and o.group and o.group.offset is None for o in view.partitions)
-        if not undecided or self._options.starting_position is StartingPosition.EARLIEST:
-            return {}
-        found = self._fetch_offsets(_all_partitions(described))
-        metadata = {partition: _metadata(group) for partition, group in found.items()}
-        return {
-            partition: item.pin
-            for partition, item in metadata.items()
-            if item is not None and item.topic_id == described[partition.topic].topic_id
-        }
-
-    def _fetch_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
-        wanted = list(partitions)
-        deadline = Deadline(self._clock, PLAN_TIMEOUT_S)
-        while True:
-            found = self._member.fetch_offsets(wanted)
-            if len(found) == len(wanted):
-                return found
-            if deadline.expired():
-                raise KafkaUnavailableError(
-                    errors.CLUSTER_REQUEST_FAILED,
-                    request="OffsetFetch",
-                    reason=f"the group's coordinator did not answer within {PLAN_TIMEOUT_S:.0f} s",
-                )
-            self._pause(_PAUSE_S * 10)
-
-    def _settle_conflicts(self, decisions: list[StartDecision]) -> None:
-        details = conflicts(decisions)
-        if not details:
-            return
-        if self._options.on_conflict is OnConflict.FAIL:
-            raise MembershipError(errors.CONFLICT, details=details)
-        self._lineage = SourceOffset.initial().lineage
-        LOG.warning(
-            "conflict, going on as onConflict=%s says, with a new lineage: group=%s lineage=%s %s",
-            self._options.on_conflict.value, self._options.group_id, self._lineage, details,
-        )  # fmt: skip
-
-    def _resolve(self, decisions: list[StartDecision]) -> dict[TopicPartition, int]:
-        """Ask the log for the positions that are open."""
-        positions = {d.partition: d.offset for d in decisions if d.offset is not None}
-        options = self._options
-        wanted: dict[TopicPartition, Edge | int] = {}
-        for decision in decisions:
-            if decision.offset is None:
-                edge = log_edge(decision, options.starting_position, options.starting_timestamp_ms)
-                wanted[decision.partition] = Edge(edge) if isinstance(edge, str) else edge
-        answers = self._cluster.log_offsets(wanted)
-        unmatched = [partition for partition, answer in answers.items() if answer is None]
-        if unmatched and options.no_match_strategy is NoMatchStrategy.ERROR:
-            raise errors.OptionError(
-                errors.OPTION_INVALID,
-                option="startingTimestamp",
-                value=options.starting_timestamp_ms,
-                allowed=f"a time at or before the newest record of every partition ({unmatched[0]} has none), or"
-                " startingOffsetsByTimestampStrategy=latest",
-            )
-        latest = self._cluster.log_offsets(dict.fromkeys(unmatched, Edge.LATEST))
-        for partition, answer in (answers | latest).items():
-            if answer is not None:
-                positions[partition] = answer.offset
-        return positions
-
-    def _pin(
-        self,
-        partition: TopicPartition,
-        position: int,
-        metadata: CommitMetadata | None,
-        described: Mapping[str, TopicInfo],
-    ) -> Pin:
-        info = described[partition.topic]
-        if metadata is not None and metadata.topic_id == info.topic_id:
-            return metadata.pin
-        earliest = self._options.starting_position is StartingPosition.EARLIEST
-        return Pin(position, info.partition_count, None if earliest else topics_digest(described))
-
-    def _start_item(
-        self, partition: TopicPartition, position: int, pin: Pin, described: Mapping[str, TopicInfo]
-    ) -> CommitItem:
-        topic_id = described[partition.topic].topic_id
-        metadata = CommitMetadata(self._lineage or "", topic_id, position, position, pin)
-        return CommitItem(partition, position, metadata.to_text())
 
     # --- tasks
 
@@ -458,28 +305,16 @@ class Session:
         ]
         self._losses.report_recreated(gone)
         ranges = [item for item in end.ranges if item.partition not in gone]
-        found = self._fetch_offsets(item.partition for item in ranges)
-        committed = {partition: (group.offset, _metadata(group)) for partition, group in found.items()}
+        found = self._starts.fetch_offsets(item.partition for item in ranges)
+        committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
         for partition, (_, metadata) in committed.items():
             if metadata is not None:
-                self._pins[partition] = metadata.pin
+                self._starts.anchors[partition] = Anchor(metadata.topic_id, metadata.pin)
         trimmed = trim_replay(ranges, end.lineage, committed)
-        self._member.replay(FlightBatch(end, commit_items(end, self._pins)))
+        self._member.replay(FlightBatch(end, commit_items(end, self._starts.anchors)))
         self._flight = end
         LOG.info(
             "replay: group=%s records=%d of=%d", self._options.group_id,
             sum(map(len, trimmed)), sum(map(len, end.ranges)),
         )  # fmt: skip
         return self._pack(trimmed)
-
-
-def _metadata(group: GroupOffset | None) -> CommitMetadata | None:
-    return None if group is None else parse_metadata(group.metadata)
-
-
-def _all_partitions(described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
-    return [
-        TopicPartition(topic, number)
-        for topic, info in sorted(described.items())
-        for number in range(info.partition_count)
-    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from spark_groupsource.commits import CommitItem, CommitMetadata, Pin
+from spark_groupsource.commits import Anchor, CommitItem, CommitMetadata
 from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition
 
 
@@ -82,18 +82,19 @@ def next_offset(
     return SourceOffset.of(lineage, ids, planned, done)
 
 
-def commit_items(end: SourceOffset, pins: Mapping[TopicPartition, Pin]) -> tuple[CommitItem, ...]:
+def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) -> tuple[CommitItem, ...]:
     """Return what to commit when the batch is complete: the planned end, not the last record + 1.
 
     Transaction markers and compaction leave offsets without records; the last record + 1 would show as lag for
-    ever. Partitions without a known pin are left out: their start position is not established.
+    ever. Left out are partitions without an anchor, whose start position is not established, and those whose
+    topic was made anew since: the old end would skip records of the new topic.
     """
     items = []
     for item in end.ranges:
-        pin, topic_id = pins.get(item.partition), end.topic_id(item.partition.topic)
-        if pin is None or topic_id is None:
+        anchor = anchors.get(item.partition)
+        if anchor is None or anchor.topic_id != end.topic_id(item.partition.topic):
             continue
-        metadata = CommitMetadata(end.lineage, topic_id, item.start, item.end, pin, item.leader_epoch)
+        metadata = CommitMetadata(end.lineage, anchor.topic_id, item.start, item.end, anchor.pin, item.leader_epoch)
         items.append(CommitItem(item.partition, item.end, metadata.to_text(), item.leader_epoch))
     return tuple(items)
 

@@ -65,17 +65,16 @@ def decide_start(takeover: Takeover, on_conflict: OnConflict, appeared_later: bo
         # By name alone the offset of a deleted topic would land on its successor and skip its records.
         return StartDecision(takeover.partition, Basis.BEGINNING, None, recreated=True)
     own = takeover.own_end
-    if group is None:
-        if own is not None:
-            return StartDecision(takeover.partition, Basis.LINEAGE, own)
+    if group is None and own is None:
         basis = Basis.BEGINNING if appeared_later else Basis.STARTING_POSITION
         return StartDecision(takeover.partition, basis, None)
-    if own is None or own == group:
-        return StartDecision(takeover.partition, Basis.GROUP, group)
-    conflict = _conflict(takeover, own, group)
+    if group is None or own is None:
+        return StartDecision(
+            takeover.partition, Basis.LINEAGE if group is None else Basis.GROUP, group if own is None else own
+        )
+    conflict = _conflict(takeover, own, group) if own != group else None
     if conflict is None:
-        basis = Basis.LINEAGE if own > group else Basis.GROUP
-        return StartDecision(takeover.partition, basis, max(own, group))
+        return StartDecision(takeover.partition, Basis.LINEAGE if own > group else Basis.GROUP, max(own, group))
     if on_conflict is OnConflict.GROUP:
         return StartDecision(takeover.partition, Basis.GROUP, group, conflict)
     return StartDecision(takeover.partition, Basis.LINEAGE, own, conflict)

@@ -1,0 +1,410 @@
+"""The membership's event loop: leads the client's callbacks and the commands through the state machine.
+
+Duty: carry out what the machine decides: commits, handovers, the wait of a revoke (drain), leaving. It must not know
+queues or other threads: `membership/thread.py` runs it and brings it the commands.
+
+A revoke that waits for the batch in flight goes on serving commands, because it is one of them (`complete`) that
+ends the wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.errors import GroupKafkaError, MembershipError
+from spark_groupsource.membership.events import (
+    AssignmentReleased,
+    BatchCompleted,
+    BatchEvent,
+    BatchFixed,
+    CommitOffsets,
+    DrainExpired,
+    DrainOutcome,
+    Effect,
+    FatalErrorRaised,
+    FlightBatch,
+    HandOver,
+    Left,
+    Partitions,
+    PartitionsAssigned,
+    PartitionsLost,
+    PartitionsReleased,
+    RevokeStarted,
+    Started,
+    StopRequested,
+)
+from spark_groupsource.membership.machine import FINAL_STATES, MemberMachine, MemberState
+from spark_groupsource.membership.port import CommitResult, GroupPort, Refusal
+from spark_groupsource.offsets import SourceOffset, TopicPartition
+from spark_groupsource.options import OnPartitionsLost, SourceOptions
+
+LOG = logging.getLogger("spark_groupsource.membership")
+
+
+# How soon the thread notices a rebalance or a stop while it has no command. The client's own thread
+# heartbeats, so this bounds only the delay of a handover.
+_STEP_S = 0.02
+# How often a waiting revoke or a stop looks at Spark's commit log.
+_PROBE_INTERVAL_S = 0.1
+# A refused or unanswered commit is sent again after this long.
+_RETRY_INTERVAL_S = 0.5
+_OFFSET_FETCH_TIMEOUT_S = 5.0
+# What a static member may wait for its old session on top of the session timeout (KIP-848).
+_UNRELEASED_MARGIN_S = 30.0
+
+
+class Member:
+    """The event thread's side of one member: owns the state machine and the group client.
+
+    Every method runs on the event thread; nothing here is safe elsewhere. `serve_commands(wait_s)` lets the other
+    threads' commands run, `stop_requested()` tells whether to leave.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        port: GroupPort,
+        clock: Clock,
+        *,
+        is_complete: Callable[[SourceOffset], bool],
+        serve_commands: Callable[[float], None],
+        stop_requested: Callable[[], bool],
+    ) -> None:
+        self._options = options
+        self._port = port
+        self._clock = clock
+        self._is_complete = is_complete
+        self._serve_commands = serve_commands
+        self._stop_requested = stop_requested
+        self.machine = MemberMachine()
+        self.error: BaseException | None = None
+        self._topics: tuple[str, ...] = ()
+        self._last_step_s = clock.monotonic_s()
+        self._next_retry_s = 0.0
+        # A static member waits for its old session: by when it must have ended, and whether to try again now.
+        self._unreleased: Deadline | None = None
+        self._reopen_due = False
+        # The handover that a revoke waits for, once it is due.
+        self._hand_over: HandOver | None = None
+
+    # --- the loop
+
+    def run(self) -> None:
+        """1. open, 2. step until stopped, 3. leave."""
+        try:
+            self._port.open(self)
+            self._apply(self.machine.handle(Started()))
+            self._last_step_s = self._clock.monotonic_s()
+            while not self._stop_requested():
+                self._step()
+            self._leave()
+        except BaseException as error:  # noqa: BLE001 - kept for Spark's next call
+            self._keep(error)
+        finally:
+            try:
+                self._port.close()
+            except BaseException:
+                LOG.exception("the group client did not close: group=%s", self._options.group_id)
+
+    def _step(self) -> None:
+        """Do one round: commands, callbacks, what is due."""
+        self._serve_commands(_STEP_S)
+        self.notice_gap()
+        if self._reopen_due:
+            self._reopen()
+            return
+        self._port.poll()
+        if self.error is not None:
+            raise self.error
+        self._fetch_offsets()
+        self._prove_membership()
+        self._retry_commits()
+
+    def notice_gap(self) -> None:
+        """Doubt the membership after a silence longer than the heartbeat interval.
+
+        The sequence this protects against (zombie planning): the process is stopped (SIGSTOP, a long pause of
+        the machine), the session expires, another member gets the partitions and reads on; the process goes on
+        and plans once more before its client has noticed anything.
+        """
+        now_s = self._clock.monotonic_s()
+        gap_s, self._last_step_s = now_s - self._last_step_s, now_s
+        if gap_s > self._options.heartbeat_interval_s:
+            LOG.warning("membership in doubt: group=%s silent_s=%.1f", self._options.group_id, gap_s)
+            self.machine.membership_doubted()
+
+    def _prove_membership(self) -> None:
+        """A commit that the coordinator takes proves the generation."""
+        machine = self.machine
+        if machine.proven or machine.state is not MemberState.JOINED or machine.unfetched():
+            return
+        proof = machine.proof()
+        if not proof:
+            machine.membership_proven()
+            return
+        result = self._port.commit_now(proof)
+        self._last_step_s = self._clock.monotonic_s()
+        if result.acknowledged:
+            machine.membership_proven()
+        self._take(result)
+
+    def _fetch_offsets(self) -> None:
+        """Fetch the group's offsets of newly assigned partitions."""
+        wanted = self.machine.unfetched()
+        if wanted and self.machine.state is MemberState.JOINED and self._retry_due():
+            fetched = self._port.fetch_offsets(wanted, _OFFSET_FETCH_TIMEOUT_S)
+            self.machine.offsets_fetched(fetched)
+            if len(fetched) == len(wanted):
+                self._next_retry_s = 0.0
+
+    def _retry_commits(self) -> None:
+        """Send completed offsets again that the group does not have yet."""
+        if self.machine.state is MemberState.JOINED:
+            pending = self.machine.pending()
+            if pending and self._retry_due():
+                self._port.commit_later(pending)
+
+    def _retry_due(self) -> bool:
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_retry_s:
+            return False
+        self._next_retry_s = now_s + _RETRY_INTERVAL_S
+        return True
+
+    # --- commands
+
+    def apply(self, event: BatchEvent) -> None:
+        """Take an event of the batch."""
+        self._apply(self.machine.handle(event))
+
+    def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
+        """Ask for the group's offsets of any partitions."""
+        return self._port.fetch_offsets(partitions, _OFFSET_FETCH_TIMEOUT_S)
+
+    def subscribe(self, topics: tuple[str, ...]) -> None:
+        """Join the group for these topics, or change the subscription."""
+        if topics and topics != self._topics:
+            self._port.subscribe(topics)
+            self._topics = topics
+
+    def establish(self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int) -> bool:
+        """The sequence that `assignment` protects against: the main thread looks positions up, the partition moves
+        to another member that reads on (and perhaps back again), and the old position would be committed over it:
+        the coordinator checks the generation, not who owns the partition.
+        """
+        if self.machine.state is not MemberState.JOINED or self.machine.assignment != assignment:
+            return False
+        if items:
+            result = self._port.commit_now(items)
+            self._take(result)
+            if result.refused:
+                return False
+        self.machine.positions_established(positions)
+        return True
+
+    def forget(self, partitions: Partitions) -> None:
+        """Forget positions, so that they are fetched and established anew."""
+        self.machine.positions_forgotten(partitions)
+        self._next_retry_s = 0.0
+
+    def fix(self, batch: FlightBatch, assignment: int) -> bool:
+        """Put a plan in flight, unless ownership changed since it was made."""
+        view = self.machine.view()
+        if not view.settled or view.assignment != assignment:
+            return False
+        self._apply(self.machine.handle(BatchFixed(batch)))
+        return True
+
+    # --- effects and commit results
+
+    def _apply(self, effects: tuple[Effect, ...]) -> None:
+        """Carry effects out; a handover is left to the revoke that waits for it."""
+        for effect in effects:
+            match effect:
+                case CommitOffsets(items):
+                    self._port.commit_later(items)
+                    self._next_retry_s = self._clock.monotonic_s() + _RETRY_INTERVAL_S
+                case HandOver():
+                    self._hand_over = effect
+
+    def _take(self, result: CommitResult) -> None:
+        """Take the answer to a commit."""
+        self.machine.offsets_acknowledged(result.acknowledged)
+        if result.refused_as(Refusal.LOST):
+            LOG.warning("commit refused, membership lost: group=%s reason=%s", self._options.group_id, result.reason)
+            self._lose(self.machine.partitions())
+        elif result.refused:
+            LOG.info("commit refused, kept for a retry: group=%s reason=%s", self._options.group_id, result.reason)
+
+    def _lose(self, partitions: Partitions) -> None:
+        """Drop partitions that the group took."""
+        self._apply(self.machine.handle(PartitionsLost(partitions)))
+        if partitions and self._options.on_partitions_lost is OnPartitionsLost.FAIL:
+            names = ", ".join(map(str, partitions[:10]))
+            self._keep(
+                MembershipError(
+                    errors.PARTITIONS_LOST,
+                    group=self._options.group_id,
+                    count=len(partitions),
+                    partitions=names,
+                )
+            )
+
+    def _keep(self, error: BaseException) -> None:
+        """Keep the first error: Spark's next call raises it."""
+        if self.error is None:
+            self.error = error
+            if not isinstance(error, GroupKafkaError):
+                LOG.error("membership thread failed", exc_info=error)
+        if self.machine.state not in FINAL_STATES:
+            self._apply(self.machine.handle(FatalErrorRaised()))
+
+    # --- listener: called from inside poll and close
+
+    def on_assigned(self, partitions: Partitions) -> None:
+        """See `MemberListener`."""
+        self._port.accept(partitions)
+        if self.machine.state in FINAL_STATES:
+            return
+        self._apply(self.machine.handle(PartitionsAssigned(partitions)))
+        self._unreleased = None
+        # The group's offsets are fetched at once.
+        self._next_retry_s = 0.0
+        LOG.info(
+            "rebalance: group=%s assigned=%d owned=%d", self._options.group_id, len(partitions),
+            len(self.machine.partitions()),
+        )  # fmt: skip
+
+    def on_revoked(self, partitions: Partitions) -> None:
+        """See `MemberListener`. 1. drain, 2. commit, 3. release: in this order, or records are read twice."""
+        if self.machine.state in FINAL_STATES:
+            self._port.release(partitions)
+            return
+        started_s = self._clock.monotonic_s()
+        hand_over = self._drain(RevokeStarted(partitions, whole_assignment=not self._port.incremental))
+        committed = self._commit_before_release(hand_over.items)
+        self._port.release(partitions)
+        released = AssignmentReleased if hand_over.revoke.whole_assignment else PartitionsReleased
+        if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
+            self._apply(self.machine.handle(released(partitions)))
+        self.notice_gap()
+        LOG.info(
+            "rebalance: group=%s revoked=%d kept=%d outcome=%s committed=%d drain_ms=%d",
+            self._options.group_id, len(partitions), len(self.machine.partitions()),
+            hand_over.outcome.name, committed, (self._last_step_s - started_s) * 1000,
+        )  # fmt: skip
+        if hand_over.outcome is DrainOutcome.DEADLINE:
+            LOG.warning(
+                "drain deadline passed, the batch in flight is repeated by the next owner: group=%s partitions=%s",
+                self._options.group_id, ", ".join(map(str, partitions[:10])),
+            )  # fmt: skip
+
+    def on_lost(self, partitions: Partitions) -> None:
+        """See `MemberListener`."""
+        self._port.release(partitions)
+        LOG.warning("rebalance: group=%s lost=%d", self._options.group_id, len(partitions))
+        if self.machine.state not in FINAL_STATES:
+            self._lose(partitions)
+
+    def on_commit_result(self, result: CommitResult) -> None:
+        """See `MemberListener`."""
+        if self.machine.state not in FINAL_STATES:
+            self._take(result)
+
+    def on_error(self, error: GroupKafkaError) -> None:
+        """See `MemberListener`."""
+        self._keep(error)
+
+    def on_instance_id_unreleased(self) -> None:
+        """See `MemberListener`."""
+        self._reopen_due = True
+        if self._unreleased is None:
+            wait_s = self._options.session_timeout_s + _UNRELEASED_MARGIN_S
+            LOG.warning(
+                "kafka.group.instance.id is held by an old session, waiting up to %.0f s: group=%s instance_id=%s",
+                wait_s, self._options.group_id, self._options.instance_id,
+            )  # fmt: skip
+            self._unreleased = Deadline(self._clock, wait_s)
+
+    # --- drain and leave
+
+    def _drain(self, revoke: RevokeStarted) -> HandOver:
+        """Wait until the revoked partitions may go.
+
+        Ends with: the batch in flight complete (a command, or Spark's commit log), the drain deadline, a stop, or
+        the partitions lost meanwhile.
+        """
+        deadline = Deadline(self._clock, self._options.drain_timeout_s)
+        next_probe_s = 0.0
+        self._hand_over = None
+        self._apply(self.machine.handle(revoke))
+        while self._hand_over is None:
+            if self._stop_requested():
+                self._complete_from_log()
+                self._apply(self.machine.handle(StopRequested()))
+            elif deadline.expired():
+                self._apply(self.machine.handle(DrainExpired()))
+            else:
+                self._serve_commands(_STEP_S)
+                # The kept partitions need the membership: a pause of the process counts here as anywhere.
+                self.notice_gap()
+                now_s = self._clock.monotonic_s()
+                if now_s >= next_probe_s:
+                    next_probe_s = now_s + _PROBE_INTERVAL_S
+                    self._complete_from_log()
+        return self._hand_over
+
+    def _complete_from_log(self) -> None:
+        """Complete the batch in flight if Spark's commit log has it."""
+        flight = self.machine.view().flight
+        if flight is not None and self._is_complete(flight.end):
+            self._apply(self.machine.handle(BatchCompleted(flight.end, flight.items)))
+
+    def _commit_before_release(self, items: tuple[CommitItem, ...]) -> int:
+        """Returns how many offsets the group took.
+
+        A refusal is not repeated here: the next owner starts at the last committed offset instead (a repeat,
+        never a loss), and a revoke that goes on waiting would cost the whole group.
+        """
+        if not items:
+            return 0
+        result = self._port.commit_now(items)
+        self.machine.offsets_acknowledged(result.acknowledged)
+        if result.refused:
+            LOG.warning(
+                "handed over uncommitted: group=%s partitions=%d reason=%s",
+                self._options.group_id, len(result.refused), result.reason,
+            )  # fmt: skip
+        return len(result.acknowledged)
+
+    def _leave(self) -> None:
+        """1. look at Spark's commit log, 2. commit, 3. leave the group."""
+        if self.machine.state in FINAL_STATES:
+            return
+        self._complete_from_log()
+        self._apply(self.machine.handle(StopRequested()))
+        self._commit_before_release(self.machine.pending())
+        self._port.close()
+        if self.machine.state not in FINAL_STATES:
+            self.machine.handle(Left())
+        LOG.info("left: group=%s", self._options.group_id)
+
+    def _reopen(self) -> None:
+        """Make the client anew until the old session of this instance id has ended."""
+        self._port.close()
+        self._serve_commands(1.0)
+        if self._unreleased is not None and self._unreleased.expired():
+            raise MembershipError(
+                errors.INSTANCE_ID_IN_USE,
+                value=self._options.instance_id,
+                group=self._options.group_id,
+                reason="its session did not end in time",
+            )
+        self._reopen_due = False
+        self._port.open(self)
+        topics, self._topics = self._topics, ()
+        self.subscribe(topics)

@@ -1,0 +1,217 @@
+"""Gives newly assigned partitions a start position: asks the group and the log, and pins the answer in the group.
+
+Duty: the I/O around the decisions of `planning/start.py`. Main thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.cluster import ClusterPort, Edge, TopicInfo
+from spark_groupsource.commits import (
+    Anchor,
+    CommitItem,
+    CommitMetadata,
+    GroupOffset,
+    Pin,
+    parse_metadata,
+    topics_digest,
+)
+from spark_groupsource.errors import KafkaUnavailableError, MembershipError
+from spark_groupsource.losses import LossReporter
+from spark_groupsource.membership.machine import GroupView, OwnedView
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.offsets import SourceOffset, TopicPartition
+from spark_groupsource.options import NoMatchStrategy, OnConflict, SourceOptions, StartingPosition
+from spark_groupsource.planning.start import (
+    StartDecision,
+    Takeover,
+    appeared_later,
+    conflicts,
+    decide_start,
+    log_edge,
+)
+
+LOG = logging.getLogger("spark_groupsource.session")
+
+# How long a trigger may wait for the group's coordinator before the query fails.
+FETCH_TIMEOUT_S = 30.0
+_PAUSE_S = 0.1
+
+
+class StartPositions:
+    """`anchors` are those of the positions established so far."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        *,
+        clock: Clock,
+        cluster: ClusterPort,
+        member: MembershipThread,
+        losses: LossReporter,
+        pause: Callable[[float], object],
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._cluster = cluster
+        self._member = member
+        self._losses = losses
+        self._pause = pause
+        self.anchors: dict[TopicPartition, Anchor] = {}
+
+    def establish(self, view: GroupView, start: SourceOffset, topics: Iterable[str], lineage: str) -> str:
+        """Find the start of each new partition and pin it in the group; nothing is planned from it before.
+
+        `topics` are those of the subscription. Returns the lineage to go on with: a new one after a conflict.
+        Raises what options onConflict and failOnDataLoss ask for.
+
+        The sequence this protects against: 'latest' is looked up, a batch is planned, the process dies before
+        anything is committed; started again, 'latest' is further on and the records between are lost.
+        """
+        described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
+        known = self._known_pins(view, described)
+        decisions = [
+            self._decide(owned, start, described, known) for owned in view.partitions if owned.position is None
+        ]
+        lineage = self._settle_conflicts(decisions, lineage)
+        self._losses.report_recreated(decision.partition for decision in decisions if decision.recreated)
+        positions = self._resolve(decisions)
+        group = {owned.partition: owned.group for owned in view.partitions}
+        items = []
+        for partition, position in positions.items():
+            metadata = metadata_of(group.get(partition))
+            anchor = Anchor(described[partition.topic].topic_id, self._pin(partition, position, metadata, described))
+            self.anchors[partition] = anchor
+            held = group[partition]
+            if held is None or held.offset is None or position > held.offset:
+                items.append(_start_item(partition, position, anchor, lineage))
+        if not self._member.establish(positions, items, view.assignment):
+            self._pause(_PAUSE_S)
+        return lineage
+
+    def _decide(
+        self,
+        owned: OwnedView,
+        start: SourceOffset,
+        described: Mapping[str, TopicInfo],
+        known: Mapping[TopicPartition, Pin],
+    ) -> StartDecision:
+        partition = owned.partition
+        topic_id = described[partition.topic].topic_id
+        logged_id = start.topic_id(partition.topic)
+        takeover = Takeover(
+            partition=partition,
+            topic_id=topic_id,
+            recreated=logged_id is not None and logged_id != topic_id,
+            group_offset=owned.group.offset if owned.group else None,
+            group_metadata=metadata_of(owned.group),
+            own_end=start.ends().get(partition) if logged_id == topic_id else None,
+            lineage=start.lineage,
+        )
+        return decide_start(takeover, self._options.on_conflict, appeared_later(partition, known))
+
+    def _known_pins(self, view: GroupView, described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
+        """Return the pins of all partitions of the subscription, owned or not.
+
+        They are asked for only when a partition has no offset and 'earliest' would not be the answer anyway.
+        """
+        undecided = any(o.position is None and o.group and o.group.offset is None for o in view.partitions)
+        if not undecided or self._options.starting_position is StartingPosition.EARLIEST:
+            return {}
+        found = self.fetch_offsets(all_partitions(described))
+        metadata = {partition: metadata_of(group) for partition, group in found.items()}
+        return {
+            partition: item.pin
+            for partition, item in metadata.items()
+            if item is not None and item.topic_id == described[partition.topic].topic_id
+        }
+
+    def fetch_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
+        """Return the group's offsets of any partitions. Raises when the coordinator does not answer in time."""
+        wanted = list(partitions)
+        deadline = Deadline(self._clock, FETCH_TIMEOUT_S)
+        while True:
+            found = self._member.fetch_offsets(wanted)
+            if len(found) == len(wanted):
+                return found
+            if deadline.expired():
+                raise KafkaUnavailableError(
+                    errors.CLUSTER_REQUEST_FAILED,
+                    request="OffsetFetch",
+                    reason=f"the group's coordinator did not answer within {FETCH_TIMEOUT_S:.0f} s",
+                )
+            self._pause(_PAUSE_S)
+
+    def _settle_conflicts(self, decisions: list[StartDecision], lineage: str) -> str:
+        details = conflicts(decisions)
+        if not details:
+            return lineage
+        if self._options.on_conflict is OnConflict.FAIL:
+            raise MembershipError(errors.CONFLICT, details=details)
+        lineage = SourceOffset.initial().lineage
+        LOG.warning(
+            "conflict, going on as onConflict=%s says, with a new lineage: group=%s lineage=%s %s",
+            self._options.on_conflict.value, self._options.group_id, lineage, details,
+        )  # fmt: skip
+        return lineage
+
+    def _resolve(self, decisions: list[StartDecision]) -> dict[TopicPartition, int]:
+        """Ask the log for the positions that are open."""
+        positions = {d.partition: d.offset for d in decisions if d.offset is not None}
+        options = self._options
+        wanted: dict[TopicPartition, Edge | int] = {}
+        for decision in decisions:
+            if decision.offset is None:
+                edge = log_edge(decision, options.starting_position, options.starting_timestamp_ms)
+                wanted[decision.partition] = Edge(edge) if isinstance(edge, str) else edge
+        answers = self._cluster.log_offsets(wanted)
+        unmatched = [partition for partition, answer in answers.items() if answer is None]
+        if unmatched and options.no_match_strategy is NoMatchStrategy.ERROR:
+            raise errors.OptionError(
+                errors.OPTION_INVALID,
+                option="startingTimestamp",
+                value=options.starting_timestamp_ms,
+                allowed=f"a time at or before the newest record of every partition ({unmatched[0]} has none), or"
+                " startingOffsetsByTimestampStrategy=latest",
+            )
+        latest = self._cluster.log_offsets(dict.fromkeys(unmatched, Edge.LATEST))
+        for partition, answer in (answers | latest).items():
+            if answer is not None:
+                positions[partition] = answer.offset
+        return positions
+
+    def _pin(
+        self,
+        partition: TopicPartition,
+        position: int,
+        metadata: CommitMetadata | None,
+        described: Mapping[str, TopicInfo],
+    ) -> Pin:
+        info = described[partition.topic]
+        if metadata is not None and metadata.topic_id == info.topic_id:
+            return metadata.pin
+        earliest = self._options.starting_position is StartingPosition.EARLIEST
+        return Pin(position, info.partition_count, None if earliest else topics_digest(described))
+
+
+def _start_item(partition: TopicPartition, position: int, anchor: Anchor, lineage: str) -> CommitItem:
+    metadata = CommitMetadata(lineage, anchor.topic_id, position, position, anchor.pin)
+    return CommitItem(partition, position, metadata.to_text())
+
+
+def metadata_of(group: GroupOffset | None) -> CommitMetadata | None:
+    """Return what accompanies the group's offset; None when this package did not write it."""
+    return None if group is None else parse_metadata(group.metadata)
+
+
+def all_partitions(described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
+    """Return all partitions of these topics."""
+    return [
+        TopicPartition(topic, number)
+        for topic, info in sorted(described.items())
+        for number in range(info.partition_count)
+    ]
