@@ -1,0 +1,195 @@
+"""What a micro-batch reads."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from spark_groupsource.commits import Anchor, CommitMetadata, Pin, parse_metadata
+from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.planning.batch import (
+    Backlog,
+    commit_items,
+    next_offset,
+    plan_ranges,
+    share_out,
+    trim_replay,
+)
+
+from .fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, offset_of, tp
+
+P0, P1, P2 = tp(0), tp(1), tp(2)
+PIN = Pin(0, 3)
+ANCHOR = Anchor(TOPIC_ID, PIN)
+
+
+# --- share_out
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "shares"),
+    [
+        ([10, 20], None, [10, 20]),
+        ([10, 20], 30, [10, 20]),
+        ([10, 20], 31, [10, 20]),
+        ([], 5, []),
+        ([0, 0], 5, [0, 0]),
+        ([0, 100], 5, [0, 5]),
+        ([100, 100], 10, [5, 5]),
+        ([1, 1_000_000], 10, [1, 9]),
+        ([1, 1, 1], 2, [1, 1, 0]),
+        ([5, 5, 5], 0, [0, 0, 0]),
+        ([300, 100], 40, [30, 10]),
+    ],
+)
+def test_share_out(sizes: list[int], limit: int | None, shares: list[int]) -> None:
+    assert list(share_out({tp(n): size for n, size in enumerate(sizes)}, limit).values()) == shares
+
+
+def _random_sizes(source: random.Random) -> dict[TopicPartition, int]:
+    scale = source.choice([3, 50, 10_000, 2**40])
+    return {tp(n): source.choice([0, source.randint(0, scale)]) for n in range(source.randint(1, 12))}
+
+
+def test_shares_of_random_backlogs() -> None:
+    source = random.Random(20)
+    for _ in range(2000):
+        sizes = _random_sizes(source)
+        total = sum(sizes.values())
+        limit = source.randint(1, max(1, total + 3))
+        shares = share_out(sizes, limit)
+        case = f"{sizes} limit {limit}: {shares}"
+        assert sum(shares.values()) == min(limit, total), case
+        assert all(0 <= shares[p] <= sizes[p] for p in sizes), case
+        waiting = [p for p in sizes if sizes[p] > 0]
+        if limit >= len(waiting):
+            assert all(shares[p] > 0 for p in waiting), f"starved: {case}"
+            for p in waiting:
+                # One for each, the rest in proportion: never further than one from the exact share of it.
+                spare, weight = min(limit, total) - len(waiting), total - len(waiting)
+                exact = 1 + (spare * (sizes[p] - 1) / weight if weight else 0)
+                assert abs(shares[p] - exact) <= 1 + exact * 1e-9, case
+
+
+def test_shares_do_not_depend_on_the_order_of_partitions() -> None:
+    source = random.Random(21)
+    for _ in range(200):
+        sizes = _random_sizes(source)
+        shuffled = list(sizes.items())
+        source.shuffle(shuffled)
+        limit = source.randint(1, 100)
+        assert share_out(dict(shuffled), limit) == share_out(sizes, limit)
+
+
+# --- plan_ranges
+
+
+def test_a_plan_has_one_range_per_partition_even_an_empty_one() -> None:
+    plan = plan_ranges({P1: Backlog(7, 7, 2), P0: Backlog(100, 200, 3)}, None)
+    assert plan == (OffsetRange(P0, 100, 200, 3), OffsetRange(P1, 7, 7, 2))
+
+
+def test_the_leader_epoch_belongs_to_the_logs_end_only() -> None:
+    assert plan_ranges({P0: Backlog(0, 100, 3)}, 10) == (OffsetRange(P0, 0, 10, None),)
+
+
+def test_an_end_before_the_position_gives_an_empty_range() -> None:
+    """A leader that lags: the position stays."""
+    assert Backlog(50, 40).size == 0
+    assert plan_ranges({P0: Backlog(50, 40, 3)}, None) == (OffsetRange(P0, 50, 50, None),)
+
+
+def test_a_plan_keeps_to_the_limit() -> None:
+    source = random.Random(22)
+    for _ in range(300):
+        backlogs = {tp(n): Backlog(start := source.randint(0, 50), start + source.randint(0, 99)) for n in range(5)}
+        limit = source.randint(1, 400)
+        plan = plan_ranges(backlogs, limit)
+        assert sum(map(len, plan)) == min(limit, sum(b.size for b in backlogs.values()))
+        assert all(item.start == backlogs[item.partition].position for item in plan)
+        assert all(item.end <= backlogs[item.partition].end for item in plan)
+
+
+# --- next_offset
+
+
+def test_what_the_lineage_has_done_elsewhere_is_kept() -> None:
+    start = offset_of(OffsetRange(P0, 0, 10), done={P2: 5})
+    end = next_offset(start, LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P1, 3, 4)])
+    assert end == offset_of(OffsetRange(P1, 3, 4), done={P0: 10, P2: 5})
+
+
+def test_a_partition_that_came_back_is_no_longer_done() -> None:
+    start = offset_of(OffsetRange(P0, 0, 10), done={P1: 5})
+    end = next_offset(start, LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P0, 10, 12), OffsetRange(P1, 9, 11)])
+    assert end == offset_of(OffsetRange(P0, 10, 12), OffsetRange(P1, 9, 11))
+
+
+def test_ends_of_a_topic_made_anew_are_forgotten() -> None:
+    start = offset_of(OffsetRange(P0, 0, 10), OffsetRange(P1, 0, 10))
+    end = next_offset(start, LINEAGE, {"orders": "new-id"}, [OffsetRange(P0, 0, 3)])
+    assert end == SourceOffset.of(LINEAGE, {"orders": "new-id"}, [OffsetRange(P0, 0, 3)], {})
+
+
+def test_ends_of_a_topic_that_is_not_planned_keep_its_id() -> None:
+    refund = TopicPartition("refunds", 0)
+    start = SourceOffset.of(LINEAGE, {"refunds": "r-id"}, [OffsetRange(refund, 0, 9)], {})
+    end = next_offset(start, LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P0, 0, 1)])
+    assert dict(end.topic_ids) == {"orders": TOPIC_ID, "refunds": "r-id"}
+    assert dict(end.done) == {refund: 9}
+
+
+def test_a_new_lineage_takes_the_ends_along() -> None:
+    end = next_offset(offset_of(done={P1: 5}), OTHER_LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P0, 0, 1)])
+    assert (end.lineage, dict(end.done)) == (OTHER_LINEAGE, {P1: 5})
+
+
+# --- commit_items
+
+
+def test_the_planned_end_is_committed_with_the_batch_in_its_text() -> None:
+    (item,) = commit_items(offset_of(OffsetRange(P0, 10, 20, 3)), {P0: ANCHOR})
+    assert (item.partition, item.offset, item.leader_epoch) == (P0, 20, 3)
+    assert parse_metadata(item.metadata) == CommitMetadata(LINEAGE, TOPIC_ID, 10, 20, PIN, 3)
+
+
+def test_partitions_without_an_anchor_are_not_committed() -> None:
+    assert commit_items(offset_of(OffsetRange(P0, 10, 20), done={P1: 7}), {P1: ANCHOR}) == ()
+
+
+def test_the_end_in_a_deleted_topic_is_not_committed_to_its_successor() -> None:
+    assert commit_items(offset_of(OffsetRange(P0, 10, 20)), {P0: Anchor("new-id", PIN)}) == ()
+
+
+# --- trim_replay
+
+
+def committed(offset: int | None, lineage: str | None) -> tuple[int | None, CommitMetadata | None]:
+    return offset, None if lineage is None else CommitMetadata(lineage, TOPIC_ID, 0, offset or 0, PIN)
+
+
+@pytest.mark.parametrize(
+    ("offset", "lineage", "start"),
+    [
+        # ours, nobody's, or nothing: the logged range, exactly
+        (None, None, 10),
+        (15, None, 10),
+        (15, LINEAGE, 10),
+        (20, LINEAGE, 10),
+        # another lineage: less what it has committed
+        (5, OTHER_LINEAGE, 10),
+        (10, OTHER_LINEAGE, 10),
+        (15, OTHER_LINEAGE, 15),
+        (20, OTHER_LINEAGE, 20),
+        (99, OTHER_LINEAGE, 20),
+    ],
+)
+def test_trim_replay(offset: int | None, lineage: str | None, start: int) -> None:
+    logged = OffsetRange(P0, 10, 20, 3)
+    trimmed = trim_replay([logged], LINEAGE, {P0: committed(offset, lineage)})
+    assert trimmed == (OffsetRange(P0, start, 20, 3),)
+
+
+def test_a_replay_keeps_partitions_that_the_group_knows_nothing_of() -> None:
+    assert trim_replay([OffsetRange(P0, 10, 20)], LINEAGE, {}) == (OffsetRange(P0, 10, 20),)

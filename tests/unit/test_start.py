@@ -1,0 +1,177 @@
+"""Where a partition starts: one literal table per decision."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_groupsource.commits import CommitMetadata, Pin, topics_digest
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.options import OnConflict, StartingPosition
+from spark_groupsource.planning.start import (
+    Basis,
+    StartDecision,
+    Takeover,
+    appeared_later,
+    conflicts,
+    decide_start,
+    log_edge,
+)
+
+from .fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, tp
+
+P0 = tp(0)
+MINE, THEIRS, NOBODYS = LINEAGE, OTHER_LINEAGE, None
+
+
+def takeover(group: int | None, writer: str | None, own: int | None, *, written_for: str = TOPIC_ID) -> Takeover:
+    metadata = None
+    if writer is not None and group is not None:
+        metadata = CommitMetadata(writer, written_for, 0, group, Pin(0, 4))
+    return Takeover(P0, TOPIC_ID, group, metadata, own, LINEAGE)
+
+
+@pytest.mark.parametrize(
+    ("group", "writer", "own", "basis", "offset"),
+    [
+        # nothing committed
+        (None, NOBODYS, None, Basis.STARTING_POSITION, None),
+        (None, NOBODYS, 40, Basis.LINEAGE, 40),
+        (None, NOBODYS, 0, Basis.LINEAGE, 0),
+        # nothing of our own: a takeover, or a new checkpoint
+        (70, THEIRS, None, Basis.GROUP, 70),
+        (70, NOBODYS, None, Basis.GROUP, 70),
+        (70, MINE, None, Basis.GROUP, 70),
+        (0, THEIRS, None, Basis.GROUP, 0),
+        # both agree
+        (70, MINE, 70, Basis.GROUP, 70),
+        (70, NOBODYS, 70, Basis.GROUP, 70),
+        (0, THEIRS, 0, Basis.GROUP, 0),
+        # another lineage went further, and the partition came back
+        (70, THEIRS, 40, Basis.GROUP, 70),
+        # our last commit did not arrive (lost with the partition, or killed before it)
+        (40, THEIRS, 70, Basis.LINEAGE, 70),
+        (40, MINE, 70, Basis.LINEAGE, 70),
+        (0, MINE, 70, Basis.LINEAGE, 70),
+    ],
+)
+def test_start_without_conflict(
+    group: int | None, writer: str | None, own: int | None, basis: Basis, offset: int | None
+) -> None:
+    for on_conflict in OnConflict:
+        decision = decide_start(takeover(group, writer, own), on_conflict, appeared_later=False)
+        assert decision == StartDecision(P0, basis, offset), on_conflict
+
+
+@pytest.mark.parametrize(
+    ("group", "writer", "own", "reason"),
+    [
+        # moved by a program that writes no metadata: back and forth
+        (30, NOBODYS, 70, "another program"),
+        (90, NOBODYS, 70, "another program"),
+        (0, NOBODYS, 70, "another program"),
+        # an old checkpoint was restored
+        (90, MINE, 70, "an old one restored"),
+        (90, MINE, 0, "an old one restored"),
+    ],
+)
+def test_conflict(group: int, writer: str | None, own: int, reason: str) -> None:
+    bases = {OnConflict.CHECKPOINT: Basis.LINEAGE, OnConflict.GROUP: Basis.GROUP, OnConflict.FAIL: Basis.LINEAGE}
+    for on_conflict, basis in bases.items():
+        decision = decide_start(takeover(group, writer, own), on_conflict, appeared_later=False)
+        assert (decision.basis, decision.offset) == (basis, group if basis is Basis.GROUP else own), on_conflict
+        assert decision.conflict is not None
+        assert reason in decision.conflict
+        assert decision.conflict.startswith(f"orders-0 group={group} checkpoint={own} ")
+
+
+@pytest.mark.parametrize("own", [None, 40, 500])
+@pytest.mark.parametrize("writer", [MINE, THEIRS])
+@pytest.mark.parametrize("on_conflict", OnConflict)
+def test_a_topic_made_anew_starts_at_its_beginning(own: int | None, writer: str, on_conflict: OnConflict) -> None:
+    """By name alone the offset of the deleted topic would skip the records of its successor."""
+    old = takeover(70, writer, own, written_for="the deleted topic's id")
+    assert decide_start(old, on_conflict, appeared_later=False) == StartDecision(
+        P0, Basis.BEGINNING, None, recreated=True
+    )
+
+
+def test_a_topic_made_anew_is_noticed_by_what_the_lineage_has_read() -> None:
+    """The broker forgets the offsets of a deleted topic, so the group may know nothing of it."""
+    anew = Takeover(P0, TOPIC_ID, None, None, None, LINEAGE, recreated=True)
+    assert decide_start(anew, OnConflict.CHECKPOINT, appeared_later=False) == StartDecision(
+        P0, Basis.BEGINNING, None, recreated=True
+    )
+
+
+def test_offsets_of_the_new_topic_count_although_the_lineage_has_read_the_old_one() -> None:
+    metadata = CommitMetadata(THEIRS, TOPIC_ID, 0, 7, Pin(0, 4))
+    taken_over = Takeover(P0, TOPIC_ID, 7, metadata, None, LINEAGE, recreated=True)
+    assert decide_start(taken_over, OnConflict.CHECKPOINT, False) == StartDecision(P0, Basis.GROUP, 7)
+
+
+def test_a_partition_that_appeared_later_starts_at_its_beginning() -> None:
+    decision = decide_start(takeover(None, NOBODYS, None), OnConflict.CHECKPOINT, appeared_later=True)
+    assert decision == StartDecision(P0, Basis.BEGINNING, None)
+
+
+def test_appeared_later_matters_only_where_nothing_is_known() -> None:
+    assert decide_start(takeover(7, THEIRS, None), OnConflict.CHECKPOINT, appeared_later=True).basis is Basis.GROUP
+    assert decide_start(takeover(None, NOBODYS, 7), OnConflict.CHECKPOINT, appeared_later=True).basis is Basis.LINEAGE
+
+
+def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("orders",)) -> dict[TopicPartition, Pin]:
+    digest = None if known is None else topics_digest(known)
+    return {partition: Pin(0, count, digest) for partition, count in counts}
+
+
+@pytest.mark.parametrize(
+    ("partition", "pinned", "later"),
+    [
+        # nothing is pinned: the group is new
+        (tp(0), {}, False),
+        (tp(9), {}, False),
+        # the topic had 4 partitions when the group began
+        (tp(3), pins((tp(0), 4)), False),
+        (tp(4), pins((tp(0), 4)), True),
+        (tp(5), pins((tp(0), 4)), True),
+        # it grew twice; the partition of the first growth carries a larger count
+        (tp(6), pins((tp(0), 4), (tp(4), 6)), True),
+        (tp(5), pins((tp(0), 4), (tp(4), 6)), True),
+        (tp(3), pins((tp(0), 4), (tp(4), 6)), False),
+        (tp(5), pins((tp(4), 6)), False),
+        # another topic: known then, unknown then, and too many topics to tell
+        (tp(0, "refunds"), pins((tp(0), 4), known=("orders", "refunds")), False),
+        (tp(0, "refunds"), pins((tp(0), 4)), True),
+        (tp(0, "refunds"), pins((tp(0), 4), known=None), False),
+        # a topic that appeared later itself, and grew
+        (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2)), False),
+        (tp(2, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2)), True),
+    ],
+)
+def test_appeared_later(partition: TopicPartition, pinned: dict[TopicPartition, Pin], later: bool) -> None:
+    assert appeared_later(partition, pinned) is later
+
+
+@pytest.mark.parametrize(
+    ("basis", "position", "timestamp_ms", "edge"),
+    [
+        (Basis.STARTING_POSITION, StartingPosition.LATEST, None, "latest"),
+        (Basis.STARTING_POSITION, StartingPosition.EARLIEST, None, "earliest"),
+        (Basis.STARTING_POSITION, StartingPosition.TIMESTAMP, 1_700_000_000_000, 1_700_000_000_000),
+        (Basis.STARTING_POSITION, StartingPosition.TIMESTAMP, 0, 0),
+        (Basis.BEGINNING, StartingPosition.LATEST, None, "earliest"),
+        (Basis.BEGINNING, StartingPosition.TIMESTAMP, 5, "earliest"),
+    ],
+)
+def test_log_edge(basis: Basis, position: StartingPosition, timestamp_ms: int | None, edge: str | int) -> None:
+    assert log_edge(StartDecision(P0, basis, None), position, timestamp_ms) == edge
+
+
+def test_conflicts_are_named_together() -> None:
+    decisions = [
+        StartDecision(P0, Basis.GROUP, 1),
+        StartDecision(tp(1), Basis.GROUP, 1, "first"),
+        StartDecision(tp(2), Basis.GROUP, 1, "second"),
+    ]
+    assert conflicts(decisions) == "first; second"
+    assert conflicts(decisions[:1]) == ""
