@@ -88,8 +88,10 @@ class FakeGroup:
         self.unanswered_fetches = 0
         self.before_commit: Callable[[], object] = lambda: None
         self.close_error: Exception | None = None
+        self.answer_commits_at_once = False
         self._todo: deque[Callable[[], object]] = deque()
         self._changed = threading.Condition()
+        self._rounds = 0
         self._listener: MemberListener | None = None
 
     # --- for the test
@@ -127,6 +129,12 @@ class FakeGroup:
         with self._changed:
             return [given for called, given in self.calls if called == name]
 
+    def fence(self) -> None:
+        """Wait until the client has been asked for anything, or has been polled, once more."""
+        with self._changed:
+            before = self._rounds
+            self._changed.wait_for(lambda: self._rounds > before, 0.05)
+
     def wait_for(self, what: str, predicate: Callable[[], bool]) -> None:
         """Wait until the client has been asked for something."""
         with self._changed:
@@ -144,7 +152,9 @@ class FakeGroup:
     def poll(self) -> None:
         if self._todo:
             self._todo.popleft()()
-            self._record("polled", None)
+        with self._changed:
+            self._rounds += 1
+            self._changed.notify_all()
 
     def accept(self, partitions: Partitions) -> None:
         self.owned |= set(partitions)
@@ -165,8 +175,11 @@ class FakeGroup:
 
     def commit_later(self, items: Sequence[CommitItem]) -> None:
         result = self._commit(items)
-        self._todo.append(lambda: self._on().on_commit_result(result))
         self._record("commit_later", tuple(items))
+        if self.answer_commits_at_once:
+            self._on().on_commit_result(result)
+        else:
+            self._post(lambda: self._on().on_commit_result(result))
 
     def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
         self.before_commit()

@@ -1,0 +1,543 @@
+"""The membership thread with a scripted group: real threads, a clock that tests advance, bounded waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock
+from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.errors import MembershipError
+from spark_groupsource.membership.machine import GroupView, MemberState
+from spark_groupsource.membership.port import Refusal
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.offsets import OffsetRange, SourceOffset
+
+from .fakes import WAIT_S, FakeGroup, ManualClock, flight, make_options, tp
+
+P0, P1 = tp(0), tp(1)
+R0, R1 = OffsetRange(P0, 10, 20), OffsetRange(P1, 0, 5)
+# Shorter than the heartbeat interval (no doubt), longer than the pause between two looks at the commit log.
+BRIEFLY_S = 0.6
+
+
+class CommitLog:
+    """Stands in for Spark's commit log."""
+
+    def __init__(self) -> None:
+        self.complete: set[SourceOffset] = set()
+        self.asked = threading.Event()
+
+    def __call__(self, end: SourceOffset) -> bool:
+        self.asked.set()
+        return end in self.complete
+
+
+class Bed:
+    """A running member, its group, its clock and the commit log."""
+
+    def __init__(self, group: FakeGroup, clock: ManualClock, log: CommitLog, member: MembershipThread) -> None:
+        self.group, self.clock, self.log, self.member = group, clock, log, member
+
+    def until(self, what: str, predicate: Callable[[GroupView], bool]) -> GroupView:
+        """Look at the member until it is as expected; every look is answered by the event thread."""
+        for _ in range(400):
+            view = self.member.view()
+            if predicate(view):
+                return view
+            self.tick()
+        pytest.fail(f"waited in vain for {what}: {view}")
+
+    def tick(self) -> None:
+        """Let the event thread go round once: it polls, and says so."""
+        self.group.fence()
+
+    def own(self, *partitions: tuple[int, int]) -> GroupView:
+        """Let the group give partitions at committed offsets, and establish them."""
+        for number, offset in partitions:
+            self.group.committed.setdefault(tp(number), GroupOffset(offset, "pin"))
+        self.group.assign(*(tp(number) for number, _ in partitions))
+        view = self.until("the assignment", lambda v: v.settled and len(v.partitions) == len(partitions))
+        assert self.member.establish({tp(n): offset for n, offset in partitions}, [], view.assignment)
+        return self.member.view()
+
+    def fix(self, *ranges: OffsetRange) -> None:
+        """Put a batch in flight."""
+        assert self.member.fix(flight(*ranges), self.member.view().assignment)
+
+    def stop(self) -> None:
+        """Stop the member and wait for its end."""
+        self.member.request_stop()
+        assert self.member.join(WAIT_S), f"the member did not end: {self.member!r}"
+
+
+@contextmanager
+def running(group: FakeGroup | None = None, **options: str) -> Iterator[Bed]:
+    group, clock, log = group or FakeGroup(), ManualClock(), CommitLog()
+    member = MembershipThread(make_options(**options), group, clock, log)
+    member.start()
+    bed = Bed(group, clock, log, member)
+    try:
+        yield bed
+    finally:
+        bed.stop()
+
+
+def item(number: int, offset: int, metadata: str = "m") -> CommitItem:
+    return CommitItem(tp(number), offset, metadata)
+
+
+def committed(bed: Bed, number: int) -> int | None:
+    return bed.group.committed[tp(number)].offset
+
+
+# --- life
+
+
+def test_it_subscribes_joins_and_leaves() -> None:
+    with running() as bed:
+        bed.member.subscribe(["b", "a"])
+        bed.own((0, 10))
+        assert bed.member.view().state is MemberState.JOINED
+    assert bed.group.named("subscribe") == [("a", "b")]
+    assert [name for name, _ in bed.group.calls if name in ("release", "close")] == ["release", "close"]
+    assert "state=STOPPED" in repr(bed.member)
+
+
+def test_the_same_subscription_is_not_sent_twice() -> None:
+    with running() as bed:
+        bed.member.subscribe(["a"])
+        bed.member.subscribe(["a"])
+        bed.member.subscribe([])
+        bed.member.subscribe(["a", "b"])
+    assert bed.group.named("subscribe") == [("a",), ("a", "b")]
+
+
+def test_stop_of_a_member_that_was_never_started_returns_at_once() -> None:
+    member = MembershipThread(make_options(), FakeGroup(), ManualClock(), CommitLog())
+    member.request_stop()
+    assert member.join(0.1)
+    assert member.stopping
+
+
+def test_a_call_after_the_end_says_that_nobody_answers() -> None:
+    with running() as bed:
+        pass
+    with pytest.raises(MembershipError, match=r"MEMBER_NOT_ANSWERING.*'view'.*STOPPED"):
+        bed.member.view()
+
+
+def test_a_stop_looks_at_the_commit_log_commits_and_leaves() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.log.complete.add(flight(R0).end)
+    assert committed(bed, 0) == 20
+    assert [name for name, _ in bed.group.calls][-1] == "close"
+
+
+def test_a_stop_does_not_commit_a_batch_that_is_not_complete() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+    assert bed.log.asked.is_set()
+    assert committed(bed, 0) == 10
+    assert "state=STOPPED" in repr(bed.member)
+
+
+def test_repr_names_the_group_and_the_state() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        assert repr(bed.member) == (
+            "MembershipThread(group='shop', MemberMachine(state=JOINED, batch=IDLE, assignment=1, partitions=1))"
+        )
+
+
+# --- offsets and positions
+
+
+def test_offsets_are_fetched_again_until_the_coordinator_answers() -> None:
+    group = FakeGroup()
+    group.unanswered_fetches = 1
+    with running(group) as bed:
+        bed.group.assign(P0)
+        bed.group.wait_for("a first fetch", lambda: bool(bed.group.named("fetch")))
+        assert not bed.member.view().settled
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("a second fetch", lambda view: view.settled)
+
+
+def test_establish_commits_before_it_allows_planning() -> None:
+    with running() as bed:
+        bed.group.assign(P0)
+        view = bed.until("the assignment", lambda v: v.settled and bool(v.partitions))
+        assert view.partitions[0].position is None
+        assert bed.member.establish({P0: 42}, [item(0, 42, "pin")], view.assignment)
+        assert bed.member.view().partitions[0].position == 42
+        assert bed.group.named("commit_now") == [(item(0, 42, "pin"),)]
+
+
+@pytest.mark.parametrize("refusal", [Refusal.REBALANCE, Refusal.OTHER])
+def test_nothing_is_planned_from_a_position_that_the_group_refused(refusal: Refusal) -> None:
+    with running() as bed:
+        bed.group.assign(P0)
+        view = bed.until("the assignment", lambda v: v.settled and bool(v.partitions))
+        bed.group.refusals.append(refusal)
+        assert not bed.member.establish({P0: 42}, [item(0, 42)], view.assignment)
+        assert bed.member.view().partitions[0].position is None
+
+
+def test_positions_that_were_looked_up_before_a_change_of_ownership_are_not_committed() -> None:
+    """The coordinator checks the generation, not who owns a partition: the old position would go over a newer one."""
+    with running() as bed:
+        view = bed.own((0, 10), (1, 0))
+        bed.group.revoke(P0)
+        bed.until("the release", lambda v: len(v.partitions) == 1)
+        assert not bed.member.establish({P0: 10}, [item(0, 10)], view.assignment)
+        assert bed.group.named("commit_now") == []
+
+
+def test_a_plan_made_before_a_change_of_ownership_is_refused() -> None:
+    with running() as bed:
+        view = bed.own((0, 10), (1, 0))
+        bed.group.revoke(P1)
+        bed.until("the release", lambda v: len(v.partitions) == 1)
+        assert not bed.member.fix(flight(R0, R1), view.assignment)
+        assert bed.member.view().flight is None
+
+
+def test_forgotten_positions_are_fetched_anew() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.group.committed[P0] = GroupOffset(None)
+        bed.member.forget([P0])
+        view = bed.until("a second fetch", lambda v: v.settled)
+        assert (view.partitions[0].group, view.partitions[0].position) == (GroupOffset(None), None)
+
+
+def test_any_partitions_offsets_can_be_asked_for() -> None:
+    with running() as bed:
+        bed.group.committed[P1] = GroupOffset(7, "text")
+        assert bed.member.fetch_offsets([P0, P1]) == {P0: GroupOffset(None), P1: GroupOffset(7, "text")}
+
+
+# --- complete
+
+
+def test_complete_commits_and_the_answer_is_taken() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.until("the acknowledgement", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
+        assert bed.group.named("commit_later") == [(item(0, 20),)]
+
+
+@pytest.mark.parametrize("refusal", [Refusal.REBALANCE, Refusal.OTHER])
+def test_a_refused_commit_is_kept_and_sent_again(refusal: Refusal) -> None:
+    """Seen: STALE_MEMBER_EPOCH for the kept partitions right after a KIP-848 drain."""
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.refusals.append(refusal)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.tick()
+        assert committed(bed, 0) == 10
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("a second commit", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
+        assert len(bed.group.named("commit_later")) == 2
+
+
+def test_a_member_that_the_group_does_not_know_drops_its_partitions() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.refusals.append(Refusal.LOST)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        view = bed.until("the loss", lambda v: v.state is MemberState.REJOINING)
+        assert view.partitions == ()
+        bed.clock.advance(BRIEFLY_S)
+        bed.tick()
+        assert len(bed.group.named("commit_later")) == 1
+    assert committed(bed, 0) == 10
+
+
+def test_discard_forgets_the_plan() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.member.discard()
+        bed.fix(R0)
+
+
+def test_a_replay_is_in_flight_whoever_owns_its_partitions() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.member.replay(flight(R1))
+        assert bed.member.view().flight == flight(R1)
+
+
+# --- drain
+
+
+def revoke_in_flight(bed: Bed) -> None:
+    bed.own((0, 10), (1, 0))
+    bed.fix(R0)
+    bed.group.revoke(P0)
+    bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+    assert bed.group.named("release") == []
+
+
+def test_a_drain_ends_when_spark_says_that_the_batch_is_complete() -> None:
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        view = bed.until("the release", lambda v: v.state is MemberState.JOINED)
+        assert [owned.partition for owned in view.partitions] == [P1]
+        called = [name for name, _ in bed.group.calls]
+        assert called.index("commit_now") < called.index("release")
+        assert committed(bed, 0) == 20
+
+
+def test_a_drain_ends_when_the_commit_log_has_the_batch() -> None:
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.log.complete.add(flight(R0).end)
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED)
+        assert committed(bed, 0) == 20
+
+
+def test_a_drain_ends_at_its_deadline_without_a_commit(caplog: pytest.LogCaptureFixture) -> None:
+    with running(drainTimeoutMs="500") as bed, caplog.at_level(logging.WARNING):
+        revoke_in_flight(bed)
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED)
+        assert committed(bed, 0) == 10
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        assert bed.group.named("commit_later") == []
+    assert "drain deadline passed" in caplog.text
+
+
+def test_a_drain_ends_at_once_when_the_query_stops() -> None:
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.stop()
+        assert committed(bed, 0) == 10
+        assert bed.group.owned == set()
+
+
+def test_a_stop_during_a_drain_still_commits_what_the_log_has() -> None:
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.log.complete.add(flight(R0).end)
+        bed.stop()
+        assert committed(bed, 0) == 20
+
+
+def test_a_drain_ends_when_the_membership_is_lost_meanwhile() -> None:
+    """The commit of the kept partitions is answered, while the revoke waits, with 'unknown member'."""
+    group = FakeGroup()
+    group.answer_commits_at_once = True
+    with running(group) as bed:
+        bed.own((0, 10), (1, 0))
+        bed.fix(R0)
+        bed.group.revoke(P0)
+        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+        bed.group.refusals.append(Refusal.LOST)
+        bed.member.complete(flight(R1).end, flight(R1).items)
+        bed.group.wait_for("the release", lambda: ("release", (P0,)) in bed.group.calls)
+        view = bed.until("the end of the drain", lambda v: v.state is MemberState.REJOINING)
+        assert view.partitions == ()
+    assert committed(bed, 0) == 10
+
+
+def test_a_refused_commit_does_not_hold_the_handover_up(caplog: pytest.LogCaptureFixture) -> None:
+    with running() as bed, caplog.at_level(logging.WARNING):
+        revoke_in_flight(bed)
+        bed.group.refusals.append(Refusal.OTHER)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED)
+    assert "handed over uncommitted" in caplog.text
+
+
+def test_kept_partitions_are_planned_after_a_handover() -> None:
+    with running() as bed:
+        bed.own((0, 10), (1, 0))
+        bed.group.revoke(P0)
+        view = bed.until("the release", lambda v: len(v.partitions) == 1 and v.settled)
+        assert bed.member.fix(flight(R1), view.assignment)
+
+
+def test_an_eager_revoke_gives_everything_up_and_joins_anew() -> None:
+    with running(FakeGroup(incremental=False)) as bed:
+        bed.own((0, 10))
+        bed.group.revoke(P0)
+        bed.until("the release", lambda view: view.state is MemberState.REJOINING)
+        bed.own((0, 10))
+
+
+# --- doubt and proof
+
+
+def test_after_a_silence_nothing_is_planned_until_the_group_accepts_a_commit() -> None:
+    """Zombie planning: the process was stopped, and another member has the partitions meanwhile."""
+    with running() as bed:
+        assignment = bed.own((0, 10)).assignment
+        bed.group.refusals.append(Refusal.REBALANCE)
+        bed.clock.advance(11.0)
+        assert not bed.member.fix(flight(R0), assignment)
+        bed.until("the proof", lambda view: view.proven)
+        assert bed.member.fix(flight(R0), assignment)
+    proofs = bed.group.named("commit_now")
+    assert proofs == [(CommitItem(P0, 10, "pin"),)] * 2
+
+
+def test_a_silence_that_cost_the_membership_drops_the_partitions() -> None:
+    with running() as bed:
+        assignment = bed.own((0, 10)).assignment
+        bed.group.refusals.append(Refusal.LOST)
+        bed.clock.advance(11.0)
+        assert not bed.member.fix(flight(R0), assignment)
+        view = bed.until("the loss", lambda v: v.state is MemberState.REJOINING)
+        assert view.partitions == ()
+
+
+def test_a_member_without_partitions_needs_no_proof() -> None:
+    with running() as bed:
+        bed.group.assign()
+        bed.until("an empty assignment", lambda view: view.state is MemberState.JOINED)
+        bed.clock.advance(11.0)
+        bed.until("trust", lambda view: view.proven)
+        assert bed.group.named("commit_now") == []
+
+
+def test_a_silence_before_the_offsets_are_known_is_not_forgotten() -> None:
+    """There is nothing to commit yet: the doubt lasts until there is."""
+    group = FakeGroup()
+    group.unanswered_fetches = 1
+    with running(group) as bed:
+        bed.group.committed[P0] = GroupOffset(10, "pin")
+        bed.group.assign(P0)
+        bed.group.wait_for("a first fetch", lambda: bool(bed.group.named("fetch")))
+        bed.clock.advance(11.0)
+        bed.until("the proof", lambda view: view.settled)
+        assert bed.group.named("commit_now") == [(CommitItem(P0, 10, "pin"),)]
+
+
+def test_a_silence_during_a_drain_puts_the_kept_partitions_in_doubt() -> None:
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.clock.advance(11.0)
+        bed.group.refusals.extend([None, Refusal.REBALANCE])
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.until("the proof", lambda v: v.state is MemberState.JOINED and v.proven)
+        handover, *proofs = bed.group.named("commit_now")
+        assert handover == (item(0, 20),)
+        assert proofs == [(CommitItem(P1, 0, "pin"),)] * 2
+
+
+# --- lost
+
+
+def test_lost_partitions_are_dropped_without_a_commit() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.log.complete.add(flight(R0).end)
+        bed.group.lose(P0)
+        bed.until("the loss", lambda view: view.state is MemberState.REJOINING)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+    assert committed(bed, 0) == 10
+
+
+def test_lost_partitions_fail_the_query_when_asked_to() -> None:
+    with running(onPartitionsLost="fail") as bed:
+        bed.own((0, 10), (1, 0))
+        bed.group.lose(P0, P1)
+        assert bed.member.join(WAIT_S)
+        with pytest.raises(MembershipError, match=r"PARTITIONS_LOST.*2 partitions.*orders-0, orders-1"):
+            bed.member.view()
+
+
+# --- errors
+
+
+def test_an_error_of_the_client_is_raised_by_the_next_call_and_stays() -> None:
+    failure = MembershipError(errors.MEMBER_FAILED, group="shop", reason="fenced")
+    with running() as bed:
+        bed.own((0, 10))
+        bed.group.fail(failure)
+        assert bed.member.join(WAIT_S)
+        for call in (bed.member.check, bed.member.view, bed.member.discard):
+            with pytest.raises(MembershipError, match="fenced"):
+                call()
+        assert "state=FAILED" in repr(bed.member)
+        assert bed.group.owned == set()
+
+
+def test_an_unexpected_error_ends_the_member_and_is_raised() -> None:
+    with running() as bed:
+        bed.group.raise_in_poll(ZeroDivisionError("in a callback"))
+        assert bed.member.join(WAIT_S)
+        with pytest.raises(ZeroDivisionError, match="in a callback"):
+            bed.member.check()
+    assert bed.group.calls[-1][0] == "close"
+
+
+def test_an_error_of_a_command_belongs_to_its_caller_alone() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        with pytest.raises(Exception, match="BatchFixed in batch state IN_FLIGHT"):
+            bed.member.replay(flight(R1))
+        bed.member.check()
+
+
+def test_a_command_that_waits_when_the_member_fails_gets_the_error() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        failure = MembershipError(errors.MEMBER_FAILED, group="shop", reason="fenced")
+        bed.group.fail(failure)
+        with pytest.raises(MembershipError, match="fenced"):
+            bed.until("the error", lambda _: False)
+
+
+def test_a_client_that_does_not_close_is_no_reason_to_hang(caplog: pytest.LogCaptureFixture) -> None:
+    group = FakeGroup()
+    group.close_error = RuntimeError("cannot close")
+    with running(group) as bed:
+        bed.own((0, 10))
+    assert bed.member.join(WAIT_S)
+
+
+# --- a static member whose old session still lives (KIP-848)
+
+
+def test_a_static_member_opens_anew_until_the_old_session_has_ended() -> None:
+    with running(kafka__group__instance__id="one") as bed:
+        bed.member.subscribe(["orders"])
+        bed.group.leave_instance_id_unreleased()
+        bed.group.wait_for("a second subscription", lambda: bed.group.calls.count(("subscribe", ("orders",))) == 2)
+        bed.own((0, 10))
+    assert [name for name, _ in bed.group.calls if name in ("open", "close")] == ["open", "close"] * 2
+
+
+def test_a_static_member_does_not_wait_for_ever() -> None:
+    with running(kafka__group__instance__id="one") as bed:
+        bed.group.leave_instance_id_unreleased()
+        bed.group.wait_for("the end of the refused client", lambda: len(bed.group.named("close")) == 1)
+        bed.clock.advance(1000.0)
+        assert bed.member.join(WAIT_S)
+        with pytest.raises(MembershipError, match=r"INSTANCE_ID_IN_USE.*'one'"):
+            bed.member.check()
+
+
+def test_the_clock_is_a_port() -> None:
+    clock: Clock = ManualClock(5.0)
+    assert clock.monotonic_s() == 5.0
