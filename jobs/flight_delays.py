@@ -19,6 +19,7 @@ the partitions continues exactly where this member ended.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import signal
 import sys
@@ -30,6 +31,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -129,6 +131,8 @@ class CleanStop:
         self._finished = threading.Event()
         self._held = threading.Event()
         self._jvm_waits = threading.Event()
+        self._hooks: Any = None
+        self._hook: Any = None
         self._running = False
         self._written: int | None = None
         self.last_batch_at = time.monotonic()
@@ -177,24 +181,20 @@ class CleanStop:
         query.stop()
 
     def finished(self) -> None:
+        """Main thread, last: nothing is left to stop."""
         self._finished.set()
         if self._jvm_waits.is_set():
             time.sleep(0.2)  # the answer to the JVM's call of run() leaves on another thread
+        elif self._hook is not None:
+            # It would call a process that has ended. (Refused if the JVM begins to end right now.)
+            with contextlib.suppress(Py4JError):
+                self._hooks.removeShutdownHook(self._hook)
 
-    # What follows is called by the JVM: this object is a java.lang.Runnable there.
     def run(self) -> None:
+        """Called by the JVM, for which this object is a java.lang.Runnable, when it is about to end."""
         self._jvm_waits.set()
         self.ask()
         self._finished.wait(STOP_TIMEOUT_S + 10)
-
-    def hashCode(self) -> int:
-        return id(self) & 0x7FFFFFFF
-
-    def equals(self, _other: object) -> bool:
-        return False  # the JVM compares this object with the hooks of others only
-
-    def toString(self) -> str:
-        return "flight_delays: clean stop"
 
     class Java:
         implements = ("java.lang.Runnable",)
@@ -209,8 +209,9 @@ class CleanStop:
         ensure_callback_server_started(context._gateway)
         jvm: Any = context._jvm
         seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
-        hooks = jvm.org.apache.hadoop.util.ShutdownHookManager.get()
-        hooks.addShutdownHook(self, 100, int(STOP_TIMEOUT_S) + 15, seconds)
+        self._hooks = jvm.org.apache.hadoop.util.ShutdownHookManager.get()
+        self._hook = jvm.java.lang.Thread(self)  # never started: an object of the JVM, so that it can be removed
+        self._hooks.addShutdownHook(self._hook, 100, int(STOP_TIMEOUT_S) + 15, seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+log = logging.getLogger("demo.kafka")
+log.addHandler(logging.NullHandler())  # clients log every failed connection; what matters is raised
+log.propagate = False
 
 REQUEST_TIMEOUT_S = 15.0
 TOPIC_TIMEOUT_S = 60.0
@@ -35,7 +40,7 @@ class GroupView:
     """Reads a topic's ends and a group's committed offsets. It has the group's id, and never subscribes."""
 
     def __init__(self, settings: Mapping[str, str], group: str, topic: str) -> None:
-        self._consumer = Consumer({**settings, "group.id": group, "enable.auto.commit": False})
+        self._consumer = Consumer({**settings, "group.id": group, "enable.auto.commit": False}, logger=log)
         self._topic = topic
         self._limits: dict[int, tuple[int, int]] = {}
 
@@ -70,7 +75,14 @@ def offset_table(partitions: list[PartitionState]) -> str:
 
 def create_topic(settings: Mapping[str, str], topic: str, partitions: int) -> None:
     """Create the topic, with the cluster's default replication, and wait until every partition has a leader."""
-    admin = AdminClient(dict(settings))
+    reasons: list[str] = []
+    admin = AdminClient({**settings, "error_cb": lambda error: reasons.append(error.str())}, logger=log)
+    try:
+        admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+    except KafkaException as error:
+        admin.poll(0)  # delivers the reasons
+        servers, reason = settings["bootstrap.servers"], (reasons or [error.args[0].str()])[0]
+        raise SystemExit(f"no Kafka answers at {servers} within {REQUEST_TIMEOUT_S:.0f} s: {reason}") from error
     # The flights are of 2013, and so are their timestamps: a topic with a retention time would drop them at once.
     new = NewTopic(topic, num_partitions=partitions, config={"retention.ms": "-1"})
     try:

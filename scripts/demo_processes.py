@@ -88,7 +88,7 @@ class Child:
     def tail(self) -> str:
         """The end of what the child has written, for an error message."""
         parts = []
-        for file in (self.out, self.log):
+        for file in (self.log, self.out):
             lines = file.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
             parts += [f"--- the end of {file}", *lines]
         return "\n".join(parts)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from confluent_kafka import KafkaException
 from demo_kafka import GroupView, create_topic, offset_table
 from demo_processes import Child, ChildFailed, wait_until
 from flight_results import (
@@ -369,7 +370,7 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted: stopping the members", flush=True)
         code = 130
-    except (ChildFailed, TimeoutError) as error:
+    except (ChildFailed, TimeoutError, KafkaException) as error:
         print(f"\nFAILED: {error}", flush=True)
         if isinstance(error, TimeoutError):
             print("\n".join(member.child.tail() for member in demo.members))
