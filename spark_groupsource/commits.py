@@ -122,8 +122,8 @@ def parse_metadata(text: str | None) -> CommitMetadata | None:
     if not text or len(text) > MAX_BYTES or not text.startswith("{"):
         return None
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = json.loads(text, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict) or "gk" not in value:
         return None
@@ -132,6 +132,13 @@ def parse_metadata(text: str | None) -> CommitMetadata | None:
         return _parse_version_1(value)
     except OffsetFormatError:
         return None
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("duplicate keys")
+    return value
 
 
 def _parse_version_1(value: object) -> CommitMetadata | None:
