@@ -1,0 +1,378 @@
+"""Options: one test per bound and per refusal, and no secret in any text."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from spark_groupsource.errors import GroupKafkaError, OptionError
+from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.options import (
+    INT64_MAX,
+    OPTIONS,
+    NoMatchStrategy,
+    OnConflict,
+    OnPartitionsLost,
+    SourceOptions,
+    StartingPosition,
+    Subscription,
+    option_reference,
+    parse_options,
+)
+from spark_groupsource.options_client import (
+    MASK,
+    REFUSED_CLIENT_SETTINGS,
+    GroupProtocol,
+    is_sensitive,
+    shown_value,
+)
+from spark_groupsource.source import GroupKafkaDataSource
+
+CANARY = "canary-7f3a"
+REQUIRED = {"kafka.bootstrap.servers": "broker:9092", "kafka.group.id": "shop", "subscribe": "orders"}
+
+
+def parse(**extra: str) -> SourceOptions:
+    return parse_options(REQUIRED | _dotted(extra))
+
+
+def refusal(raw: dict[str, str]) -> GroupKafkaError:
+    with pytest.raises(OptionError) as raised:
+        parse_options(raw)
+    return raised.value
+
+
+def refused(**extra: str) -> str:
+    return str(refusal(REQUIRED | _dotted(extra)))
+
+
+def _dotted(extra: dict[str, str]) -> dict[str, str]:
+    return {name.replace("__", "."): value for name, value in extra.items()}
+
+
+# --- what is accepted
+
+
+def test_defaults() -> None:
+    options = parse()
+    assert options == SourceOptions(
+        bootstrap_servers="broker:9092",
+        group_id="shop",
+        subscription=Subscription(topics=("orders",)),
+        starting_position=StartingPosition.LATEST,
+        starting_timestamp_ms=None,
+        no_match_strategy=NoMatchStrategy.ERROR,
+        max_offsets_per_trigger=None,
+        min_partitions=None,
+        max_records_per_partition=None,
+        fail_on_data_loss=True,
+        include_headers=False,
+        checkpoint_location=None,
+        drain_timeout_s=240.0,
+        on_partitions_lost=OnPartitionsLost.CONTINUE,
+        on_conflict=OnConflict.CHECKPOINT,
+        poll_timeout_s=120.0,
+        session_timeout_s=45.0,
+        heartbeat_interval_s=3.0,
+        group_protocol=GroupProtocol.CLASSIC,
+        client_settings={
+            "isolation.level": "read_uncommitted",
+            "partition.assignment.strategy": "cooperative-sticky",
+        },
+    )
+    assert (options.read_committed, options.instance_id) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "attribute", "parsed"),
+    [
+        ("subscribe", "b, a,,b", "subscription", Subscription(topics=("b", "a"))),
+        ("subscribe", "a" * 249, "subscription", Subscription(topics=("a" * 249,))),
+        ("startingOffsets", "Earliest", "starting_position", StartingPosition.EARLIEST),
+        ("startingTimestamp", "0", "starting_timestamp_ms", 0),
+        ("startingTimestamp", "1700000000000", "starting_position", StartingPosition.TIMESTAMP),
+        ("startingOffsetsByTimestampStrategy", "latest", "no_match_strategy", NoMatchStrategy.LATEST),
+        ("maxOffsetsPerTrigger", "1", "max_offsets_per_trigger", 1),
+        ("maxOffsetsPerTrigger", str(INT64_MAX), "max_offsets_per_trigger", INT64_MAX),
+        ("minPartitions", "1", "min_partitions", 1),
+        ("minPartitions", str(2**31 - 1), "min_partitions", 2**31 - 1),
+        ("maxRecordsPerPartition", " 1 ", "max_records_per_partition", 1),
+        ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
+        ("includeHeaders", "true", "include_headers", True),
+        ("checkpointLocation", " /tmp/x ", "checkpoint_location", "/tmp/x"),
+        ("drainTimeoutMs", "0", "drain_timeout_s", 0.0),
+        ("drainTimeoutMs", "300000", "drain_timeout_s", 300.0),
+        ("onPartitionsLost", "fail", "on_partitions_lost", OnPartitionsLost.FAIL),
+        ("onConflict", "group", "on_conflict", OnConflict.GROUP),
+        ("onConflict", "fail", "on_conflict", OnConflict.FAIL),
+        ("kafkaConsumer.pollTimeoutMs", "1", "poll_timeout_s", 0.001),
+        ("kafka.isolation.level", "READ_COMMITTED", "read_committed", True),
+        ("kafka.group.instance.id", "one", "instance_id", "one"),
+        ("kafka.group.protocol", "consumer", "group_protocol", GroupProtocol.CONSUMER),
+        ("kafka.session.timeout.ms", "6000", "session_timeout_s", 6.0),
+        ("kafka.heartbeat.interval.ms", "500", "heartbeat_interval_s", 0.5),
+        ("kafka.max.poll.interval.ms", "60000", "drain_timeout_s", 48.0),
+    ],
+)
+def test_accepted(name: str, value: str, attribute: str, parsed: object) -> None:
+    assert getattr(parse_options(REQUIRED | {name: value}), attribute) == parsed
+
+
+def test_names_are_case_insensitive() -> None:
+    """Spark hands them over in lower case, or as they were written."""
+    shouted = {name.upper(): value for name, value in REQUIRED.items()}
+    options = parse_options(shouted | {"STARTINGOFFSETS": "earliest", "KAFKA.FETCH.WAIT.MAX.MS": "7"})
+    assert options.starting_position is StartingPosition.EARLIEST
+    assert options.client_settings["fetch.wait.max.ms"] == "7"
+
+
+def test_sparks_own_path_option_is_ignored() -> None:
+    assert parse(path="x") == parse()
+
+
+def test_client_settings_pass_through() -> None:
+    assert parse(kafka__fetch__min__bytes=" 10 ").client_settings["fetch.min.bytes"] == "10"
+
+
+def test_a_pattern_is_a_subscription() -> None:
+    raw = {name: value for name, value in REQUIRED.items() if name != "subscribe"}
+    subscription = parse_options(raw | {"subscribePattern": "orders-.*"}).subscription
+    assert subscription == Subscription(pattern="orders-.*")
+    assert (subscription.option, subscription.value) == ("subscribePattern", "orders-.*")
+    assert (parse().subscription.option, parse().subscription.value) == ("subscribe", "orders")
+
+
+def test_under_the_consumer_protocol_the_assignor_is_the_brokers() -> None:
+    settings = parse(kafka__group__protocol="consumer").client_settings
+    assert "partition.assignment.strategy" not in settings
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "range,roundrobin", "cooperative-sticky"])
+def test_assignors(strategy: str) -> None:
+    settings = parse(kafka__partition__assignment__strategy=strategy).client_settings
+    assert settings["partition.assignment.strategy"] == strategy
+
+
+# --- what is missing or unknown
+
+
+@pytest.mark.parametrize("name", sorted(REQUIRED))
+def test_required(name: str) -> None:
+    error = refusal({key: value for key, value in REQUIRED.items() if key != name})
+    assert error.condition.id == "GROUPKAFKA.OPTION_MISSING"
+    assert f"'{name}'" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "suggested"),
+    [
+        ("subscribePatern", "subscribePattern"),
+        ("startingOffset", "startingOffsets"),
+        ("failOnDataLos", "failOnDataLoss"),
+        ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
+        ("group.id", "kafka.group.id"),
+        ("CHECKPOINTLOCATIONS", "checkpointLocation"),
+    ],
+)
+def test_an_unknown_option_suggests_the_nearest(unknown: str, suggested: str) -> None:
+    error = refusal(REQUIRED | {unknown: CANARY})
+    assert error.condition.id == "GROUPKAFKA.OPTION_UNKNOWN"
+    assert f"Did you mean '{suggested}'?" in str(error)
+    assert CANARY not in str(error)
+
+
+def test_an_unknown_option_far_from_all_suggests_nothing() -> None:
+    assert "Did you mean" not in refused(zzz="1")
+
+
+def test_one_subscription_only() -> None:
+    assert "OPTION_CONFLICT" in refused(subscribePattern="x")
+
+
+# --- bounds
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kafka.bootstrap.servers", " "),
+        ("kafka.group.id", ""),
+        ("subscribe", ""),
+        ("subscribe", " , "),
+        ("subscribe", "a b"),
+        ("subscribe", "^a"),
+        ("subscribe", "a" * 250),
+        ("startingOffsets", "timestamp"),
+        ("startingOffsets", '{"orders":{"0":1}}'),
+        ("startingTimestamp", "-1"),
+        ("startingTimestamp", "1.5"),
+        ("startingTimestamp", str(INT64_MAX + 1)),
+        ("startingOffsetsByTimestampStrategy", "earliest"),
+        ("maxOffsetsPerTrigger", "0"),
+        ("maxOffsetsPerTrigger", "-1"),
+        ("maxOffsetsPerTrigger", "1e3"),
+        ("maxOffsetsPerTrigger", "1_000"),
+        ("maxOffsetsPerTrigger", "\u0661"),
+        ("maxOffsetsPerTrigger", str(INT64_MAX + 1)),
+        ("maxOffsetsPerTrigger", "9" * 5000),
+        ("minPartitions", "0"),
+        ("minPartitions", str(2**31)),
+        ("maxRecordsPerPartition", "0"),
+        ("failOnDataLoss", "yes"),
+        ("includeHeaders", "1"),
+        ("checkpointLocation", " "),
+        ("drainTimeoutMs", "-1"),
+        ("drainTimeoutMs", "300001"),
+        ("onPartitionsLost", "ignore"),
+        ("onConflict", "newest"),
+        ("kafkaConsumer.pollTimeoutMs", "0"),
+        ("kafkaConsumer.pollTimeoutMs", str(2**31)),
+        ("kafka.session.timeout.ms", "0"),
+        ("kafka.session.timeout.ms", "3600001"),
+        ("kafka.session.timeout.ms", "6s"),
+        ("kafka.heartbeat.interval.ms", "0"),
+        ("kafka.heartbeat.interval.ms", "3600001"),
+        ("kafka.max.poll.interval.ms", "0"),
+        ("kafka.max.poll.interval.ms", "86400001"),
+        ("kafka.max.poll.interval.ms", "44999"),
+        ("kafka.group.protocol", "eager"),
+        ("kafka.isolation.level", "serializable"),
+        ("kafka.partition.assignment.strategy", "sticky"),
+        ("kafka.partition.assignment.strategy", ""),
+        ("kafka.partition.assignment.strategy", "cooperative-sticky,range"),
+    ],
+)
+def test_refused_value(name: str, value: str) -> None:
+    error = refusal(REQUIRED | {name: value})
+    assert error.condition.id == "GROUPKAFKA.OPTION_INVALID"
+    assert f"'{name}' has the value '" in str(error)
+
+
+@pytest.mark.parametrize("pattern", ["(", "*", "a{99999999999999999999}", "(" * 5000, " "])
+def test_a_pattern_that_does_not_compile(pattern: str) -> None:
+    raw = {name: value for name, value in REQUIRED.items() if name != "subscribe"}
+    assert refusal(raw | {"subscribePattern": pattern}).condition.id == "GROUPKAFKA.OPTION_INVALID"
+
+
+def test_the_drain_is_bounded_by_the_poll_interval() -> None:
+    text = refused(drainTimeoutMs="60001", kafka__max__poll__interval__ms="60000")
+    assert "0 to 60000" in text
+
+
+def test_the_poll_interval_is_not_below_the_session_timeout() -> None:
+    text = refused(kafka__session__timeout__ms="60000", kafka__max__poll__interval__ms="59999")
+    assert "kafka.max.poll.interval.ms" in text
+    assert "at least kafka.session.timeout.ms (60000)" in text
+
+
+@pytest.mark.parametrize("name", ["session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"])
+def test_settings_that_are_the_brokers_under_the_consumer_protocol(name: str) -> None:
+    value = "range" if name.startswith("partition") else "6000"
+    error = refusal(REQUIRED | {"kafka.group.protocol": "consumer", f"kafka.{name}": value})
+    assert error.condition.id == "GROUPKAFKA.OPTION_CONFLICT"
+    assert f"'kafka.{name}' (value '{value}')" in str(error)
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED_CLIENT_SETTINGS))
+def test_refused_client_setting(name: str) -> None:
+    reason, replacement = REFUSED_CLIENT_SETTINGS[name]
+    for key in (f"kafka.{name}", f"KAFKA.{name.upper()}"):
+        error = refusal(REQUIRED | {key: "true"})
+        assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
+        assert f"'kafka.{name}'" in str(error)
+        assert reason in str(error)
+        assert replacement in str(error)
+
+
+@pytest.mark.parametrize(
+    "name", ["test.mock.num.brokers", "error_cb", "oauth_cb", "logger", "on_commit", "opaque", "default.topic.config"]
+)
+def test_settings_that_are_no_text_or_replace_the_cluster(name: str) -> None:
+    assert refusal(REQUIRED | {f"kafka.{name}": "1"}).condition.id == "GROUPKAFKA.OPTION_REFUSED"
+
+
+# --- secrets
+
+SENSITIVE = (
+    "sasl.password",
+    "ssl.key.password",
+    "ssl.keystore.password",
+    "ssl.key.pem",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.config",
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.aws.access.key.id",
+)
+
+
+@pytest.mark.parametrize("name", SENSITIVE)
+def test_secret_names(name: str) -> None:
+    assert is_sensitive(name)
+    assert shown_value(name, CANARY) == MASK
+
+
+@pytest.mark.parametrize("name", ["sasl.username", "sasl.mechanism", "ssl.ca.location", "bootstrap.servers"])
+def test_names_that_are_no_secret(name: str) -> None:
+    assert shown_value(name, "x") == "x"
+
+
+@pytest.mark.parametrize("name", ["ssl.truststore.password", "sasl.jaas.config"])
+def test_a_refused_secret_is_masked(name: str) -> None:
+    error = refusal(REQUIRED | {f"kafka.{name}": CANARY})
+    assert MASK in str(error)
+    assert CANARY not in str(error) + repr(error) + repr(error.parameters)
+
+
+@pytest.mark.parametrize("name", SENSITIVE)
+def test_no_repr_shows_a_secret(name: str) -> None:
+    raw = REQUIRED | {f"kafka.{name}": CANARY}
+    source = GroupKafkaDataSource(raw)
+    reader = source.streamReader(source.schema())
+    options = parse_options(raw)
+    assert options.client_settings[name] == CANARY
+    for shown in (options, source, reader, ReadSettings(options)):
+        assert CANARY not in repr(shown) + str(shown)
+
+
+def test_the_reader_travels_with_its_options() -> None:
+    source = GroupKafkaDataSource(REQUIRED)
+    reader = pickle.loads(pickle.dumps(source.streamReader(source.schema())))
+    assert repr(reader) == "GroupKafkaStreamReader(group='shop', session=None)"
+
+
+def test_an_error_travels_between_processes() -> None:
+    error = refusal(REQUIRED | {"minPartitions": "0"})
+    again: Any = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.condition) == (OptionError, str(error), error.condition)
+
+
+# --- the table
+
+
+def test_every_option_is_documented_once() -> None:
+    names = [spec.name.lower() for spec in OPTIONS]
+    assert len(set(names)) == len(names)
+    for spec in OPTIONS:
+        assert spec.allowed, spec.name
+        assert spec.doc.endswith((".", ">>.")), spec.name
+
+
+def test_every_default_is_a_value_that_its_own_option_takes() -> None:
+    for spec in OPTIONS:
+        if spec.default is not None:
+            written = getattr(spec.default, "value", spec.default)
+            assert spec.parse(str(written)) == spec.default
+
+
+def test_the_reference_has_a_row_per_option() -> None:
+    rows = option_reference().splitlines()
+    assert len(rows) == 2 + len(OPTIONS)
+    assert "| `kafka.group.id` | a group name | (required) |" in rows[3]
+    assert "`latest`" in next(row for row in rows if row.startswith("| `startingOffsets` "))
+    assert "| `true` |" in next(row for row in rows if row.startswith("| `failOnDataLoss` "))
+    assert "| - |" in next(row for row in rows if row.startswith("| `minPartitions` "))
