@@ -183,6 +183,19 @@ class Query:
         path = self.out / "failure"
         return path.read_text() if path.exists() else ""
 
+    def jvm_pid(self) -> int:
+        """Return the process id of the driver's JVM (Linux only)."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                    command = (entry / "cmdline").read_bytes()
+                except OSError:
+                    continue
+                if parent == self.process.pid and b"java" in command:
+                    return int(entry.name)
+        raise AssertionError(f"no JVM below {self.process.pid}\n{self.log()}")
+
     def stop(self) -> None:
         """Stop the query cleanly and wait for the process."""
         if self.process.poll() is None:

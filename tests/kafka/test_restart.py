@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -111,3 +113,17 @@ def test_stop_leaves_the_group_at_once(
     stopped_s = float((query.out / "stopped").read_text())
     wait_for("an empty group", lambda: client.members(group) == [], 10)
     assert time.time() - stopped_s < 20
+
+
+def test_a_killed_jvm_leaves_no_orphan_member(
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
+) -> None:
+    """The reader process notices the end of its socket and leaves; the session timeout is 45 s here."""
+    client.create_topic(topic, 1)
+    client.produce(topic, ["a"], 1)
+    query = start_query("query", options | {"kafka.session.timeout.ms": "45000"})
+    query.wait_for_records(client.records(topic))
+    wait_for("Spark's commit log", (query.checkpoint / "commits" / "0").exists, 30, query.log)
+    os.kill(query.jvm_pid(), signal.SIGKILL)
+    wait_for("an empty group", lambda: client.members(group) == [], 15, query.log)
+    assert client.committed(group) == client.ends(topic)

@@ -6,6 +6,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
 from spark_groupsource import errors
 from spark_groupsource.cluster import Edge, LogEnd, TopicInfo
 from spark_groupsource.commits import CommitItem, GroupOffset
@@ -218,6 +221,93 @@ class FakeGroup:
         with self._changed:
             self.calls.append((name, given))
             self._changed.notify_all()
+
+
+class FakeMessage:
+    """A client's message: a record, or an event when it has an error."""
+
+    def __init__(self, partition: TopicPartition, offset: int, *, error: int | None = None) -> None:
+        self._partition, self._offset = partition, offset
+        self._error = None if error is None else KafkaError(error)
+        self.stamp = (1, 1_700_000_000_000 + offset)
+        self.extra: list[tuple[str, bytes | None]] | None = None
+
+    def __len__(self) -> int:
+        return 10
+
+    def topic(self) -> str:
+        return self._partition.topic
+
+    def partition(self) -> int:
+        return self._partition.partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+    def key(self) -> bytes:
+        return b"k%d" % self._offset
+
+    def value(self) -> bytes | None:
+        return b"v%d" % self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return self.stamp
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return self.extra
+
+
+def records(number: int, *offsets: int) -> list[FakeMessage]:
+    """Return records of a partition."""
+    return [FakeMessage(tp(number), offset) for offset in offsets]
+
+
+def eof(number: int, offset: int) -> FakeMessage:
+    """Return an end-of-partition event."""
+    return FakeMessage(tp(number), offset, error=KafkaError._PARTITION_EOF)
+
+
+def out_of_range(number: int, offset: int = -1001) -> FakeMessage:
+    """Return the event of a position that the log does not have."""
+    return FakeMessage(tp(number), offset, error=KafkaError._AUTO_OFFSET_RESET)
+
+
+class FakeClient:
+    """A `confluent_kafka.Consumer` of executors: hands out scripted batches; time passes when there are none."""
+
+    def __init__(self, clock: ManualClock, *batches: list[FakeMessage]) -> None:
+        self.clock = clock
+        self.batches = deque(batches)
+        self.bounds: dict[TopicPartition, tuple[int, int] | KafkaException] = {}
+        self.assigned: list[list[tuple[TopicPartition, int]]] = []
+        self.sought: list[tuple[TopicPartition, int]] = []
+        self.asked: list[int] = []
+        self.closed = 0
+
+    def assign(self, partitions: list[ClientPartition]) -> None:
+        self.assigned.append([(TopicPartition(p.topic, p.partition), p.offset) for p in partitions])
+
+    def consume(self, count: int, timeout_s: float) -> list[FakeMessage]:
+        self.asked.append(count)
+        if self.batches:
+            return self.batches.popleft()
+        self.clock.advance(timeout_s)
+        return []
+
+    def seek(self, partition: ClientPartition) -> None:
+        self.sought.append((TopicPartition(partition.topic, partition.partition), partition.offset))
+
+    def get_watermark_offsets(self, partition: ClientPartition, timeout: float) -> tuple[int, int]:
+        bounds = self.bounds[TopicPartition(partition.topic, partition.partition)]
+        if isinstance(bounds, KafkaException):
+            raise bounds
+        return bounds
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 class FakeCluster:

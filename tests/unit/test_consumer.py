@@ -1,0 +1,261 @@
+"""The executor's consumer: which records belong to a range, and when a range has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from spark_groupsource.errors import AccessError, OptionError, ReadError
+from spark_groupsource.executor.consumer import OutOfRange, RangeConsumer, executor_settings
+from spark_groupsource.offsets import OffsetRange
+
+from .fakes import FakeClient, FakeMessage, ManualClock, eof, make_options, out_of_range, records, tp
+
+P0, P1 = tp(0), tp(1)
+R0, R1 = OffsetRange(P0, 10, 13), OffsetRange(P1, 0, 2)
+
+
+def consumer_of(
+    *batches: list[FakeMessage], ranges: tuple[OffsetRange, ...] = (R0,)
+) -> tuple[RangeConsumer, FakeClient]:
+    client = FakeClient(ManualClock(), *batches)
+    consumer = RangeConsumer(make_options(), make_client=lambda _: client)
+    consumer.position_at(ranges)
+    return consumer, client
+
+
+def taken(consumer: RangeConsumer, item: OffsetRange = R0) -> list[int]:
+    return [message.offset() for message in consumer.take(item, 0.1)]
+
+
+def test_a_range_ends_by_position() -> None:
+    consumer, client = consumer_of(records(0, 10, 11), records(0, 12))
+    assert taken(consumer) == [10, 11]
+    assert not consumer.finished(R0)
+    assert taken(consumer) == [12]
+    assert consumer.finished(R0)
+    assert client.asked == [3, 1]
+
+
+@pytest.mark.parametrize("end", [13, 99])
+def test_a_range_ends_by_an_end_of_partition_at_or_beyond_its_end(end: int) -> None:
+    """Its last offset is a transaction marker, or was compacted away."""
+    consumer, _ = consumer_of(records(0, 10, 11), [eof(0, end)])
+    assert taken(consumer) == [10, 11]
+    assert not consumer.finished(R0)
+    assert taken(consumer) == []
+    assert consumer.finished(R0)
+
+
+@pytest.mark.parametrize("end", [10, 12])
+def test_an_end_of_partition_before_the_range_ends_nothing(end: int) -> None:
+    """A follower, a leader that lags, an old event of a pooled consumer."""
+    consumer, _ = consumer_of([eof(0, end)], records(0, 10, 11, 12))
+    assert taken(consumer) == []
+    assert not consumer.finished(R0)
+    assert taken(consumer) == [10, 11, 12]
+    assert consumer.finished(R0)
+
+
+def test_an_end_of_partition_does_not_cut_off_records_that_came_with_it() -> None:
+    consumer, _ = consumer_of([*records(0, 10, 11), eof(0, 13)])
+    assert taken(consumer) == [10, 11]
+    assert consumer.finished(R0)
+
+
+def test_an_older_end_of_partition_does_not_hide_a_later_one() -> None:
+    consumer, _ = consumer_of([eof(0, 13), eof(0, 11)])
+    assert taken(consumer) == []
+    assert consumer.finished(R0)
+
+
+def test_a_range_ends_at_a_record_beyond_it() -> None:
+    consumer, _ = consumer_of(records(0, 10, 20))
+    assert taken(consumer) == [10]
+    assert consumer.finished(R0)
+
+
+def test_only_records_beyond_the_range_leave_it_empty() -> None:
+    consumer, _ = consumer_of(records(0, 20, 21))
+    assert taken(consumer) == []
+    assert consumer.finished(R0)
+    assert consumer.position(P0) == 13
+
+
+def test_records_beyond_the_range_are_kept_for_the_next() -> None:
+    consumer, client = consumer_of(records(0, 10, 11, 12, 13, 14))
+    assert taken(consumer) == [10, 11, 12]
+    following = OffsetRange(P0, 13, 15)
+    assert consumer.positioned_at([following])
+    consumer.position_at([following])
+    assert taken(consumer, following) == [13, 14]
+    assert consumer.finished(following)
+    assert len(client.assigned) == 1
+    assert len(client.asked) == 1
+
+
+def test_an_end_of_partition_waits_for_the_records_that_are_kept() -> None:
+    consumer, _ = consumer_of([*records(0, 10, 11, 12, 13), eof(0, 14)])
+    assert taken(consumer) == [10, 11, 12]
+    following = OffsetRange(P0, 13, 14)
+    consumer.position_at([following])
+    assert not consumer.finished(following)
+    assert taken(consumer, following) == [13]
+
+
+def test_settling_passes_offsets_without_a_record() -> None:
+    consumer, _ = consumer_of([*records(0, 10), eof(0, 13)])
+    taken(consumer)
+    consumer.settle(R0)
+    assert consumer.position(P0) == 13
+    assert consumer.positioned_at([OffsetRange(P0, 13, 20)])
+
+
+def test_moving_forgets_what_was_fetched() -> None:
+    consumer, client = consumer_of([*records(0, 10, 11, 12, 13), eof(0, 14)], records(0, 5))
+    taken(consumer)
+    earlier = OffsetRange(P0, 5, 6)
+    assert not consumer.positioned_at([earlier])
+    consumer.position_at([earlier])
+    assert not consumer.finished(earlier)
+    assert taken(consumer, earlier) == [5]
+    assert client.assigned == [[(P0, 10)], [(P0, 5)]]
+
+
+def test_partitions_of_one_task_do_not_mix() -> None:
+    consumer, _ = consumer_of([*records(1, 0), *records(0, 10), *records(1, 1), *records(0, 11, 12)], ranges=(R0, R1))
+    assert taken(consumer, R0) == [10, 11, 12]
+    assert taken(consumer, R1) == [0, 1]
+    assert consumer.finished(R1)
+
+
+def test_an_end_of_partition_belongs_to_its_partition() -> None:
+    consumer, _ = consumer_of([eof(1, 99)], ranges=(R0, R1))
+    taken(consumer, R0)
+    assert not consumer.finished(R0)
+    assert consumer.finished(R1)
+
+
+# --- out of range
+
+
+@pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE])
+def test_a_position_that_the_log_does_not_have(code: int) -> None:
+    consumer, _ = consumer_of([FakeMessage(P0, -1001, error=code)])
+    with pytest.raises(OutOfRange, match="orders-0") as raised:
+        consumer.take(R0, 0.1)
+    assert raised.value.partition == P0
+
+
+def test_what_was_delivered_before_comes_first() -> None:
+    consumer, _ = consumer_of([*records(0, 10), out_of_range(0)])
+    assert taken(consumer) == [10]
+    with pytest.raises(OutOfRange):
+        consumer.take(R0, 0.1)
+
+
+def test_it_is_remembered_for_another_range_of_the_task() -> None:
+    """The client says it once, and delivers nothing of that partition any more."""
+    consumer, client = consumer_of([out_of_range(1), eof(0, 11), *records(0, 10)], [eof(0, 13)], ranges=(R0, R1))
+    assert taken(consumer, R0) == [10]
+    assert taken(consumer, R0) == []
+    assert consumer.finished(R0)
+    asked = len(client.asked)
+    for _ in range(2):
+        with pytest.raises(OutOfRange, match="orders-1"):
+            consumer.take(R1, 0.1)
+    assert len(client.asked) == asked
+
+
+def test_skipping_goes_on_behind() -> None:
+    consumer, client = consumer_of([out_of_range(0)], records(0, 12))
+    with pytest.raises(OutOfRange):
+        consumer.take(R0, 0.1)
+    consumer.skip(P0, 12)
+    assert client.sought == [(P0, 12)]
+    assert taken(consumer) == [12]
+
+
+def test_log_bounds() -> None:
+    consumer, client = consumer_of()
+    client.bounds[P0] = (5, 50)
+    assert consumer.log_bounds(P0, 1.0) == (5, 50)
+    client.bounds[P0] = KafkaException(KafkaError(KafkaError._TRANSPORT, "connection refused"))
+    with pytest.raises(ReadError, match=r"READ_FAILED.*orders-0.*offset 10.*connection refused"):
+        consumer.log_bounds(P0, 1.0)
+
+
+# --- errors
+
+
+def test_a_forbidden_topic_fails_at_once() -> None:
+    consumer, _ = consumer_of([FakeMessage(P0, 0, error=KafkaError.TOPIC_AUTHORIZATION_FAILED)])
+    with pytest.raises(AccessError, match=r"TOPIC_ACCESS_DENIED.*'orders'"):
+        consumer.take(R0, 0.1)
+
+
+@pytest.mark.parametrize("code", [KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION])
+def test_a_damaged_record_fails_at_once(code: int) -> None:
+    consumer, _ = consumer_of([FakeMessage(P0, 0, error=code)])
+    with pytest.raises(ReadError, match=r"READ_FAILED.*orders-0.*offset 10"):
+        consumer.take(R0, 0.1)
+
+
+def test_other_errors_are_remembered_as_the_reason() -> None:
+    consumer, _ = consumer_of([FakeMessage(P0, 0, error=KafkaError._TRANSPORT)])
+    assert taken(consumer) == []
+    assert consumer.reason != ""
+
+
+def test_missing_rights_on_the_unused_group_mean_nothing() -> None:
+    consumer, _ = consumer_of([FakeMessage(P0, 0, error=KafkaError.GROUP_AUTHORIZATION_FAILED)])
+    assert taken(consumer) == []
+    assert consumer.reason == ""
+
+
+# --- settings and life
+
+
+def test_the_reading_client_never_touches_the_users_group() -> None:
+    options = make_options(
+        kafka__group__instance__id="one",
+        kafka__session__timeout__ms="6000",
+        kafka__heartbeat__interval__ms="500",
+        kafka__isolation__level="read_committed",
+    )
+    settings = executor_settings(options)
+    assert settings["group.id"] == "groupkafka-executor"
+    assert "shop" not in settings.values()
+    for name in ("group.instance.id", "session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"):
+        assert name not in settings
+    expected = {
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "check.crcs": True,
+        "isolation.level": "read_committed",
+        "client.id": "groupkafka-executor",
+    }
+    assert {name: settings[name] for name in expected} == expected
+
+
+def test_the_user_may_choose_how_to_fetch() -> None:
+    settings = executor_settings(make_options(kafka__fetch__wait__max__ms="9", kafka__fetch__queue__backoff__ms="5"))
+    assert (settings["fetch.wait.max.ms"], settings["fetch.queue.backoff.ms"]) == ("9", "5")
+
+
+def test_a_refused_setting_names_the_option() -> None:
+    def make(_: dict[str, Any]) -> Any:
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, "Invalid value for fetch.wait.max.ms"))
+
+    with pytest.raises(OptionError, match=r"CLIENT_REFUSED_OPTION.*'kafka.fetch.wait.max.ms' with the value 'soon'"):
+        RangeConsumer(make_options(kafka__fetch__wait__max__ms="soon"), make_client=make)
+
+
+def test_repr_and_close() -> None:
+    consumer, client = consumer_of(ranges=(R0, R1))
+    assert repr(consumer) == "RangeConsumer(orders-0@10, orders-1@0)"
+    consumer.close()
+    assert client.closed == 1

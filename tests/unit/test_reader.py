@@ -1,0 +1,245 @@
+"""Reading a Spark task: rows, deadlines, lost records, and the pool of consumers."""
+
+from __future__ import annotations
+
+import logging
+
+import pyarrow as pa
+import pytest
+
+from spark_groupsource.errors import DataLossError, ReadError
+from spark_groupsource.executor.consumer import RangeConsumer
+from spark_groupsource.executor.pool import IDLE_TIMEOUT_S, MAX_IDLE, ConsumerPool
+from spark_groupsource.executor.reader import read_task
+from spark_groupsource.executor.rows import arrow_schema, record_batch
+from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.options import SourceOptions
+
+from .fakes import FakeClient, FakeMessage, ManualClock, eof, make_options, out_of_range, records, tp
+
+P0, P1 = tp(0), tp(1)
+R0, R1 = OffsetRange(P0, 10, 13), OffsetRange(P1, 0, 2)
+
+
+class Bed:
+    """A pool whose consumers stand on scripted clients."""
+
+    def __init__(self, *batches: list[FakeMessage], **options: str) -> None:
+        self.clock = ManualClock()
+        self.client = FakeClient(self.clock, *batches)
+        self.made: list[FakeClient] = []
+        self.settings = ReadSettings(make_options(**options))
+        self.pool = ConsumerPool(self._make, self.clock)
+
+    def _make(self, options: SourceOptions) -> RangeConsumer:
+        client = self.client if not self.made else FakeClient(self.clock)
+        self.made.append(client)
+        return RangeConsumer(options, make_client=lambda _: client)
+
+    def read(self, *task: OffsetRange) -> list[tuple[int, int]]:
+        """Return (partition, offset) of all rows."""
+        batches = list(read_task(self.settings, task, self.pool, self.clock))
+        rows = pa.Table.from_batches(batches, arrow_schema(self.settings.include_headers)).to_pylist()
+        return [(row["partition"], row["offset"]) for row in rows]
+
+
+# --- ranges
+
+
+def test_a_task_reads_its_ranges_one_after_the_other() -> None:
+    bed = Bed([*records(1, 0), *records(0, 10, 11)], [*records(0, 12), *records(1, 1)])
+    assert bed.read(R0, R1) == [(0, 10), (0, 11), (0, 12), (1, 0), (1, 1)]
+    assert repr(bed.pool) == "ConsumerPool(idle=1)"
+
+
+def test_a_range_that_ends_with_a_transaction_marker() -> None:
+    assert Bed(records(0, 10, 11), [eof(0, 13)]).read(R0) == [(0, 10), (0, 11)]
+
+
+def test_a_range_without_any_record() -> None:
+    assert Bed([eof(0, 13)]).read(R0) == []
+
+
+def test_a_range_that_makes_no_progress_fails_at_the_deadline() -> None:
+    bed = Bed([eof(0, 11)], records(0, 10), kafkaConsumer__pollTimeoutMs="5000")
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 gave no record for 5 s at offset 11.*\[10, 13\)"):
+        bed.read(R0)
+    assert 5.0 <= bed.clock.now_s - 1000.0 < 5.5
+    assert bed.client.closed == 1
+    assert repr(bed.pool) == "ConsumerPool(idle=0)"
+
+
+def test_the_deadline_starts_anew_with_every_record() -> None:
+    silence: list[FakeMessage] = []
+    batches = [batch for offset in (10, 11, 12) for batch in (*[silence] * 3, records(0, offset))]
+    bed = Bed(*batches, kafkaConsumer__pollTimeoutMs="500")
+    bed.client.consume = _slow(bed, 0.15)  # type: ignore[method-assign]
+    assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
+
+
+def _slow(bed: Bed, pause_s: float):  # noqa: ANN202
+    consume = bed.client.consume
+
+    def slow(count: int, timeout_s: float) -> list[FakeMessage]:
+        bed.clock.advance(pause_s)
+        return consume(count, timeout_s)
+
+    return slow
+
+
+def test_a_task_that_is_cut_short_gives_its_consumer_up() -> None:
+    bed = Bed(records(0, 10), records(0, 11))
+    rows = read_task(bed.settings, (R0,), bed.pool, bed.clock)
+    next(rows)
+    rows.close()  # type: ignore[attr-defined]
+    assert (bed.client.closed, repr(bed.pool)) == (1, "ConsumerPool(idle=0)")
+
+
+# --- lost records
+
+
+def test_lost_records_fail_the_task() -> None:
+    bed = Bed([out_of_range(0)])
+    bed.client.bounds[P0] = (12, 50)
+    with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[10, 12\) \(the log is \[12, 50\)\)"):
+        bed.read(R0)
+
+
+def test_lost_records_are_skipped_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed([out_of_range(0)], records(0, 12), failOnDataLoss="false")
+    bed.client.bounds[P0] = (12, 50)
+    with caplog.at_level(logging.WARNING):
+        assert bed.read(R0) == [(0, 12)]
+    assert "orders-0 [10, 12)" in caplog.text
+    assert bed.client.sought == [(P0, 12)]
+
+
+def test_a_range_that_is_lost_as_a_whole_leaves_the_client_at_its_end() -> None:
+    """Else the next batch, which starts there, would wait for a client that has stopped."""
+    bed = Bed([out_of_range(0)], failOnDataLoss="false")
+    bed.client.bounds[P0] = (40, 50)
+    assert bed.read(R0) == []
+    assert bed.client.sought == [(P0, 13)]
+
+
+def test_a_log_that_was_cut_off_behind_the_position_is_a_loss() -> None:
+    bed = Bed([out_of_range(0)])
+    bed.client.bounds[P0] = (0, 5)
+    with pytest.raises(DataLossError, match=r"orders-0 \[10, 13\) \(the log is \[0, 5\)\)"):
+        bed.read(R0)
+
+
+def test_a_position_that_the_log_does_have_is_sought_again() -> None:
+    bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
+    bed.client.bounds[P0] = (0, 50)
+    assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
+    assert bed.client.sought == [(P0, 10)]
+
+
+def test_two_ranges_of_a_task_may_be_lost() -> None:
+    bed = Bed([out_of_range(1), out_of_range(0)], records(0, 12), records(1, 1), failOnDataLoss="false")
+    bed.client.bounds |= {P0: (12, 50), P1: (1, 50)}
+    assert bed.read(R0, R1) == [(0, 12), (1, 1)]
+
+
+def test_a_broker_that_keeps_saying_out_of_range_meets_the_deadline() -> None:
+    bed = Bed(*[[out_of_range(0)]] * 50)
+    bed.client.bounds[P0] = (0, 50)
+    bed.client.consume = _slow(bed, 10.0)  # type: ignore[method-assign]
+    with pytest.raises(ReadError, match="READ_STALLED"):
+        bed.read(R0)
+
+
+# --- rows
+
+
+def test_rows_have_the_columns_of_sparks_own_source() -> None:
+    message = FakeMessage(P0, 7)
+    message.extra = [("a", b"1"), ("b", None)]
+    batch = record_batch(P0, [message], include_headers=True)
+    assert batch.schema == arrow_schema(True)
+    (row,) = batch.to_pylist()
+    stamp = row.pop("timestamp")
+    assert (stamp.timestamp(), str(stamp.tzinfo)) == (1_700_000_000.007, "UTC")
+    assert row == {
+        "key": b"k7",
+        "value": b"v7",
+        "topic": "orders",
+        "partition": 0,
+        "offset": 7,
+        "timestampType": 0,
+        "headers": [{"key": "a", "value": b"1"}, {"key": "b", "value": None}],
+    }
+    assert record_batch(P0, records(0, 1), include_headers=True).to_pylist()[0]["headers"] is None
+
+
+@pytest.mark.parametrize(("kind", "shown"), [(0, -1), (1, 0), (2, 1)])
+def test_timestamp_types_are_kafkas(kind: int, shown: int) -> None:
+    message = FakeMessage(P0, 7)
+    message.stamp = (kind, 5)
+    row = record_batch(P0, [message], include_headers=False)
+    assert row.column("timestampType").to_pylist() == [shown]
+    assert row.column("timestamp").cast(pa.int64()).to_pylist() == [-1000 if kind == 0 else 5000]
+
+
+@pytest.mark.parametrize("stamp", [2**63 - 1, -(2**63), (2**63 - 1) // 1000 + 1])
+def test_a_timestamp_that_spark_cannot_hold(stamp: int) -> None:
+    good, bad = FakeMessage(P0, 6), FakeMessage(P0, 7)
+    bad.stamp = (1, stamp)
+    with pytest.raises(ReadError, match=rf"TIMESTAMP_IMPOSSIBLE.*orders-0 offset 7 has the timestamp {stamp} ms"):
+        record_batch(P0, [good, bad], include_headers=False)
+
+
+def test_no_message_makes_an_empty_batch() -> None:
+    assert record_batch(P0, [], include_headers=True).num_rows == 0
+
+
+# --- the pool
+
+
+def test_a_consumer_that_stands_at_the_start_is_preferred() -> None:
+    bed = Bed(records(0, 10, 11, 12))
+    bed.read(R0)
+    other = bed.pool.take(bed.settings.options, [R1])
+    bed.pool.give_back(bed.settings.options, other)
+    again = bed.pool.take(bed.settings.options, [OffsetRange(P0, 13, 20)])
+    assert repr(again) == "RangeConsumer(orders-0@13)"
+    assert len(bed.made) == 2
+    assert len(bed.client.assigned) == 1
+
+
+def test_readers_with_other_settings_do_not_share() -> None:
+    bed = Bed(records(0, 10, 11, 12))
+    bed.read(R0)
+    bed.pool.take(make_options(kafka__isolation__level="read_committed"), [OffsetRange(P0, 13, 20)])
+    assert len(bed.made) == 2
+
+
+def test_a_full_pool_moves_the_consumer_that_was_idle_longest() -> None:
+    bed = Bed()
+    options = bed.settings.options
+    consumers = [bed.pool.take(options, [OffsetRange(tp(n), 0, 1)]) for n in range(MAX_IDLE)]
+    for consumer in consumers:
+        bed.pool.give_back(options, consumer)
+    moved = bed.pool.take(options, [OffsetRange(tp(99), 0, 1)])
+    assert moved is consumers[0]
+    assert (len(bed.made), repr(moved)) == (MAX_IDLE, "RangeConsumer(orders-99@0)")
+
+
+def test_a_full_pool_of_others_makes_room() -> None:
+    bed = Bed()
+    options, other = bed.settings.options, make_options(kafka__isolation__level="read_committed")
+    for consumer in [bed.pool.take(other, [OffsetRange(tp(n), 0, 1)]) for n in range(MAX_IDLE)]:
+        bed.pool.give_back(other, consumer)
+    bed.pool.take(options, [R0])
+    assert bed.made[0].closed == 1
+    assert repr(bed.pool) == f"ConsumerPool(idle={MAX_IDLE - 1})"
+
+
+def test_consumers_that_nobody_needs_are_closed() -> None:
+    bed = Bed(records(0, 10, 11, 12))
+    bed.read(R0)
+    bed.clock.advance(IDLE_TIMEOUT_S + 1)
+    bed.pool.take(bed.settings.options, [R1])
+    assert bed.client.closed == 1
