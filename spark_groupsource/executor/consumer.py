@@ -10,7 +10,7 @@ partition in `lost` delivers nothing more until `skip` moves it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -68,13 +68,13 @@ def executor_settings(options: SourceOptions) -> dict[str, Any]:
 
 
 class RangeConsumer:
-    """See the module's head. One thread at a time."""
+    """See the module's head. One thread at a time. `make_client` is for tests."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, make_client: Callable[[dict[str, Any]], Consumer] = Consumer) -> None:
         self._options = options
         self._transport = LastTransportError()
         with creating_client(options):
-            self._consumer = Consumer(executor_settings(options) | {"error_cb": self._transport})
+            self._consumer = make_client(executor_settings(options) | {"error_cb": self._transport})
         self._position: dict[TopicPartition, int] = {}
         self._kept: dict[TopicPartition, list[Message]] = {}
         self._eof: dict[TopicPartition, int] = {}

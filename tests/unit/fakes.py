@@ -286,12 +286,15 @@ class FakeClient:
         self.sought: list[tuple[TopicPartition, int]] = []
         self.asked: list[int] = []
         self.closed = 0
+        # What every call takes, even one that brings something.
+        self.slow_s = 0.0
 
     def assign(self, partitions: list[ClientPartition]) -> None:
         self.assigned.append([(TopicPartition(p.topic, p.partition), p.offset) for p in partitions])
 
     def consume(self, count: int, timeout_s: float) -> list[FakeMessage]:
         self.asked.append(count)
+        self.clock.advance(self.slow_s)
         if self.batches:
             return self.batches.popleft()
         self.clock.advance(timeout_s)

@@ -74,18 +74,8 @@ def test_the_deadline_starts_anew_with_every_record() -> None:
     silence: list[FakeMessage] = []
     batches = [batch for offset in (10, 11, 12) for batch in (*[silence] * 3, records(0, offset))]
     bed = Bed(*batches, kafkaConsumer__pollTimeoutMs="500")
-    bed.client.consume = _slow(bed, 0.15)  # type: ignore[method-assign]
+    bed.client.slow_s = 0.15
     assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
-
-
-def _slow(bed: Bed, pause_s: float):  # noqa: ANN202
-    consume = bed.client.consume
-
-    def slow(count: int, timeout_s: float) -> list[FakeMessage]:
-        bed.clock.advance(pause_s)
-        return consume(count, timeout_s)
-
-    return slow
 
 
 def test_a_task_that_is_cut_short_gives_its_consumer_up() -> None:
@@ -146,7 +136,7 @@ def test_two_ranges_of_a_task_may_be_lost() -> None:
 def test_a_broker_that_keeps_saying_out_of_range_meets_the_deadline() -> None:
     bed = Bed(*[[out_of_range(0)]] * 50)
     bed.client.bounds[P0] = (0, 50)
-    bed.client.consume = _slow(bed, 10.0)  # type: ignore[method-assign]
+    bed.client.slow_s = 10.0
     with pytest.raises(ReadError, match="READ_STALLED"):
         bed.read(R0)
 
