@@ -1,0 +1,218 @@
+"""What all clients share: collapsed logs, and the client's errors turned into the catalogue's."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from spark_groupsource.client import (
+    CollapseRepeats,
+    LastTransportError,
+    base_settings,
+    creating_client,
+    kafka_error,
+    map_error,
+    map_group_error,
+    quiet_logger,
+)
+from spark_groupsource.errors import OptionError
+from spark_groupsource.membership.librdkafka import LibrdkafkaGroup, classify_refusal
+from spark_groupsource.membership.port import Refusal
+
+from .fakes import ManualClock, make_options
+
+CANARY = "canary-7f3a"
+OPTIONS = make_options(kafka__sasl__password=CANARY, kafka__sasl__username="u", kafka__group__instance__id="one")
+
+
+def record(message: str, *args: object) -> logging.LogRecord:
+    return logging.LogRecord("rdkafka", logging.ERROR, __file__, 1, message, args, None)
+
+
+def mapped(code: int, *, topic: str = "orders", transport: LastTransportError | None = None) -> str:
+    return str(map_error(OPTIONS, KafkaError(code, "reason"), "Request", transport or LastTransportError(), topic))
+
+
+# --- logs
+
+
+def test_a_message_is_shown_once_per_interval_with_a_count() -> None:
+    clock = ManualClock()
+    collapse = CollapseRepeats(30.0, clock)
+    assert collapse.filter(record("FAIL [thrd:broker:%d] refused (after %dms)", 9092, 3))
+    for attempt in range(5):
+        clock.advance(1.0)
+        assert not collapse.filter(record("FAIL [thrd:broker:%d] refused (after %dms)", 9093, attempt))
+    clock.advance(25.0)
+    shown = record("FAIL [thrd:broker:%d] refused (after %dms)", 9092, 7)
+    assert collapse.filter(shown)
+    assert shown.getMessage() == "FAIL [thrd:broker:9092] refused (after 7ms) (and 5 more like it)"
+    clock.advance(30.0)
+    again = record("FAIL [thrd:broker:%d] refused (after %dms)", 9092, 7)
+    assert collapse.filter(again)
+    assert "more like it" not in again.getMessage()
+
+
+def test_another_message_is_shown_at_once() -> None:
+    collapse = CollapseRepeats(30.0, ManualClock())
+    assert collapse.filter(record("one"))
+    assert collapse.filter(record("other"))
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    collapse = CollapseRepeats(30.0, ManualClock())
+    assert all(collapse.filter(record(chr(0x4E00 + number))) for number in range(2000))
+
+
+def test_a_role_has_one_filter() -> None:
+    assert quiet_logger("unit") is quiet_logger("unit")
+    assert sum(isinstance(known, CollapseRepeats) for known in quiet_logger("unit").filters) == 1
+
+
+def test_base_settings_name_the_role() -> None:
+    settings = base_settings(make_options(kafka__client__id="mine"), "member")
+    assert (settings["client.id"], settings["bootstrap.servers"]) == ("mine-member", "broker:9092")
+
+
+# --- mapping
+
+
+@pytest.mark.parametrize(
+    ("code", "condition"),
+    [
+        (KafkaError._TRANSPORT, "BROKER_UNREACHABLE"),
+        (KafkaError._ALL_BROKERS_DOWN, "BROKER_UNREACHABLE"),
+        (KafkaError._RESOLVE, "BROKER_UNREACHABLE"),
+        (KafkaError._TIMED_OUT, "BROKER_UNREACHABLE"),
+        (KafkaError._WAIT_COORD, "BROKER_UNREACHABLE"),
+        (KafkaError._AUTHENTICATION, "AUTHENTICATION_FAILED"),
+        (KafkaError._SSL, "AUTHENTICATION_FAILED"),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, "AUTHENTICATION_FAILED"),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, "TOPIC_UNKNOWN"),
+        (KafkaError._UNKNOWN_TOPIC, "TOPIC_UNKNOWN"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "TOPIC_ACCESS_DENIED"),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "GROUP_ACCESS_DENIED"),
+        (KafkaError.INVALID_SESSION_TIMEOUT, "SESSION_TIMEOUT_REFUSED"),
+        (KafkaError.INCONSISTENT_GROUP_PROTOCOL, "GROUP_PROTOCOL_CONFLICT"),
+        (KafkaError.UNSUPPORTED_ASSIGNOR, "GROUP_PROTOCOL_CONFLICT"),
+        (KafkaError.FENCED_INSTANCE_ID, "INSTANCE_ID_IN_USE"),
+        (KafkaError.UNRELEASED_INSTANCE_ID, "INSTANCE_ID_IN_USE"),
+        (KafkaError.UNKNOWN, "CLUSTER_REQUEST_FAILED"),
+        (KafkaError._FAIL, "CLUSTER_REQUEST_FAILED"),
+    ],
+)
+def test_mapping(code: int, condition: str) -> None:
+    text = mapped(code)
+    assert f"[GROUPKAFKA.{condition}]" in text
+    assert "What to do: " in text
+    assert CANARY not in text
+
+
+def test_a_mapped_error_names_option_value_and_topic() -> None:
+    assert "'subscribe' has the value 'orders', but topic 'refunds'" in mapped(
+        KafkaError.UNKNOWN_TOPIC_OR_PART, topic="refunds"
+    )
+
+
+def test_other_errors_are_none_of_the_groups() -> None:
+    assert map_group_error(OPTIONS, KafkaError(KafkaError._TRANSPORT)) is None
+
+
+def test_a_request_that_timed_out_says_why_the_brokers_could_not_be_reached() -> None:
+    transport = LastTransportError()
+    transport(KafkaError(KafkaError._TRANSPORT, "connection refused"))
+    transport(KafkaError(KafkaError._ALL_BROKERS_DOWN, "2/2 brokers are down"))
+    assert "connection refused" in mapped(KafkaError._TIMED_OUT, transport=transport)
+
+
+def test_a_refused_identity_is_the_reason_whatever_comes_after_it() -> None:
+    transport = LastTransportError()
+    transport(KafkaError(KafkaError._AUTHENTICATION, "SASL PLAIN refused"))
+    transport(KafkaError(KafkaError._TRANSPORT, "disconnected"))
+    text = mapped(KafkaError._TIMED_OUT, transport=transport)
+    assert "AUTHENTICATION_FAILED" in text
+    assert "SASL PLAIN refused" in text
+
+
+def test_only_all_brokers_down_is_better_than_nothing() -> None:
+    transport = LastTransportError()
+    assert transport.describe("fallback") == "fallback"
+    transport(KafkaError(KafkaError._ALL_BROKERS_DOWN, "2/2 brokers are down"))
+    assert transport.describe("fallback") == "2/2 brokers are down"
+
+
+def test_the_error_inside_an_exception() -> None:
+    inside = KafkaError(KafkaError._TIMED_OUT)
+    assert kafka_error(KafkaException(inside)) is inside
+    assert kafka_error(KafkaException("text")) is None
+    assert kafka_error(ValueError("x")) is None
+
+
+# --- refused settings
+
+
+@pytest.mark.parametrize(
+    ("error", "option", "value"),
+    [
+        (
+            KafkaException(KafkaError(KafkaError._INVALID_ARG, 'Invalid value "x" for "sasl.username"')),
+            "kafka.sasl.username",
+            "u",
+        ),
+        (ValueError("group.instance.id: not allowed"), "kafka.group.instance.id", "one"),
+        (
+            KafkaException(KafkaError(KafkaError._INVALID_ARG, "no such thing")),
+            "kafka.bootstrap.servers",
+            "broker:9092",
+        ),
+        (TypeError("expected str"), "kafka.bootstrap.servers", "broker:9092"),
+    ],
+)
+def test_a_setting_that_the_client_refuses(error: Exception, option: str, value: str) -> None:
+    with pytest.raises(OptionError) as raised, creating_client(OPTIONS):
+        raise error
+    assert f"'{option}' with the value '{value}'" in str(raised.value)
+
+
+def test_a_secret_in_the_clients_own_words_is_masked() -> None:
+    error = KafkaException(KafkaError(KafkaError._INVALID_ARG, f'Invalid value "{CANARY}" for "sasl.password"'))
+    with pytest.raises(OptionError) as raised, creating_client(OPTIONS):
+        raise error
+    assert "'kafka.sasl.password'" in str(raised.value)
+    assert CANARY not in str(raised.value) + repr(raised.value.parameters)
+
+
+# --- commits
+
+
+@pytest.mark.parametrize(
+    ("code", "refusal"),
+    [
+        (KafkaError.UNKNOWN_MEMBER_ID, Refusal.LOST),
+        (KafkaError.FENCED_INSTANCE_ID, Refusal.LOST),
+        (KafkaError.FENCED_MEMBER_EPOCH, Refusal.LOST),
+        (KafkaError._ASSIGNMENT_LOST, Refusal.LOST),
+        (KafkaError.REBALANCE_IN_PROGRESS, Refusal.REBALANCE),
+        (KafkaError.ILLEGAL_GENERATION, Refusal.REBALANCE),
+        (KafkaError.STALE_MEMBER_EPOCH, Refusal.REBALANCE),
+        (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, Refusal.OTHER),
+        (KafkaError._TIMED_OUT, Refusal.OTHER),
+    ],
+)
+def test_refused_commits_are_not_all_alike(code: int, refusal: Refusal) -> None:
+    assert classify_refusal(KafkaError(code)) is refusal
+
+
+@pytest.mark.parametrize(
+    ("settings", "incremental"),
+    [
+        ({}, True),
+        ({"kafka__partition__assignment__strategy": "range"}, False),
+        ({"kafka__partition__assignment__strategy": "range,roundrobin"}, False),
+        ({"kafka__group__protocol": "consumer"}, True),
+    ],
+)
+def test_which_protocols_revoke_incrementally(settings: dict[str, str], incremental: bool) -> None:
+    assert LibrdkafkaGroup(make_options(**settings)).incremental is incremental
