@@ -78,7 +78,8 @@ class StartPositions:
             self._decide(owned, start, described, known) for owned in view.partitions if owned.position is None
         ]
         lineage = self._settle_conflicts(decisions, lineage)
-        self._losses.report_recreated(decision.partition for decision in decisions if decision.recreated)
+        recreated = {decision.partition for decision in decisions if decision.recreated}
+        self._losses.report_recreated(recreated)
         positions = self._resolve(decisions)
         group = {owned.partition: owned.group for owned in view.partitions}
         items = []
@@ -87,7 +88,7 @@ class StartPositions:
             anchor = Anchor(described[partition.topic].topic_id, self._pin(partition, position, metadata, described))
             self.anchors[partition] = anchor
             held = group[partition]
-            if held is None or held.offset is None or position > held.offset:
+            if held is None or held.offset is None or position > held.offset or partition in recreated:
                 items.append(_start_item(partition, position, anchor, lineage))
         if not self._member.establish(positions, items, view.assignment):
             self._pause(_PAUSE_S)

@@ -152,7 +152,10 @@ class Session:
             described = self._checked_topics(backlogs)
             if described is None:
                 continue
-            end = self._fix(view, start, self._plan(backlogs, max_rows), described)
+            ranges = self._plan(backlogs, max_rows)
+            if all(item.end == backlogs[item.partition].position for item in ranges):
+                return start
+            end = self._fix(view, start, ranges, described)
             if end is not None:
                 return end
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
@@ -272,9 +275,10 @@ class Session:
         ranges: tuple[OffsetRange, ...],
         described: Mapping[str, TopicInfo],
     ) -> SourceOffset | None:
-        """Put the plan in flight; `start` when it is empty, None when ownership changed since it was made."""
-        if not any(map(len, ranges)):
-            return start
+        """Put the plan in flight; None when ownership changed since it was made.
+
+        A plan without records but past lost ones is a batch too: it takes the positions behind the loss.
+        """
         ids = {topic: info.topic_id for topic, info in described.items()}
         end = next_offset(start, self._lineage or start.lineage, ids, ranges)
         if not self._member.fix(FlightBatch(end, commit_items(end, self._starts.anchors)), view.assignment):

@@ -312,8 +312,15 @@ class MemberMachine:
             if item.offset >= known:
                 owned.group = GroupOffset(item.offset, item.metadata)
 
-    def positions_established(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Allow planning from start positions that the group holds now."""
+    def positions_established(self, positions: Mapping[TopicPartition, int], items: Iterable[CommitItem] = ()) -> None:
+        """Allow planning from start positions that the group holds now.
+
+        `items` are those that were committed for it. They replace what the group held even where that was further:
+        it was an offset of a deleted topic of the same name.
+        """
+        for item in items:
+            if item.partition in self._owned:
+                self._owned[item.partition].group = GroupOffset(item.offset, item.metadata)
         for partition, position in positions.items():
             if partition in self._owned:
                 self._owned[partition].start = position

@@ -203,7 +203,7 @@ class Member:
             self._take(result)
             if result.refused:
                 return False
-        self.machine.positions_established(positions)
+        self.machine.positions_established(positions, items)
         return True
 
     def forget(self, partitions: Partitions) -> None:
