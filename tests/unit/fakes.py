@@ -424,8 +424,12 @@ class FakeMember:
             return False
         assert assignment == self.machine.assignment
         self._commit(tuple(items))
-        self.machine.positions_established(positions)
+        self.machine.positions_established(positions, items)
         return True
+
+    def forget(self, partitions: Sequence[TopicPartition]) -> None:
+        self.calls.append(("forget", tuple(partitions)))
+        self.machine.positions_forgotten(partitions)
 
     def fix(self, batch: FlightBatch, assignment: int) -> bool:
         self.calls.append(("fix", batch))

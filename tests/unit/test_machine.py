@@ -372,6 +372,15 @@ def test_fetched_offsets_do_not_undo_acknowledged_ones() -> None:
     assert machine.partitions() == (P0,)
 
 
+def test_an_established_start_replaces_what_the_group_held_of_a_deleted_topic() -> None:
+    machine, batch = joined((0, 500)), flight(R0)
+    machine.positions_forgotten((P0, P2))
+    machine.offsets_fetched({P0: GroupOffset(500, "of the deleted topic")})
+    machine.positions_established({P0: 0}, [item(0, 0), item(2, 0)])
+    assert machine.view().partitions[0].group == GroupOffset(0, "m")
+    assert machine.handle(BatchCompleted(batch.end, batch.items)) == (CommitOffsets((item(0, 20),)),)
+
+
 def test_an_acknowledgement_of_the_same_offset_brings_the_newer_text() -> None:
     machine = joined((0, 10))
     machine.offsets_acknowledged([item(0, 10, "pin")])

@@ -1,0 +1,577 @@
+"""The session: Spark's calls led through planning and membership, with the real state machine behind them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import pytest
+
+from spark_groupsource.cluster import TopicInfo
+from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, parse_metadata, topics_digest
+from spark_groupsource.errors import DataLossError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
+from spark_groupsource.membership.events import FlightBatch
+from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.session import FIRST_ASSIGNMENT_S, SETTLE_S, Session
+
+from .fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, FakeCluster, FakeMember, ManualClock, make_options, offset_of, tp
+
+P0, P1, P2 = tp(0), tp(1), tp(2)
+PIN = Pin(0, 2)
+
+
+def metadata(lineage: str, start: int, end: int, *, pin: Pin = PIN, topic_id: str = TOPIC_ID) -> str:
+    return CommitMetadata(lineage, topic_id, start, end, pin).to_text()
+
+
+class Bed:
+    """A session on fakes; pauses let time pass."""
+
+    def __init__(self, **options: str) -> None:
+        self.clock = ManualClock()
+        self.cluster = FakeCluster(orders=2)
+        self.member = FakeMember()
+        self.paused = 0.0
+        self.session = Session(
+            make_options(checkpointLocation="/checkpoint", **options),
+            clock=self.clock,
+            cluster=self.cluster,
+            member=self.member,  # type: ignore[arg-type]
+            pause=self._pause,
+        )
+
+    def _pause(self, seconds: float) -> None:
+        self.paused += seconds
+        self.clock.advance(seconds)
+
+    def join(self, *partitions: TopicPartition) -> None:
+        """Start the member, and let the group give it partitions."""
+        self.member.start()
+        self.member.assign(*partitions)
+
+    def ends(self, **offsets: int) -> None:
+        """Set the ends of the log: p0=5, p1=7."""
+        self.cluster.ends |= {tp(int(name[1:])): end for name, end in offsets.items()}
+
+    def committed(self) -> dict[int, int | None]:
+        """Return the group's offsets."""
+        return {partition.partition: group.offset for partition, group in self.member.committed.items()}
+
+
+START = SourceOffset(LINEAGE)
+
+
+def ranges(offset: SourceOffset) -> list[str]:
+    return [str(item) for item in offset.ranges]
+
+
+def flat(tasks: Iterable[tuple[OffsetRange, ...]]) -> list[str]:
+    return [str(item) for task in tasks for item in task]
+
+
+# --- life
+
+
+def test_nothing_happens_before_the_first_call() -> None:
+    bed = Bed()
+    assert bed.member.calls == []
+    assert repr(bed.session) == f"Session(group='shop', lineage=None, {bed.member!r})"
+
+
+def test_an_unknown_topic_fails_before_the_member_joins() -> None:
+    bed = Bed(subscribe="orders,nowhere")
+    with pytest.raises(OptionError, match=r"TOPIC_UNKNOWN.*'nowhere'"):
+        bed.session.start()
+    assert bed.member.calls == []
+
+
+def test_start_is_done_once() -> None:
+    bed = Bed()
+    bed.session.start()
+    bed.session.start()
+    assert bed.member.calls == [("start", None), ("subscribe", ("orders",))]
+
+
+def test_a_missing_checkpoint_location_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    clock, cluster, member = ManualClock(), FakeCluster(orders=1), FakeMember()
+    session = Session(make_options(), clock=clock, cluster=cluster, member=member, pause=clock.advance)  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING):
+        session.start()
+        session.start()
+    assert caplog.text.count("checkpointLocation is not set") == 1
+
+
+def test_stop_is_idempotent_and_frees_the_cluster() -> None:
+    bed = Bed()
+    bed.session.start()
+    bed.session.stop()
+    bed.session.stop()
+    assert bed.member.stopping
+    assert bed.cluster.closed
+
+
+def test_a_stop_ends_the_wait_for_an_assignment() -> None:
+    bed = Bed()
+    bed.session.request_stop()
+    assert bed.session.latest_offset(START) is START
+    assert bed.paused == 0.0
+
+
+# --- plan
+
+
+def test_a_batch_is_planned_from_the_pinned_start() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0, P1)
+    bed.ends(p0=5, p1=0)
+    end = bed.session.latest_offset(START)
+    assert ranges(end) == ["orders-0 [0, 5)", "orders-1 [0, 0)"]
+    assert (end.lineage, end.topic_id("orders")) == (LINEAGE, TOPIC_ID)
+    assert end.ranges[0].leader_epoch == 3
+    assert flat(bed.session.tasks(START, end)) == ["orders-0 [0, 5)"]
+    assert bed.session.newest_offsets() == {"orders": {"0": 5, "1": 0}}
+
+
+def test_pins_are_committed_before_anything_is_planned() -> None:
+    """Else a crash would move 'latest', and the records between would be lost."""
+    bed = Bed()
+    bed.join(P0)
+    bed.ends(p0=5, p1=9)
+    assert bed.session.latest_offset(START) is START
+    names = [name for name, _ in bed.member.calls]
+    assert "fix" not in names
+    assert names.index("establish") < names.index("commit")
+    (item,) = bed.member.named("commit")[0]  # type: ignore[misc]
+    assert (item.partition, item.offset) == (P0, 5)
+    pinned = CommitMetadata(LINEAGE, TOPIC_ID, 5, 5, Pin(5, 2, topics_digest(["orders"])))
+    assert parse_metadata(item.metadata) == pinned
+    bed.ends(p0=8)
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [5, 8)"]
+
+
+def test_nothing_is_planned_from_a_start_that_the_group_refused() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    bed.member.refused_establishes = 10**6
+    assert bed.session.latest_offset(START) is START
+    assert bed.member.named("fix") == []
+    bed.member.refused_establishes = 2
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
+
+
+def test_nothing_new_returns_start_itself() -> None:
+    """Spark runs an empty batch for anything else."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    end = bed.session.latest_offset(START)
+    assert bed.session.latest_offset(end) is end
+    assert bed.session.latest_offset(end) is end
+
+
+@pytest.mark.parametrize("partitions", [(), (P0,)])
+def test_the_first_call_waits_for_an_assignment(partitions: tuple[TopicPartition, ...]) -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(*partitions)
+    bed.ends(p0=5)
+    end = bed.session.latest_offset(START)
+    if partitions:
+        assert (ranges(end), bed.paused) == (["orders-0 [0, 5)"], 0.0)
+    else:
+        assert end is START
+        assert bed.paused == pytest.approx(FIRST_ASSIGNMENT_S, abs=0.1)
+        assert bed.session.latest_offset(START) is START
+        assert bed.paused == pytest.approx(FIRST_ASSIGNMENT_S + SETTLE_S, abs=0.1)
+
+
+def test_the_completed_batch_is_committed_at_the_next_trigger() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    end = bed.session.latest_offset(START)
+    assert bed.committed() == {0: 0}
+    bed.ends(p0=9)
+    following = bed.session.latest_offset(end)
+    assert bed.committed() == {0: 5}
+    assert ranges(following) == ["orders-0 [5, 9)"]
+    bed.session.commit(end)
+    assert bed.committed() == {0: 5}
+    bed.session.commit(following)
+    assert bed.committed() == {0: 9}
+
+
+def test_a_plan_that_spark_never_logged_is_made_again() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
+    bed.ends(p0=6)
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 6)"]
+    assert len(bed.member.named("discard")) == 1
+    assert bed.committed() == {0: 0}
+
+
+def test_the_limit_is_shared_out() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0, P1)
+    bed.ends(p0=300, p1=100)
+    assert ranges(bed.session.latest_offset(START, max_rows=40)) == ["orders-0 [0, 30)", "orders-1 [0, 10)"]
+
+
+@pytest.mark.parametrize(("available", "planned"), [(9, False), (10, True)])
+def test_too_few_records_are_left_for_later(available: int, planned: bool) -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=available)
+    assert (bed.session.latest_offset(START, min_rows=10) is not START) is planned
+
+
+def test_a_plan_is_made_anew_when_ownership_changed_under_it() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0, P1)
+    bed.ends(p0=5, p1=7)
+    assert bed.session.latest_offset(START, min_rows=100) is START
+
+    def lose_one() -> None:
+        bed.member.during_fix = lambda: None
+        bed.member.lose(P1)
+        bed.member.assign(P0)
+
+    bed.member.during_fix = lose_one
+    end = bed.session.latest_offset(START)
+    assert [item.partition for item in end.ranges] == [P0]
+    assert len(bed.member.named("fix")) == 2
+
+
+def test_a_group_that_keeps_rebalancing_gives_no_batch_but_ends() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    bed.member.refused_fixes = 10**6
+    bed.member.during_fix = lambda: bed.clock.advance(1.0)
+    assert bed.session.latest_offset(START) is START
+
+
+# --- start positions
+
+
+def test_a_takeover_starts_at_the_groups_offset() -> None:
+    bed = Bed()
+    bed.member.committed[P0] = GroupOffset(70, metadata(OTHER_LINEAGE, 60, 70, pin=Pin(60, 2)))
+    bed.join(P0)
+    bed.ends(p0=75)
+    end = bed.session.latest_offset(START)
+    assert ranges(end) == ["orders-0 [70, 75)"]
+    bed.session.commit(end)
+    written = parse_metadata(bed.member.committed[P0].metadata)
+    assert written is not None
+    assert (written.lineage, written.pin) == (LINEAGE, Pin(60, 2))
+
+
+def test_an_own_end_ahead_of_the_group_is_committed_first() -> None:
+    bed = Bed()
+    bed.member.committed[P0] = GroupOffset(40, metadata(LINEAGE, 30, 40))
+    bed.join(P0)
+    bed.ends(p0=75)
+    end = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)))
+    assert ranges(end) == ["orders-0 [70, 75)"]
+    assert bed.committed() == {0: 70}
+
+
+def test_after_a_restart_nothing_is_committed_backwards() -> None:
+    """Seen: 3,593 rows doubled, because the first call committed the old end over another member's."""
+    bed = Bed()
+    bed.member.committed[P0] = GroupOffset(90, metadata(OTHER_LINEAGE, 80, 90))
+    bed.join(P0)
+    bed.ends(p0=90)
+    start = offset_of(OffsetRange(P0, 40, 70))
+    assert bed.session.latest_offset(start) is start
+    assert bed.member.named("commit") == []
+    assert bed.committed() == {0: 90}
+
+
+def test_a_partition_that_appears_later_starts_at_its_beginning() -> None:
+    bed = Bed()
+    bed.join(P0, P1)
+    bed.ends(p0=5, p1=5, p2=4)
+    assert bed.session.latest_offset(START) is START
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 3)
+    bed.member.assign(P2)
+    assert "orders-2 [0, 4)" in ranges(bed.session.latest_offset(START))
+
+
+def test_a_topic_that_appears_later_starts_at_its_beginning() -> None:
+    bed = Bed(subscribePattern=".*")
+    bed.join(P0)
+    bed.ends(p0=5)
+    assert bed.session.latest_offset(START) is START
+    refund = TopicPartition("refunds", 0)
+    bed.cluster.topics["refunds"] = TopicInfo("refunds-id", 1)
+    bed.cluster.ends[refund] = 4
+    bed.clock.advance(6.0)
+    assert bed.session.latest_offset(START) is START
+    assert bed.member.named("subscribe") == [("orders",), ("orders", "refunds")]
+    bed.member.assign(refund)
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [5, 5)", "refunds-0 [0, 4)"]
+
+
+def test_starting_timestamp() -> None:
+    bed = Bed(startingTimestamp="1700000000000")
+    bed.join(P0)
+    bed.ends(p0=9)
+    bed.cluster.at_time[P0] = 6
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [6, 9)"]
+
+
+@pytest.mark.parametrize("strategy", ["error", "latest"])
+def test_starting_timestamp_after_all_records(strategy: str) -> None:
+    bed = Bed(startingTimestamp="1700000000000", startingOffsetsByTimestampStrategy=strategy)
+    bed.join(P0)
+    bed.ends(p0=9)
+    if strategy == "error":
+        with pytest.raises(OptionError, match=r"'startingTimestamp' has the value '1700000000000'.*orders-0 has none"):
+            bed.session.latest_offset(START)
+    else:
+        assert bed.session.latest_offset(START) is START
+        assert bed.committed() == {0: 9}
+
+
+def test_a_coordinator_that_does_not_tell_the_offsets_fails_in_bounded_time() -> None:
+    bed = Bed()
+    bed.join(P0)
+    bed.session.start()
+    bed.member.view()
+    bed.member.fetches_answered = False
+    with pytest.raises(KafkaUnavailableError, match="OffsetFetch failed"):
+        bed.session.latest_offset(START)
+    assert bed.paused < 60.0
+
+
+# --- conflicts
+
+
+@pytest.mark.parametrize(("choice", "planned"), [("checkpoint", "orders-0 [70, 95)"), ("group", "orders-0 [90, 95)")])
+def test_a_conflict_is_decided_and_makes_a_new_lineage(
+    choice: str, planned: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed = Bed(onConflict=choice)
+    bed.member.committed[P0] = GroupOffset(90, "moved by hand")
+    bed.join(P0)
+    bed.ends(p0=95)
+    with caplog.at_level(logging.WARNING):
+        end = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)))
+    assert ranges(end) == [planned]
+    assert end.lineage != LINEAGE
+    assert "orders-0 group=90 checkpoint=70" in caplog.text
+    bed.session.commit(end)
+    assert bed.committed() == {0: 95}
+
+
+def test_a_conflict_may_fail_the_query() -> None:
+    bed = Bed(onConflict="fail")
+    bed.member.committed[P0] = GroupOffset(90, "moved by hand")
+    bed.join(P0)
+    with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 group=90 checkpoint=70"):
+        bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)))
+
+
+# --- lost data
+
+
+def lossy(fail: str) -> Bed:
+    bed = Bed(failOnDataLoss=fail)
+    bed.member.committed[P0] = GroupOffset(10, metadata(LINEAGE, 0, 10))
+    bed.join(P0)
+    return bed
+
+
+def test_lost_records_fail_the_query() -> None:
+    bed = lossy("true")
+    bed.ends(p0=50)
+    bed.cluster.beginnings[P0] = 30
+    with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[10, 30\)"):
+        bed.session.latest_offset(START)
+
+
+def test_lost_records_are_skipped_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    bed = lossy("false")
+    bed.ends(p0=50)
+    bed.cluster.beginnings[P0] = 30
+    with caplog.at_level(logging.WARNING):
+        assert ranges(bed.session.latest_offset(START)) == ["orders-0 [30, 50)"]
+    assert "orders-0 [10, 30)" in caplog.text
+
+
+def test_a_loss_of_everything_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    bed = lossy("false")
+    bed.ends(p0=50)
+    bed.cluster.beginnings[P0] = 50
+    with caplog.at_level(logging.WARNING):
+        end = bed.session.latest_offset(START)
+        assert ranges(end) == ["orders-0 [50, 50)"]
+        assert bed.session.tasks(START, end) == ()
+        assert bed.session.latest_offset(end) is end
+    assert caplog.text.count("data lost and skipped") == 1
+    assert bed.committed() == {0: 50}
+
+
+# --- a topic that is deleted and made again
+
+
+def recreated(**options: str) -> tuple[Bed, SourceOffset]:
+    """Return a session that has read 50 records of a topic, which then is another one with 60 records."""
+    bed = Bed(startingOffsets="earliest", **options)
+    bed.join(P0)
+    bed.ends(p0=50)
+    end = bed.session.latest_offset(START)
+    assert bed.session.latest_offset(end) is end
+    bed.cluster.topics["orders"] = TopicInfo("the second topic's id", 2)
+    bed.ends(p0=60)
+    return bed, end
+
+
+def test_a_topic_made_anew_fails_the_query() -> None:
+    bed, end = recreated()
+    with pytest.raises(DataLossError, match=r"orders-0: the topic was deleted and made again"):
+        bed.session.latest_offset(end)
+
+
+@pytest.mark.parametrize("forgotten", [True, False], ids=["the broker forgot the offsets", "the offsets remain"])
+def test_a_topic_made_anew_is_read_from_its_beginning(forgotten: bool) -> None:
+    bed, end = recreated(failOnDataLoss="false")
+    if forgotten:
+        bed.member.committed.clear()
+    following = bed.session.latest_offset(end)
+    assert ranges(following) == ["orders-0 [0, 60)"]
+    assert following.topic_id("orders") == "the second topic's id"
+    assert bed.committed() == {0: 0}
+    bed.ends(p0=61)
+    assert ranges(bed.session.latest_offset(following)) == ["orders-0 [60, 61)"]
+    assert bed.committed() == {0: 60}
+
+
+def test_a_topic_made_anew_that_is_shorter_is_noticed_too() -> None:
+    bed, end = recreated(failOnDataLoss="false")
+    bed.ends(p0=5)
+    following = bed.session.latest_offset(end)
+    assert ranges(following) == ["orders-0 [0, 5)"]
+    bed.session.latest_offset(following)
+    assert bed.committed() == {0: 5}
+
+
+# --- replay
+
+
+def replayed(bed: Bed, logged: SourceOffset) -> list[str]:
+    return flat(bed.session.tasks(START, logged))
+
+
+def test_a_logged_batch_is_read_again_as_it_was_owned_or_not() -> None:
+    bed = Bed()
+    bed.join(P0)
+    logged = offset_of(OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9))
+    assert replayed(bed, logged) == ["orders-0 [10, 20)", "orders-1 [5, 9)"]
+    (batch,) = bed.member.named("replay")
+    assert isinstance(batch, FlightBatch)
+    assert batch.end == logged
+
+
+def test_a_replay_leaves_out_what_another_lineage_has_committed_and_remembers_it() -> None:
+    bed = Bed()
+    bed.join(P0)
+    bed.member.committed[P0] = GroupOffset(15, metadata(OTHER_LINEAGE, 10, 15))
+    bed.member.committed[P1] = GroupOffset(9, metadata(LINEAGE, 5, 9))
+    logged = offset_of(OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9))
+    assert replayed(bed, logged) == ["orders-0 [15, 20)", "orders-1 [5, 9)"]
+    bed.member.committed[P0] = GroupOffset(18, metadata(OTHER_LINEAGE, 15, 18))
+    assert replayed(bed, logged) == ["orders-0 [15, 20)", "orders-1 [5, 9)"]
+    assert len(bed.member.named("replay")) == 1
+
+
+def test_a_replay_that_completes_commits_what_is_owned() -> None:
+    bed = Bed()
+    bed.join(P0)
+    bed.member.view()
+    bed.member.committed |= {
+        P0: GroupOffset(10, metadata(LINEAGE, 0, 10)),
+        P1: GroupOffset(5, metadata(LINEAGE, 0, 5)),
+    }
+    logged = offset_of(OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9))
+    bed.session.tasks(START, logged)
+    bed.ends(p0=25)
+    end = bed.session.latest_offset(logged)
+    assert ranges(end) == ["orders-0 [20, 25)"]
+    assert dict(end.done) == {P1: 9}
+    assert bed.committed() == {0: 20, 1: 5}
+
+
+def test_a_replay_of_a_topic_made_anew() -> None:
+    logged = SourceOffset.of(LINEAGE, {"orders": "the first topic's id"}, [OffsetRange(P0, 10, 20)], {})
+    with pytest.raises(DataLossError):
+        Bed().session.tasks(START, logged)
+    assert Bed(failOnDataLoss="false").session.tasks(START, logged) == ()
+
+
+# --- AvailableNow
+
+
+def test_available_now_reads_up_to_its_targets_and_ends() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5, p1=3)
+    bed.session.prepare_available_now()
+    bed.ends(p0=100)
+    first = bed.session.latest_offset(START, max_rows=4)
+    assert ranges(first) == ["orders-0 [0, 4)"]
+    second = bed.session.latest_offset(first)
+    assert ranges(second) == ["orders-0 [4, 5)"]
+    assert bed.session.latest_offset(second) is second
+
+
+def test_available_now_reads_a_partition_that_it_gains_up_to_the_same_targets() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5, p1=3)
+    bed.session.prepare_available_now()
+    end = bed.session.latest_offset(START)
+    bed.ends(p1=50)
+    bed.member.assign(P1)
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 5)", "orders-1 [0, 3)"]
+
+
+def test_available_now_leaves_later_partitions_alone() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P2)
+    bed.session.prepare_available_now()
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 3)
+    bed.ends(p2=7)
+    assert bed.session.latest_offset(START) is START
+
+
+def test_available_now_ends_when_others_own_everything() -> None:
+    bed = Bed()
+    bed.join()
+    bed.session.prepare_available_now()
+    assert bed.session.latest_offset(START) is START
+
+
+def test_available_now_without_any_partition_ends_at_once() -> None:
+    bed = Bed(subscribePattern="nothing-.*")
+    bed.cluster.matching = ()
+    bed.session.prepare_available_now()
+    assert bed.session.latest_offset(START) is START
+    assert bed.paused == 0.0
+
+
+@pytest.mark.parametrize("joined", [True, False], ids=["offsets unknown", "no assignment"])
+def test_available_now_does_not_end_because_the_group_is_slow(joined: bool) -> None:
+    bed = Bed()
+    bed.member.fetches_answered = False
+    bed.member.start()
+    if joined:
+        bed.member.assign(P0)
+    bed.session.prepare_available_now()
+    with pytest.raises(GroupKafkaError, match="NO_ASSIGNMENT"):
+        bed.session.latest_offset(START)
+    assert 45.0 < bed.paused < 120.0
