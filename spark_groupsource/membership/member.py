@@ -9,7 +9,6 @@ ends the wait.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 from spark_groupsource import errors
@@ -23,7 +22,6 @@ from spark_groupsource.membership.events import (
     BatchFixed,
     CommitOffsets,
     DrainExpired,
-    DrainOutcome,
     Effect,
     FatalErrorRaised,
     FlightBatch,
@@ -39,11 +37,9 @@ from spark_groupsource.membership.events import (
 )
 from spark_groupsource.membership.machine import FINAL_STATES, MemberMachine, MemberState
 from spark_groupsource.membership.port import CommitResult, GroupPort, Refusal
+from spark_groupsource.membership.report import MemberReport, shown
 from spark_groupsource.offsets import SourceOffset, TopicPartition
 from spark_groupsource.options import OnPartitionsLost, SourceOptions
-
-LOG = logging.getLogger("spark_groupsource.membership")
-
 
 # How soon the thread notices a rebalance or a stop while it has no command. The client's own thread
 # heartbeats, so this bounds only the delay of a handover.
@@ -80,6 +76,7 @@ class Member:
         self._is_complete = is_complete
         self._serve_commands = serve_commands
         self._stop_requested = stop_requested
+        self._report = MemberReport(options.group_id)
         self.machine = MemberMachine()
         self.error: BaseException | None = None
         self._topics: tuple[str, ...] = ()
@@ -88,6 +85,8 @@ class Member:
         # A static member waits for its old session: by when it must have ended, and whether to try again now.
         self._unreleased: Deadline | None = None
         self._reopen_due = False
+        # Asynchronous commits without an answer yet.
+        self._unanswered = 0
         # The handover that a revoke waits for, once it is due.
         self._hand_over: HandOver | None = None
 
@@ -107,8 +106,8 @@ class Member:
         finally:
             try:
                 self._port.close()
-            except BaseException:
-                LOG.exception("the group client did not close: group=%s", self._options.group_id)
+            except BaseException as error:  # noqa: BLE001 - the member has ended either way
+                self._report.failed("the group client did not close", error)
 
     def _step(self) -> None:
         """Do one round: commands, callbacks, what is due."""
@@ -134,7 +133,7 @@ class Member:
         now_s = self._clock.monotonic_s()
         gap_s, self._last_step_s = now_s - self._last_step_s, now_s
         if gap_s > self._options.heartbeat_interval_s:
-            LOG.warning("membership in doubt: group=%s silent_s=%.1f", self._options.group_id, gap_s)
+            self._report.doubted(gap_s)
             self.machine.membership_doubted()
 
     def _prove_membership(self) -> None:
@@ -165,8 +164,14 @@ class Member:
         """Send completed offsets again that the group does not have yet."""
         if self.machine.state is MemberState.JOINED:
             pending = self.machine.pending()
-            if pending and self._retry_due():
-                self._port.commit_later(pending)
+            # While the coordinator is away the client holds commits back: more of them would pile up.
+            if pending and self._unanswered == 0 and self._retry_due():
+                self._commit_later(pending)
+
+    def _commit_later(self, items: tuple[CommitItem, ...]) -> None:
+        self._unanswered += 1
+        self._port.commit_later(items)
+        self._next_retry_s = self._clock.monotonic_s() + _RETRY_INTERVAL_S
 
     def _retry_due(self) -> bool:
         now_s = self._clock.monotonic_s()
@@ -226,25 +231,23 @@ class Member:
         for effect in effects:
             match effect:
                 case CommitOffsets(items):
-                    self._port.commit_later(items)
-                    self._next_retry_s = self._clock.monotonic_s() + _RETRY_INTERVAL_S
+                    self._commit_later(items)
                 case HandOver():
                     self._hand_over = effect
 
     def _take(self, result: CommitResult) -> None:
         """Take the answer to a commit."""
         self.machine.offsets_acknowledged(result.acknowledged)
-        if result.refused_as(Refusal.LOST):
-            LOG.warning("commit refused, membership lost: group=%s reason=%s", self._options.group_id, result.reason)
+        lost = result.refused_as(Refusal.LOST)
+        self._report.answered(result, lost)
+        if lost:
             self._lose(self.machine.partitions())
-        elif result.refused:
-            LOG.info("commit refused, kept for a retry: group=%s reason=%s", self._options.group_id, result.reason)
 
     def _lose(self, partitions: Partitions) -> None:
         """Drop partitions that the group took."""
         self._apply(self.machine.handle(PartitionsLost(partitions)))
         if partitions and self._options.on_partitions_lost is OnPartitionsLost.FAIL:
-            names = ", ".join(map(str, partitions[:10]))
+            names = shown(partitions)
             self._keep(
                 MembershipError(
                     errors.PARTITIONS_LOST,
@@ -259,7 +262,7 @@ class Member:
         if self.error is None:
             self.error = error
             if not isinstance(error, GroupKafkaError):
-                LOG.error("membership thread failed", exc_info=error)
+                self._report.failed("membership thread failed", error)
         if self.machine.state not in FINAL_STATES:
             self._apply(self.machine.handle(FatalErrorRaised()))
 
@@ -274,10 +277,7 @@ class Member:
         self._unreleased = None
         # The group's offsets are fetched at once.
         self._next_retry_s = 0.0
-        LOG.info(
-            "rebalance: group=%s assigned=%d owned=%d", self._options.group_id, len(partitions),
-            len(self.machine.partitions()),
-        )  # fmt: skip
+        self._report.assigned(partitions, len(self.machine.partitions()))
 
     def on_revoked(self, partitions: Partitions) -> None:
         """See `MemberListener`. 1. drain, 2. commit, 3. release: in this order, or records are read twice."""
@@ -292,26 +292,19 @@ class Member:
         if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
             self._apply(self.machine.handle(released(partitions)))
         self.notice_gap()
-        LOG.info(
-            "rebalance: group=%s revoked=%d kept=%d outcome=%s committed=%d drain_ms=%d",
-            self._options.group_id, len(partitions), len(self.machine.partitions()),
-            hand_over.outcome.name, committed, (self._last_step_s - started_s) * 1000,
-        )  # fmt: skip
-        if hand_over.outcome is DrainOutcome.DEADLINE:
-            LOG.warning(
-                "drain deadline passed, the batch in flight is repeated by the next owner: group=%s partitions=%s",
-                self._options.group_id, ", ".join(map(str, partitions[:10])),
-            )  # fmt: skip
+        drain_s = self._last_step_s - started_s
+        self._report.released(hand_over, committed, len(self.machine.partitions()), drain_s)
 
     def on_lost(self, partitions: Partitions) -> None:
         """See `MemberListener`."""
         self._port.release(partitions)
-        LOG.warning("rebalance: group=%s lost=%d", self._options.group_id, len(partitions))
+        self._report.lost(partitions)
         if self.machine.state not in FINAL_STATES:
             self._lose(partitions)
 
     def on_commit_result(self, result: CommitResult) -> None:
         """See `MemberListener`."""
+        self._unanswered = max(0, self._unanswered - 1)
         if self.machine.state not in FINAL_STATES:
             self._take(result)
 
@@ -324,10 +317,7 @@ class Member:
         self._reopen_due = True
         if self._unreleased is None:
             wait_s = self._options.session_timeout_s + _UNRELEASED_MARGIN_S
-            LOG.warning(
-                "kafka.group.instance.id is held by an old session, waiting up to %.0f s: group=%s instance_id=%s",
-                wait_s, self._options.group_id, self._options.instance_id,
-            )  # fmt: skip
+            self._report.waits_for_instance_id(self._options.instance_id, wait_s)
             self._unreleased = Deadline(self._clock, wait_s)
 
     # --- drain and leave
@@ -375,10 +365,7 @@ class Member:
         result = self._port.commit_now(items)
         self.machine.offsets_acknowledged(result.acknowledged)
         if result.refused:
-            LOG.warning(
-                "handed over uncommitted: group=%s partitions=%d reason=%s",
-                self._options.group_id, len(result.refused), result.reason,
-            )  # fmt: skip
+            self._report.uncommitted(result)
         return len(result.acknowledged)
 
     def _leave(self) -> None:
@@ -391,7 +378,7 @@ class Member:
         self._port.close()
         if self.machine.state not in FINAL_STATES:
             self.machine.handle(Left())
-        LOG.info("left: group=%s", self._options.group_id)
+        self._report.left()
 
     def _reopen(self) -> None:
         """Make the client anew until the old session of this instance id has ended."""
@@ -405,6 +392,7 @@ class Member:
                 reason="its session did not end in time",
             )
         self._reopen_due = False
+        self._unanswered = 0
         self._port.open(self)
         topics, self._topics = self._topics, ()
         self.subscribe(topics)

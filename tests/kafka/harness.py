@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 Record = tuple[str, int, int]
 
@@ -58,6 +67,14 @@ class Independent:
     def _leaders(self, topic: str) -> int:
         found = self._admin.list_topics(timeout=10).topics.get(topic)
         return 0 if found is None else sum(p.leader >= 0 for p in found.partitions.values())
+
+    def set_group_session_timeout(self, group: str, timeout_ms: int) -> None:
+        """Set the session timeout of a KIP-848 group, which is the broker's to set."""
+        entry = ConfigEntry(
+            "consumer.session.timeout.ms", str(timeout_ms), incremental_operation=AlterConfigOpType.SET
+        )
+        resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
+        self._admin.incremental_alter_configs([resource])[resource].result(30)
 
     def produce(self, topic: str, values: Iterable[str], partitions: int) -> None:
         """Produce values round robin over the partitions; returns when all are acknowledged."""
