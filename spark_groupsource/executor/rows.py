@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_groupsource import errors
 from spark_groupsource.errors import ReadError
+from spark_groupsource.executor.collector import collector_paused
 from spark_groupsource.offsets import TopicPartition
 
 # Milliseconds that still fit a Spark timestamp (microseconds in 64 bits).
@@ -26,6 +28,9 @@ _FIELDS = (
     pa.field("timestampType", pa.int32()),
 )
 _HEADERS = pa.field("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))))
+
+# The offsets of a batch without gaps are these, plus its first one. More than `consume` returns at once.
+_NUMBERS = pa.array(range(16_384), pa.int64())
 
 
 class ClientMessage(Protocol):
@@ -49,26 +54,41 @@ def record_batch(partition: TopicPartition, messages: Sequence[ClientMessage], i
     Raises `ReadError` for a timestamp that Spark cannot hold.
     """
     count = len(messages)
-    stamps = [message.timestamp() for message in messages]
-    arrays = [
-        pa.array([message.key() for message in messages], pa.binary()),
-        pa.array([message.value() for message in messages], pa.binary()),
-        pa.repeat(pa.scalar(partition.topic, pa.string()), count),
-        pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
-        pa.array([message.offset() for message in messages], pa.int64()),
-        _timestamps(partition, messages, stamps),
-        pa.array([kind - _TIMESTAMP_TYPE_SHIFT for kind, _ in stamps], pa.int32()),
-    ]
+    with collector_paused():
+        arrays = [
+            pa.array([message.key() for message in messages], pa.binary()),
+            pa.array([message.value() for message in messages], pa.binary()),
+            pa.repeat(pa.scalar(partition.topic, pa.string()), count),
+            pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
+            _offsets(messages),
+            *_timestamps(partition, messages),
+        ]
     if include_headers:
         arrays.append(pa.array([_headers(message) for message in messages], _HEADERS.type))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(include_headers))
 
 
-def _timestamps(
-    partition: TopicPartition, messages: Sequence[ClientMessage], stamps: Sequence[tuple[int, int]]
-) -> pa.Array:
-    # A record without a timestamp has -1, as in Spark's own source.
-    values = [value if kind else -1 for kind, value in stamps]
+def _offsets(messages: Sequence[ClientMessage]) -> pa.Array:
+    count = len(messages)
+    first = messages[0].offset() if messages else None
+    last = messages[-1].offset() if messages else None
+    # Offsets rise: when the ends are as far apart as the count says, none is missing between them. The usual case.
+    if first is not None and last is not None and last - first + 1 == count <= len(_NUMBERS):
+        return pc.add(_NUMBERS.slice(0, count), pa.scalar(first, pa.int64()))
+    return pa.array([message.offset() for message in messages], pa.int64())
+
+
+def _timestamps(partition: TopicPartition, messages: Sequence[ClientMessage]) -> tuple[pa.Array, pa.Array]:
+    """Return the columns timestamp and timestampType."""
+    stamps = [message.timestamp() for message in messages]
+    kinds = {kind for kind, _ in stamps}
+    if len(kinds) == 1 and 0 not in kinds:
+        values = [value for _, value in stamps]
+        types = pa.repeat(pa.scalar(kinds.pop() - _TIMESTAMP_TYPE_SHIFT, pa.int32()), len(stamps))
+    else:
+        # A record without a timestamp has -1, as in Spark's own source.
+        values = [value if kind else -1 for kind, value in stamps]
+        types = pa.array([kind - _TIMESTAMP_TYPE_SHIFT for kind, _ in stamps], pa.int32())
     if values and not -_TIMESTAMP_MS_MAX <= min(values) <= max(values) <= _TIMESTAMP_MS_MAX:
         index = next(i for i, value in enumerate(values) if abs(value) > _TIMESTAMP_MS_MAX)
         raise ReadError(
@@ -78,7 +98,8 @@ def _timestamps(
             offset=messages[index].offset(),
             value=values[index],
         )
-    return pa.array([value * 1000 for value in values], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    milliseconds = pa.array(values, pa.int64()).cast(pa.timestamp("ms", tz="UTC"))
+    return milliseconds.cast(pa.timestamp("us", tz="UTC")), types
 
 
 def _headers(message: ClientMessage) -> list[dict[str, Any]] | None:

@@ -248,14 +248,8 @@ class Member:
         self._apply(self.machine.handle(PartitionsLost(partitions)))
         if partitions and self._options.on_partitions_lost is OnPartitionsLost.FAIL:
             names = shown(partitions)
-            self._keep(
-                MembershipError(
-                    errors.PARTITIONS_LOST,
-                    group=self._options.group_id,
-                    count=len(partitions),
-                    partitions=names,
-                )
-            )
+            group, count = self._options.group_id, len(partitions)
+            self._keep(MembershipError(errors.PARTITIONS_LOST, group=group, count=count, partitions=names))
 
     def _keep(self, error: BaseException) -> None:
         """Keep the first error: Spark's next call raises it."""
@@ -385,12 +379,9 @@ class Member:
         self._port.close()
         self._serve_commands(1.0)
         if self._unreleased is not None and self._unreleased.expired():
-            raise MembershipError(
-                errors.INSTANCE_ID_IN_USE,
-                value=self._options.instance_id,
-                group=self._options.group_id,
-                reason="its session did not end in time",
-            )
+            group, value = self._options.group_id, self._options.instance_id
+            reason = "its session did not end in time"
+            raise MembershipError(errors.INSTANCE_ID_IN_USE, value=value, group=group, reason=reason)
         self._reopen_due = False
         self._unanswered = 0
         self._port.open(self)
