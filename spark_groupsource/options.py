@@ -230,7 +230,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "includeHeaders", _boolean, False, "true, false",
-        "Adds the column headers: array<struct<key string, value binary>>.",
+        "Adds the column `headers`: `array<struct<key string, value binary>>`.",
     ),
     OptionSpec(
         "checkpointLocation", _text, None, "the path given to the writer",

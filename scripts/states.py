@@ -1,0 +1,94 @@
+"""Writes docs/states.md from the tables of the member's state machine. `--check` only tells whether it is stale."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from spark_groupsource.membership.events import DrainOutcome  # noqa: E402
+from spark_groupsource.membership.machine import (  # noqa: E402
+    BATCH_TRANSITIONS,
+    GROUP_TRANSITIONS,
+    BatchState,
+    MemberState,
+)
+
+TARGET = ROOT / "docs" / "states.md"
+HEAD = """# States of the member
+
+Written by `scripts/states.py` from the tables of `spark_groupsource/membership/machine.py`; do not edit.
+
+Two small machines run side by side. They meet in one place: a revoke hands over as soon as the batch in flight holds
+none of its partitions, so a partition changes its owner between two batches. A pair of state and event that is in no
+table raises `IllegalTransition` and changes nothing.
+"""
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [list(head), *(list(row) for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def state_table(states: Iterable[Enum]) -> str:
+    """Return what each state does and when it is left; that is what its value says."""
+    rows = []
+    for state in states:
+        does, _, leaves = str(state.value).partition(" / ")
+        rows.append((f"`{state.name}`", does, leaves.removeprefix("leaves ")))
+    return table(("state", "does", "leaves"), rows)
+
+
+def event_table(events: Iterable[type]) -> str:
+    """Return what each event means: the first line of its docstring."""
+    return table(("event", "meaning"), ((f"`{e.__name__}`", str(e.__doc__).splitlines()[0]) for e in events))
+
+
+def transition_table(transitions: Mapping[tuple[Enum, type], Enum]) -> str:
+    """Return all transitions, by state, then by event."""
+    states = [state.name for state in type(next(iter(transitions))[0])]
+    events = _events(transitions)
+    rows = sorted(transitions.items(), key=lambda row: (states.index(row[0][0].name), events.index(row[0][1])))
+    return table(
+        ("in state", "event", "next state"),
+        ((f"`{state.name}`", f"`{event.__name__}`", f"`{target.name}`") for (state, event), target in rows),
+    )
+
+
+def _events(transitions: Mapping[tuple[Enum, type], Enum]) -> list[type]:
+    return list(dict.fromkeys(event for _, event in transitions))
+
+
+def render() -> str:
+    """Return the whole page."""
+    parts = [HEAD]
+    machines: tuple[tuple[str, type[Enum], Mapping[tuple[Enum, type], Enum]], ...] = (
+        ("The member in its group", MemberState, GROUP_TRANSITIONS),
+        ("The micro-batch", BatchState, BATCH_TRANSITIONS),
+    )
+    for title, states, transitions in machines:
+        tables = state_table(states), event_table(_events(transitions)), transition_table(transitions)
+        parts += [f"## {title}\n", *tables]
+    outcomes = table(("outcome", "meaning"), ((f"`{outcome.name}`", outcome.value) for outcome in DrainOutcome))
+    parts += ["## How a revoke's wait ends\n", outcomes]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write the page, or check it."""
+    if "--check" in sys.argv[1:]:
+        fresh = TARGET.exists() and TARGET.read_text(encoding="ascii") == render()
+        print(f"{TARGET.relative_to(ROOT)}: {'up to date' if fresh else 'stale, run python scripts/states.py'}")
+        return 0 if fresh else 1
+    TARGET.write_text(render(), encoding="ascii")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

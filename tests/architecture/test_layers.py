@@ -1,0 +1,168 @@
+"""The shape of the code: imports point down the module list, few modules know Kafka or Spark, nothing grows too big."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGE = ROOT / "spark_groupsource"
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+# From top to bottom. A module may import modules of lower rows, and those of its own package; neighbours in a row
+# never import each other.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("__init__",),
+    ("cli", "progress", "pytest_plugin", "source"),
+    ("session",),
+    ("checkpoint", "positions"),
+    ("losses",),
+    ("embedded", "executor", "membership", "planning"),
+    ("_mockcluster", "cluster"),
+    ("client",),
+    ("commits",),
+    ("offsets", "options"),
+    ("options_client",),
+    ("_version", "clock", "errors"),
+)
+RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
+
+# The adapters. Everything else goes through their ports.
+MAY_IMPORT = {
+    "pyspark": {"source.py", "progress.py"},
+    "py4j": set(),
+    "confluent_kafka": {
+        "client.py",
+        "cluster.py",
+        "embedded.py",
+        "executor/consumer.py",
+        "membership/librdkafka.py",
+    },
+}
+# Decisions: no I/O, clock, thread or log.
+PURE = (
+    "membership/events.py",
+    "membership/machine.py",
+    "planning/batch.py",
+    "planning/packing.py",
+    "planning/start.py",
+)
+PURE_IMPORTS = {"__future__", "collections", "dataclasses", "enum", "heapq", "spark_groupsource", "typing"}
+PURE_NEIGHBOURS = {"commits", "offsets", "options", "membership", "planning"}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import: which module, where, and whether importing the file runs it."""
+
+    target: str
+    line: int
+    at_once: bool
+
+
+def modules() -> list[Path]:
+    """Return all modules of the package."""
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def sources() -> list[Path]:
+    """Return all Python files of the project that are not tests, and the tests."""
+    folders = ("spark_groupsource", "jobs", "scripts", "tests")
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """Return a module's path inside the package."""
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def component(path: Path) -> str:
+    """Return the module's entry in the list of layers."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """Return all imports of a file, also those inside functions and for type checkers only."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    at_once = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, id(node) in at_once)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 or path.is_relative_to(ROOT / "tests"), f"{path}:{node.lineno}: relative import"
+            for alias in node.names:
+                yield Import(f"{node.module}.{alias.name}", node.lineno, id(node) in at_once)
+
+
+def imported_component(target: str) -> str | None:
+    """Return the layer entry of an imported name, None when it is not of the package."""
+    top, _, rest = target.partition(".")
+    if top != "spark_groupsource":
+        return None
+    first = rest.partition(".")[0]
+    return first if first in RANK else "__init__"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_every_module_has_its_place(path: Path) -> None:
+    assert component(path) in RANK, f"{name_of(path)}: give it a row in LAYERS and in docs/ARCHITECTURE.md"
+
+
+def test_no_place_is_empty() -> None:
+    assert {component(path) for path in modules()} == set(RANK)
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_imports_point_down(path: Path) -> None:
+    own = component(path)
+    for item in imports(path):
+        other = imported_component(item.target)
+        if other is not None and other != own:
+            assert RANK[other] > RANK[own], f"{name_of(path)}:{item.line} ({own}) imports {item.target} ({other})"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_only_adapters_know_kafka_and_spark(path: Path) -> None:
+    for item in imports(path):
+        allowed = MAY_IMPORT.get(item.target.partition(".")[0])
+        assert allowed is None or name_of(path) in allowed, f"{name_of(path)}:{item.line} imports {item.target}"
+
+
+def test_every_exception_is_needed() -> None:
+    """Whoever no longer imports Spark or Kafka loses the right to."""
+    for library, allowed in MAY_IMPORT.items():
+        users = {name_of(p) for p in modules() for item in imports(p) if item.target.partition(".")[0] == library}
+        assert allowed <= users, library
+
+
+def test_the_package_itself_imports_nothing_at_once() -> None:
+    """The embedded broker and the command line do without Spark."""
+    targets = [item.target for item in imports(PACKAGE / "__init__.py") if item.at_once]
+    assert targets == ["typing.TYPE_CHECKING", "typing.Any", "spark_groupsource._version.__version__"]
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_decisions_are_pure(name: str) -> None:
+    for item in imports(PACKAGE / name):
+        where = f"{name}:{item.line} imports {item.target}"
+        assert item.target.partition(".")[0] in PURE_IMPORTS, where
+        assert imported_component(item.target) in {None, *PURE_NEIGHBOURS}, where
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_size_and_alphabet(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    where = path.relative_to(ROOT).as_posix()
+    assert text.isascii(), f"{where}: ASCII only"
+    lines = len(text.splitlines())
+    assert lines <= MAX_MODULE_LINES or path.is_relative_to(ROOT / "tests"), f"{where} has {lines} lines"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= MAX_FUNCTION_LINES, f"{where}:{node.lineno} {node.name} has {length} lines"

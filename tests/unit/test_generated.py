@@ -1,0 +1,58 @@
+"""What is generated from tables is not stale."""
+
+from __future__ import annotations
+
+import option_table
+import pytest
+import states
+
+from spark_groupsource.membership.machine import BATCH_TRANSITIONS, GROUP_TRANSITIONS, BatchState, MemberState
+from spark_groupsource.options import option_reference
+
+
+def test_the_page_of_states_is_up_to_date() -> None:
+    assert states.TARGET.exists(), "docs/states.md is missing: run python scripts/states.py"
+    written = states.TARGET.read_text(encoding="ascii")
+    assert written == states.render(), "docs/states.md is stale: run python scripts/states.py"
+
+
+def test_the_page_of_states_has_all_of_them() -> None:
+    page = states.render()
+    for state in (*MemberState, *BatchState):
+        does, _, leaves = state.value.partition(" / ")
+        assert f"| `{state.name}` | {does} | {leaves.removeprefix('leaves ')} |" in page
+    for (state, event), target in (*GROUP_TRANSITIONS.items(), *BATCH_TRANSITIONS.items()):
+        assert f"| `{state.name}` | `{event.__name__}` | `{target.name}` |" in page
+
+
+def test_the_option_table_of_the_readme_is_up_to_date() -> None:
+    assert option_table.TARGET.exists(), "README.md is missing"
+    text = option_table.TARGET.read_text(encoding="utf-8")
+    try:
+        written = option_table.with_table(text, option_reference())
+    except option_table.MarkersMissing as error:
+        pytest.fail(f"README.md: {error}")
+    assert text == written, "the option table of README.md is stale: run python scripts/option_table.py"
+
+
+def test_the_table_goes_between_the_markers_and_nowhere_else() -> None:
+    text = "before\n<!-- options -->\nold\n<!-- /options -->\nafter\n"
+    written = option_table.with_table(text, "| new |")
+    assert written == "before\n<!-- options -->\n| new |\n<!-- /options -->\nafter\n"
+    assert option_table.with_table(written, "| new |") == written
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<!-- options -->",
+        "<!-- /options -->",
+        "<!-- /options --> <!-- options -->",
+        "<!-- options --> <!-- options --> <!-- /options -->",
+        "<!-- options --> <!-- /options --> <!-- /options -->",
+    ],
+)
+def test_missing_markers_are_named(text: str) -> None:
+    with pytest.raises(option_table.MarkersMissing, match=r"<!-- options -->.*<!-- /options -->"):
+        option_table.with_table(text, "| new |")
