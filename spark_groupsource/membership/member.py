@@ -197,7 +197,9 @@ class Member:
             self._topics = topics
 
     def establish(self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int) -> bool:
-        """The sequence that `assignment` protects against: the main thread looks positions up, the partition moves
+        """Commit start positions and allow planning from them; False when the group would not take them now.
+
+        The sequence that `assignment` protects against: the main thread looks positions up, the partition moves
         to another member that reads on (and perhaps back again), and the old position would be committed over it:
         the coordinator checks the generation, not who owns the partition.
         """
