@@ -92,6 +92,7 @@ class FakeGroup:
         self.before_commit: Callable[[], object] = lambda: None
         self.close_error: Exception | None = None
         self.answer_commits_at_once = False
+        self.answer_commits = True
         self._todo: deque[Callable[[], object]] = deque()
         self._changed = threading.Condition()
         self._rounds = 0
@@ -181,7 +182,7 @@ class FakeGroup:
         self._record("commit_later", tuple(items))
         if self.answer_commits_at_once:
             self._on().on_commit_result(result)
-        else:
+        elif self.answer_commits:
             self._post(lambda: self._on().on_commit_result(result))
 
     def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:

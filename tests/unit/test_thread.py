@@ -253,6 +253,18 @@ def test_a_refused_commit_is_kept_and_sent_again(refusal: Refusal) -> None:
         assert len(bed.group.named("commit_later")) == 2
 
 
+def test_commits_do_not_pile_up_while_the_coordinator_is_away() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.answer_commits = False
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        for _ in range(5):
+            bed.clock.advance(BRIEFLY_S)
+            bed.tick()
+        assert len(bed.group.named("commit_later")) == 1
+
+
 def test_a_member_that_the_group_does_not_know_drops_its_partitions() -> None:
     with running() as bed:
         bed.own((0, 10))
