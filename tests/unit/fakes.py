@@ -93,6 +93,7 @@ class FakeGroup:
         self.close_error: Exception | None = None
         self.answer_commits_at_once = False
         self.answer_commits = True
+        self.revokes_when_closed = True
         self._todo: deque[Callable[[], object]] = deque()
         self._changed = threading.Condition()
         self._rounds = 0
@@ -194,7 +195,7 @@ class FakeGroup:
     def close(self) -> None:
         if self._listener is not None:
             listener, owned = self._listener, tuple(sorted(self.owned))
-            if owned:
+            if owned and self.revokes_when_closed:
                 listener.on_revoked(owned)
             self._listener = None
             self._record("close", None)

@@ -141,6 +141,16 @@ def test_a_stop_looks_at_the_commit_log_commits_and_leaves() -> None:
     assert [name for name, _ in bed.group.calls][-1] == "close"
 
 
+def test_a_stop_commits_although_the_client_asks_for_nothing_back() -> None:
+    group = FakeGroup()
+    group.revokes_when_closed = False
+    with running(group) as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.log.complete.add(flight(R0).end)
+    assert committed(bed, 0) == 20
+
+
 def test_a_stop_does_not_commit_a_batch_that_is_not_complete() -> None:
     with running() as bed:
         bed.own((0, 10))
@@ -432,12 +442,16 @@ def test_a_member_without_partitions_needs_no_proof() -> None:
 def test_a_silence_before_the_offsets_are_known_is_not_forgotten() -> None:
     """There is nothing to commit yet: the doubt lasts until there is."""
     group = FakeGroup()
-    group.unanswered_fetches = 1
+    group.unanswered_fetches = 2
     with running(group) as bed:
         bed.group.committed[P0] = GroupOffset(10, "pin")
         bed.group.assign(P0)
-        bed.group.wait_for("a first fetch", lambda: bool(bed.group.named("fetch")))
+        bed.group.wait_for("a first fetch", lambda: len(bed.group.named("fetch")) == 1)
         bed.clock.advance(11.0)
+        bed.group.wait_for("a second fetch", lambda: len(bed.group.named("fetch")) == 2)
+        bed.tick()
+        assert not bed.member.view().proven
+        bed.clock.advance(BRIEFLY_S)
         bed.until("the proof", lambda view: view.settled)
         assert bed.group.named("commit_now") == [(CommitItem(P0, 10, "pin"),)]
 
