@@ -147,6 +147,7 @@ def test_a_stop_commits_although_the_client_asks_for_nothing_back() -> None:
     with running(group) as bed:
         bed.own((0, 10))
         bed.fix(R0)
+        bed.group.refusals.append(Refusal.OTHER)
         bed.log.complete.add(flight(R0).end)
     assert committed(bed, 0) == 20
 
