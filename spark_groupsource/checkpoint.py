@@ -55,6 +55,7 @@ class CheckpointLog:
         self._filesystem: fs.FileSystem | None = None
         self._root = ""
         self._batch: tuple[Json, int] | None = None
+        self._trouble = ""
 
     def is_complete(self, offset: Json) -> bool:
         """Whether the batch that ends at `offset` is in the commit log."""
@@ -62,7 +63,10 @@ class CheckpointLog:
             number = self._batch_number(offset)
             return number is not None and self._exists(f"commits/{number}")
         except (OSError, ValueError) as error:
-            LOG.warning("checkpoint not readable: checkpointLocation=%s error=%s", self._location, error)
+            # Asked ten times a second while a revoke waits: the same trouble is told once.
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                LOG.warning("checkpoint not readable: checkpointLocation=%s error=%s", self._location, error)
             return False
 
     def _open(self) -> fs.FileSystem:

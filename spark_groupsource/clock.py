@@ -37,3 +37,30 @@ class Deadline:
     def expired(self) -> bool:
         """Whether no time is left."""
         return self.remaining_s() <= 0.0
+
+
+class Pace:
+    """Lets something that is repeated until it succeeds happen at most once per interval."""
+
+    __slots__ = ("_clock", "_due_s", "_interval_s")
+
+    def __init__(self, clock: Clock, interval_s: float) -> None:
+        self._clock = clock
+        self._interval_s = interval_s
+        self._due_s = clock.monotonic_s()
+
+    def due(self) -> bool:
+        """Whether it may happen now; if so, the next time is an interval later."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + self._interval_s
+        return True
+
+    def hurry(self) -> None:
+        """Let it happen at once: something has changed."""
+        self._due_s = self._clock.monotonic_s()
+
+    def wait(self) -> None:
+        """Let it happen an interval from now: it has just been done."""
+        self._due_s = self._clock.monotonic_s() + self._interval_s

@@ -93,7 +93,8 @@ _ASSIGNORS = ("cooperative-sticky", "range", "roundrobin")
 _BROKER_SIDE_SETTINGS = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")
 _INTEGERS = {
     "session.timeout.ms": (1, 3_600_000),
-    "heartbeat.interval.ms": (1, 3_600_000),
+    # Longer than a round of the membership thread, whose silence is measured against it.
+    "heartbeat.interval.ms": (100, 3_600_000),
     "max.poll.interval.ms": (1, 86_400_000),
 }
 _CHOICES = {

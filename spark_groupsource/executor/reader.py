@@ -81,10 +81,12 @@ def _skip_lost(settings: ReadSettings, consumer: RangeConsumer, item: OffsetRang
     """Report what retention removed between the plan and the read, and go on behind it."""
     position = consumer.position(item.partition)
     low, high = consumer.log_bounds(item.partition, _BOUNDS_TIMEOUT_S)
-    if low <= position < high:
+    if low <= position:
+        # Not lost: a new leader may lag behind for a while. Tried again until the task's deadline.
+        consumer.reason = f"(its leader's log is [{low}, {high}))"
         consumer.skip(item.partition, position)
         return
-    lost = OffsetRange(item.partition, position, max(position, min(low, item.end)) if low > position else item.end)
+    lost = OffsetRange(item.partition, position, max(position, min(low, item.end)))
     if settings.options.fail_on_data_loss:
         raise DataLossError(errors.DATA_LOST, ranges=f"{lost} (the log is [{low}, {high}))")
     LOG.warning("data lost and skipped, failOnDataLoss=false: %s (the log is [%d, %d))", lost, low, high)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.clock import Clock, Deadline, Pace
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import GroupKafkaError, MembershipError
 from spark_groupsource.membership.events import (
@@ -81,7 +81,9 @@ class Member:
         self.error: BaseException | None = None
         self._topics: tuple[str, ...] = ()
         self._last_step_s = clock.monotonic_s()
-        self._next_retry_s = 0.0
+        self._fetch_pace = Pace(clock, _RETRY_INTERVAL_S)
+        self._commit_pace = Pace(clock, _RETRY_INTERVAL_S)
+        self._proof_pace = Pace(clock, _RETRY_INTERVAL_S)
         # A static member waits for its old session: by when it must have ended, and whether to try again now.
         self._unreleased: Deadline | None = None
         self._reopen_due = False
@@ -134,51 +136,45 @@ class Member:
         gap_s, self._last_step_s = now_s - self._last_step_s, now_s
         if gap_s > self._options.heartbeat_interval_s:
             self._report.doubted(gap_s)
+            self._proof_pace.hurry()
             self.machine.membership_doubted()
 
     def _prove_membership(self) -> None:
-        """A commit that the coordinator takes proves the generation."""
+        """A commit that the coordinator takes proves the generation, unless the answer took so long to arrive
+        that the process may have been stopped meanwhile.
+        """
         machine = self.machine
         if machine.proven or machine.state is not MemberState.JOINED or machine.unfetched():
             return
         proof = machine.proof()
         if not proof:
             machine.membership_proven()
-            return
-        result = self._port.commit_now(proof)
-        self._last_step_s = self._clock.monotonic_s()
-        if result.acknowledged:
-            machine.membership_proven()
-        self._take(result)
+        elif self._proof_pace.due():
+            fresh = Deadline(self._clock, self._options.session_timeout_s / 2)
+            result = self._port.commit_now(proof)
+            self._last_step_s = self._clock.monotonic_s()
+            if result.acknowledged and not fresh.expired():
+                machine.membership_proven()
+            self._take(result)
 
     def _fetch_offsets(self) -> None:
         """Fetch the group's offsets of newly assigned partitions."""
         wanted = self.machine.unfetched()
-        if wanted and self.machine.state is MemberState.JOINED and self._retry_due():
-            fetched = self._port.fetch_offsets(wanted, _OFFSET_FETCH_TIMEOUT_S)
-            self.machine.offsets_fetched(fetched)
-            if len(fetched) == len(wanted):
-                self._next_retry_s = 0.0
+        if wanted and self.machine.state is MemberState.JOINED and self._fetch_pace.due():
+            self.machine.offsets_fetched(self._port.fetch_offsets(wanted, _OFFSET_FETCH_TIMEOUT_S))
 
     def _retry_commits(self) -> None:
         """Send completed offsets again that the group does not have yet."""
         if self.machine.state is MemberState.JOINED:
             pending = self.machine.pending()
             # While the coordinator is away the client holds commits back: more of them would pile up.
-            if pending and self._unanswered == 0 and self._retry_due():
+            if pending and self._unanswered == 0 and self._commit_pace.due():
                 self._commit_later(pending)
 
     def _commit_later(self, items: tuple[CommitItem, ...]) -> None:
         self._unanswered += 1
         self._port.commit_later(items)
-        self._next_retry_s = self._clock.monotonic_s() + _RETRY_INTERVAL_S
-
-    def _retry_due(self) -> bool:
-        now_s = self._clock.monotonic_s()
-        if now_s < self._next_retry_s:
-            return False
-        self._next_retry_s = now_s + _RETRY_INTERVAL_S
-        return True
+        self._commit_pace.wait()
 
     # --- commands
 
@@ -216,7 +212,7 @@ class Member:
     def forget(self, partitions: Partitions) -> None:
         """Forget positions, so that they are fetched and established anew."""
         self.machine.positions_forgotten(partitions)
-        self._next_retry_s = 0.0
+        self._fetch_pace.hurry()
 
     def fix(self, batch: FlightBatch, assignment: int) -> bool:
         """Put a plan in flight, unless ownership changed since it was made."""
@@ -271,8 +267,7 @@ class Member:
             return
         self._apply(self.machine.handle(PartitionsAssigned(partitions)))
         self._unreleased = None
-        # The group's offsets are fetched at once.
-        self._next_retry_s = 0.0
+        self._fetch_pace.hurry()
         self._report.assigned(partitions, len(self.machine.partitions()))
 
     def on_revoked(self, partitions: Partitions) -> None:

@@ -70,9 +70,7 @@ class Independent:
 
     def set_group_session_timeout(self, group: str, timeout_ms: int) -> None:
         """Set the session timeout of a KIP-848 group, which is the broker's to set."""
-        entry = ConfigEntry(
-            "consumer.session.timeout.ms", str(timeout_ms), incremental_operation=AlterConfigOpType.SET
-        )
+        entry = ConfigEntry("consumer.session.timeout.ms", str(timeout_ms), incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
         self._admin.incremental_alter_configs([resource])[resource].result(30)
 
@@ -114,7 +112,7 @@ class Independent:
                 "auto.offset.reset": "earliest", "enable.partition.eof": True, "isolation.level": isolation,
             }
         )  # fmt: skip
-        left = {partition for partition in self.ends(topic)}
+        left = set(self.ends(topic))
         consumer.assign([TopicPartition(topic, number, 0) for _, number in sorted(left)])
         found: set[Record] = set()
         deadline = time.monotonic() + 60

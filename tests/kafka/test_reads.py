@@ -85,7 +85,7 @@ def test_columns_are_those_of_sparks_own_source(
         f"""
         select cast('k' as binary) key, cast('v' as binary) value, '{topic}' topic, 0 partition, 0L offset,
           timestamp_micros(1600000000123000) timestamp, 0 timestampType,
-          array(struct('a' as key, cast('1' as binary) as value), 
+          array(struct('a' as key, cast('1' as binary) as value),
             struct('a' as key, cast(null as binary) as value), struct('b' as key, cast('' as binary) as value)) headers
         union all select null, null, '{topic}', 0, 1L, timestamp_micros(1600000000124000), 0, null
         union all select cast('' as binary), cast('' as binary), '{topic}', 0, 2L,

@@ -1,4 +1,4 @@
-"""Fixtures of the local-mode tests: one Spark session, and the embedded broker (see spark_groupsource.pytest_plugin)."""
+"""Fixtures of the local-mode tests: one Spark session, and the embedded broker of the pytest plugin."""
 
 from __future__ import annotations
 

@@ -142,6 +142,6 @@ def test_a_schema_of_the_user_is_refused(spark: SparkSession, embedded_kafka: Em
         "kafka.group.id": "g",
         "subscribe": "orders",
     }
+    query = reader.options(**options).load().writeStream.format("noop").start()
     with pytest.raises(PySparkException, match="SCHEMA_FIXED"):
-        query = reader.options(**options).load().writeStream.format("noop").start()
         query.awaitTermination(60)

@@ -113,10 +113,17 @@ def test_a_range_that_is_lost_as_a_whole_leaves_the_client_at_its_end() -> None:
     assert bed.client.sought == [(P0, 13)]
 
 
-def test_a_log_that_was_cut_off_behind_the_position_is_a_loss() -> None:
-    bed = Bed([out_of_range(0)])
+def test_a_leader_that_lags_behind_the_position_is_waited_for() -> None:
+    bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
     bed.client.bounds[P0] = (0, 5)
-    with pytest.raises(DataLossError, match=r"orders-0 \[10, 13\) \(the log is \[0, 5\)\)"):
+    assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
+
+
+def test_a_log_that_stays_behind_the_position_meets_the_deadline() -> None:
+    bed = Bed(*[[out_of_range(0)]] * 50)
+    bed.client.bounds[P0] = (0, 5)
+    bed.client.slow_s = 10.0
+    with pytest.raises(ReadError, match=r"READ_STALLED.*its leader's log is \[0, 5\)"):
         bed.read(R0)
 
 

@@ -44,13 +44,17 @@ class Bed:
     def __init__(self, group: FakeGroup, clock: ManualClock, log: CommitLog, member: MembershipThread) -> None:
         self.group, self.clock, self.log, self.member = group, clock, log, member
 
-    def until(self, what: str, predicate: Callable[[GroupView], bool]) -> GroupView:
-        """Look at the member until it is as expected; every look is answered by the event thread."""
+    def until(self, what: str, predicate: Callable[[GroupView], bool], step_s: float = 0.0) -> GroupView:
+        """Look at the member until it is as expected; every look is answered by the event thread.
+
+        `step_s` passes between two looks.
+        """
         for _ in range(400):
             view = self.member.view()
             if predicate(view):
                 return view
             self.tick()
+            self.clock.advance(step_s)
         pytest.fail(f"waited in vain for {what}: {view}")
 
     def tick(self) -> None:
@@ -415,10 +419,21 @@ def test_after_a_silence_nothing_is_planned_until_the_group_accepts_a_commit() -
         bed.group.refusals.append(Refusal.REBALANCE)
         bed.clock.advance(11.0)
         assert not bed.member.fix(flight(R0), assignment)
-        bed.until("the proof", lambda view: view.proven)
+        bed.until("the proof", lambda view: view.proven, step_s=0.1)
         assert bed.member.fix(flight(R0), assignment)
     proofs = bed.group.named("commit_now")
     assert proofs == [(CommitItem(P0, 10, "pin"),)] * 2
+
+
+def test_a_proof_whose_answer_took_too_long_proves_nothing() -> None:
+    """The process was stopped between the commit and its answer: the session may have expired since."""
+    with running() as bed:
+        bed.own((0, 10))
+        bed.clock.advance(11.0)
+        delays_s = iter([40.0])
+        bed.group.before_commit = lambda: bed.clock.advance(next(delays_s, 0.0))
+        bed.until("the second proof", lambda view: view.proven, step_s=0.1)
+        assert len(bed.group.named("commit_now")) == 2
 
 
 def test_a_silence_that_cost_the_membership_drops_the_partitions() -> None:
@@ -463,7 +478,7 @@ def test_a_silence_during_a_drain_puts_the_kept_partitions_in_doubt() -> None:
         bed.clock.advance(11.0)
         bed.group.refusals.extend([None, Refusal.REBALANCE])
         bed.member.complete(flight(R0).end, flight(R0).items)
-        bed.until("the proof", lambda v: v.state is MemberState.JOINED and v.proven)
+        bed.until("the proof", lambda v: v.state is MemberState.JOINED and v.proven, step_s=0.1)
         handover, *proofs = bed.group.named("commit_now")
         assert handover == (item(0, 20),)
         assert proofs == [(CommitItem(P1, 0, "pin"),)] * 2
