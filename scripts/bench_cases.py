@@ -202,8 +202,8 @@ def _checksum(bed: Bed, source: str, topic: str) -> tuple[int, int, int]:
 class SmallBatches:
     """A running query with the default trigger, which gets a few records, and again when their batch is done.
 
-    Spark's own source asks for the log's ends after each fetch, behind the fetch for the next records, which waits at
-    the end of the log: each of its tasks takes kafka.fetch.max.wait.ms, 500 by default. `SmallBacklog` is without it.
+    Each task of Spark's own source takes about 500 ms here, which is its kafka.fetch.max.wait.ms: presumably a request
+    that waits behind a fetch at the end of the log. `SmallBacklog` is without it, and the fairer comparison.
     """
 
     records: int

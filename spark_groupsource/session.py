@@ -289,7 +289,12 @@ class Session:
     # --- tasks
 
     def tasks(self, start: SourceOffset, end: SourceOffset) -> tuple[Task, ...]:
-        """Return the Spark tasks of the batch from `start` to `end`: the one in flight, or a replay."""
+        """Return the Spark tasks of the batch from `start` to `end`: the one in flight, or a replay.
+
+        None when they are the same: Spark's first batch is empty when nothing was assigned in time.
+        """
+        if start == end:
+            return ()
         if self._flight == end and (start, end) not in self._replays:
             return self._pack(end.ranges)
         if (start, end) not in self._replays:

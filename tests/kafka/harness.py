@@ -170,12 +170,15 @@ class Query:
         return Counter((t, p, o) for number in done for t, p, o, _ in last[number]["rows"])
 
     def wait_for_records(self, wanted: set[Record], timeout_s: float = 120.0) -> None:
-        """Wait until the sink has seen all of these records."""
+        """Wait until all of these records are in completed batches.
+
+        That the sink has them is not enough: a query that is stopped before Spark has recorded the batch repeats it.
+        """
         wait_for(
-            f"{self.name} to read {len(wanted)} records",
-            lambda: self._alive() and wanted <= self.records().keys(),
+            f"{self.name} to complete {len(wanted)} records",
+            lambda: self._alive() and wanted <= self.completed_records().keys(),
             timeout_s,
-            lambda: f"missing {sorted(wanted - self.records().keys())[:10]}\n{self.log()}",
+            lambda: f"missing {sorted(wanted - self.completed_records().keys())[:10]}\n{self.log()}",
         )
 
     def _alive(self) -> bool:
