@@ -58,6 +58,13 @@ def progress_line(progress: dict[str, Any]) -> str | None:
     return f"{head} rows/s={float(rate):.0f} batch_ms={batch_ms} {' | '.join(parts)}"
 
 
+def error_line(text: str) -> str:
+    """Return the line of an error that says most: this source's own, or else the first one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    own = next((line for line in lines if "[GROUPKAFKA." in line), None)
+    return own[own.index("[GROUPKAFKA.") :] if own is not None else next(iter(lines), "unknown error")
+
+
 def _parsed(value: Any) -> Any:
     try:
         return json.loads(value) if isinstance(value, str) else value
@@ -71,10 +78,13 @@ class ProgressListener(StreamingQueryListener):
 
     def __init__(self, show: Callable[[str], object] | None = None) -> None:
         self._show = show or _print
+        # Spark names a query only when it starts.
+        self._names: dict[str, str] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Show that a query started."""
-        self._show(f"{event.name or str(event.id)[:8]} started")
+        name = self._names[str(event.id)] = event.name or str(event.id)[:8]
+        self._show(f"{name} started")
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Show a batch."""
@@ -87,7 +97,8 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Show that a query ended."""
-        self._show(f"{str(event.id)[:8]} ended{' with an error' if event.exception else ''}")
+        name = self._names.pop(str(event.id), str(event.id)[:8])
+        self._show(f"{name} ended{f': {error_line(event.exception)}' if event.exception else ''}")
 
 
 def _print(line: str) -> None:

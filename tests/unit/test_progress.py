@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.progress import lag_of, progress_line, shown_partitions
+from spark_groupsource.progress import error_line, lag_of, progress_line, shown_partitions
 
 from .fakes import offset_of, tp
 
@@ -84,3 +84,12 @@ def test_a_report_without_numbers() -> None:
     assert progress_line({"sources": [source()]}) == (
         "? batch=None rows=0 rows/s=0 batch_ms=0 lag=5 partitions=orders[0,2]"
     )
+
+
+def test_the_line_of_an_error_that_says_most() -> None:
+    text = (
+        "Query failed\n  Traceback\nerrors.OptionError: [GROUPKAFKA.TOPIC_UNKNOWN] no such topic. What to do: x\n at y"
+    )
+    assert error_line(text) == "[GROUPKAFKA.TOPIC_UNKNOWN] no such topic. What to do: x"
+    assert error_line("boom\n at y") == "boom"
+    assert error_line("") == "unknown error"
