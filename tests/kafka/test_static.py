@@ -36,7 +36,7 @@ def test_m23_a_restart_of_a_static_member_moves_nothing(
     wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, first.log)
     before = sorted(map(sorted, client.members(group)))
     # The coordinator shows an assignment before the member has taken it.
-    wait_for("the second member's own word", lambda: "rebalance:" in second.log(), 30, second.log)
+    wait_for("the second member's own word", lambda: "owned=2" in second.log(), 30, second.log)
     seen = second.log().count("rebalance:")
 
     first.stop()
