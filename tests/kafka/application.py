@@ -1,0 +1,182 @@
+"""One Spark application in the pytest process, whose queries share its JVM.
+
+A query is still a group member of its own: each has a reader process. So tests with several members need no JVM per
+member; those that kill a driver use `harness.Query`, which is a process.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from .harness import Record, wait_for
+
+# Called with the batch's number and records after the sink has them and before Spark records the batch as complete.
+# It may block or raise. Spark cannot stop a query while it blocks.
+BatchHook = Callable[[int, tuple[Record, ...]], object]
+
+_TRIGGER = {"processingTime": "100 milliseconds"}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one run of a batch brought to the sink."""
+
+    number: int
+    records: tuple[Record, ...]
+
+
+@dataclass(slots=True)
+class Sink:
+    """What the queries of one checkpoint have written, one after the other."""
+
+    checkpoint: Path
+    batches: list[Batch] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def write(self, batch: Batch) -> None:
+        """Take a batch; called on Spark's callback thread."""
+        with self._lock:
+            self.batches.append(batch)
+
+    def records(self) -> Counter[Record]:
+        """Return how often each record was written; a replay counts again."""
+        with self._lock:
+            return Counter(record for batch in self.batches for record in batch.records)
+
+    def completed(self) -> list[Batch]:
+        """Return the batches in Spark's commit log, the last run of each."""
+        with self._lock:
+            last = {batch.number: batch for batch in self.batches}
+        commits = self.checkpoint / "commits"
+        return [batch for number, batch in sorted(last.items()) if (commits / str(number)).exists()]
+
+
+class AppQuery:
+    """A running query. Queries that are started one after the other on one checkpoint share what `records` tells."""
+
+    def __init__(self, name: str, query: StreamingQuery, sink: Sink) -> None:
+        self.name = name
+        self.query = query
+        self.sink = sink
+
+    def __repr__(self) -> str:
+        done = [(batch.number, len(batch.records)) for batch in self.sink.completed()]
+        return f"AppQuery({self.name}, active={self.query.isActive}, status={self.query.status}, completed={done})"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The writer's and the source's checkpoint location."""
+        return self.sink.checkpoint
+
+    def records(self) -> Counter[Record]:
+        """Return how often the sink has each record; a replay counts again."""
+        return self.sink.records()
+
+    def completed_records(self) -> Counter[Record]:
+        """Return how often each record is in a batch that Spark recorded as complete; a replay counts once."""
+        return Counter(record for batch in self.sink.completed() for record in batch.records)
+
+    def wait_for_records(self, wanted: set[Record], timeout_s: float = 60.0) -> None:
+        """Wait until all of these records are in completed batches."""
+        wait_for(
+            f"{self.name} to complete {len(wanted)} records",
+            lambda: self.check() and wanted <= self.completed_records().keys(),
+            timeout_s,
+            lambda: f"missing {sorted(wanted - self.completed_records().keys())[:10]}\n{self!r}",
+        )
+
+    def check(self) -> bool:
+        """Return True; fails with the query's error when it has ended."""
+        assert self.query.isActive, f"{self.name} has ended: {self.query.exception()}"
+        return True
+
+    def stop(self) -> None:
+        """Stop cleanly. The member leaves a moment later: its process looks at the commit log first."""
+        self.query.stop()
+
+
+class Application:
+    """Starts queries in one Spark session and stops what is left of them."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self._folder = folder
+        self._sinks: dict[Path, Sink] = {}
+        self._queries: list[AppQuery] = []
+
+    def start_query(
+        self,
+        name: str,
+        options: Mapping[str, str],
+        *,
+        trigger: Mapping[str, str | bool] | None = None,
+        batch: BatchHook | None = None,
+        checkpoint: Path | None = None,
+    ) -> AppQuery:
+        """Start a query with its own reader process, and so its own member.
+
+        checkpoint: of the writer and, unless the options name one, of the source; `<folder>/<name>` without it.
+        """
+        location = checkpoint or self._folder / name
+        sink = self._sinks.setdefault(location, Sink(location))
+
+        def write(frame: DataFrame, number: int) -> None:
+            rows = frame.select("topic", "partition", "offset").collect()
+            records = tuple((row.topic, row.partition, row.offset) for row in rows)
+            sink.write(Batch(number, records))
+            if batch is not None:
+                batch(number, records)
+
+        # A member's client id tells it apart in the broker's log and at the proxy.
+        chosen = {"checkpointLocation": str(location), "kafka.client.id": name} | dict(options)
+        reader = self.spark.readStream.format("groupkafka").options(**chosen)
+        writer = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", str(location))
+        # A name may be used again as soon as its query has ended, which Spark notices late.
+        query = writer.queryName(f"{name}-{uuid.uuid4().hex[:8]}").trigger(**(trigger or _TRIGGER)).start()
+        started = AppQuery(name, query, sink)
+        self._queries.append(started)
+        return started
+
+    def close(self) -> None:
+        """Stop every query that still runs."""
+        for query in self._queries:
+            if query.query.isActive:
+                query.query.stop()
+        self._queries.clear()
+
+
+@pytest.fixture(scope="session")
+def application_session() -> Iterator[SparkSession]:
+    """The Spark session of all applications: one JVM for all tests."""
+    builder = SparkSession.builder.master("local[2]").appName("tests-kafka")
+    for key, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.streaming.pollingDelay": "20ms",
+    }.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def application(application_session: SparkSession, tmp_path: Path) -> Iterator[Application]:
+    """Return an application whose queries end with the test."""
+    made = Application(application_session, tmp_path)
+    yield made
+    made.close()
