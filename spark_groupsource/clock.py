@@ -12,6 +12,9 @@ class Clock(Protocol):
     def monotonic_s(self) -> float:
         """Seconds since some fixed moment; never goes back, and goes on while the process is stopped."""
 
+    def epoch_s(self) -> float:
+        """Seconds since 1970, UTC: for people, never for decisions."""
+
 
 class SystemClock:
     """The machine's own clock."""
@@ -19,6 +22,10 @@ class SystemClock:
     def monotonic_s(self) -> float:
         """Return `time.monotonic()`."""
         return time.monotonic()
+
+    def epoch_s(self) -> float:
+        """Return `time.time()`."""
+        return time.time()
 
 
 class Deadline:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from spark_groupsource import errors
 from spark_groupsource.cluster import LogEnd
 from spark_groupsource.errors import DataLossError
+from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options import SourceOptions
 from spark_groupsource.planning.batch import Backlog
@@ -18,8 +19,9 @@ LOG = logging.getLogger("spark_groupsource.losses")
 class LossReporter:
     """Fails, or reports and counts, as option failOnDataLoss says. `records_lost` counts offsets skipped."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, metrics: MetricsLog) -> None:
         self._options = options
+        self._metrics = metrics
         self.records_lost = 0
 
     def skip_lost(
@@ -39,6 +41,8 @@ class LossReporter:
         if lost:
             self._report(", ".join(map(str, lost)))
             self.records_lost += sum(map(len, lost))
+            ranges = [[*item.partition, item.start, item.end] for item in lost]
+            self._metrics.write("data_lost", (item.partition for item in lost), ranges=ranges)
         return kept
 
     def report_recreated(self, partitions: Iterable[TopicPartition]) -> None:
@@ -46,6 +50,7 @@ class LossReporter:
         names = sorted(set(partitions))
         if names:
             self._report(f"{', '.join(map(str, names))}: the topic was deleted and made again")
+            self._metrics.write("data_lost", names, reason="the topic was deleted and made again")
 
     def _report(self, ranges: str) -> None:
         if self._options.fail_on_data_loss:

@@ -107,6 +107,7 @@ class SourceOptions:
     drain_timeout_s: float
     on_partitions_lost: OnPartitionsLost
     on_conflict: OnConflict
+    metrics_path: str | None
     poll_timeout_s: float
     session_timeout_s: float
     heartbeat_interval_s: float
@@ -118,6 +119,11 @@ class SourceOptions:
     def read_committed(self) -> bool:
         """Whether records of aborted and open transactions are left out."""
         return self.client_settings.get("isolation.level", "read_uncommitted") == "read_committed"
+
+    @property
+    def client_id(self) -> str | None:
+        """What kafka.client.id names this query."""
+        return self.client_settings.get("client.id")
 
     @property
     def instance_id(self) -> str | None:
@@ -250,6 +256,11 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "Who is right when the group's offset was moved by somebody who is no query of this source.",
     ),
     OptionSpec(
+        "metricsPath", _text, None, "a path on the driver's machine",
+        "Append a JSON line per event of the member to this file: state, partitions, rebalances and how they ended,"
+        " drain times, commits, repeats.",
+    ),
+    OptionSpec(
         "kafkaConsumer.pollTimeoutMs", _integer(1, 2**31 - 1), 120_000, "an integer from 1",
         "How long an executor waits for the next record of a range before the task fails.",
     ),
@@ -348,6 +359,7 @@ def _assemble(values: Mapping[str, object], client: Mapping[str, str]) -> Source
         else float(str(drain_timeout_ms)) / 1000,
         "on_partitions_lost": values["onPartitionsLost"],
         "on_conflict": values["onConflict"],
+        "metrics_path": values["metricsPath"],
         "poll_timeout_s": float(str(values["kafkaConsumer.pollTimeoutMs"])) / 1000,
         "session_timeout_s": int(client.get("session.timeout.ms", "45000")) / 1000,
         "heartbeat_interval_s": int(client.get("heartbeat.interval.ms", "3000")) / 1000,

@@ -15,10 +15,12 @@ from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster import ClusterPort, Edge, LogEnd, TopicInfo
 from spark_groupsource.commits import Anchor
 from spark_groupsource.errors import MembershipError
+from spark_groupsource.failpoints import reach
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.options import SourceOptions
 from spark_groupsource.planning.batch import Backlog, commit_items, next_offset, plan_ranges, trim_replay
@@ -51,14 +53,16 @@ class Session:
         clock: Clock,
         cluster: ClusterPort,
         member: MembershipThread,
+        metrics: MetricsLog,
         pause: Callable[[float], object],
     ) -> None:
         self._options = options
         self._clock = clock
         self._cluster = cluster
         self._member = member
+        self._metrics = metrics
         self._pause = pause
-        self._losses = LossReporter(options)
+        self._losses = LossReporter(options, metrics)
         self._starts = StartPositions(
             options, clock=clock, cluster=cluster, member=member, losses=self._losses, pause=pause
         )
@@ -131,7 +135,7 @@ class Session:
         positions, 4. plan, 5. fix; from 2 again when ownership changed meanwhile.
         """
         self.start()
-        self._lineage = self._lineage or start.lineage
+        self._go_by(self._lineage or start.lineage)
         self._complete(start)
         self._refresh_pattern()
         if self._targets == {}:
@@ -144,7 +148,7 @@ class Session:
             # Waiting for the assignment has bounds of its own.
             deadline = deadline or Deadline(self._clock, PLAN_TIMEOUT_S)
             if any(owned.position is None for owned in view.partitions):
-                self._lineage = self._starts.establish(view, start, self._topics, self._lineage)
+                self._go_by(self._starts.establish(view, start, self._topics, self._lineage or start.lineage))
                 continue
             backlogs = self._backlogs(view)
             if not self._worth_planning(backlogs, min_rows):
@@ -177,12 +181,16 @@ class Session:
         self._member.complete(end, commit_items(end, self._starts.anchors))
 
     def _complete(self, start: SourceOffset) -> None:
+        reach("before-complete", self._options.client_id)
         self._member.complete(start, commit_items(start, self._starts.anchors))
         if self._flight is not None and self._flight != start:
             # Spark goes on from an older offset: it never logged the plan.
             self._member.discard()
         self._flight = None
         self._replays.clear()
+
+    def _go_by(self, lineage: str) -> None:
+        self._lineage = self._metrics.lineage = lineage
 
     def _refresh_pattern(self) -> None:
         if self._options.subscription.pattern is None or self._topics_checked is None:
@@ -295,6 +303,7 @@ class Session:
         """
         if start == end:
             return ()
+        reach("before-partitions", self._options.client_id)
         if self._flight == end and (start, end) not in self._replays:
             return self._pack(end.ranges)
         if (start, end) not in self._replays:
@@ -307,7 +316,7 @@ class Session:
     def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
         """Read a logged batch once more: its ranges, owned or not, less what another lineage has committed."""
         self.start()
-        self._lineage = end.lineage
+        self._go_by(end.lineage)
         described = self._cluster.describe({item.partition.topic for item in end.ranges})
         gone = [
             r.partition for r in end.ranges if described[r.partition.topic].topic_id != end.topic_id(r.partition.topic)
@@ -322,6 +331,7 @@ class Session:
         trimmed = trim_replay(ranges, end.lineage, committed)
         self._member.replay(FlightBatch(end, commit_items(end, self._starts.anchors)))
         self._flight = end
+        self._metrics.write("replayed", (item.partition for item in trimmed), records=sum(map(len, trimmed)))
         LOG.info(
             "replay: group=%s records=%d of=%d", self._options.group_id,
             sum(map(len, trimmed)), sum(map(len, end.ranges)),

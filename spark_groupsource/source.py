@@ -188,6 +188,7 @@ def _make_session(options: SourceOptions) -> Session:
     from spark_groupsource.cluster import LibrdkafkaCluster  # noqa: PLC0415
     from spark_groupsource.membership.librdkafka import LibrdkafkaGroup  # noqa: PLC0415
     from spark_groupsource.membership.thread import MembershipThread  # noqa: PLC0415
+    from spark_groupsource.metrics import MetricsLog  # noqa: PLC0415
     from spark_groupsource.session import Session  # noqa: PLC0415
 
     _log_to_stderr()
@@ -198,9 +199,10 @@ def _make_session(options: SourceOptions) -> Session:
     def is_complete(end: SourceOffset) -> bool:
         return log is not None and log.is_complete(end.to_json())
 
-    member = MembershipThread(options, LibrdkafkaGroup(options), clock, is_complete)
+    metrics = MetricsLog(options.metrics_path, options.group_id, clock)
+    member = MembershipThread(options, LibrdkafkaGroup(options), clock, is_complete, metrics)
     cluster = LibrdkafkaCluster(options, clock, time.sleep)
-    return Session(options, clock=clock, cluster=cluster, member=member, pause=time.sleep)
+    return Session(options, clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep)
 
 
 def _stop_on_sigterm(session: Session) -> None:
@@ -217,6 +219,6 @@ def _log_to_stderr() -> None:
     """Show this package's log in the driver's own, unless the application has set logging up."""
     if not LOG.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s pid=%(process)d: %(message)s"))
         LOG.addHandler(handler)
         LOG.setLevel(logging.INFO)

@@ -24,6 +24,11 @@ class FlightBatch:
         wanted = set(partitions)
         return any(item.partition in wanted and len(item) > 0 for item in self.end.ranges)
 
+    def records_of(self, partitions: Iterable[TopicPartition]) -> int:
+        """How many offsets the batch reads of these partitions."""
+        wanted = set(partitions)
+        return sum(len(item) for item in self.end.ranges if item.partition in wanted)
+
 
 class DrainOutcome(Enum):
     """How a revoke's wait for the batch in flight ended."""

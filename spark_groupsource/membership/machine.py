@@ -365,6 +365,10 @@ class MemberMachine:
                 return (CommitItem(partition, owned.group.offset, owned.group.metadata),)
         return ()
 
+    def in_flight(self, partitions: Iterable[TopicPartition]) -> int:
+        """How many records of these partitions the batch in flight reads."""
+        return 0 if self._flight is None else self._flight.records_of(partitions)
+
     def partitions(self) -> tuple[TopicPartition, ...]:
         """All owned partitions."""
         return tuple(self._owned)

@@ -37,7 +37,9 @@ from spark_groupsource.membership.events import (
 )
 from spark_groupsource.membership.machine import FINAL_STATES, MemberMachine, MemberState
 from spark_groupsource.membership.port import CommitResult, GroupPort, Refusal
+from spark_groupsource.membership.proof import MembershipProof
 from spark_groupsource.membership.report import MemberReport, shown
+from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import SourceOffset, TopicPartition
 from spark_groupsource.options import OnPartitionsLost, SourceOptions
 
@@ -49,6 +51,9 @@ _PROBE_INTERVAL_S = 0.1
 # A refused or unanswered commit is sent again after this long.
 _RETRY_INTERVAL_S = 0.5
 _OFFSET_FETCH_TIMEOUT_S = 5.0
+# How long a handover repeats a commit that was refused, and how often. The others of the group wait meanwhile.
+_RELEASE_COMMIT_S = 5.0
+_RELEASE_RETRY_S = 0.2
 # What a static member may wait for its old session on top of the session timeout (KIP-848).
 _UNRELEASED_MARGIN_S = 30.0
 
@@ -69,6 +74,7 @@ class Member:
         is_complete: Callable[[SourceOffset], bool],
         serve_commands: Callable[[float], None],
         stop_requested: Callable[[], bool],
+        metrics: MetricsLog,
     ) -> None:
         self._options = options
         self._port = port
@@ -76,14 +82,13 @@ class Member:
         self._is_complete = is_complete
         self._serve_commands = serve_commands
         self._stop_requested = stop_requested
-        self._report = MemberReport(options.group_id)
         self.machine = MemberMachine()
+        self._report = MemberReport(options.group_id, self.machine, metrics)
         self.error: BaseException | None = None
         self._topics: tuple[str, ...] = ()
-        self._last_step_s = clock.monotonic_s()
+        self.proof = MembershipProof(options, port, clock, machine=self.machine, report=self._report, take=self._take)
         self._fetch_pace = Pace(clock, _RETRY_INTERVAL_S)
         self._commit_pace = Pace(clock, _RETRY_INTERVAL_S)
-        self._proof_pace = Pace(clock, _RETRY_INTERVAL_S)
         # A static member waits for its old session: by when it must have ended, and whether to try again now.
         self._unreleased: Deadline | None = None
         self._reopen_due = False
@@ -99,7 +104,8 @@ class Member:
         try:
             self._port.open(self)
             self._apply(self.machine.handle(Started()))
-            self._last_step_s = self._clock.monotonic_s()
+            self._report.started()
+            self.proof.alive()
             while not self._stop_requested():
                 self._step()
             self._leave()
@@ -114,7 +120,7 @@ class Member:
     def _step(self) -> None:
         """Do one round: commands, callbacks, what is due."""
         self._serve_commands(_STEP_S)
-        self.notice_gap()
+        self.proof.notice_gap()
         if self._reopen_due:
             self._reopen()
             return
@@ -122,40 +128,8 @@ class Member:
         if self.error is not None:
             raise self.error
         self._fetch_offsets()
-        self._prove_membership()
+        self.proof.prove()
         self._retry_commits()
-
-    def notice_gap(self) -> None:
-        """Doubt the membership after a silence longer than the heartbeat interval.
-
-        The sequence this protects against (zombie planning): the process is stopped (SIGSTOP, a long pause of
-        the machine), the session expires, another member gets the partitions and reads on; the process goes on
-        and plans once more before its client has noticed anything.
-        """
-        now_s = self._clock.monotonic_s()
-        gap_s, self._last_step_s = now_s - self._last_step_s, now_s
-        if gap_s > self._options.heartbeat_interval_s:
-            self._report.doubted(gap_s)
-            self._proof_pace.hurry()
-            self.machine.membership_doubted()
-
-    def _prove_membership(self) -> None:
-        """A commit that the coordinator takes proves the generation, unless the answer took so long to arrive
-        that the process may have been stopped meanwhile.
-        """
-        machine = self.machine
-        if machine.proven or machine.state is not MemberState.JOINED or machine.unfetched():
-            return
-        proof = machine.proof()
-        if not proof:
-            machine.membership_proven()
-        elif self._proof_pace.due():
-            fresh = Deadline(self._clock, self._options.session_timeout_s / 2)
-            result = self._port.commit_now(proof)
-            self._last_step_s = self._clock.monotonic_s()
-            if result.acknowledged and not fresh.expired():
-                machine.membership_proven()
-            self._take(result)
 
     def _fetch_offsets(self) -> None:
         """Fetch the group's offsets of newly assigned partitions."""
@@ -169,6 +143,7 @@ class Member:
             pending = self.machine.pending()
             # While the coordinator is away the client holds commits back: more of them would pile up.
             if pending and self._unanswered == 0 and self._commit_pace.due():
+                self._report.retried()
                 self._commit_later(pending)
 
     def _commit_later(self, items: tuple[CommitItem, ...]) -> None:
@@ -180,7 +155,10 @@ class Member:
 
     def apply(self, event: BatchEvent) -> None:
         """Take an event of the batch."""
+        before = self.machine.view().flight
         self._apply(self.machine.handle(event))
+        if isinstance(event, BatchCompleted) and before is not None and self.machine.view().flight is None:
+            self._report.completed(sum(map(len, before.end.ranges)))
 
     def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
         """Ask for the group's offsets of any partitions."""
@@ -242,8 +220,12 @@ class Member:
             self._lose(self.machine.partitions())
 
     def _lose(self, partitions: Partitions) -> None:
-        """Drop partitions that the group took."""
+        """Drop partitions that the group took; a client tells it once more after a refused commit has told it."""
+        owned = tuple(partition for partition in partitions if partition in self.machine.partitions())
+        repeated = self.machine.in_flight(owned)
         self._apply(self.machine.handle(PartitionsLost(partitions)))
+        if owned:
+            self._report.lost(owned, repeated)
         if partitions and self._options.on_partitions_lost is OnPartitionsLost.FAIL:
             names = shown(partitions)
             group, count = self._options.group_id, len(partitions)
@@ -253,10 +235,12 @@ class Member:
         """Keep the first error: Spark's next call raises it."""
         if self.error is None:
             self.error = error
-            if not isinstance(error, GroupKafkaError):
-                self._report.failed("membership thread failed", error)
         if self.machine.state not in FINAL_STATES:
             self._apply(self.machine.handle(FatalErrorRaised()))
+            if isinstance(error, GroupKafkaError):
+                self._report.ended(error)
+            else:
+                self._report.failed("membership thread failed", error)
 
     # --- listener: called from inside poll and close
 
@@ -268,7 +252,7 @@ class Member:
         self._apply(self.machine.handle(PartitionsAssigned(partitions)))
         self._unreleased = None
         self._fetch_pace.hurry()
-        self._report.assigned(partitions, len(self.machine.partitions()))
+        self._report.assigned(partitions)
 
     def on_revoked(self, partitions: Partitions) -> None:
         """See `MemberListener`. 1. drain, 2. commit, 3. release: in this order, or records are read twice."""
@@ -277,19 +261,19 @@ class Member:
             return
         started_s = self._clock.monotonic_s()
         hand_over = self._drain(RevokeStarted(partitions, whole_assignment=not self._port.incremental))
+        repeated = self.machine.in_flight(partitions)
         committed = self._commit_before_release(hand_over.items)
         self._port.release(partitions)
         released = AssignmentReleased if hand_over.revoke.whole_assignment else PartitionsReleased
         if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
             self._apply(self.machine.handle(released(partitions)))
-        self.notice_gap()
-        drain_s = self._last_step_s - started_s
-        self._report.released(hand_over, committed, len(self.machine.partitions()), drain_s)
+        self.proof.notice_gap()
+        drain_s = self._clock.monotonic_s() - started_s
+        self._report.released(hand_over, committed, repeated, drain_s)
 
     def on_lost(self, partitions: Partitions) -> None:
         """See `MemberListener`."""
         self._port.release(partitions)
-        self._report.lost(partitions)
         if self.machine.state not in FINAL_STATES:
             self._lose(partitions)
 
@@ -332,7 +316,7 @@ class Member:
             else:
                 self._serve_commands(_STEP_S)
                 # The kept partitions need the membership: a pause of the process counts here as anywhere.
-                self.notice_gap()
+                self.proof.notice_gap()
                 now_s = self._clock.monotonic_s()
                 if now_s >= next_probe_s:
                     next_probe_s = now_s + _PROBE_INTERVAL_S
@@ -343,21 +327,31 @@ class Member:
         """Complete the batch in flight if Spark's commit log has it."""
         flight = self.machine.view().flight
         if flight is not None and self._is_complete(flight.end):
-            self._apply(self.machine.handle(BatchCompleted(flight.end, flight.items)))
+            self.apply(BatchCompleted(flight.end, flight.items))
 
     def _commit_before_release(self, items: tuple[CommitItem, ...]) -> int:
         """Returns how many offsets the group took.
 
-        A refusal is not repeated here: the next owner starts at the last committed offset instead (a repeat,
-        never a loss), and a revoke that goes on waiting would cost the whole group.
+        One request, and a few more for what was refused and may yet be taken (a coordinator that moves, a
+        connection that was cut). Then the next owner starts at the last committed offset instead: a repeat,
+        never a loss, where a revoke that goes on waiting would cost the whole group.
         """
-        if not items:
-            return 0
-        result = self._port.commit_now(items)
-        self.machine.offsets_acknowledged(result.acknowledged)
-        if result.refused:
-            self._report.uncommitted(result)
-        return len(result.acknowledged)
+        deadline = Deadline(self._clock, _RELEASE_COMMIT_S)
+        wanted, taken = items, 0
+        while wanted:
+            result = self._port.commit_now(wanted)
+            self.machine.offsets_acknowledged(result.acknowledged)
+            lost = result.refused_as(Refusal.LOST)
+            self._report.answered(result, lost)
+            taken += len(result.acknowledged)
+            wanted = tuple(item for item, _ in result.refused)
+            if lost or (wanted and deadline.expired()):
+                self._report.uncommitted(result)
+                break
+            if wanted:
+                self._serve_commands(_RELEASE_RETRY_S)
+                self._report.retried()
+        return taken
 
     def _leave(self) -> None:
         """1. look at Spark's commit log, 2. commit, 3. leave the group."""

@@ -1,16 +1,26 @@
-"""What a member says of itself: one log line per rebalance, and one per thing that went wrong."""
+"""What a member says of itself: one log line per rebalance, one per thing that went wrong, and the metrics."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 
 from spark_groupsource.membership.events import DrainOutcome, HandOver, Partitions
+from spark_groupsource.membership.machine import MemberMachine
 from spark_groupsource.membership.port import CommitResult
+from spark_groupsource.metrics import MemberMetrics, MetricsLog
 
 LOG = logging.getLogger("spark_groupsource.membership")
 
 # More partitions than this are counted, not named.
 _NAMED = 10
+# How a revoke that waited is counted.
+_COUNTED_AS = {
+    DrainOutcome.COMPLETE: "clean",
+    DrainOutcome.DEADLINE: "deadline",
+    DrainOutcome.STOPPED: "stopped",
+    DrainOutcome.LOST: "lost",
+}
 
 
 def shown(partitions: Partitions) -> str:
@@ -20,55 +30,120 @@ def shown(partitions: Partitions) -> str:
 
 
 class MemberReport:
-    """Logs for one group; remembers the last refusal, because a refused commit is sent again and again."""
+    """Logs and counts for one member; called on its event thread only.
 
-    def __init__(self, group_id: str) -> None:
+    Remembers the last refusal, because a refused commit is sent again and again.
+    """
+
+    def __init__(self, group_id: str, machine: MemberMachine, log: MetricsLog) -> None:
         self._group = group_id
+        self._machine = machine
+        self._log = log
         self._refusal = ""
+        self.metrics = MemberMetrics()
 
-    def assigned(self, partitions: Partitions, owned: int) -> None:
-        """Partitions came."""
+    def _write(self, event: str, partitions: Partitions = (), **details: object) -> None:
+        self.metrics.owns(self._machine.partitions())
+        self._log.state, self._log.counters = self._machine.state.name, asdict(self.metrics)
+        self._log.write(event, partitions, **details)
+
+    # --- life
+
+    def started(self) -> None:
+        """The client was made."""
+        self._write("started")
+
+    def left(self) -> None:
+        """The member is gone."""
+        self._write("left")
+        LOG.info("left: group=%s", self._group)
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """Something broke that nobody expected."""
+        self._write("failed", error=str(error))
+        LOG.error("%s: group=%s", what, self._group, exc_info=error)
+
+    def ended(self, error: BaseException) -> None:
+        """The member cannot go on; Spark's next call raises the error, so that nothing needs to be logged."""
+        self._write("failed", error=str(error))
+
+    # --- partitions
+
+    def assigned(self, partitions: Partitions) -> None:
+        """Partitions came (possibly none)."""
+        self.metrics.assignments += 1
+        self._write("assigned", partitions)
+        owned = self.metrics.assigned_partitions
         LOG.info("rebalance: group=%s assigned=%d owned=%d", self._group, len(partitions), owned)
 
-    def released(self, hand_over: HandOver, committed: int, kept: int, drain_s: float) -> None:
-        """Partitions went, after a drain."""
+    def released(self, hand_over: HandOver, committed: int, repeated: int, drain_s: float) -> None:
+        """Partitions went, after a drain.
+
+        `repeated` counts the records of the batch in flight that the next owner reads again.
+        """
         partitions, outcome = hand_over.revoke.partitions, hand_over.outcome
-        text = "rebalance: group=%s revoked=%d kept=%d outcome=%s committed=%d drain_ms=%d"
-        LOG.info(text, self._group, len(partitions), kept, outcome.name, committed, drain_s * 1000)
+        drain_ms = round(drain_s * 1000)
+        uncommitted = len(hand_over.items) - committed
+        clean = outcome is DrainOutcome.COMPLETE
+        self.metrics.count_rebalance("uncommitted" if clean and uncommitted else _COUNTED_AS[outcome])
+        self.metrics.count_drain(drain_ms)
+        self.metrics.records_repeated += repeated
+        details = {"committed": committed, "uncommitted": uncommitted, "drain_ms": drain_ms, "repeated": repeated}
+        self._write("revoked", partitions, outcome=outcome.name, **details)
+        kept = self.metrics.assigned_partitions
+        text = "rebalance: group=%s revoked=%d kept=%d outcome=%s committed=%d drain_ms=%d repeated=%d"
+        LOG.info(text, self._group, len(partitions), kept, outcome.name, committed, drain_ms, repeated)
         if outcome is DrainOutcome.DEADLINE:
             text = "drain deadline passed, the next owner repeats the batch in flight: group=%s partitions=%s"
             LOG.warning(text, self._group, shown(partitions))
 
-    def lost(self, partitions: Partitions) -> None:
+    def lost(self, partitions: Partitions, repeated: int) -> None:
         """Partitions were taken without a drain."""
-        LOG.warning("rebalance: group=%s lost=%d partitions=%s", self._group, len(partitions), shown(partitions))
+        self.metrics.count_rebalance("lost")
+        self.metrics.records_repeated += repeated
+        self._write("lost", partitions, repeated=repeated)
+        text = "rebalance: group=%s lost=%d repeated=%d partitions=%s"
+        LOG.warning(text, self._group, len(partitions), repeated, shown(partitions))
 
     def doubted(self, silent_s: float) -> None:
         """The member was silent for longer than its heartbeat interval."""
+        self._write("doubted", silent_ms=round(silent_s * 1000))
         LOG.warning("membership in doubt: group=%s silent_s=%.1f", self._group, silent_s)
 
-    def answered(self, result: CommitResult, lost: bool) -> None:
-        """A commit was answered; a refusal is logged when it is another one than the last."""
-        if lost:
-            LOG.warning("commit refused, membership lost: group=%s reason=%s", self._group, result.reason)
-        elif result.refused and result.reason != self._refusal:
-            LOG.info("commit refused, kept for a retry: group=%s reason=%s", self._group, result.reason)
-        self._refusal = result.reason
-
-    def uncommitted(self, result: CommitResult) -> None:
-        """Partitions were handed over although their commit was refused."""
-        text = "handed over uncommitted: group=%s partitions=%d reason=%s"
-        LOG.warning(text, self._group, len(result.refused), result.reason)
+    def proven(self) -> None:
+        """The coordinator has taken a commit after a doubt."""
+        self._write("proven")
 
     def waits_for_instance_id(self, instance_id: str | None, wait_s: float) -> None:
         """A static member waits for the old session of its instance id (KIP-848)."""
         text = "kafka.group.instance.id is held by an old session, waiting up to %.0f s: group=%s instance_id=%s"
         LOG.warning(text, wait_s, self._group, instance_id)
 
-    def left(self) -> None:
-        """The member is gone."""
-        LOG.info("left: group=%s", self._group)
+    # --- batches and commits
 
-    def failed(self, what: str, error: BaseException) -> None:
-        """Something broke that nobody expected."""
-        LOG.error("%s: group=%s", what, self._group, exc_info=error)
+    def completed(self, records: int) -> None:
+        """Spark has recorded the batch in flight as complete."""
+        self.metrics.batches_completed += 1
+        self._write("completed", records=records)
+
+    def answered(self, result: CommitResult, lost: bool) -> None:
+        """A commit was answered; a refusal is told when it is another one than the last."""
+        self.metrics.commits_done += bool(result.acknowledged)
+        self.metrics.commits_refused += bool(result.refused)
+        if result.refused and result.reason != self._refusal:
+            refused = tuple(item.partition for item, _ in result.refused)
+            self._write("refused", refused, reason=result.reason, lost=lost)
+        if lost:
+            LOG.warning("commit refused, membership lost: group=%s reason=%s", self._group, result.reason)
+        elif result.refused and result.reason != self._refusal:
+            LOG.info("commit refused, kept for a retry: group=%s reason=%s", self._group, result.reason)
+        self._refusal = result.reason
+
+    def retried(self) -> None:
+        """A commit that was not taken is sent again."""
+        self.metrics.commits_retried += 1
+
+    def uncommitted(self, result: CommitResult) -> None:
+        """Partitions were handed over although their commit was refused."""
+        text = "handed over uncommitted: group=%s partitions=%d reason=%s"
+        LOG.warning(text, self._group, len(result.refused), result.reason)

@@ -26,6 +26,7 @@ from spark_groupsource.membership.events import (
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.member import Member
 from spark_groupsource.membership.port import GroupPort
+from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import SourceOffset, TopicPartition
 from spark_groupsource.options import SourceOptions
 
@@ -44,6 +45,7 @@ class MembershipThread:
         port: GroupPort,
         clock: Clock,
         is_complete: Callable[[SourceOffset], bool],
+        metrics: MetricsLog,
     ) -> None:
         self._options = options
         self._clock = clock
@@ -57,6 +59,7 @@ class MembershipThread:
             is_complete=is_complete,
             serve_commands=self._serve_commands,
             stop_requested=lambda: self._stop_requested,
+            metrics=metrics,
         )
         self._thread = threading.Thread(target=self._run, name="groupkafka-member", daemon=True)
 
@@ -171,7 +174,7 @@ class MembershipThread:
         except queue.Empty:
             return
         while True:
-            self._member.notice_gap()
+            self._member.proof.notice_gap()
             command()
             try:
                 command = self._commands.get_nowait()

@@ -25,10 +25,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("embedded", "executor", "membership", "planning"),
     ("_mockcluster", "cluster"),
     ("client",),
-    ("commits",),
+    ("commits", "metrics"),
     ("offsets", "options"),
     ("options_client",),
-    ("_version", "clock", "errors"),
+    ("_version", "clock", "errors", "failpoints"),
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 

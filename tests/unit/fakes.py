@@ -27,6 +27,7 @@ from spark_groupsource.membership.events import (
 )
 from spark_groupsource.membership.machine import GroupView, MemberMachine, MemberState
 from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
+from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.options import SourceOptions, Subscription, parse_options
 
@@ -71,8 +72,16 @@ class ManualClock:
     def monotonic_s(self) -> float:
         return self.now_s
 
+    def epoch_s(self) -> float:
+        return 1_700_000_000.0 + self.now_s
+
     def advance(self, seconds: float) -> None:
         self.now_s += seconds
+
+
+def quiet_metrics() -> MetricsLog:
+    """Return metrics that are written nowhere."""
+    return MetricsLog(None, "shop", ManualClock())
 
 
 class FakeGroup:

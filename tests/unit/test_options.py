@@ -73,6 +73,7 @@ def test_defaults() -> None:
         drain_timeout_s=240.0,
         on_partitions_lost=OnPartitionsLost.CONTINUE,
         on_conflict=OnConflict.CHECKPOINT,
+        metrics_path=None,
         poll_timeout_s=120.0,
         session_timeout_s=45.0,
         heartbeat_interval_s=3.0,

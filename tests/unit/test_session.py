@@ -14,7 +14,18 @@ from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.session import FIRST_ASSIGNMENT_S, SETTLE_S, Session
 
-from .fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, FakeCluster, FakeMember, ManualClock, make_options, offset_of, tp
+from .fakes import (
+    LINEAGE,
+    OTHER_LINEAGE,
+    TOPIC_ID,
+    FakeCluster,
+    FakeMember,
+    ManualClock,
+    make_options,
+    offset_of,
+    quiet_metrics,
+    tp,
+)
 
 P0, P1, P2 = tp(0), tp(1), tp(2)
 PIN = Pin(0, 2)
@@ -37,6 +48,7 @@ class Bed:
             clock=self.clock,
             cluster=self.cluster,
             member=self.member,  # type: ignore[arg-type]
+            metrics=quiet_metrics(),
             pause=self._pause,
         )
 
@@ -94,7 +106,14 @@ def test_start_is_done_once() -> None:
 
 def test_a_missing_checkpoint_location_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     clock, cluster, member = ManualClock(), FakeCluster(orders=1), FakeMember()
-    session = Session(make_options(), clock=clock, cluster=cluster, member=member, pause=clock.advance)  # type: ignore[arg-type]
+    session = Session(
+        make_options(),
+        clock=clock,
+        cluster=cluster,
+        member=member,  # type: ignore[arg-type]
+        metrics=quiet_metrics(),
+        pause=clock.advance,
+    )
     with caplog.at_level(logging.WARNING):
         session.start()
         session.start()

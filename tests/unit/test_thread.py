@@ -18,7 +18,7 @@ from spark_groupsource.membership.port import Refusal
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.offsets import OffsetRange, SourceOffset
 
-from .fakes import WAIT_S, FakeGroup, ManualClock, flight, make_options, tp
+from .fakes import WAIT_S, FakeGroup, ManualClock, flight, make_options, quiet_metrics, tp
 
 P0, P1 = tp(0), tp(1)
 R0, R1 = OffsetRange(P0, 10, 20), OffsetRange(P1, 0, 5)
@@ -83,7 +83,7 @@ class Bed:
 @contextmanager
 def running(group: FakeGroup | None = None, **options: str) -> Iterator[Bed]:
     group, clock, log = group or FakeGroup(), ManualClock(), CommitLog()
-    member = MembershipThread(make_options(**options), group, clock, log)
+    member = MembershipThread(make_options(**options), group, clock, log, quiet_metrics())
     member.start()
     bed = Bed(group, clock, log, member)
     try:
@@ -123,7 +123,7 @@ def test_the_same_subscription_is_not_sent_twice() -> None:
 
 
 def test_stop_of_a_member_that_was_never_started_returns_at_once() -> None:
-    member = MembershipThread(make_options(), FakeGroup(), ManualClock(), CommitLog())
+    member = MembershipThread(make_options(), FakeGroup(), ManualClock(), CommitLog(), quiet_metrics())
     member.request_stop()
     assert member.join(0.1)
     assert member.stopping
@@ -384,12 +384,36 @@ def test_a_drain_ends_when_the_membership_is_lost_meanwhile() -> None:
     assert committed(bed, 0) == 10
 
 
-def test_a_refused_commit_does_not_hold_the_handover_up(caplog: pytest.LogCaptureFixture) -> None:
-    with running() as bed, caplog.at_level(logging.WARNING):
+@pytest.mark.parametrize("refusal", [Refusal.OTHER, Refusal.REBALANCE])
+def test_a_refused_commit_is_sent_again_before_the_handover(refusal: Refusal) -> None:
+    """M24: the coordinator moves, or the connection is cut, in the middle of the handover's commit."""
+    with running() as bed:
         revoke_in_flight(bed)
-        bed.group.refusals.append(Refusal.OTHER)
+        bed.group.refusals.extend([refusal, refusal])
         bed.member.complete(flight(R0).end, flight(R0).items)
         bed.until("the release", lambda v: v.state is MemberState.JOINED)
+        assert committed(bed, 0) == 20
+        assert bed.group.named("commit_now")[-3:] == [flight(R0).items] * 3
+
+
+def test_a_commit_that_stays_refused_does_not_hold_the_handover_up(caplog: pytest.LogCaptureFixture) -> None:
+    """M24: after bounded retries the partition goes uncommitted; its next owner starts at the last offset."""
+    with running() as bed, caplog.at_level(logging.WARNING):
+        revoke_in_flight(bed)
+        bed.group.refusals.extend([Refusal.OTHER] * 1000)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=1.0)
+        assert committed(bed, 0) == 10
+    assert "handed over uncommitted" in caplog.text
+
+
+def test_a_handover_of_a_lost_member_is_not_committed_again(caplog: pytest.LogCaptureFixture) -> None:
+    with running() as bed, caplog.at_level(logging.WARNING):
+        revoke_in_flight(bed)
+        bed.group.refusals.append(Refusal.LOST)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED)
+        assert committed(bed, 0) == 10
     assert "handed over uncommitted" in caplog.text
 
 

@@ -1,0 +1,74 @@
+"""Doubts and proves the membership: a process that was stopped must not plan before it knows that it is still in.
+
+The sequence this protects against (zombie planning): the process is stopped (SIGSTOP, a long pause of the machine),
+the session expires, another member gets the partitions and reads on; the process goes on and plans once more before
+its client has noticed anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_groupsource.clock import Clock, Deadline, Pace
+from spark_groupsource.membership.machine import MemberMachine, MemberState
+from spark_groupsource.membership.port import CommitResult, GroupPort
+from spark_groupsource.membership.report import MemberReport
+from spark_groupsource.options import SourceOptions
+
+_RETRY_INTERVAL_S = 0.5
+
+
+class MembershipProof:
+    """Watches the member's own clock for gaps. Event thread only."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        port: GroupPort,
+        clock: Clock,
+        *,
+        machine: MemberMachine,
+        report: MemberReport,
+        take: Callable[[CommitResult], None],
+    ) -> None:
+        self._options = options
+        self._port = port
+        self._clock = clock
+        self._machine = machine
+        self._report = report
+        self._take = take
+        self._last_s = clock.monotonic_s()
+        self._pace = Pace(clock, _RETRY_INTERVAL_S)
+
+    def alive(self) -> float:
+        """Note that the thread runs now, and return for how long it was silent, in seconds."""
+        now_s = self._clock.monotonic_s()
+        gap_s, self._last_s = now_s - self._last_s, now_s
+        return gap_s
+
+    def notice_gap(self) -> None:
+        """Doubt the membership after a silence longer than the heartbeat interval."""
+        gap_s = self.alive()
+        if gap_s > self._options.heartbeat_interval_s:
+            self._machine.membership_doubted()
+            self._report.doubted(gap_s)
+            self._pace.hurry()
+
+    def prove(self) -> None:
+        """A commit that the coordinator takes proves the generation, unless the answer took so long to arrive
+        that the process may have been stopped meanwhile.
+        """
+        machine = self._machine
+        if machine.proven or machine.state is not MemberState.JOINED or machine.unfetched():
+            return
+        proof = machine.proof()
+        if not proof:
+            machine.membership_proven()
+        elif self._pace.due():
+            fresh = Deadline(self._clock, self._options.session_timeout_s / 2)
+            result = self._port.commit_now(proof)
+            self.alive()
+            if result.acknowledged and not fresh.expired():
+                machine.membership_proven()
+                self._report.proven()
+            self._take(result)
