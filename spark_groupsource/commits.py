@@ -4,8 +4,9 @@
 
 `l` lineage, `t` topic id, `e` leader epoch of the offset, `r` half-open range of the batch, `p` the partition's
 pinned initial offset, `n` the topic's partition count when it was pinned, `k` a digest of the topics that the
-subscription matched then. At most 4,096 bytes (the broker's default offset.metadata.max.bytes). Text of another
-writer is not an error: it says that the offset is nobody's lineage.
+subscription matched then, `z` the newest reset of the group (`[ms,"<uuid>"]`) that the writer knows: the `reset`
+command writes it, and every later commit carries it on. At most 4,096 bytes (the broker's default
+offset.metadata.max.bytes). Text of another writer is not an error: it says that the offset is nobody's lineage.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 from spark_groupsource import offsets
 from spark_groupsource.errors import OffsetFormatError
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.offsets import Reset, TopicPartition, newer
 
 VERSION = 1
 MAX_BYTES = 4096
@@ -51,10 +52,11 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """What a partition's offsets hold for: one topic id, and the pinned initial position."""
+    """What a partition's offsets hold for: one topic id, the pinned initial position, and the newest reset."""
 
     topic_id: str
     pin: Pin
+    reset: Reset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class CommitMetadata:
     end: int
     pin: Pin
     leader_epoch: int | None = None
+    reset: Reset | None = None
 
     def to_text(self) -> str:
         """Return the text to commit."""
@@ -111,6 +114,8 @@ class CommitMetadata:
             value["e"] = self.leader_epoch
         if self.pin.known_topics is not None:
             value["k"] = self.pin.known_topics
+        if self.reset is not None:
+            value["z"] = self.reset.to_json()
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
@@ -134,6 +139,17 @@ def parse_metadata(text: str | None) -> CommitMetadata | None:
         return None
 
 
+def overruled(item: CommitItem, group: GroupOffset) -> bool:
+    """Whether the group was reset after the batch was planned whose end this item commits.
+
+    The sequence this protects against: a process is stopped while a batch is in flight, its session expires, the
+    group has no member and is reset to 0; the process goes on, gets its partition back, completes the batch, and
+    would commit its end over the reset.
+    """
+    held, own = parse_metadata(group.metadata), parse_metadata(item.metadata)
+    return held is not None and own is not None and newer(held.reset, own.reset)
+
+
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     value = dict(pairs)
     if len(value) < len(pairs):
@@ -142,7 +158,7 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _parse_version_1(value: object) -> CommitMetadata | None:
-    root = offsets.checked_object(_WHAT, value, {"gk", "l", "t", "r", "p", "n"}, {"e", "k"})
+    root = offsets.checked_object(_WHAT, value, {"gk", "l", "t", "r", "p", "n"}, {"e", "k", "z"})
     if not isinstance(root["r"], list) or len(root["r"]) != 2:
         return None
     start, end = (offsets.checked_int(_WHAT, item) for item in root["r"])
@@ -161,4 +177,5 @@ def _parse_version_1(value: object) -> CommitMetadata | None:
             known_topics=known,
         ),
         leader_epoch=None if epoch is None else offsets.checked_int(_WHAT, epoch, 2**31 - 1),
+        reset=offsets.checked_reset(_WHAT, root["z"]) if "z" in root else None,
     )

@@ -7,6 +7,7 @@
 - `done`: how far this lineage has completed a partition that it did not own then.
 - `epochs`: leader epoch of a range's end, where the broker told it.
 - `lineage`: made once per checkpoint.
+- `reset`: `[<ms since the epoch>,"<uuid>"]`, the newest reset of the group that this lineage knows; absent if none.
 
 Invariants: the text is canonical (sorted keys), because Spark compares offsets as text; what is read back is
 untrusted and parsed strictly. An offset is always the next record to read.
@@ -26,6 +27,8 @@ from spark_groupsource.errors import OffsetFormatError
 VERSION = 1
 OFFSET_MAX = 2**63 - 1
 PARTITION_MAX = 2**31 - 1
+# 31 December 9999: what `datetime` can show.
+TIME_MAX_MS = 253_402_300_799_999
 
 Json = dict[str, Any]
 
@@ -60,17 +63,42 @@ class OffsetRange:
         return f"{self.partition} [{self.start}, {self.end})"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Reset:
+    """One reset of the group by the `reset` command; a newer one is larger.
+
+    The command makes `at_ms` larger than that of every reset the group remembers, so the order does not depend on
+    clocks that agree.
+    """
+
+    at_ms: int
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.id}@{self.at_ms}"
+
+    def to_json(self) -> list[object]:
+        """Return the JSON array."""
+        return [self.at_ms, self.id]
+
+
+def newer(reset: Reset | None, known: Reset | None) -> bool:
+    """Whether somebody who knows resets up to `known` has not heard of `reset`."""
+    return reset is not None and (known is None or reset > known)
+
+
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
     """One entry of Spark's offset log: a batch's ranges, and all else this lineage has completed.
 
-    `ranges` and `done` are sorted and share no partition.
+    `ranges` and `done` are sorted and share no partition. `reset` is the newest one that the lineage knows.
     """
 
     lineage: str
     topic_ids: tuple[tuple[str, str], ...] = ()
     ranges: tuple[OffsetRange, ...] = ()
     done: tuple[tuple[TopicPartition, int], ...] = ()
+    reset: Reset | None = None
 
     @classmethod
     def of(
@@ -79,9 +107,11 @@ class SourceOffset:
         topic_ids: Mapping[str, str],
         ranges: Iterable[OffsetRange],
         done: Mapping[TopicPartition, int],
+        reset: Reset | None = None,
     ) -> SourceOffset:
         """Build the canonical value from unsorted collections."""
-        return cls(lineage, tuple(sorted(topic_ids.items())), tuple(sorted(ranges)), tuple(sorted(done.items())))
+        ids = tuple(sorted(topic_ids.items()))
+        return cls(lineage, ids, tuple(sorted(ranges)), tuple(sorted(done.items())), reset)
 
     @classmethod
     def initial(cls) -> SourceOffset:
@@ -109,7 +139,8 @@ class SourceOffset:
             entry["id"] = topic_id
             entry["ranges"] = {str(n): [r.start, r.end] for n, r in sorted(ranges.items())}
             topics[topic] = entry
-        return {"lineage": self.lineage, "topics": topics, "v": VERSION}
+        known = {} if self.reset is None else {"reset": self.reset.to_json()}
+        return {"lineage": self.lineage, **known, "topics": topics, "v": VERSION}
 
 
 def _keyed(values: Mapping[int, int]) -> Json:
@@ -148,6 +179,13 @@ def checked_text(what: str, value: object) -> str:
     return value
 
 
+def checked_reset(what: str, value: object) -> Reset:
+    """Return `value` as the reset that a two-element array tells of."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise malformed(what, "the reset is no pair")
+    return Reset(checked_int(what, value[0], TIME_MAX_MS), checked_text(what, value[1]))
+
+
 def check_version(what: str, value: object, newest: int) -> None:
     """Raise unless `value` is a version this release reads."""
     version = checked_int(what, value, 2**31)
@@ -177,8 +215,9 @@ def parse_offset(value: object) -> SourceOffset:
     what = "offset"
     if isinstance(value, dict) and "v" in value:
         check_version(what, value["v"], VERSION)
-    root = checked_object(what, value, {"v", "lineage", "topics"})
+    root = checked_object(what, value, {"v", "lineage", "topics"}, {"reset"})
     lineage = checked_text(what, root["lineage"])
+    reset = checked_reset(what, root["reset"]) if "reset" in root else None
     if not isinstance(root["topics"], dict):
         raise malformed(what, "'topics' is no object")
     ids: dict[str, str] = {}
@@ -195,7 +234,7 @@ def parse_offset(value: object) -> SourceOffset:
             if partition in owned:
                 raise malformed(what, f"{partition} is both in 'ranges' and in 'done'")
             done[partition] = checked_int(what, end)
-    return SourceOffset.of(lineage, ids, ranges, done)
+    return SourceOffset.of(lineage, ids, ranges, done, reset)
 
 
 def _parse_ranges(topic: str, entry: Json) -> list[OffsetRange]:

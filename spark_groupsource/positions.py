@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
@@ -24,7 +25,7 @@ from spark_groupsource.errors import KafkaUnavailableError, MembershipError
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.machine import GroupView, OwnedView
 from spark_groupsource.membership.thread import MembershipThread
-from spark_groupsource.offsets import SourceOffset, TopicPartition
+from spark_groupsource.offsets import Reset, SourceOffset, TopicPartition, newer
 from spark_groupsource.options import NoMatchStrategy, OnConflict, SourceOptions, StartingPosition
 from spark_groupsource.planning.start import (
     StartDecision,
@@ -33,6 +34,8 @@ from spark_groupsource.planning.start import (
     conflicts,
     decide_start,
     log_edge,
+    newest_reset,
+    voided,
 )
 
 LOG = logging.getLogger("spark_groupsource.session")
@@ -40,6 +43,18 @@ LOG = logging.getLogger("spark_groupsource.session")
 # How long a trigger may wait for the group's coordinator before the query fails.
 FETCH_TIMEOUT_S = 30.0
 _PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """In whose name a query plans and commits: the lineage, and the newest reset of the group that it knows."""
+
+    name: str
+    reset: Reset | None = None
+
+    def named(self, name: str) -> Lineage:
+        """Return the lineage of another name, which knows the same."""
+        return self if name == self.name else replace(self, name=name)
 
 
 class StartPositions:
@@ -63,36 +78,57 @@ class StartPositions:
         self._pause = pause
         self.anchors: dict[TopicPartition, Anchor] = {}
 
-    def establish(self, view: GroupView, start: SourceOffset, topics: Iterable[str], lineage: str) -> str:
+    def establish(self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage) -> Lineage:
         """Find the start of each new partition and pin it in the group; nothing is planned from it before.
 
-        `topics` are those of the subscription. Returns the lineage to go on with: a new one after a conflict.
-        Raises what options onConflict and failOnDataLoss ask for.
+        `topics` are those of the subscription. Returns the lineage to go on with: a new one after a conflict or a
+        reset. Raises what options onConflict and failOnDataLoss ask for.
 
         The sequence this protects against: 'latest' is looked up, a batch is planned, the process dies before
         anything is committed; started again, 'latest' is further on and the records between are lost.
         """
         described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
         known = self._known_pins(view, described)
-        decisions = [
-            self._decide(owned, start, described, known) for owned in view.partitions if owned.position is None
-        ]
-        lineage = self._settle_conflicts(decisions, lineage)
+        new = [owned for owned in view.partitions if owned.position is None]
+        own = self._learn_resets(view, start, own)
+        decisions = [self._decide(owned, start, described, known, own) for owned in new]
+        own = own.named(self.settle_conflict(conflicts(decisions), own.name))
         recreated = {decision.partition for decision in decisions if decision.recreated}
         self._losses.report_recreated(recreated)
         positions = self._resolve(decisions)
         group = {owned.partition: owned.group for owned in view.partitions}
         items = []
-        for partition, position in positions.items():
-            metadata = metadata_of(group.get(partition))
-            anchor = Anchor(described[partition.topic].topic_id, self._pin(partition, position, metadata, described))
-            self.anchors[partition] = anchor
-            held = group[partition]
-            if held is None or held.offset is None or position > held.offset or partition in recreated:
-                items.append(_start_item(partition, position, anchor, lineage))
+        for decision in decisions:
+            partition = decision.partition
+            position = positions.get(partition)
+            if position is None:
+                continue
+            metadata = metadata_of(group[partition])
+            pin = self._pin(partition, position, metadata, described)
+            self.anchors[partition] = Anchor(described[partition.topic].topic_id, pin, own.reset)
+            offset = _offset_to_pin(decision, position, group[partition], metadata)
+            if offset is not None:
+                items.append(_start_item(partition, offset, self.anchors[partition], own))
         if not self._member.establish(positions, items, view.assignment):
             self._pause(_PAUSE_S)
-        return lineage
+        return own
+
+    def _learn_resets(self, view: GroupView, start: SourceOffset, own: Lineage) -> Lineage:
+        """Return the lineage that knows what the group's metadata says of resets: a new one when ends are void."""
+        found = [metadata.reset for metadata in map(metadata_of, (o.group for o in view.partitions)) if metadata]
+        reset = newest_reset([own.reset, *found])
+        if reset is None or not newer(reset, own.reset):
+            return own
+        offsets = {owned.partition: owned.group.offset for owned in view.partitions if owned.group}
+        void = voided(start, reset, offsets)
+        if void:
+            own = own.named(SourceOffset.initial().lineage)
+            LOG.warning(
+                "the group was reset, its offsets win over this checkpoint, with a new lineage: group=%s lineage=%s"
+                " reset=%s %s",
+                self._options.group_id, own.name, reset, void,
+            )  # fmt: skip
+        return replace(own, reset=reset)
 
     def _decide(
         self,
@@ -100,18 +136,22 @@ class StartPositions:
         start: SourceOffset,
         described: Mapping[str, TopicInfo],
         known: Mapping[TopicPartition, Pin],
+        own: Lineage,
     ) -> StartDecision:
         partition = owned.partition
         topic_id = described[partition.topic].topic_id
         logged_id = start.topic_id(partition.topic)
+        metadata = metadata_of(owned.group)
         takeover = Takeover(
             partition=partition,
             topic_id=topic_id,
             recreated=logged_id is not None and logged_id != topic_id,
             group_offset=owned.group.offset if owned.group else None,
-            group_metadata=metadata_of(owned.group),
+            group_metadata=metadata,
             own_end=start.ends().get(partition) if logged_id == topic_id else None,
-            lineage=start.lineage,
+            # After a conflict, and until the next batch is logged, both names are this query's.
+            lineage=own.name if metadata is not None and metadata.lineage == own.name else start.lineage,
+            reset=newer(own.reset, start.reset),
         )
         return decide_start(takeover, self._options.on_conflict, appeared_later(partition, known))
 
@@ -147,8 +187,11 @@ class StartPositions:
                 )
             self._pause(_PAUSE_S)
 
-    def _settle_conflicts(self, decisions: list[StartDecision], lineage: str) -> str:
-        details = conflicts(decisions)
+    def settle_conflict(self, details: str, lineage: str) -> str:
+        """Return the name of the lineage to go on with: a new one if there are `details` of a conflict.
+
+        Raises `MembershipError` when option onConflict says so.
+        """
         if not details:
             return lineage
         if self._options.on_conflict is OnConflict.FAIL:
@@ -199,9 +242,26 @@ class StartPositions:
         return Pin(position, info.partition_count, None if earliest else topics_digest(described))
 
 
-def _start_item(partition: TopicPartition, position: int, anchor: Anchor, lineage: str) -> CommitItem:
-    metadata = CommitMetadata(lineage, anchor.topic_id, position, position, anchor.pin)
-    return CommitItem(partition, position, metadata.to_text())
+def _offset_to_pin(
+    decision: StartDecision, position: int, group: GroupOffset | None, metadata: CommitMetadata | None
+) -> int | None:
+    """Return the offset to commit before anything is planned from `position`; None when the group's will do."""
+    if group is None or group.offset is None or position > group.offset or decision.recreated:
+        return position
+    if metadata is None and position == group.offset:
+        # Set by another program. Said in our name, a later offset without metadata is one that moved since.
+        return position
+    if decision.conflict is not None and position < group.offset:
+        # Decided for the checkpoint, and the group's offset never goes back by our hand: it stays, in the new
+        # lineage's name. Else, after a restart, it would look like another lineage's progress, and the decision
+        # would be turned round silently.
+        return group.offset
+    return None
+
+
+def _start_item(partition: TopicPartition, offset: int, anchor: Anchor, own: Lineage) -> CommitItem:
+    metadata = CommitMetadata(own.name, anchor.topic_id, offset, offset, anchor.pin, reset=own.reset)
+    return CommitItem(partition, offset, metadata.to_text())
 
 
 def metadata_of(group: GroupOffset | None) -> CommitMetadata | None:

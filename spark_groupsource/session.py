@@ -23,9 +23,9 @@ from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.options import SourceOptions
-from spark_groupsource.planning.batch import Backlog, commit_items, next_offset, plan_ranges, trim_replay
+from spark_groupsource.planning.batch import Backlog, commit_items, next_offset, plan_ranges, plan_replay
 from spark_groupsource.planning.packing import Task, pack_tasks
-from spark_groupsource.positions import StartPositions, all_partitions, metadata_of
+from spark_groupsource.positions import Lineage, StartPositions, all_partitions, metadata_of
 
 LOG = logging.getLogger("spark_groupsource.session")
 
@@ -67,7 +67,7 @@ class Session:
             options, clock=clock, cluster=cluster, member=member, losses=self._losses, pause=pause
         )
         self._started = False
-        self._lineage: str | None = None
+        self._own: Lineage | None = None
         self._topics: tuple[str, ...] = ()
         self._topics_checked: Deadline | None = None
         self._first_assignment: Deadline | None = None
@@ -77,7 +77,8 @@ class Session:
         self._newest: dict[TopicPartition, int] = {}
 
     def __repr__(self) -> str:
-        return f"Session(group={self._options.group_id!r}, lineage={self._lineage}, {self._member!r})"
+        lineage = None if self._own is None else self._own.name
+        return f"Session(group={self._options.group_id!r}, lineage={lineage}, {self._member!r})"
 
     # --- life
 
@@ -135,7 +136,7 @@ class Session:
         positions, 4. plan, 5. fix; from 2 again when ownership changed meanwhile.
         """
         self.start()
-        self._go_by(self._lineage or start.lineage)
+        own = self._go_by(self._own or Lineage(start.lineage, start.reset))
         self._complete(start)
         self._refresh_pattern()
         if self._targets == {}:
@@ -148,7 +149,7 @@ class Session:
             # Waiting for the assignment has bounds of its own.
             deadline = deadline or Deadline(self._clock, PLAN_TIMEOUT_S)
             if any(owned.position is None for owned in view.partitions):
-                self._go_by(self._starts.establish(view, start, self._topics, self._lineage or start.lineage))
+                own = self._go_by(self._starts.establish(view, start, self._topics, own))
                 continue
             backlogs = self._backlogs(view)
             if not self._worth_planning(backlogs, min_rows):
@@ -159,7 +160,7 @@ class Session:
             ranges = self._plan(backlogs, max_rows)
             if all(item.end == backlogs[item.partition].position for item in ranges):
                 return start
-            end = self._fix(view, start, ranges, described)
+            end = self._fix(view, start, ranges, described, own)
             if end is not None:
                 return end
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
@@ -189,8 +190,9 @@ class Session:
         self._flight = None
         self._replays.clear()
 
-    def _go_by(self, lineage: str) -> None:
-        self._lineage = self._metrics.lineage = lineage
+    def _go_by(self, own: Lineage) -> Lineage:
+        self._own, self._metrics.lineage = own, own.name
+        return own
 
     def _refresh_pattern(self) -> None:
         if self._options.subscription.pattern is None or self._topics_checked is None:
@@ -282,13 +284,15 @@ class Session:
         start: SourceOffset,
         ranges: tuple[OffsetRange, ...],
         described: Mapping[str, TopicInfo],
+        own: Lineage,
     ) -> SourceOffset | None:
         """Put the plan in flight; None when ownership changed since it was made.
 
         A plan without records but past lost ones is a batch too: it takes the positions behind the loss.
         """
+        reach("before-fix", self._options.client_id)
         ids = {topic: info.topic_id for topic, info in described.items()}
-        end = next_offset(start, self._lineage or start.lineage, ids, ranges)
+        end = next_offset(start, own.name, ids, ranges, own.reset)
         if not self._member.fix(FlightBatch(end, commit_items(end, self._starts.anchors)), view.assignment):
             return None
         self._flight = end
@@ -314,9 +318,8 @@ class Session:
         return pack_tasks(ranges, self._options.min_partitions, self._options.max_records_per_partition)
 
     def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
-        """Read a logged batch once more: its ranges, owned or not, less what another lineage has committed."""
+        """Read a logged batch once more: its ranges, owned or not, less what is completed already."""
         self.start()
-        self._go_by(end.lineage)
         described = self._cluster.describe({item.partition.topic for item in end.ranges})
         gone = [
             r.partition for r in end.ranges if described[r.partition.topic].topic_id != end.topic_id(r.partition.topic)
@@ -327,13 +330,15 @@ class Session:
         committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
         for partition, (_, metadata) in committed.items():
             if metadata is not None:
-                self._starts.anchors[partition] = Anchor(metadata.topic_id, metadata.pin)
-        trimmed = trim_replay(ranges, end.lineage, committed)
+                self._starts.anchors[partition] = Anchor(metadata.topic_id, metadata.pin, metadata.reset)
+        replay = plan_replay(end, ranges, committed, self._options.on_conflict)
+        self._go_by(Lineage(self._starts.settle_conflict(replay.conflict, end.lineage), end.reset))
         self._member.replay(FlightBatch(end, commit_items(end, self._starts.anchors)))
         self._flight = end
-        self._metrics.write("replayed", (item.partition for item in trimmed), records=sum(map(len, trimmed)))
+        records = sum(map(len, replay.ranges))
+        self._metrics.write("replayed", (item.partition for item in replay.ranges), records=records)
         LOG.info(
-            "replay: group=%s records=%d of=%d", self._options.group_id,
-            sum(map(len, trimmed)), sum(map(len, end.ranges)),
+            "replay: group=%s records=%d of=%d reset=%s",
+            self._options.group_id, records, sum(map(len, end.ranges)), replay.reset,
         )  # fmt: skip
-        return self._pack(trimmed)
+        return self._pack(replay.ranges)

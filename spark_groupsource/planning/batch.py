@@ -1,4 +1,4 @@
-"""What one micro-batch reads: pure functions from positions and log ends to ranges."""
+"""What one micro-batch reads, and what is committed after it: pure functions, no I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.commits import Anchor, CommitItem, CommitMetadata
-from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer
+from spark_groupsource.options import OnConflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +64,28 @@ def plan_ranges(backlogs: Mapping[TopicPartition, Backlog], limit: int | None) -
 
 
 def next_offset(
-    start: SourceOffset, lineage: str, topic_ids: Mapping[str, str], ranges: Iterable[OffsetRange]
+    start: SourceOffset,
+    lineage: str,
+    topic_ids: Mapping[str, str],
+    ranges: Iterable[OffsetRange],
+    reset: Reset | None = None,
 ) -> SourceOffset:
     """Return the offset to log for a batch: its ranges, and what the lineage has done elsewhere.
 
-    Ends of a topic that was deleted and made again (its id changed) are forgotten.
+    Ends of a topic that was deleted and made again (its id changed) are forgotten, and all ends that are older than
+    `reset`, the newest reset of the group.
     """
     planned = tuple(ranges)
     owned = {item.partition for item in planned}
     known = dict(start.topic_ids)
     done = {
         partition: end
-        for partition, end in start.ends().items()
+        for partition, end in ({} if newer(reset, start.reset) else start.ends()).items()
         if partition not in owned and topic_ids.get(partition.topic, known[partition.topic]) == known[partition.topic]
     }
     topics = {item.partition.topic for item in planned} | {partition.topic for partition in done}
     ids = {topic: topic_ids.get(topic) or known[topic] for topic in topics}
-    return SourceOffset.of(lineage, ids, planned, done)
+    return SourceOffset.of(lineage, ids, planned, done, reset)
 
 
 def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) -> tuple[CommitItem, ...]:
@@ -87,32 +93,98 @@ def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) ->
 
     Transaction markers and compaction leave offsets without records; the last record + 1 would show as lag for
     ever. Left out are partitions without an anchor, whose start position is not established, and those whose
-    topic was made anew since: the old end would skip records of the new topic.
+    topic was made anew since: the old end would skip records of the new topic. Nothing is committed for a batch that
+    was planned before the group was reset.
     """
+    known = [(item, anchors[item.partition]) for item in end.ranges if item.partition in anchors]
+    if any(newer(anchor.reset, end.reset) for _, anchor in known):
+        return ()
     items = []
-    for item in end.ranges:
-        anchor = anchors.get(item.partition)
-        if anchor is None or anchor.topic_id != end.topic_id(item.partition.topic):
+    for item, anchor in known:
+        if anchor.topic_id != end.topic_id(item.partition.topic):
             continue
-        metadata = CommitMetadata(end.lineage, anchor.topic_id, item.start, item.end, anchor.pin, item.leader_epoch)
+        metadata = CommitMetadata(
+            end.lineage, anchor.topic_id, item.start, item.end, anchor.pin, item.leader_epoch, end.reset
+        )
         items.append(CommitItem(item.partition, item.end, metadata.to_text(), item.leader_epoch))
     return tuple(items)
 
 
-def trim_replay(
-    ranges: Iterable[OffsetRange],
-    lineage: str,
-    committed: Mapping[TopicPartition, tuple[int | None, CommitMetadata | None]],
-) -> tuple[OffsetRange, ...]:
-    """Return a logged batch's ranges less what another lineage has committed meanwhile (promises P2, P3, P6).
+# --- replay
 
-    The sequence this protects against: a member dies in the middle of a batch, another one takes its partitions
-    over, completes and commits them, and the first is started again: Spark runs its logged batch once more.
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a logged batch reads when Spark runs it again.
+
+    `conflict` says what the group and the checkpoint disagree about, empty when they agree. `reset` is one that the
+    checkpoint does not know: then nothing is read.
     """
-    trimmed = []
-    for item in ranges:
+
+    ranges: tuple[OffsetRange, ...]
+    conflict: str = ""
+    reset: Reset | None = None
+
+
+def plan_replay(
+    end: SourceOffset,
+    ranges: Iterable[OffsetRange],
+    committed: Mapping[TopicPartition, tuple[int | None, CommitMetadata | None]],
+    on_conflict: OnConflict,
+) -> Replay:
+    """Return the ranges of the logged batch that ends at `end`, less what is completed already.
+
+    `ranges` are those whose topic still exists, `committed` what the group holds. In this order:
+
+    1. The group was reset since: nothing is read, because the reset decides what is read again. A range read here
+       would be read twice, and its commit would undo the reset.
+    2. Another lineage has committed: less that (promises P2, P3, P6). The sequence this protects against: a member
+       dies in the middle of a batch, another one takes its partitions over, completes and commits them, and the first
+       is started again.
+    3. This lineage has committed beyond the range's start. It commits only what Spark has recorded as complete, and
+       Spark does not run that again: so the checkpoint is an old copy, and it is a conflict.
+    4. The group's offset is not the range's start and was set by a program that leaves no metadata: a conflict.
+    5. Everything else reads as it was logged.
+
+    A conflict is decided by `on_conflict`: GROUP leaves out what is before the group's offset. A group's offset that
+    was moved back changes nothing here: the batch is read as logged, so that it is true what the checkpoint says of
+    it; the start position after it is decided in `planning/start.py`.
+    """
+    logged = tuple(ranges)
+    resets = [m.reset for p, (_, m) in committed.items() if m is not None and newer(m.reset, end.reset)]
+    if resets:
+        void = tuple(OffsetRange(item.partition, item.end, item.end, item.leader_epoch) for item in logged)
+        return Replay(void, reset=max(reset for reset in resets if reset is not None))
+    read, reasons = [], []
+    for item in logged:
         offset, metadata = committed.get(item.partition, (None, None))
-        foreign = metadata is not None and metadata.lineage != lineage
-        start = item.start if offset is None or not foreign else min(max(item.start, offset), item.end)
-        trimmed.append(OffsetRange(item.partition, start, item.end, item.leader_epoch))
-    return tuple(trimmed)
+        if metadata is not None and metadata.topic_id != end.topic_id(item.partition.topic):
+            # The offset of a deleted topic of the same name.
+            offset, metadata = None, None
+        reason = _replay_conflict(item, offset, metadata, end.lineage)
+        if reason is not None:
+            reasons.append(reason)
+        foreign = metadata is not None and metadata.lineage != end.lineage
+        start = item.start
+        if offset is not None and (foreign or (reason is not None and on_conflict is OnConflict.GROUP)):
+            start = min(max(item.start, offset), item.end)
+        read.append(OffsetRange(item.partition, start, item.end, item.leader_epoch))
+    return Replay(tuple(read), "; ".join(reasons))
+
+
+def _replay_conflict(
+    item: OffsetRange, offset: int | None, metadata: CommitMetadata | None, lineage: str
+) -> str | None:
+    """Say what is wrong with the group's offset of a partition that a replay reads; None when nothing is.
+
+    Offsets of this lineage at or before the range's start are normal: the last commit, a pinned start position, a
+    proof of the membership.
+    """
+    if offset is None or not len(item):
+        return None
+    where = f"{item} group={offset}"
+    if metadata is None:
+        return None if offset == item.start else f"{where} (the group's offset was set by another program)"
+    if metadata.lineage == lineage and offset > item.start:
+        return f"{where} (the checkpoint is older than the group's offset: was an old one restored, or one used twice?)"
+    return None

@@ -3,6 +3,12 @@
 The group's committed offset is the merged checkpoint of all members; this lineage's own newest completed end is
 what its checkpoint says. The larger one is right as long as both were written by lineages of this source. Every
 other case is a conflict, and the option `onConflict` decides.
+
+A reset by our own command is no conflict: it beats every checkpoint that does not know it. The sequence this protects
+against: query B is stopped, and its checkpoint says that p0 is read up to 900; the group is reset to 0; query A takes
+p0, reads [0, 50) and commits 50 in its own name; A stops, B starts and gets p0. The larger of 900 and 50 would skip
+the records from 50 on, which were to be read again. So every commit carries the newest reset on, and a checkpoint
+says which one it knows.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from spark_groupsource.commits import CommitMetadata, Pin
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.offsets import Reset, SourceOffset, TopicPartition, newer
 from spark_groupsource.options import OnConflict, StartingPosition
 
 
@@ -29,7 +35,8 @@ class Basis(Enum):
 class Takeover:
     """All that is known of one newly assigned partition.
 
-    `recreated` tells that this lineage has read another topic of the same name.
+    `recreated` tells that this lineage has read another topic of the same name; `reset`, that the group was reset
+    after the checkpoint was written.
     """
 
     partition: TopicPartition
@@ -39,6 +46,7 @@ class Takeover:
     own_end: int | None
     lineage: str
     recreated: bool = False
+    reset: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,8 @@ def decide_start(takeover: Takeover, on_conflict: OnConflict, appeared_later: bo
     if other_topic:
         # By name alone the offset of a deleted topic would land on its successor and skip its records.
         return StartDecision(takeover.partition, Basis.BEGINNING, None, recreated=True)
-    own = takeover.own_end
+    # A partition that the group has no offset for was no part of the reset, and nobody else has read it since.
+    own = None if takeover.reset and group is not None else takeover.own_end
     if group is None and own is None:
         basis = Basis.BEGINNING if appeared_later else Basis.STARTING_POSITION
         return StartDecision(takeover.partition, basis, None)
@@ -87,7 +96,7 @@ def _conflict(takeover: Takeover, own: int, group: int) -> str | None:
     if metadata is None:
         return f"{where} (the group's offset was set by another program)"
     if metadata.lineage == takeover.lineage and group > own:
-        return f"{where} (the checkpoint is older than the group's offset: was an old one restored?)"
+        return f"{where} (the checkpoint is older than the group's offset: was an old one restored, or one used twice?)"
     # Another lineage went further (a takeover), or our last commit did not arrive: both are normal.
     return None
 
@@ -116,3 +125,22 @@ def log_edge(decision: StartDecision, position: StartingPosition, timestamp_ms: 
 def conflicts(decisions: Iterable[StartDecision]) -> str:
     """Return all conflicts in one text, empty when there are none."""
     return "; ".join(decision.conflict for decision in decisions if decision.conflict is not None)
+
+
+def newest_reset(resets: Iterable[Reset | None]) -> Reset | None:
+    """Return the newest of these resets, None when there is none."""
+    return max((reset for reset in resets if reset is not None), default=None)
+
+
+def voided(start: SourceOffset, reset: Reset | None, group: Mapping[TopicPartition, int | None]) -> str:
+    """Name the ends of a checkpoint that a reset makes void, empty when there are none.
+
+    All of them go, also of partitions that the reset left alone and of those that others own now: the group was
+    empty when it was reset, so its offsets hold everything that was completed and committed before.
+    """
+    if not newer(reset, start.reset):
+        return ""
+    return "; ".join(
+        f"{partition} checkpoint={end}" + (f" group={group[partition]}" if partition in group else "")
+        for partition, end in sorted(start.ends().items())
+    )

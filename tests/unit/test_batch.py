@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from spark_groupsource.commits import Anchor, CommitMetadata, Pin, parse_metadata
-from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
+from spark_groupsource.options import OnConflict
 from spark_groupsource.planning.batch import (
     Backlog,
+    Replay,
     commit_items,
     next_offset,
     plan_ranges,
+    plan_replay,
     share_out,
-    trim_replay,
 )
 
 from .fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, offset_of, tp
@@ -162,21 +165,32 @@ def test_the_end_in_a_deleted_topic_is_not_committed_to_its_successor() -> None:
     assert commit_items(offset_of(OffsetRange(P0, 10, 20)), {P0: Anchor("new-id", PIN)}) == ()
 
 
-# --- trim_replay
+# --- plan_replay
+
+NOBODY = None
+RESET, OLDER_RESET = Reset(2000, "second"), Reset(1000, "first")
 
 
-def committed(offset: int | None, lineage: str | None) -> tuple[int | None, CommitMetadata | None]:
-    return offset, None if lineage is None else CommitMetadata(lineage, TOPIC_ID, 0, offset or 0, PIN)
+def committed(
+    offset: int | None, writer: str | None, reset: Reset | None = None, topic_id: str = TOPIC_ID
+) -> tuple[int | None, CommitMetadata | None]:
+    """What the group holds; a pin when the writer has completed nothing."""
+    if writer is NOBODY or offset is None:
+        return offset, None
+    return offset, CommitMetadata(writer, topic_id, offset, offset, PIN, reset=reset)
 
 
 @pytest.mark.parametrize(
-    ("offset", "lineage", "start"),
+    ("offset", "writer", "start"),
     [
-        # ours, nobody's, or nothing: the logged range, exactly
-        (None, None, 10),
-        (15, None, 10),
-        (15, LINEAGE, 10),
-        (20, LINEAGE, 10),
+        # nothing committed
+        (None, NOBODY, 10),
+        # ours: the last commit, a pin, or a proof; or the last commit did not arrive
+        (10, LINEAGE, 10),
+        (5, LINEAGE, 10),
+        (0, LINEAGE, 10),
+        # nobody's, but where this batch began: a group that another program has used before
+        (10, NOBODY, 10),
         # another lineage: less what it has committed
         (5, OTHER_LINEAGE, 10),
         (10, OTHER_LINEAGE, 10),
@@ -185,11 +199,107 @@ def committed(offset: int | None, lineage: str | None) -> tuple[int | None, Comm
         (99, OTHER_LINEAGE, 20),
     ],
 )
-def test_trim_replay(offset: int | None, lineage: str | None, start: int) -> None:
+def test_replay_without_conflict(offset: int | None, writer: str | None, start: int) -> None:
     logged = OffsetRange(P0, 10, 20, 3)
-    trimmed = trim_replay([logged], LINEAGE, {P0: committed(offset, lineage)})
-    assert trimmed == (OffsetRange(P0, start, 20, 3),)
+    for on_conflict in OnConflict:
+        replay = plan_replay(offset_of(logged), [logged], {P0: committed(offset, writer)}, on_conflict)
+        assert replay == Replay((OffsetRange(P0, start, 20, 3),)), on_conflict
+
+
+@pytest.mark.parametrize(
+    ("offset", "writer", "group_start", "reason"),
+    [
+        # an old copy of the checkpoint: this lineage commits only what Spark does not run again
+        (11, LINEAGE, 11, "an old one restored"),
+        (20, LINEAGE, 20, "an old one restored"),
+        (99, LINEAGE, 20, "an old one restored"),
+        # moved by a program that leaves no metadata: forth, and back
+        (15, NOBODY, 15, "another program"),
+        (99, NOBODY, 20, "another program"),
+        (9, NOBODY, 10, "another program"),
+        (0, NOBODY, 10, "another program"),
+    ],
+)
+def test_replay_conflict(offset: int, writer: str | None, group_start: int, reason: str) -> None:
+    logged = OffsetRange(P0, 10, 20, 3)
+    starts = {OnConflict.CHECKPOINT: 10, OnConflict.GROUP: group_start, OnConflict.FAIL: 10}
+    for on_conflict, start in starts.items():
+        replay = plan_replay(offset_of(logged), [logged], {P0: committed(offset, writer)}, on_conflict)
+        assert replay.ranges == (OffsetRange(P0, start, 20, 3),), on_conflict
+        assert replay.conflict.startswith(f"orders-0 [10, 20) group={offset} ")
+        assert reason in replay.conflict
+
+
+def test_a_range_without_records_is_no_conflict() -> None:
+    """There is nothing to decide here; where the partition goes on is decided when it is assigned."""
+    empty = OffsetRange(P0, 10, 10)
+    for writer in (LINEAGE, NOBODY):
+        replay = plan_replay(offset_of(empty), [empty], {P0: committed(15, writer)}, OnConflict.GROUP)
+        assert replay == Replay((empty,))
+
+
+def test_conflicts_of_a_replay_are_named_together() -> None:
+    ranges = [OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9), OffsetRange(P2, 1, 2)]
+    group = {P0: committed(15, LINEAGE), P1: committed(5, LINEAGE), P2: committed(0, NOBODY)}
+    replay = plan_replay(offset_of(*ranges), ranges, group, OnConflict.GROUP)
+    assert [part[:19] for part in replay.conflict.split("; ")] == ["orders-0 [10, 20) g", "orders-2 [1, 2) gro"]
+    assert replay.ranges == (OffsetRange(P0, 15, 20), OffsetRange(P1, 5, 9), OffsetRange(P2, 1, 2))
 
 
 def test_a_replay_keeps_partitions_that_the_group_knows_nothing_of() -> None:
-    assert trim_replay([OffsetRange(P0, 10, 20)], LINEAGE, {}) == (OffsetRange(P0, 10, 20),)
+    logged = OffsetRange(P0, 10, 20)
+    assert plan_replay(offset_of(logged), [logged], {}, OnConflict.FAIL) == Replay((logged,))
+
+
+def test_the_offset_of_a_deleted_topic_means_nothing_to_a_replay() -> None:
+    logged = OffsetRange(P0, 10, 20)
+    old = committed(15, OTHER_LINEAGE, topic_id="the deleted topic's id")
+    assert plan_replay(offset_of(logged), [logged], {P0: old}, OnConflict.FAIL) == Replay((logged,))
+
+
+@pytest.mark.parametrize(
+    ("known", "writer", "found", "void"),
+    [
+        (None, "the reset command", RESET, True),
+        # another query has taken the partition over since, and carries the reset on
+        (None, OTHER_LINEAGE, RESET, True),
+        (OLDER_RESET, OTHER_LINEAGE, RESET, True),
+        (RESET, OTHER_LINEAGE, RESET, False),
+        (RESET, OTHER_LINEAGE, OLDER_RESET, False),
+        (RESET, OTHER_LINEAGE, None, False),
+    ],
+)
+@pytest.mark.parametrize("on_conflict", OnConflict)
+def test_a_replay_reads_nothing_after_a_reset(
+    known: Reset | None, writer: str, found: Reset | None, void: bool, on_conflict: OnConflict
+) -> None:
+    ranges = [OffsetRange(P0, 10, 20, 3), OffsetRange(P1, 5, 9)]
+    end = replace(offset_of(*ranges), reset=known)
+    # The reset of one partition is enough: the other one's offset may be older than what this checkpoint knows.
+    group = {P0: committed(0, writer, found), P1: committed(0, LINEAGE)}
+    replay = plan_replay(end, ranges, group, on_conflict)
+    assert replay.conflict == ""
+    if void:
+        assert replay == Replay((OffsetRange(P0, 20, 20, 3), OffsetRange(P1, 9, 9)), reset=found)
+    else:
+        assert replay == Replay(tuple(ranges))
+
+
+def test_nothing_is_committed_for_a_batch_from_before_a_reset() -> None:
+    """The commit would undo the reset, also where it left a partition alone: those ends are void too."""
+    end = offset_of(OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9))
+    assert commit_items(end, {P0: Anchor(TOPIC_ID, PIN, RESET), P1: ANCHOR}) == ()
+    assert len(commit_items(end, {P0: ANCHOR, P1: ANCHOR})) == 2
+    knowing = replace(end, reset=RESET)
+    items = commit_items(knowing, {P0: Anchor(TOPIC_ID, PIN, RESET), P1: Anchor(TOPIC_ID, PIN, OLDER_RESET)})
+    assert [parse_metadata(item.metadata).reset for item in items] == [RESET, RESET]  # type: ignore[union-attr]
+
+
+def test_ends_from_before_a_reset_are_forgotten() -> None:
+    start = offset_of(OffsetRange(P0, 10, 20), done={P1: 900})
+    planned = [OffsetRange(P0, 0, 50)]
+    assert dict(next_offset(start, OTHER_LINEAGE, {"orders": TOPIC_ID}, planned).done) == {P1: 900}
+    after = next_offset(start, OTHER_LINEAGE, {"orders": TOPIC_ID}, planned, RESET)
+    assert (after.done, after.reset) == ((), RESET)
+    following = next_offset(after, OTHER_LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P1, 0, 1)], RESET)
+    assert dict(following.done) == {P0: 50}

@@ -11,22 +11,27 @@ import pytest
 
 from spark_groupsource.commits import (
     MAX_BYTES,
+    CommitItem,
     CommitMetadata,
+    GroupOffset,
     Pin,
+    overruled,
     parse_metadata,
     topic_digest,
     topics_digest,
 )
 from spark_groupsource.errors import OffsetFormatError
-from spark_groupsource.offsets import OFFSET_MAX, PARTITION_MAX
+from spark_groupsource.offsets import OFFSET_MAX, PARTITION_MAX, TIME_MAX_MS, Reset
 
-from .fakes import LINEAGE
+from .fakes import LINEAGE, tp
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 ID = "Qw3zT0ynQ2uB8v7h1d2eZA"
+RESET = Reset(1_700_000_000_000, "33333333-3333-3333-3333-333333333333")
 STORED = {
     "commit-metadata-v1-full.txt": CommitMetadata(LINEAGE, ID, 100, 200, Pin(90, 4, "05b5a1c43e7e"), 3),
     "commit-metadata-v1-pin.txt": CommitMetadata(LINEAGE, ID, 0, 0, Pin(0, 1)),
+    "commit-metadata-v1-reset.txt": CommitMetadata(LINEAGE, ID, 0, 50, Pin(0, 1), reset=RESET),
 }
 FULL = STORED["commit-metadata-v1-full.txt"]
 
@@ -76,6 +81,11 @@ def test_the_text_of_another_writer_is_no_error(text: str | None) -> None:
     [
         *[without(key) for key in ("l", "t", "r", "p", "n")],
         changed(x=1),
+        changed(z=None),
+        changed(z=[1]),
+        changed(z=["id", 1]),
+        changed(z=[TIME_MAX_MS + 1, "id"]),
+        changed(z=[1, ""]),
         changed(l=""),
         changed(t=5),
         changed(r=[1]),
@@ -162,3 +172,26 @@ def test_mutated_texts_never_raise_anything_else() -> None:
             same += 1
             assert parse_metadata(parsed.to_text()) == parsed
     assert same > 100
+
+
+@pytest.mark.parametrize(
+    ("item", "group", "result"),
+    [
+        # nobody has reset the group, or the batch was planned after it
+        (None, None, False),
+        (RESET, None, False),
+        (RESET, RESET, False),
+        (RESET, Reset(5, "older"), False),
+        # reset since
+        (None, RESET, True),
+        (Reset(5, "older"), RESET, True),
+    ],
+)
+def test_a_reset_overrules_batches_that_were_planned_before_it(
+    item: Reset | None, group: Reset | None, result: bool
+) -> None:
+    late = CommitItem(tp(0), 900, CommitMetadata(LINEAGE, ID, 800, 900, Pin(0, 1), reset=item).to_text())
+    held = GroupOffset(0, CommitMetadata("another", ID, 0, 0, Pin(0, 1), reset=group).to_text())
+    assert overruled(late, held) is result
+    assert not overruled(late, GroupOffset(0, "")), "another program's offset is no reset"
+    assert not overruled(late, GroupOffset(None))

@@ -13,9 +13,12 @@ from spark_groupsource.errors import OffsetFormatError
 from spark_groupsource.offsets import (
     OFFSET_MAX,
     PARTITION_MAX,
+    TIME_MAX_MS,
     OffsetRange,
+    Reset,
     SourceOffset,
     TopicPartition,
+    newer,
     parse_offset,
 )
 
@@ -35,10 +38,12 @@ FULL = SourceOffset.of(
     ],
     {tp(4): 150},
 )
+RESET = Reset(1_700_000_000_000, "33333333-3333-3333-3333-333333333333")
 # The stored texts are never edited: a release must read what an older one wrote.
 STORED = {
     "offset-v1-full.json": FULL,
     "offset-v1-initial.json": SourceOffset(LINEAGE),
+    "offset-v1-reset.json": SourceOffset.of(LINEAGE, {"orders": ID}, [OffsetRange(tp(0), 0, 50)], {}, RESET),
     "offset-v1-standby.json": SourceOffset.of(LINEAGE, {"orders": ID}, [], {tp(0): 10, tp(3): 0}),
 }
 
@@ -111,6 +116,28 @@ def test_a_range_shows_itself_and_its_length() -> None:
     assert (str(item), len(item)) == ("orders-0 [5, 8)", 3)
 
 
+@pytest.mark.parametrize(
+    ("reset", "known", "result"),
+    [
+        (None, None, False),
+        (None, RESET, False),
+        (RESET, None, True),
+        (RESET, RESET, False),
+        (RESET, Reset(RESET.at_ms - 1, "z"), True),
+        (RESET, Reset(RESET.at_ms + 1, "a"), False),
+        # made in the same millisecond: one of them is the newer one, whoever asks
+        (Reset(5, "b"), Reset(5, "a"), True),
+        (Reset(5, "a"), Reset(5, "b"), False),
+    ],
+)
+def test_which_reset_is_news(reset: Reset | None, known: Reset | None, result: bool) -> None:
+    assert newer(reset, known) is result
+
+
+def test_a_reset_shows_itself() -> None:
+    assert str(RESET) == "33333333-3333-3333-3333-333333333333@1700000000000"
+
+
 # --- the parser refuses
 
 
@@ -169,6 +196,16 @@ def test_a_range_shows_itself_and_its_length() -> None:
         (topic(epochs={"0": 2**31}), "expected an integer"),
         (topic(epochs={"0": None}), "expected an integer"),
         (topic(epochs=[3]), "expected an object, found list"),
+        (document(reset=None), "the reset is no pair"),
+        (document(reset=[]), "the reset is no pair"),
+        (document(reset=[1, "id", 2]), "the reset is no pair"),
+        (document(reset={"0": 1, "1": "id"}), "the reset is no pair"),
+        (document(reset=["id", 1]), "expected an integer"),
+        (document(reset=[-1, "id"]), "expected an integer"),
+        (document(reset=[1.0, "id"]), "expected an integer"),
+        (document(reset=[TIME_MAX_MS + 1, "id"]), "expected an integer"),
+        (document(reset=[1, ""]), "expected a text"),
+        (document(reset=[1, None]), "expected a text"),
     ],
 )
 def test_refused(value: object, reason: str) -> None:

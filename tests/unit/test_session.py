@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from spark_groupsource.cluster import TopicInfo
 from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, parse_metadata, topics_digest
 from spark_groupsource.errors import DataLossError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.membership.events import FlightBatch
-from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
 from spark_groupsource.session import FIRST_ASSIGNMENT_S, SETTLE_S, Session
 
 from .fakes import (
@@ -395,6 +396,143 @@ def test_a_conflict_may_fail_the_query() -> None:
         bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)))
 
 
+@pytest.mark.parametrize("group", [90, 70], ids=["ahead", "where we are"])
+def test_an_offset_of_another_program_is_pinned_in_our_name(group: int) -> None:
+    """So that one without metadata is one that was moved since."""
+    bed = Bed()
+    bed.member.committed[P0] = GroupOffset(group, "moved by hand")
+    bed.join(P0)
+    bed.ends(p0=95)
+    assert ranges(bed.session.latest_offset(START)) == [f"orders-0 [{group}, 95)"]
+    written = parse_metadata(bed.member.committed[P0].metadata)
+    assert written is not None
+    assert (written.lineage, written.start, written.end) == (LINEAGE, group, group)
+
+
+@pytest.mark.parametrize("writer", [LINEAGE, None], ids=["an old checkpoint", "another program"])
+def test_a_conflict_that_the_checkpoint_has_won_stays_won(writer: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    """1. the group is at 90, the checkpoint at 70 wins, 2. [70, 80) completes, [80, 85) is logged, the process dies,
+    3. started again, the batch is read as logged, and the next one goes on behind it, not at 90.
+    """
+    bed = Bed(onConflict="checkpoint")
+    bed.member.committed[P0] = GroupOffset(90, "" if writer is None else metadata(writer, 80, 90))
+    bed.join(P0)
+    bed.ends(p0=95)
+    first = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)), max_rows=10)
+    second = bed.session.latest_offset(first, max_rows=5)
+    assert (ranges(first), ranges(second)) == (["orders-0 [70, 80)"], ["orders-0 [80, 85)"])
+    assert bed.committed() == {0: 90}, "the group's offset went back"
+
+    again = Bed(onConflict="checkpoint")
+    again.member.committed = bed.member.committed
+    again.join(P0)
+    again.ends(p0=95)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert flat(again.session.tasks(first, second)) == ["orders-0 [80, 85)"]
+        third = again.session.latest_offset(second)
+    assert ranges(third) == ["orders-0 [85, 95)"]
+    assert "orders-0 [80, 85) group=90" in caplog.text
+    again.session.commit(third)
+    assert again.committed() == {0: 95}
+
+
+# --- resets
+
+RESET = Reset(2000, "the reset's id")
+
+
+def reset_text(offset: int, lineage: str = "the reset's id", reset: Reset = RESET) -> GroupOffset:
+    return GroupOffset(offset, CommitMetadata(lineage, TOPIC_ID, offset, offset, PIN, reset=reset).to_text())
+
+
+@pytest.mark.parametrize("on_conflict", ["checkpoint", "group", "fail"])
+def test_a_reset_beats_the_checkpoint(on_conflict: str, caplog: pytest.LogCaptureFixture) -> None:
+    """B's checkpoint says 900; the group was reset to 0; A has taken p0 over and committed [0, 50) since.
+
+    Without the reset that A carries on, B would go on at 900, and nobody would read [50, 900) again.
+    """
+    bed = Bed(onConflict=on_conflict)
+    bed.member.committed |= {P0: reset_text(50, OTHER_LINEAGE), P1: reset_text(0)}
+    bed.join(P0)
+    bed.ends(p0=900, p1=900)
+    start = offset_of(OffsetRange(P0, 800, 900), done={P1: 70})
+    with caplog.at_level(logging.WARNING):
+        end = bed.session.latest_offset(start)
+    assert (ranges(end), end.done, end.reset) == (["orders-0 [50, 900)"], (), RESET)
+    assert end.lineage not in (LINEAGE, OTHER_LINEAGE)
+    assert "orders-0 checkpoint=900 group=50; orders-1 checkpoint=70" in caplog.text
+    bed.session.commit(end)
+    written = parse_metadata(bed.member.committed[P0].metadata)
+    assert written is not None
+    assert (written.reset, written.lineage, written.end) == (RESET, end.lineage, 900)
+    # The other partition comes later: the same reset is no news, and the lineage goes on.
+    bed.member.assign(P1)
+    following = bed.session.latest_offset(end)
+    assert (ranges(following), following.lineage) == (["orders-0 [900, 900)", "orders-1 [0, 900)"], end.lineage)
+    assert caplog.text.count("was reset") == 1
+
+
+def test_a_reset_is_remembered_before_the_next_batch_is_logged() -> None:
+    """Nothing to read since: Spark goes on from the old offset, whose ends stay void."""
+    bed = Bed()
+    bed.member.committed |= {P0: reset_text(900), P1: reset_text(0)}
+    bed.join(P0)
+    bed.ends(p0=900, p1=0)
+    start = offset_of(OffsetRange(P0, 800, 900), done={P1: 70})
+    assert bed.session.latest_offset(start) is start
+    bed.member.assign(P1)
+    bed.ends(p1=80)
+    assert ranges(bed.session.latest_offset(start)) == ["orders-0 [900, 900)", "orders-1 [0, 80)"]
+    assert bed.committed() == {0: 900, 1: 0}, "an end from before the reset was committed"
+
+
+def test_a_standby_and_a_new_checkpoint_learn_the_reset_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed()
+    bed.member.committed[P0] = reset_text(0)
+    bed.join(P0)
+    bed.ends(p0=5)
+    with caplog.at_level(logging.WARNING):
+        end = bed.session.latest_offset(START)
+    assert (end.lineage, end.reset, ranges(end)) == (LINEAGE, RESET, ["orders-0 [0, 5)"])
+    assert "reset" not in caplog.text
+
+
+def test_a_second_reset_is_news_again() -> None:
+    bed = Bed()
+    bed.member.committed[P0] = reset_text(0, reset=Reset(3000, "the second"))
+    bed.join(P0)
+    bed.ends(p0=900)
+    end = bed.session.latest_offset(replace(offset_of(OffsetRange(P0, 800, 900)), reset=RESET))
+    assert (ranges(end), end.reset) == (["orders-0 [0, 900)"], Reset(3000, "the second"))
+
+
+def test_a_reset_that_the_checkpoint_knows_changes_nothing() -> None:
+    bed = Bed()
+    bed.member.committed[P0] = reset_text(50, OTHER_LINEAGE)
+    bed.join(P0)
+    bed.ends(p0=900)
+    end = bed.session.latest_offset(replace(offset_of(OffsetRange(P0, 30, 70)), reset=RESET))
+    assert (ranges(end), end.lineage, end.reset) == (["orders-0 [70, 900)"], LINEAGE, RESET)
+
+
+def test_a_replay_after_a_reset_reads_and_commits_nothing() -> None:
+    bed = Bed(onConflict="fail")
+    bed.member.committed |= {P0: reset_text(0), P1: reset_text(0)}
+    bed.join(P0, P1)
+    bed.member.view()
+    bed.ends(p0=900, p1=9)
+    logged = offset_of(OffsetRange(P0, 800, 900), OffsetRange(P1, 5, 9))
+    assert replayed(bed, logged) == []
+    (batch,) = bed.member.named("replay")
+    assert isinstance(batch, FlightBatch)
+    assert batch.items == (), "found in Spark's commit log, the batch would be committed over the reset"
+    end = bed.session.latest_offset(logged)
+    assert ranges(end) == ["orders-0 [0, 900)", "orders-1 [0, 9)"]
+    bed.session.commit(logged)
+    assert bed.committed() == {0: 0, 1: 0}
+
+
 # --- lost data
 
 
@@ -530,6 +668,47 @@ def test_a_replay_of_a_topic_made_anew() -> None:
     with pytest.raises(DataLossError):
         Bed().session.tasks(START, logged)
     assert Bed(failOnDataLoss="false").session.tasks(START, logged) == ()
+
+
+@pytest.mark.parametrize(
+    ("choice", "read", "after"),
+    [("checkpoint", "orders-0 [60, 70)", "orders-0 [70, 95)"), ("group", "orders-0 [65, 70)", "orders-0 [70, 95)")],
+)
+def test_a_replay_from_an_old_checkpoint_is_a_conflict(
+    choice: str, read: str, after: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed = Bed(onConflict=choice)
+    bed.member.committed[P0] = GroupOffset(65, metadata(LINEAGE, 60, 65))
+    bed.join(P0)
+    bed.ends(p0=95)
+    logged = offset_of(OffsetRange(P0, 60, 70))
+    with caplog.at_level(logging.WARNING):
+        assert replayed(bed, logged) == [read]
+    assert "orders-0 [60, 70) group=65 (the checkpoint is older" in caplog.text
+    end = bed.session.latest_offset(logged)
+    assert ranges(end) == [after]
+    assert end.lineage != LINEAGE
+
+
+def test_a_replay_in_conflict_may_fail_the_query() -> None:
+    bed = Bed(onConflict="fail")
+    bed.member.committed[P0] = GroupOffset(30, "moved by hand")
+    bed.join(P0)
+    with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 \[60, 70\) group=30 .*another program"):
+        replayed(bed, offset_of(OffsetRange(P0, 60, 70)))
+    assert bed.member.named("replay") == []
+
+
+def test_a_group_that_was_moved_back_stays_there_after_a_replay() -> None:
+    """onConflict=group: the batch is read as logged and not committed, then everything from the group's offset on."""
+    bed = Bed(onConflict="group")
+    bed.member.committed[P0] = GroupOffset(30, "moved by hand")
+    bed.join(P0)
+    bed.ends(p0=95)
+    logged = offset_of(OffsetRange(P0, 60, 70))
+    assert replayed(bed, logged) == ["orders-0 [60, 70)"]
+    assert ranges(bed.session.latest_offset(logged)) == ["orders-0 [30, 95)"]
+    assert bed.committed() == {0: 30}
 
 
 # --- AvailableNow

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spark_groupsource.commits import CommitMetadata, Pin, topics_digest
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
 from spark_groupsource.options import OnConflict, StartingPosition
 from spark_groupsource.planning.start import (
     Basis,
@@ -15,9 +17,11 @@ from spark_groupsource.planning.start import (
     conflicts,
     decide_start,
     log_edge,
+    newest_reset,
+    voided,
 )
 
-from .fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, tp
+from .fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, offset_of, tp
 
 P0 = tp(0)
 MINE, THEIRS, NOBODYS = LINEAGE, OTHER_LINEAGE, None
@@ -175,3 +179,66 @@ def test_conflicts_are_named_together() -> None:
     ]
     assert conflicts(decisions) == "first; second"
     assert conflicts(decisions[:1]) == ""
+
+
+# --- resets
+
+FIRST, SECOND = Reset(1000, "first"), Reset(2000, "second")
+
+
+@pytest.mark.parametrize(
+    ("group", "writer", "own", "basis", "offset"),
+    [
+        # back, forth, and where the checkpoint is by chance
+        (0, THEIRS, 900, Basis.GROUP, 0),
+        (1000, THEIRS, 900, Basis.GROUP, 1000),
+        (900, THEIRS, 900, Basis.GROUP, 900),
+        # another query has read on since: the sequence in the module's head
+        (50, THEIRS, 900, Basis.GROUP, 50),
+        # the reset left this partition alone
+        (70, MINE, 70, Basis.GROUP, 70),
+        (90, MINE, 70, Basis.GROUP, 90),
+        (40, NOBODYS, 70, Basis.GROUP, 40),
+        # nothing of our own
+        (0, THEIRS, None, Basis.GROUP, 0),
+        # no offset in the group: it was no part of the reset, and nobody else has read it
+        (None, NOBODYS, 900, Basis.LINEAGE, 900),
+        (None, NOBODYS, None, Basis.STARTING_POSITION, None),
+    ],
+)
+def test_after_a_reset_the_group_wins_without_a_conflict(
+    group: int | None, writer: str | None, own: int | None, basis: Basis, offset: int | None
+) -> None:
+    after = replace(takeover(group, writer, own), reset=True)
+    for on_conflict in OnConflict:
+        assert decide_start(after, on_conflict, appeared_later=False) == StartDecision(P0, basis, offset), on_conflict
+
+
+def test_a_topic_made_anew_after_a_reset_starts_at_its_beginning() -> None:
+    after = replace(takeover(0, THEIRS, 900, written_for="the deleted topic's id"), reset=True)
+    assert decide_start(after, OnConflict.FAIL, False) == StartDecision(P0, Basis.BEGINNING, None, recreated=True)
+
+
+def test_newest_reset() -> None:
+    assert newest_reset([]) is None
+    assert newest_reset([None, None]) is None
+    assert newest_reset([FIRST, None, SECOND, FIRST]) == SECOND
+
+
+CHECKPOINT = offset_of(OffsetRange(P0, 800, 900), done={tp(1): 70})
+
+
+@pytest.mark.parametrize(
+    ("start", "reset", "text"),
+    [
+        (CHECKPOINT, None, ""),
+        (CHECKPOINT, FIRST, "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70"),
+        (replace(CHECKPOINT, reset=FIRST), SECOND, "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70"),
+        (replace(CHECKPOINT, reset=FIRST), FIRST, ""),
+        (replace(CHECKPOINT, reset=SECOND), FIRST, ""),
+        # a standby, or a new checkpoint
+        (SourceOffset(LINEAGE), FIRST, ""),
+    ],
+)
+def test_what_a_reset_makes_void(start: SourceOffset, reset: Reset | None, text: str) -> None:
+    assert voided(start, reset, {P0: 0}) == text
