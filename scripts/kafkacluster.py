@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,25 +36,34 @@ logger.group.level = info
 
 @dataclass(slots=True)
 class Broker:
-    """One broker as the state file has it; pid is None while it is stopped."""
+    """One broker as the state file has it; pid is None while it is stopped.
+
+    proxied_port: of a second listener, for clients that come through a proxy; its advertised port is the proxy's.
+    """
 
     id: int
     port: int
     controller_port: int
     pid: int | None = None
+    proxied_port: int | None = None
+    proxy_port: int | None = None
 
 
 def server_properties(broker: Broker, brokers: Sequence[Broker], folder: Path) -> dict[str, object]:
     """server.properties of one broker: everything that makes tests wait is short."""
     copies, in_sync = (3, 2) if len(brokers) >= 3 else (1, 1)  # with three, one may die
+    listeners = {"PLAINTEXT": broker.port, "CONTROLLER": broker.controller_port}
+    advertised = {"PLAINTEXT": broker.port}
+    if broker.proxied_port is not None and broker.proxy_port is not None:
+        listeners["PROXIED"], advertised["PROXIED"] = broker.proxied_port, broker.proxy_port
     return {
         "process.roles": "broker,controller",
         "node.id": broker.id,
         "controller.quorum.voters": ",".join(f"{b.id}@127.0.0.1:{b.controller_port}" for b in brokers),
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://127.0.0.1:{broker.port},CONTROLLER://127.0.0.1:{broker.controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker.port}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": _addresses(listeners),
+        "advertised.listeners": _addresses(advertised),
+        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": folder / "data",
         "auto.create.topics.enable": "false",
@@ -83,6 +92,10 @@ def server_properties(broker: Broker, brokers: Sequence[Broker], folder: Path) -
         "broker.session.timeout.ms": 4_000,  # a killed broker is away for this long, and cannot come back sooner
         "broker.heartbeat.interval.ms": 500,
     }
+
+
+def _addresses(ports: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
 
 
 def free_ports(count: int) -> list[int]:

@@ -25,6 +25,7 @@ from types import TracebackType
 
 from kafkacluster import Broker, Cluster, free_ports, server_properties, wait_until
 from kafkajars import KAFKA_VERSION, RealKafkaError, cache_dir, class_path, find_java, say
+from kafkaproxy import KafkaProxy
 
 __all__ = ["KAFKA_VERSION", "RealKafka", "RealKafkaError", "find_java"]
 
@@ -38,6 +39,8 @@ class RealKafka:
     properties: server properties for all brokers, over the defaults of this module.
     run_dir: must not exist; a temporary directory without it.
     detached: the brokers outlive this process (scripts/kafka); otherwise they end with it.
+    proxied: a proxy in this process stands before the brokers, for clients that bootstrap at `proxied_servers`;
+        those at `bootstrap_servers`, and the brokers among themselves, do without it.
     Errors are RealKafkaError. One thread at a time.
     """
 
@@ -48,16 +51,21 @@ class RealKafka:
         properties: Mapping[str, object] | None = None,
         run_dir: Path | None = None,
         detached: bool = False,
+        proxied: bool = False,
         start_timeout_s: float = _START_TIMEOUT_S,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: at least 1 is needed")
+        if proxied and detached:
+            raise ValueError("proxied=True: the proxy ends with this process, so the brokers cannot be detached")
         self._count = brokers
         self._extra = dict(properties or {})
         self._wanted_dir = run_dir
         self._detached = detached
+        self._proxied = proxied
         self._timeout_s = start_timeout_s
         self._cluster: Cluster | None = None
+        self._proxy: KafkaProxy | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> RealKafka:
@@ -83,6 +91,18 @@ class RealKafka:
         """host:port of every broker, comma separated; the same over a broker's restart."""
         return self._running.bootstrap_servers
 
+    @property
+    def proxy(self) -> KafkaProxy:
+        """The proxy of a cluster that was made with proxied=True."""
+        if self._proxy is None:
+            raise RealKafkaError(f"{self!r} has no proxy: make it with proxied=True")
+        return self._proxy
+
+    @property
+    def proxied_servers(self) -> str:
+        """host:port of every broker behind the proxy; the same over a broker's restart."""
+        return self.proxy.servers
+
     def start(self) -> None:
         """Fetch if needed, format, start, and wait until every broker answers. Cleans up if that fails."""
         class_path(find_java())  # fetches, so that the time limits below are about Kafka alone
@@ -91,10 +111,12 @@ class RealKafka:
         else:
             run_dir = self._wanted_dir.absolute()
             run_dir.mkdir(parents=True)
-        ports = free_ports(2 * self._count)
+        ports = free_ports(3 * self._count)
         made = [Broker(i + 1, ports[2 * i], ports[2 * i + 1]) for i in range(self._count)]
         self._cluster = Cluster(run_dir, made)
         try:
+            if self._proxied:
+                self._start_proxy(made, ports[2 * self._count :])
             self._cluster.save()
             if not self._detached:
                 self._watchdog = _start_watchdog(run_dir)
@@ -106,6 +128,12 @@ class RealKafka:
         except BaseException:
             self.close()
             raise
+
+    def _start_proxy(self, brokers: Sequence[Broker], ports: Sequence[int]) -> None:
+        """Bind the proxy's ports first: the brokers advertise them."""
+        self._proxy = KafkaProxy({one.id: port for one, port in zip(brokers, ports, strict=True)})
+        for one, port in zip(brokers, ports, strict=True):
+            one.proxied_port, one.proxy_port = port, self._proxy.port(one.id)
 
     def _format(self) -> None:
         cluster = self._running
@@ -187,12 +215,15 @@ class RealKafka:
         """End all brokers and remove their data. A second call does nothing."""
         cluster, self._cluster = self._cluster, None
         watchdog, self._watchdog = self._watchdog, None
+        proxy, self._proxy = self._proxy, None
         try:
             if cluster is not None:
                 _remove(cluster)
         finally:
             if watchdog is not None:
                 watchdog.communicate(timeout=_STOP_TIMEOUT_S)
+            if proxy is not None:
+                proxy.close()
 
 
 def _remove(cluster: Cluster) -> None:
