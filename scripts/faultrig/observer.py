@@ -1,0 +1,130 @@
+"""What the rig sees of the group through clients of its own, which share no code with the source."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from faultrig.waiting import wait_for
+
+T = TypeVar("T")
+Partition = tuple[str, int]
+Offsets = dict[Partition, int]
+
+# Brokers go and come all the time: what a client has to say about it is no news.
+CLIENT: Mapping[str, object] = {
+    "log_level": 0,
+    "reconnect.backoff.max.ms": 300,
+    "topic.metadata.refresh.interval.ms": 1000,
+    "allow.auto.create.topics": False,
+}
+_ANSWER_S = 5.0
+
+
+def attempt(call: Callable[[], T]) -> T | None:
+    """Return the call's value, or None when Kafka has no answer now."""
+    try:
+        return call()
+    except KafkaException:
+        return None
+
+
+class Observer:
+    """Looks at one group and its topics. One thread at a time; raises KafkaException when there is no answer."""
+
+    def __init__(self, bootstrap_servers: str, group: str, topics: Iterable[str]) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self.group = group
+        self.topics = tuple(topics)
+        self._admin = AdminClient({**CLIENT, "bootstrap.servers": bootstrap_servers})
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic whose records stay, and wait until it has its leaders."""
+        new = NewTopic(topic, partitions, config={"retention.ms": "-1"})
+        self._admin.create_topics([new])[topic].result(30)
+        wait_for(f"topic {topic}", 30, lambda: len(self.partitions_of(topic)) == partitions)
+
+    def partitions_of(self, topic: str) -> list[int]:
+        """Return the partitions that have a leader."""
+        found = self._admin.list_topics(topic, timeout=_ANSWER_S).topics.get(topic)
+        return [] if found is None else sorted(n for n, p in found.partitions.items() if p.leader >= 0)
+
+    def all_partitions(self) -> set[Partition]:
+        """Return the partitions of all topics, as their metadata lists them."""
+        listed = self._admin.list_topics(timeout=_ANSWER_S).topics
+        return {(topic, number) for topic in self.topics for number in listed[topic].partitions}
+
+    def add_partition(self, topic: str) -> int:
+        """Grow a topic by one partition; returns its number."""
+        number = len(self.partitions_of(topic))
+        self._admin.create_partitions([NewPartitions(topic, number + 1)])[topic].result(30)
+        wait_for(
+            f"partition {topic}-{number}", 30, lambda: number in (attempt(lambda: self.partitions_of(topic)) or ())
+        )
+        return number
+
+    def set_group_session_timeout(self, timeout_ms: int) -> None:
+        """Set the session timeout of a KIP-848 group, which is the broker's to set."""
+        entry = ConfigEntry("consumer.session.timeout.ms", str(timeout_ms), incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.GROUP, self.group, incremental_configs=[entry])
+        self._admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def committed(self) -> Offsets:
+        """Return the group's committed offsets."""
+        request = [ConsumerGroupTopicPartitions(self.group)]
+        future = self._admin.list_consumer_group_offsets(request, request_timeout=_ANSWER_S)[self.group]
+        return {(p.topic, p.partition): p.offset for p in future.result(30).topic_partitions if p.offset >= 0}
+
+    def ends(self) -> Offsets:
+        """Return where each partition ends for a reader of committed records."""
+        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for topic, number in self.all_partitions()}
+        answers = self._admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_S
+        )
+        return {(p.topic, p.partition): future.result(30).offset for p, future in answers.items()}
+
+    def owners(self) -> dict[str, set[Partition]]:
+        """Return each live member's partitions, by its client id."""
+        described = self._admin.describe_consumer_groups([self.group], request_timeout=_ANSWER_S)[self.group].result(30)
+        found: dict[str, set[Partition]] = {}
+        for member in described.members:
+            partitions = found.setdefault(member.client_id, set())
+            partitions |= {(p.topic, p.partition) for p in member.assignment.topic_partitions}
+        return found
+
+    def coordinator(self) -> int:
+        """Return the broker id of the group's coordinator."""
+        described = self._admin.describe_consumer_groups([self.group], request_timeout=_ANSWER_S)[self.group].result(30)
+        return int(described.coordinator.id)
+
+    def move(self, offsets: Offsets) -> None:
+        """Commit offsets without metadata, as a plain client does. The group must be empty."""
+        targets = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
+        request = [ConsumerGroupTopicPartitions(self.group, targets)]
+        answer = self._admin.alter_consumer_group_offsets(request)[self.group].result(30)
+        for one in answer.topic_partitions:
+            if one.error is not None:
+                raise KafkaException(one.error)
+
+    def delete_records(self, partition: Partition, before: int) -> None:
+        """Delete a partition's records below an offset."""
+        target = TopicPartition(*partition, before)
+        self._admin.delete_records([target])[target].result(30)
+
+    def close(self) -> None:
+        """Nothing is held; here for symmetry of use."""
+        with contextlib.suppress(KafkaException):
+            self._admin.poll(0)

@@ -1,0 +1,151 @@
+"""Writes records with unique ids at a steady rate, and keeps what the broker acknowledged.
+
+One thread writes plain records over all partitions, idempotent and with acks=all. Another writes transactions into the
+first topic, of which every third is aborted. A record counts as acknowledged when its delivery report says so, and, in
+a transaction, when the commit has succeeded; what fails is left out, it may or may not be in the log.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from confluent_kafka import KafkaException, Message, Producer
+
+from faultrig.history import Produced
+from faultrig.observer import CLIENT, Partition
+
+_PACE_S = 0.02
+_TRANSACTION_RECORDS = 20
+
+
+class SteadyProducer:
+    """The producer of a run; a stop is final."""
+
+    def __init__(
+        self, bootstrap_servers: str, partitions: Sequence[Partition], rate: float, transactional: bool
+    ) -> None:
+        self._servers = bootstrap_servers
+        self._partitions = list(partitions)
+        self._rate = rate
+        self._transactional = transactional
+        self._ids = itertools.count()
+        self._lock = threading.Lock()  # over `_produced`
+        self._produced: list[Produced] = []
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._producer = Producer(
+            {
+                **CLIENT, "bootstrap.servers": bootstrap_servers, "acks": "all", "enable.idempotence": True,
+                "linger.ms": 10, "message.timeout.ms": 300_000, "client.id": "producer",
+            }
+        )  # fmt: skip
+
+    def burst(self, count: int) -> None:
+        """Write records at once and wait until they are acknowledged. Not while the steady writing goes on."""
+        for _ in range(count):
+            self._write(self._producer)
+        self._producer.flush(120)
+
+    def start(self) -> None:
+        """Begin the steady writing."""
+        self._threads.append(threading.Thread(target=self._steady, name="producer", daemon=True))
+        if self._transactional:
+            self._threads.append(threading.Thread(target=self._transactions, name="transactions", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the steady writing; returns when everything is acknowledged or given up."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(90)
+        self._producer.flush(120)
+
+    def set_rate(self, rate: float) -> None:
+        """Write at another rate from now on, in records a second."""
+        self._rate = rate
+
+    def add_partition(self, partition: Partition) -> None:
+        """Write to this partition too."""
+        self._partitions = [*self._partitions, partition]
+
+    def count(self) -> int:
+        """How many records are acknowledged."""
+        with self._lock:
+            return len(self._produced)
+
+    def produced(self) -> list[Produced]:
+        """Return the acknowledged records."""
+        with self._lock:
+            return list(self._produced)
+
+    def _write(self, producer: Producer, kept: list[Produced] | None = None) -> None:
+        number = next(self._ids)
+        partitions = self._partitions
+        topic, partition = partitions[number % len(partitions)]
+        value = f"r{number}"
+
+        def told(error: Any, message: Message) -> None:
+            if error is None:
+                record = Produced(message.topic() or topic, partition, message.offset() or 0, value)
+                if kept is not None:
+                    kept.append(record)
+                else:
+                    with self._lock:
+                        self._produced.append(record)
+
+        while True:
+            try:
+                producer.produce(topic, value.encode(), partition=partition, on_delivery=told)
+            except BufferError:  # a broker is away: the queue is full
+                producer.poll(0.1)
+                if self._stopped.is_set():
+                    return
+            else:
+                return
+
+    def _steady(self) -> None:
+        due = time.monotonic()
+        while not self._stopped.wait(_PACE_S):
+            now = time.monotonic()
+            if now - due > 1.0:  # the machine was busy: no catching up in one go
+                due = now - 1.0
+            while due < now:
+                self._write(self._producer)
+                due += 1.0 / self._rate
+            self._producer.poll(0)
+
+    def _transactions(self) -> None:
+        while not self._stopped.is_set():
+            producer = Producer(
+                {
+                    **CLIENT, "bootstrap.servers": self._servers, "transactional.id": "rig",
+                    "client.id": "transactions", "transaction.timeout.ms": 10_000, "linger.ms": 10,
+                }
+            )  # fmt: skip
+            try:
+                producer.init_transactions(30)
+                for number in itertools.count():
+                    if self._stopped.wait(1.0):
+                        return
+                    self._one_transaction(producer, abort=number % 3 == 2)
+            except KafkaException:
+                # Of whatever kind: a new producer with the same id ends the open transaction and goes on.
+                self._stopped.wait(1.0)
+
+    def _one_transaction(self, producer: Producer, abort: bool) -> None:
+        kept: list[Produced] = []
+        producer.begin_transaction()
+        for _ in range(_TRANSACTION_RECORDS):
+            self._write(producer, kept)
+        if abort:
+            producer.flush(10)
+            producer.abort_transaction(10)
+            return
+        producer.commit_transaction(10)
+        with self._lock:
+            self._produced += kept

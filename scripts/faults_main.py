@@ -1,0 +1,163 @@
+"""The fault rig: queries of one consumer group on a real broker, faults, and a judgement of promises P1-P8.
+
+    scripts/faults --smoke                          # 66 faults over the three protocols, 200,000 records
+    scripts/faults --short --protocol kip848        # every kind once, below 5 minutes
+    scripts/faults --hours 8                        # random mixes, protocol after protocol
+    scripts/faults --kinds app-killed,query-stopped --faults 10 --protocol eager --seed 7
+    scripts/faults --judge faults-out/...           # judge a run again from its files
+
+Prints a line per fault and a table at the end. Every run keeps its history in a folder of its own (see
+faultrig/history.py) with a picture; the exit code is 1 when a promise was broken or the group did not recover. The seed
+decides the order of the faults, their targets and parameters, not the timing of the processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import secrets
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from faultrig import plan
+from faultrig.judge import judge
+from faultrig.kinds import KINDS
+from faultrig.rig import PROTOCOLS, Shape
+from faultrig.run import run
+from kafkajars import RealKafkaError
+
+ROOT = Path(__file__).resolve().parent.parent
+SMOKE_FAULTS, SMOKE_RECORDS = 66, 200_000
+SHORT_RECORDS = 40_000
+HOURLY_RUN_S = 900.0  # --hours makes a new group, with new checkpoints, that often
+
+
+def say(text: str) -> None:
+    """Print a line of progress."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def shape_of(given: argparse.Namespace, seed: int, protocol: str, records: int) -> Shape:
+    """Return how large a run is."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}-{protocol}"
+    small = given.short
+    return Shape(
+        protocol, seed, (given.out / name).absolute(), records=records, queries=2 if small else 3,
+        max_queries=3 if small else 4, backlog=2_000 if small else 5_000, rate=given.rate,
+    )  # fmt: skip
+
+
+def one_run(given: argparse.Namespace, shape: Shape, kinds: Iterable[str]) -> bool:
+    """Run and judge; returns whether all was well."""
+    trouble = run(shape, kinds, say)
+    good = judge(shape.folder) and not trouble
+    if trouble:
+        print(trouble)
+    if good and not given.keep:
+        shutil.rmtree(shape.folder / "work")
+    say(f"{'PASSED' if good else 'FAILED'}: {shape.folder}")
+    return good
+
+
+def until(ends_at: float, kinds: Iterator[str]) -> Iterator[str]:
+    """Yield kinds until the time is over."""
+    while time.monotonic() < ends_at:
+        yield next(kinds)
+
+
+def for_hours(given: argparse.Namespace, protocols: Sequence[str]) -> bool:
+    """Run after run with seeds that count up, until the time is over or something is wrong."""
+    over_at = time.monotonic() + given.hours * 3600
+    for seed, protocol in zip(itertools.count(given.seed), itertools.cycle(protocols)):
+        if time.monotonic() >= over_at:
+            return True
+        ends_at = min(over_at, time.monotonic() + HOURLY_RUN_S)
+        kinds = until(ends_at, plan.endless(seed, protocol, given.kinds))
+        if not one_run(given, shape_of(given, seed, protocol, 0), kinds):
+            say(f"run it alone: scripts/faults --hours {HOURLY_RUN_S / 3600:.2f} --seed {seed} --protocol {protocol}")
+            return False
+    return True
+
+
+def for_faults(given: argparse.Namespace, protocols: Sequence[str]) -> bool:
+    """Run a number of faults, shared out over the protocols; a wrong run does not stop the others."""
+    if given.short:
+        faults, records = len(plan.of(protocols[0], given.kinds)), SHORT_RECORDS
+    elif given.smoke:
+        faults, records = SMOKE_FAULTS, SMOKE_RECORDS
+    else:
+        faults, records = given.faults or len(given.kinds) * len(protocols), 0
+    dealt = plan.deal(given.seed, protocols, faults, given.kinds)
+    share = -(-records // len(protocols))
+    good = True
+    for protocol in protocols:
+        good &= one_run(given, shape_of(given, given.seed, protocol, share), dealt[protocol])
+    return good
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--smoke", action="store_true", help=f"{SMOKE_FAULTS} faults, {SMOKE_RECORDS:,} records")
+    what.add_argument("--short", action="store_true", help="every kind once, with one protocol")
+    what.add_argument("--hours", type=float, help="random mixes for so long")
+    what.add_argument("--judge", type=Path, metavar="FOLDER", help="judge a run again from its files")
+    what.add_argument("--list", action="store_true", help="list the kinds")
+    parser.add_argument("--seed", type=int, help="a number; random without it")
+    parser.add_argument("--protocol", choices=("all", *PROTOCOLS), help="all, for --short cooperative")
+    parser.add_argument("--kinds", default="", help="only these kinds, comma separated")
+    parser.add_argument("--faults", type=int, help="how many faults in all, without --smoke and --short")
+    parser.add_argument("--rate", type=float, default=200.0, help="records written a second (200)")
+    parser.add_argument("--out", type=Path, default=ROOT / "faults-out", help="where the histories go (faults-out)")
+    parser.add_argument("--keep", action="store_true", help="keep checkpoints and logs of a good run too")
+    given = parser.parse_args(arguments)
+    given.kinds = tuple(name for name in given.kinds.split(",") if name)
+    unknown = set(given.kinds) - KINDS.keys()
+    if unknown:
+        parser.error(f"unknown kinds {sorted(unknown)}; known are {', '.join(KINDS)}")
+    if not (given.smoke or given.short or given.hours or given.judge or given.list or given.kinds or given.faults):
+        parser.error("one of --smoke, --short, --hours, --judge, --list, --kinds and --faults is needed")
+    if given.seed is None:
+        given.seed = secrets.randbelow(1_000_000)
+    if given.protocol is None:
+        given.protocol = "cooperative" if given.short else "all"
+    return given
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line of scripts/faults."""
+    given = parse_arguments(arguments)
+    if given.list:
+        for kind in KINDS.values():
+            print(f"{kind.name:26s} {kind.doc}")
+        return 0
+    if given.judge is not None:
+        return 0 if judge(given.judge) else 1
+    # A terminated rig must end its brokers and its queries too.
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(143))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    protocols = list(PROTOCOLS) if given.protocol == "all" else [given.protocol]
+    if given.short:
+        protocols = protocols[:1]
+    say(f"seed {given.seed}, protocols {', '.join(protocols)}")
+    started = time.monotonic()
+    try:
+        good = for_hours(given, protocols) if given.hours else for_faults(given, protocols)
+    except RealKafkaError as error:
+        say(f"scripts/faults: {error}")
+        return 1
+    say(
+        f"{'all is well' if good else 'SOMETHING IS WRONG'} after {time.monotonic() - started:.0f} s, seed {given.seed}"
+    )
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
