@@ -18,6 +18,7 @@ from spark_groupsource.executor.consumer import OutOfRange, RangeConsumer
 from spark_groupsource.executor.pool import POOL, ConsumerPool
 from spark_groupsource.executor.rows import record_batch
 from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.failpoints import reach
 from spark_groupsource.offsets import OffsetRange
 
 LOG = logging.getLogger("spark_groupsource.executor")
@@ -37,6 +38,7 @@ def read_task(
     Raises `ReadError` when a range makes no progress for kafkaConsumer.pollTimeoutMs, `DataLossError` when
     records are gone and failOnDataLoss is true.
     """
+    reach("while-reading", settings.options.client_id)
     consumer = pool.take(settings.options, task)
     try:
         for item in task:

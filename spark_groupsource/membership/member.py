@@ -307,6 +307,7 @@ class Member:
         next_probe_s = 0.0
         self._hand_over = None
         self._apply(self.machine.handle(revoke))
+        self._report.revoking(revoke.partitions)
         while self._hand_over is None:
             if self._stop_requested():
                 self._complete_from_log()

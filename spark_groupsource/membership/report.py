@@ -76,6 +76,10 @@ class MemberReport:
         owned = self.metrics.assigned_partitions
         LOG.info("rebalance: group=%s assigned=%d owned=%d", self._group, len(partitions), owned)
 
+    def revoking(self, partitions: Partitions) -> None:
+        """The group wants partitions back; the drain begins."""
+        self._write("revoking", partitions, records_in_flight=self._machine.in_flight(partitions))
+
     def released(self, hand_over: HandOver, committed: int, repeated: int, drain_s: float) -> None:
         """Partitions went, after a drain.
 

@@ -1,0 +1,252 @@
+"""A revoke that arrives at each moment of a batch, under each protocol: nothing lost, nothing repeated, never ahead.
+
+The sequence is the same each time: the first query owns all four partitions and stands at the moment; a second query
+joins, so that the group wants two of them back; the first goes on. F1 every record is in a completed batch. F2 none is
+in two. F3 the group's offset never goes back and ends at the log's end. F4 the handover ended as the moment says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from realkafka import RealKafka
+
+from .application import Application, AppQuery
+from .harness import Independent, wait_for
+from .holding import Gate, Held, OffsetWatch, Told, released
+from .test_takeover import PROTOCOLS, with_protocol
+
+pytestmark = pytest.mark.kafka
+
+# Moment -> whether the batch in flight holds the revoke up until it is released.
+MOMENTS = {
+    "before the first batch": False,
+    "after the plan was made, before it is fixed": False,
+    "after latestOffset, before partitions": True,
+    "while tasks read": True,
+    "after the sink, before Spark's commit log": True,
+    "after Spark's commit log, before the group commit": False,
+}
+PLACES = {
+    "after the plan was made, before it is fixed": "before-fix",
+    "after latestOffset, before partitions": "before-partitions",
+    "while tasks read": "while-reading",
+    "after Spark's commit log, before the group commit": "before-complete",
+}
+
+
+class Scene:
+    """One topic, one group, two queries."""
+
+    def __init__(
+        self, application: Application, client: Independent, options: dict[str, str], folder: Path, topic: str
+    ) -> None:
+        self.application, self.client, self.options, self.topic = application, client, options, topic
+        self.group = options["kafka.group.id"]
+        self.told = {name: Told(folder, name) for name in ("first", "second")}
+        self.queries: list[AppQuery] = []
+        self._produced = 0
+
+    def start(self, name: str, gate: Gate | None = None, **extra: str) -> AppQuery:
+        """Start a query that tells its metrics."""
+        options = self.options | self.told[name].options | extra
+        query = self.application.start_query(name, options, batch=gate)
+        self.queries.append(query)
+        return query
+
+    def produce(self, count: int = 40) -> None:
+        """Add records, spread over the partitions."""
+        self.client.produce(self.topic, (f"r{self._produced + n}" for n in range(count)), 4)
+        self._produced += count
+
+    def evidence(self) -> str:
+        """Return what the members told."""
+        return "\n".join(f"--- {name}\n{told.tail()}" for name, told in self.told.items())
+
+    def wait_shared(self) -> None:
+        """Wait until both members own two partitions, in the coordinator's and in their own view."""
+        wait_for(
+            "two partitions each",
+            lambda: (
+                sorted(map(len, self.client.members(self.group))) == [2, 2]
+                and all(told.metrics()["assigned_partitions"] == 2 for told in self.told.values() if told.lines())
+            ),
+            60,
+            self.evidence,
+        )
+
+    def wait_idle(self) -> None:
+        """Wait until every record is complete somewhere and committed."""
+        everything = self.client.records(self.topic)
+        wait_for(
+            "all records in completed batches",
+            lambda: all(q.check() for q in self.queries) and everything <= set().union(*self.completed()),
+            60,
+            lambda: f"missing {sorted(everything - set().union(*self.completed()))[:10]}\n{self.evidence()}",
+        )
+        wait_for("lag 0", lambda: self.client.lag(self.group, self.topic) == 0, 30, self.evidence)
+
+    def completed(self) -> list[set[tuple[str, int, int]]]:
+        """Return the completed records of each query."""
+        return [set(query.completed_records()) for query in self.queries]
+
+    def repeats(self) -> list[tuple[str, int, int]]:
+        """Return records that are in more than one completed batch, of whichever query."""
+        total = sum((query.completed_records() for query in self.queries), start=type(self.queries[0].records())())
+        return sorted(record for record, times in total.items() if times > 1)
+
+
+@pytest.fixture
+def make_scene(
+    application: Application, client: Independent, options: dict[str, str], tmp_path: Path, topic: str, group: str
+) -> Callable[[str], Scene]:
+    """Return a maker of scenes for a protocol."""
+
+    def make(protocol: str) -> Scene:
+        chosen = with_protocol(options, protocol)
+        if protocol == "kip848":
+            client.set_group_session_timeout(group, 6_000)
+        client.create_topic(topic, 4)
+        return Scene(application, client, chosen, tmp_path, topic)
+
+    return make
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_p1_p2_p6_a_revoke_at_any_moment_repeats_nothing(
+    protocol: str, moment: str, make_scene: Callable[[str], Scene]
+) -> None:
+    """M07, M26: drain, commit, hand over."""
+    scene, gate = make_scene(protocol), Gate()
+    first = scene.start("first", gate)
+    scene.told["first"].wait_for("assigned")
+    if moment != "before the first batch":
+        scene.produce()
+        first.wait_for_records(scene.client.records(scene.topic))
+        wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
+    held = Held("first", PLACES[moment]) if moment in PLACES else None
+    with released(gate, *([held] if held else [])), OffsetWatch(scene.client, scene.group) as watch:
+        gate.armed = moment.startswith("after the sink")
+        if moment != "before the first batch":
+            scene.produce()
+            (held or gate).wait_reached(scene.evidence)
+        scene.start("second")
+        if MOMENTS[moment]:
+            scene.told["first"].wait_for("revoking")
+            assert scene.told["first"].lines("revoked") == [], "the handover did not wait for the batch in flight"
+        elif moment != "before the first batch":
+            # Nothing is in flight: the partitions go although Spark's thread is held.
+            scene.told["first"].wait_for("revoked")
+        if held:
+            held.release()
+        gate.release()
+        scene.wait_shared()
+        scene.produce()
+        scene.wait_idle()
+    assert scene.repeats() == []
+    assert watch.went_back == []
+    ended = scene.told["first"].metrics()["rebalances"]
+    assert set(ended) == {"clean"}, scene.evidence()
+    assert scene.told["first"].metrics()["records_repeated"] == 0
+    assert all(query.records() for query in scene.queries if query.name == "second"), "the second query read nothing"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_p6_a_revoke_while_the_query_stops(protocol: str, make_scene: Callable[[str], Scene]) -> None:
+    """A drain waits for a batch that a stop cuts off: the partitions go at once, and the batch is read again.
+
+    The batch is in the first query's offset log and not in its commit log, so it is complete nowhere: the second
+    query reads it, and the first one, started again, leaves out what the second has committed meanwhile.
+    """
+    scene = make_scene(protocol)
+    first = scene.start("first")
+    scene.told["first"].wait_for("assigned")
+    scene.produce()
+    first.wait_for_records(scene.client.records(scene.topic))
+    wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
+    held = Held("first", "while-reading")
+    with released(held), OffsetWatch(scene.client, scene.group) as watch:
+        scene.produce()
+        held.wait_reached(scene.evidence)
+        scene.start("second")
+        scene.told["first"].wait_for("revoking")
+        scene.queries.remove(first)
+        first.stop()
+        held.release()
+        assert scene.told["first"].wait_for("left")["metrics"]["rebalances"].get("deadline") is None
+        stopped = [line["details"]["outcome"] for line in scene.told["first"].lines("revoked")]
+        assert stopped[0] == "STOPPED", scene.evidence()
+        scene.queries.append(first)
+        second = scene.queries[0]
+        second.wait_for_records(scene.client.records(scene.topic) - set(first.completed_records()))
+        wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
+        scene.queries.remove(first)
+        scene.start("first")
+        scene.wait_shared()
+        scene.produce()
+        scene.wait_idle()
+    assert scene.repeats() == []
+    assert watch.went_back == []
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_m11_a_batch_beyond_the_drain_deadline_gives_its_partitions_up(
+    protocol: str, make_scene: Callable[[str], Scene]
+) -> None:
+    """The sink hangs: the second query goes on without the first, and one batch per moved partition is repeated."""
+    scene, gate = make_scene(protocol), Gate()
+    first = scene.start("first", gate, drainTimeoutMs="1000")
+    scene.told["first"].wait_for("assigned")
+    scene.produce()
+    first.wait_for_records(scene.client.records(scene.topic))
+    wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
+    with released(gate), OffsetWatch(scene.client, scene.group) as watch:
+        gate.armed = True
+        scene.produce()
+        gate.wait_reached(scene.evidence)
+        second = scene.start("second")
+        given_up = scene.told["first"].wait_for("revoked")
+        assert given_up["details"]["outcome"] == "DEADLINE"
+        wait_for("two partitions of the second", lambda: scene.told["second"].metrics()["assigned_partitions"] == 2, 60)
+        moved = {tuple(p) for line in scene.told["second"].lines("assigned") for p in line["partitions"]}
+        wanted = {record for record in scene.client.records(scene.topic) if record[:2] in moved}
+        behind = wanted - set(first.completed_records())
+        second.wait_for_records(behind)
+        gate.release()
+        scene.wait_shared()
+        scene.produce()
+        scene.wait_idle()
+    repeated = scene.repeats()
+    assert repeated, "the batch was given up, so its records of the moved partitions are read twice"
+    assert {record[:2] for record in repeated} <= moved
+    assert len(repeated) <= 40, "more than the batch in flight"
+    assert watch.went_back == []
+    assert scene.told["first"].metrics()["rebalances"]["deadline"] >= 1
+    assert scene.told["first"].metrics()["records_repeated"] >= len(repeated)
+
+
+def test_p4_a_revoke_while_a_commit_is_in_flight(
+    application: Application, tmp_path: Path, topic: str, group: str, options: dict[str, str]
+) -> None:
+    """The answer to the batch's commit is held back while the group rebalances: committed once more, repeated never."""
+    with RealKafka(brokers=1, proxied=True) as kafka:
+        client = Independent(kafka.bootstrap_servers)
+        client.create_topic(topic, 4)
+        chosen = options | {"kafka.bootstrap.servers": kafka.proxied_servers}
+        scene = Scene(application, client, chosen, tmp_path, topic)
+        first = scene.start("first")
+        scene.told["first"].wait_for("assigned")
+        scene.produce()
+        first.wait_for_records(client.records(topic))
+        wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, scene.evidence)
+        with OffsetWatch(client, group) as watch:
+            scene.produce()
+            scene.start("second")
+            scene.wait_shared()
+            scene.produce()
+            scene.wait_idle()
+        assert scene.repeats() == []
+        assert watch.went_back == []
