@@ -89,6 +89,15 @@ class ClusterPort(Protocol):
         """Free the client; idempotent."""
 
 
+def admin_client(options: SourceOptions, transport: LastTransportError) -> AdminClient:
+    """Return a client for requests outside of the group. Raises `OptionError` for a setting that it refuses."""
+    settings = {
+        name: value for name, value in base_settings(options, "admin").items() if not _CONSUMER_ONLY.fullmatch(name)
+    }
+    with creating_client(options):
+        return AdminClient(settings | {"error_cb": transport})
+
+
 class LibrdkafkaCluster:
     """A `ClusterPort` on confluent-kafka's AdminClient."""
 
@@ -101,13 +110,7 @@ class LibrdkafkaCluster:
 
     def _client(self) -> AdminClient:
         if self._admin is None:
-            settings = {
-                name: value
-                for name, value in base_settings(self._options, "admin").items()
-                if not _CONSUMER_ONLY.fullmatch(name)
-            }
-            with creating_client(self._options):
-                self._admin = AdminClient(settings | {"error_cb": self._transport})
+            self._admin = admin_client(self._options, self._transport)
         return self._admin
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:

@@ -88,6 +88,15 @@ def topics_digest(topics: Iterable[str]) -> str | None:
     return "".join(map(topic_digest, names)) if len(names) <= _DIGEST_TOPICS else None
 
 
+def checked_digests(what: str, value: object) -> str | None:
+    """Return `value` as what `topics_digest` writes. Raises `OffsetFormatError`."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) % _DIGEST_CHARS or len(value) > _DIGEST_CHARS * _DIGEST_TOPICS:
+        raise offsets.malformed(what, "expected digests of topic names")
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
     """What a committed offset says about the batch that led to it."""
@@ -162,9 +171,7 @@ def _parse_version_1(value: object) -> CommitMetadata | None:
     if not isinstance(root["r"], list) or len(root["r"]) != 2:
         return None
     start, end = (offsets.checked_int(_WHAT, item) for item in root["r"])
-    known = root.get("k")
-    if known is not None and (not isinstance(known, str) or len(known) % _DIGEST_CHARS):
-        return None
+    known = checked_digests(_WHAT, root.get("k"))
     epoch = root.get("e")
     return CommitMetadata(
         lineage=offsets.checked_text(_WHAT, root["l"]),

@@ -74,6 +74,10 @@ class DataLossError(GroupKafkaError):
     """Records that the group has not read are gone from the broker (promise P8)."""
 
 
+class CommandError(GroupKafkaError):
+    """A command of the command line is refused."""
+
+
 class ReadError(GroupKafkaError):
     """An executor cannot read a range of a partition."""
 
@@ -243,4 +247,55 @@ TIMESTAMP_IMPOSSIBLE = Condition(
     "The record at {topic}-{partition} offset {offset} has the timestamp {value} ms, which no Spark timestamp"
     " can hold.",
     "remove the record, or correct its producer.",
+)
+
+# --- the command line
+
+GROUP_UNKNOWN = Condition(
+    "GROUPKAFKA.GROUP_UNKNOWN",
+    "Group '{group}' has no committed offsets on '{servers}'.",
+    "check --group and --bootstrap-servers; a group's first query commits its start positions when it joins.",
+)
+GROUP_HAS_MEMBERS = Condition(
+    "GROUPKAFKA.GROUP_HAS_MEMBERS",
+    "Group '{group}' has live members, which would go on from where they are: {members}.",
+    "stop all queries of the group first; a member that was killed is gone after its session timeout.",
+    Retry.LATER,
+)
+COMMAND_TOPIC_UNKNOWN = Condition(
+    "GROUPKAFKA.COMMAND_TOPIC_UNKNOWN",
+    "Topic {topics} does not exist (group '{group}').",
+    "check --topic and --bootstrap-servers.",
+)
+NO_INITIAL_OFFSET = Condition(
+    "GROUPKAFKA.NO_INITIAL_OFFSET",
+    "The group's initial offset is not known for: {partitions}. It is pinned by the first query of this source that"
+    " gets a partition.",
+    "reset these topics with --topic and --to earliest, latest or a time.",
+)
+SAVEPOINT_INVALID = Condition(
+    "GROUPKAFKA.SAVEPOINT_INVALID",
+    "File '{path}' is not a savepoint: {reason}",
+    "name a file that 'savepoint' has written.",
+)
+SAVEPOINT_MISMATCH = Condition(
+    "GROUPKAFKA.SAVEPOINT_MISMATCH",
+    "The savepoint in '{path}' does not fit: {reason}",
+    "offsets mean nothing in another group, cluster or topic: choose another savepoint, leave the topic out with"
+    " --topic, or reset to earliest, latest or a time.",
+)
+FILE_FAILED = Condition(
+    "GROUPKAFKA.FILE_FAILED",
+    "File '{path}' cannot be {verb}: {reason}",
+    "check the path and its permissions.",
+)
+CONFIG_MALFORMED = Condition(
+    "GROUPKAFKA.CONFIG_MALFORMED",
+    "Line {line} of '{path}' is not of the form name=value.",
+    "write one client property per line; lines that begin with # are comments.",
+)
+COMMIT_REFUSED = Condition(
+    "GROUPKAFKA.COMMIT_REFUSED",
+    "The group's coordinator did not take the offsets of: {partitions}: {reason}",
+    "look at the group's offsets, which the others have reached, and repeat the command.",
 )

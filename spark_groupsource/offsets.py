@@ -201,7 +201,8 @@ def _number(what: str, key: object) -> int:
     return checked_int(what, int(key), PARTITION_MAX)
 
 
-def _numbered(what: str, value: object) -> dict[int, object]:
+def numbered(what: str, value: object) -> dict[int, object]:
+    """Return `value` as an object whose keys are partition numbers."""
     if not isinstance(value, dict):
         raise malformed(what, f"expected an object, found {type(value).__name__}")
     return {_number(what, key): item for key, item in value.items()}
@@ -229,7 +230,7 @@ def parse_offset(value: object) -> SourceOffset:
         ids[topic] = checked_text(what, entry["id"])
         ranges += _parse_ranges(topic, entry)
         owned = {item.partition for item in ranges}
-        for number, end in _numbered(what, entry.get("done", {})).items():
+        for number, end in numbered(what, entry.get("done", {})).items():
             partition = TopicPartition(topic, number)
             if partition in owned:
                 raise malformed(what, f"{partition} is both in 'ranges' and in 'done'")
@@ -240,11 +241,10 @@ def parse_offset(value: object) -> SourceOffset:
 def _parse_ranges(topic: str, entry: Json) -> list[OffsetRange]:
     what = "offset"
     epochs = {
-        number: checked_int(what, epoch, 2**31 - 1)
-        for number, epoch in _numbered(what, entry.get("epochs", {})).items()
+        number: checked_int(what, epoch, 2**31 - 1) for number, epoch in numbered(what, entry.get("epochs", {})).items()
     }
     ranges: list[OffsetRange] = []
-    for number, pair in _numbered(what, entry["ranges"]).items():
+    for number, pair in numbered(what, entry["ranges"]).items():
         if not isinstance(pair, list) or len(pair) != 2:
             raise malformed(what, f"range of {topic}-{number} is no pair")
         start, end = (checked_int(what, item) for item in pair)

@@ -18,6 +18,7 @@ MAX_FUNCTION_LINES = 60
 # never import each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
+    ("__main__",),
     ("cli", "progress", "pytest_plugin", "source"),
     ("session",),
     ("checkpoint", "positions"),
@@ -37,6 +38,7 @@ MAY_IMPORT = {
     "pyspark": {"source.py", "progress.py"},
     "py4j": set(),
     "confluent_kafka": {
+        "cli/admin.py",
         "client.py",
         "cluster.py",
         "embedded.py",

@@ -1,0 +1,162 @@
+"""What the command line asks of a group and its cluster, as a client that is no member.
+
+Every request is bounded; errors are the catalogue's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
+
+from spark_groupsource import errors
+from spark_groupsource.client import CONTACT_TIMEOUT_S, LastTransportError, kafka_error, map_error
+from spark_groupsource.cluster import admin_client
+from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.errors import CommandError
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.options import SourceOptions
+
+# How a coordinator says that a group with members takes no commit of somebody else.
+_HAS_MEMBERS = {
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.NON_EMPTY_GROUP,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.STALE_MEMBER_EPOCH,
+}
+
+
+class GroupAdmin(Protocol):
+    """What the commands need of a group."""
+
+    def members(self) -> tuple[str, ...]:
+        """Return the live members, as a person knows them; none for a group that does not exist."""
+
+    def offsets(self) -> dict[TopicPartition, GroupOffset]:
+        """Return all committed offsets of the group."""
+
+    def commit(self, items: Sequence[CommitItem]) -> None:
+        """Commit all offsets in one request. Raises `CommandError` when the coordinator refuses any."""
+
+    def topics(self) -> frozenset[str]:
+        """Return the names of all topics of the cluster."""
+
+    def cluster_id(self) -> str:
+        """Return the cluster's id."""
+
+
+class LibrdkafkaGroupAdmin:
+    """A `GroupAdmin` on confluent-kafka's AdminClient."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._group = options.group_id
+        self._transport = LastTransportError()
+        self._client: AdminClient = admin_client(options, self._transport)
+
+    def members(self) -> tuple[str, ...]:
+        """See `GroupAdmin`."""
+        try:
+            group = self._ask(
+                "DescribeGroups",
+                lambda timeout: self._client.describe_consumer_groups([self._group], request_timeout=timeout)[
+                    self._group
+                ],
+            )
+        except KafkaException as error:
+            if _code(error) == KafkaError.GROUP_ID_NOT_FOUND:
+                return ()
+            raise self._mapped(error, "DescribeGroups") from None
+        return tuple(f"{member.client_id} on {member.host.lstrip('/')}" for member in group.members)
+
+    def offsets(self) -> dict[TopicPartition, GroupOffset]:
+        """See `GroupAdmin`."""
+        request = [ConsumerGroupTopicPartitions(self._group)]
+        try:
+            answer = self._ask(
+                "OffsetFetch",
+                lambda timeout: self._client.list_consumer_group_offsets(request, request_timeout=timeout)[self._group],
+            )
+        except KafkaException as error:
+            if _code(error) == KafkaError.GROUP_ID_NOT_FOUND:
+                return {}
+            raise self._mapped(error, "OffsetFetch") from None
+        failed = [part for part in answer.topic_partitions if part.error is not None]
+        if failed:
+            raise self._mapped(KafkaException(failed[0].error), "OffsetFetch", failed[0].topic)
+        return {
+            TopicPartition(part.topic, part.partition): GroupOffset(part.offset, part.metadata or "")
+            for part in answer.topic_partitions
+            if part.offset >= 0
+        }
+
+    def commit(self, items: Sequence[CommitItem]) -> None:
+        """See `GroupAdmin`."""
+        parts = [
+            ClientPartition(item.partition.topic, item.partition.partition, item.offset, metadata=item.metadata)
+            for item in items
+        ]
+        request = [ConsumerGroupTopicPartitions(self._group, parts)]
+        try:
+            answer = self._ask(
+                "OffsetCommit",
+                lambda timeout: self._client.alter_consumer_group_offsets(request, request_timeout=timeout)[
+                    self._group
+                ],
+            )
+        except KafkaException as error:
+            raise self._refused(error) from None
+        refused = [part for part in answer.topic_partitions if part.error is not None]
+        if any(part.error.code() in _HAS_MEMBERS for part in refused):
+            raise self._refused(KafkaException(refused[0].error))
+        if refused:
+            names = ", ".join(f"{part.topic}-{part.partition}" for part in refused)
+            raise CommandError(errors.COMMIT_REFUSED, partitions=names, reason=refused[0].error.str())
+
+    def topics(self) -> frozenset[str]:
+        """See `GroupAdmin`."""
+        try:
+            return frozenset(self._client.list_topics(timeout=CONTACT_TIMEOUT_S).topics)
+        except KafkaException as error:
+            raise self._mapped(error, "ListTopics") from None
+
+    def cluster_id(self) -> str:
+        """See `GroupAdmin`."""
+        try:
+            answer = self._ask(
+                "DescribeCluster", lambda timeout: self._client.describe_cluster(request_timeout=timeout)
+            )
+        except KafkaException as error:
+            raise self._mapped(error, "DescribeCluster") from None
+        return str(answer.cluster_id)
+
+    # --- helpers
+
+    def _ask(self, request: str, send: Callable[[float], Future[Any]]) -> Any:
+        try:
+            # The request has a deadline of its own; this one only guards against a client that forgets it.
+            return send(CONTACT_TIMEOUT_S).result(timeout=CONTACT_TIMEOUT_S + 10.0)
+        except TimeoutError:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{request} was not answered")) from None
+
+    def _refused(self, error: KafkaException) -> Exception:
+        if _code(error) in _HAS_MEMBERS:
+            # They joined after the command had looked.
+            return CommandError(
+                errors.GROUP_HAS_MEMBERS, group=self._group, members="the coordinator refuses a commit from outside"
+            )
+        return self._mapped(error, "OffsetCommit")
+
+    def _mapped(self, error: KafkaException, request: str, topic: str = "?") -> Exception:
+        cause = kafka_error(error) or KafkaError(KafkaError._FAIL, str(error))
+        return map_error(self._options, cause, request, self._transport, topic)
+
+
+def _code(error: KafkaException) -> int | None:
+    cause = kafka_error(error)
+    return None if cause is None else cause.code()

@@ -1,0 +1,234 @@
+"""The command line's arguments, and the client properties file. Its help texts are for users."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum
+from pathlib import Path
+
+from spark_groupsource import errors
+from spark_groupsource._version import __version__
+from spark_groupsource.errors import CommandError
+from spark_groupsource.offsets import TIME_MAX_MS
+from spark_groupsource.options import OPTIONS, SourceOptions, parse_options
+from spark_groupsource.options_client import CLIENT_PREFIX
+
+_ABOUT = """\
+Moves and saves the committed offsets of a group of groupkafka queries.
+"""
+_RESET = """\
+Moves the committed offsets of a group, so that its queries read records again, or leave some out.
+
+Stop all queries of the group first; it is refused while the group has members. Without --execute nothing is changed:
+the command prints what it would do. The queries may keep their checkpoints: each one that starts afterwards notices
+the reset, forgets what its checkpoint says of these partitions, and goes on from the group's offsets. (Offsets moved
+by another tool are a conflict instead, which option onConflict decides.)
+"""
+_RESET_MORE = """\
+targets:
+  initial          where the group began: the positions that startingOffsets gave when they were first looked up
+  earliest         the beginning of the log
+  latest           the end of the log
+  TIME             the first record at or after a time: ISO 8601 (2026-01-31T12:00:00Z, UTC if it names no zone) or
+                   milliseconds since 1970
+  savepoint FILE   where the group was when FILE was written by 'savepoint'
+
+examples:
+  python -m spark_groupsource reset --bootstrap-servers localhost:9092 --group orders-to-lake --to initial
+  python -m spark_groupsource reset --bootstrap-servers localhost:9092 --group orders-to-lake --topic orders \\
+      --to 2026-01-31T12:00:00Z --execute
+
+exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments
+"""
+_SAVEPOINT = """\
+Writes the committed offsets of a group to a file, for 'reset --to savepoint FILE'.
+
+The group's offsets are what its queries have completed, all together. The queries may go on while it is written.
+"""
+_SAVEPOINT_MORE = """\
+example:
+  python -m spark_groupsource savepoint --bootstrap-servers localhost:9092 --group orders-to-lake friday.json
+
+exit codes: 0 done; 1 refused; 2 wrong arguments
+"""
+
+
+class TargetKind(Enum):
+    """Where a reset moves the group."""
+
+    INITIAL = "initial"
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIME = "time"
+    SAVEPOINT = "savepoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to: `time_ms` (since the epoch) only for TIME, `path` only for SAVEPOINT."""
+
+    kind: TargetKind
+    time_ms: int = 0
+    path: Path = Path()
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Which group, on which cluster, with which client properties."""
+
+    bootstrap_servers: str
+    group: str
+    config: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetCommand:
+    """`reset`; all topics of the group when `topics` is empty."""
+
+    connection: Connection
+    target: Target
+    topics: tuple[str, ...] = ()
+    execute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointCommand:
+    """`savepoint`."""
+
+    connection: Connection
+    path: Path
+
+
+Command = ResetCommand | SavepointCommand
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
+    """Read the command line; ends the program with exit code 2 and a usage text when it is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m spark_groupsource", description=_ABOUT)
+    parser.add_argument("--version", action="version", version=f"groupkafka {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    raw = argparse.RawDescriptionHelpFormatter
+
+    reset = commands.add_parser(
+        "reset", help="move the group's offsets", description=_RESET, epilog=_RESET_MORE, formatter_class=raw
+    )
+    _add_connection(reset)
+    reset.add_argument("--to", nargs="+", required=True, metavar=("TARGET", "FILE"), help="see the targets below")
+    reset.add_argument(
+        "--topic", action="append", default=[], metavar="T",
+        help="reset this topic only; may be given more than once (default: all topics that the group has offsets of)",
+    )  # fmt: skip
+    reset.add_argument("--execute", action="store_true", help="commit the new offsets (default: a dry run)")
+
+    savepoint = commands.add_parser(
+        "savepoint", help="save the group's offsets", description=_SAVEPOINT, epilog=_SAVEPOINT_MORE,
+        formatter_class=raw,
+    )  # fmt: skip
+    _add_connection(savepoint)
+    savepoint.add_argument("file", type=Path, metavar="FILE", help="where to write it; an older file is replaced")
+
+    given = parser.parse_args(arguments)
+    connection = Connection(given.bootstrap_servers, given.group, given.config)
+    if given.command == "savepoint":
+        return SavepointCommand(connection, given.file)
+    try:
+        target = parse_target(given.to)
+    except ValueError as error:
+        reset.error(f"argument --to: {error}")
+    return ResetCommand(connection, target, tuple(dict.fromkeys(given.topic)), given.execute)
+
+
+def _add_connection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="brokers, comma separated")
+    parser.add_argument("--group", required=True, metavar="GROUP", help="the queries' kafka.group.id")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE",
+        help="client properties (TLS, SASL), a name=value per line: librdkafka's names, with or without 'kafka.';"
+        " the file of a query will do",
+    )  # fmt: skip
+
+
+def parse_target(words: Sequence[str]) -> Target:
+    """Return what `--to` names. Raises `ValueError`."""
+    name, *rest = words
+    if name == TargetKind.SAVEPOINT.value:
+        if len(rest) != 1:
+            raise ValueError("'savepoint' needs one FILE")
+        return Target(TargetKind.SAVEPOINT, path=Path(rest[0]))
+    if rest:
+        raise ValueError(f"'{rest[0]}' is one word too many")
+    if name in (kind.value for kind in (TargetKind.INITIAL, TargetKind.EARLIEST, TargetKind.LATEST)):
+        return Target(TargetKind(name))
+    return Target(TargetKind.TIME, time_ms=_time_ms(name))
+
+
+def _time_ms(text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,19}", text):
+        value = int(text)
+        # Eight digits or fewer are a date, or seconds cut short: 1970 is not meant.
+        if len(text) <= 8:
+            raise ValueError(f"'{text}' is neither milliseconds since 1970 nor a time such as 2026-01-31T12:00:00Z")
+    else:
+        try:
+            moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
+        except ValueError:
+            raise ValueError(
+                f"'{text}' is not initial, earliest, latest, savepoint FILE, milliseconds since 1970, or a time such"
+                " as 2026-01-31T12:00:00Z"
+            ) from None
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+        value = round(moment.timestamp() * 1000)
+    if not 0 <= value <= TIME_MAX_MS:
+        raise ValueError(f"'{text}' is not between 1970 and 9999")
+    return value
+
+
+def shown_time(time_ms: int) -> str:
+    """Return a time in UTC as a person reads it, to the millisecond."""
+    moment = datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def client_options(connection: Connection) -> SourceOptions:
+    """Return the options of a client for the group.
+
+    Raises `CommandError` or `OptionError` for a file that is not right; neither shows a secret.
+    """
+    raw = {} if connection.config is None else _properties(connection.config)
+    return parse_options(
+        raw
+        | {
+            "kafka.bootstrap.servers": connection.bootstrap_servers,
+            "kafka.group.id": connection.group,
+            # The commands name topics themselves.
+            "subscribePattern": ".*",
+        }
+    )
+
+
+def _properties(path: Path) -> dict[str, str]:
+    """Return the client properties of a file under their names as options of the source."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise CommandError(errors.FILE_FAILED, path=path, verb="read", reason=reason) from None
+    own = {spec.name.lower() for spec in OPTIONS}
+    found = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith(("#", "!")):
+            continue
+        name, separator, value = (part.strip() for part in text.partition("="))
+        if not separator or not name:
+            # Without the line itself: it may hold a secret.
+            raise CommandError(errors.CONFIG_MALFORMED, path=path, line=number)
+        # A query's own settings, and a job's, are none of the client's.
+        if name.lower() in own or name.lower().startswith("job."):
+            continue
+        found[name if name.lower().startswith(CLIENT_PREFIX) else CLIENT_PREFIX + name] = value
+    return {name: value for name, value in found.items() if name.lower() not in own}

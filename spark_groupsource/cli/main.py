@@ -1,0 +1,35 @@
+"""The command line: `python -m spark_groupsource COMMAND`. Exit codes: 0 done, 1 refused, 2 wrong arguments."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Sequence
+
+from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.arguments import ResetCommand, client_options, parse_arguments
+from spark_groupsource.cli.reset import Commands
+from spark_groupsource.clock import SystemClock
+from spark_groupsource.cluster import LibrdkafkaCluster
+from spark_groupsource.errors import GroupKafkaError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry one command out and return the exit code; what is wrong goes to stderr."""
+    command = parse_arguments(arguments)
+    # The clients' own log says the same as the error, many times.
+    logging.getLogger("spark_groupsource").addHandler(logging.NullHandler())
+    try:
+        options = client_options(command.connection)
+        clock = SystemClock()
+        cluster = LibrdkafkaCluster(options, clock, time.sleep)
+        commands = Commands(LibrdkafkaGroupAdmin(options), cluster, clock, print)
+        if isinstance(command, ResetCommand):
+            commands.reset(command)
+        else:
+            commands.savepoint(command)
+    except GroupKafkaError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
