@@ -2,7 +2,10 @@
 
 Spark tells a source that a batch is complete only while it plans the next one. Its commit log says it at once:
 `commits/N` exists as soon as batch N is done. This module finds N for one of our offsets and looks; it writes
-nothing and keeps no other state than the number it found.
+nothing.
+
+A waiting revoke asks ten times a second, and on an object store each look is a request of tens of milliseconds: what
+was read is remembered, because Spark never changes an entry of its logs. A look costs one request once N is known.
 
 Formats: offset log v1 (a line per source) and v2 (a JSON object keyed by source id), as in Spark's OffsetSeqLog.
 """
@@ -11,13 +14,23 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 from pyarrow import fs
+
+from spark_groupsource.locations import LOCATIONS, location_to_open, scrubbed, shown_location
 
 LOG = logging.getLogger("spark_groupsource.checkpoint")
 
 Json = dict[str, Any]
+
+# The batch in flight is in the newest entry; another source's batch may have logged our offset once more. An entry
+# that is read in vain, because the plan is not logged yet, is not read again.
+_NEWEST_ENTRIES = 5
+# What pyarrow raises: besides OSError, for instance when it was built without a file system, or lacks its library.
+_TROUBLES = (OSError, ValueError, ImportError, pa.ArrowException)
 
 
 def offsets_in_log_entry(text: str) -> list[object]:
@@ -43,56 +56,105 @@ def _json_or_none(text: str) -> object:
         return None
 
 
+def open_location(location: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a checkpoint location, and the path in it.
+
+    Raises ValueError for a location that cannot be read, and what pyarrow raises for one that it does not reach.
+    """
+    target = location_to_open(location)
+    if "://" in target:
+        filesystem, root = fs.FileSystem.from_uri(target)
+    else:
+        filesystem, root = fs.LocalFileSystem(), target
+    return filesystem, root.rstrip("/")
+
+
 class CheckpointLog:
     """Spark's checkpoint of one query, at the location that was given to its writer.
 
-    `location` is a path or a URI that pyarrow knows (local, HDFS, S3, GCS). Errors of the file system are
-    logged, and mean that nothing is known.
+    `location` is a path or a URI (see `locations`). What cannot be read is logged once, and means that nothing is
+    known. The constructor does no I/O; it warns of a location that cannot be read at all.
     """
 
-    def __init__(self, location: str) -> None:
+    def __init__(
+        self, location: str, open_location: Callable[[str], tuple[fs.FileSystem, str]] = open_location
+    ) -> None:
         self._location = location
+        self._open_location = open_location
         self._filesystem: fs.FileSystem | None = None
         self._root = ""
+        self._entries: dict[int, list[object]] = {}
         self._batch: tuple[Json, int] | None = None
-        self._trouble = ""
+        self._in_trouble = False
+        self._seen = False
+        self._readable = self._check()
+
+    def __repr__(self) -> str:
+        return f"CheckpointLog({shown_location(self._location)}, batch={self._batch and self._batch[1]})"
 
     def is_complete(self, offset: Json) -> bool:
         """Whether the batch that ends at `offset` is in the commit log."""
+        if not self._readable:
+            return False
         try:
             number = self._batch_number(offset)
-            return number is not None and self._exists(f"commits/{number}")
-        except (OSError, ValueError) as error:
-            # Asked ten times a second while a revoke waits: the same trouble is told once.
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                LOG.warning("checkpoint not readable: checkpointLocation=%s error=%s", self._location, error)
+            complete = number is not None and self._exists(f"commits/{number}")
+        except _TROUBLES as error:
+            self._report(error)
             return False
+        self._in_trouble = False
+        return complete
+
+    def _check(self) -> bool:
+        try:
+            location_to_open(self._location)
+        except ValueError as error:
+            LOG.warning(
+                "checkpoint not readable, as if option checkpointLocation were not set: checkpointLocation=%s error=%s"
+                " allowed=%s",
+                shown_location(self._location),
+                scrubbed(str(error), self._location),
+                LOCATIONS,
+            )
+            return False
+        return True
+
+    def _report(self, error: BaseException) -> None:
+        """Log the trouble, once until it is over: a revoke asks ten times a second."""
+        if not self._in_trouble:
+            self._in_trouble = True
+            LOG.warning(
+                "checkpoint not readable: checkpointLocation=%s error=%s",
+                shown_location(self._location),
+                scrubbed(str(error) or type(error).__name__, self._location),
+            )
 
     def _open(self) -> fs.FileSystem:
         if self._filesystem is None:
-            if "://" in self._location or self._location.startswith("file:"):
-                location = self._location
-                if location.startswith("file:/") and not location.startswith("file://"):
-                    location = "file://" + location[len("file:") :]
-                self._filesystem, self._root = fs.FileSystem.from_uri(location)
-            else:
-                self._filesystem, self._root = fs.LocalFileSystem(), self._location
-            self._root = self._root.rstrip("/")
+            self._filesystem, self._root = self._open_location(self._location)
         return self._filesystem
 
     def _exists(self, name: str) -> bool:
-        filesystem = self._open()
-        info = filesystem.get_file_info(f"{self._root}/{name}")
-        return bool(info.type != fs.FileType.NotFound)
+        # On object stores opening is one request, where a missing file's info takes a second one for a directory.
+        try:
+            with self._open().open_input_file(f"{self._root}/{name}"):
+                return True
+        except FileNotFoundError:
+            return False
 
     def _batch_number(self, offset: Json) -> int | None:
-        """Return the first batch that logged this offset; an idle source's offset is logged again later."""
+        """Return the first batch that logged this offset; an idle source's offset is logged again later.
+
+        When only entries that are older than the newest ones hold it too, a later one is returned. If that is
+        complete, so is the first.
+        """
         if self._batch is not None and self._batch[0] == offset:
             return self._batch[1]
+        newest = sorted(self._logged_batches(), reverse=True)[:_NEWEST_ENTRIES]
+        self._entries = {number: self._entries[number] for number in newest if number in self._entries}
         found = None
-        for number in sorted(self._logged_batches(), reverse=True):
-            if offset in offsets_in_log_entry(self._read(f"offsets/{number}")):
+        for number in newest:
+            if offset in self._entry(number):
                 found = number
             elif found is not None:
                 break
@@ -100,11 +162,32 @@ class CheckpointLog:
             self._batch = (offset, found)
         return found
 
+    def _entry(self, number: int) -> list[object]:
+        known = self._entries.get(number)
+        if known is None:
+            known = offsets_in_log_entry(self._read(f"offsets/{number}"))
+            if known:
+                # Without offsets it may be half written, where the file system cannot rename.
+                self._entries[number] = known
+        return known
+
     def _logged_batches(self) -> list[int]:
         filesystem = self._open()
         selector = fs.FileSelector(f"{self._root}/offsets", allow_not_found=True)
         names = [info.base_name for info in filesystem.get_file_info(selector)]
-        return [int(name) for name in names if name.isdigit()]
+        numbers = [int(name) for name in names if name.isdigit()]
+        self._seen = self._seen or bool(numbers) or self._has_metadata()
+        return numbers
+
+    def _has_metadata(self) -> bool:
+        """Whether Spark has a checkpoint here. It writes `metadata` before it starts any source.
+
+        The sequence this is for: the writer's path has no scheme, and Spark's default file system is HDFS: the
+        same path means another place here, and without a word every handover would wait for the next trigger.
+        """
+        if not self._exists("metadata"):
+            raise FileNotFoundError("there is no checkpoint of Spark here; give the writer's location, with its scheme")
+        return True
 
     def _read(self, name: str) -> str:
         with self._open().open_input_stream(f"{self._root}/{name}") as stream:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import fs
 
 from spark_groupsource.checkpoint import CheckpointLog, offsets_in_log_entry
 from spark_groupsource.offsets import OffsetRange, SourceOffset
@@ -39,6 +43,7 @@ class Checkpoint:
         self.root = root
         (root / "offsets").mkdir(parents=True)
         (root / "commits").mkdir()
+        (root / "metadata").write_text('{"id":"0"}')
 
     def log(self, number: int, entry: str, *, complete: bool) -> None:
         (self.root / "offsets" / str(number)).write_text(entry)
@@ -140,15 +145,165 @@ def test_paths_and_uris(checkpoint: Checkpoint, prefix: str, suffix: str) -> Non
     assert CheckpointLog(f"{prefix}{checkpoint.root}{suffix}").is_complete(offset(5).to_json())
 
 
-def test_a_checkpoint_that_spark_has_not_made_yet(tmp_path: Path) -> None:
-    assert not CheckpointLog(str(tmp_path / "later")).is_complete(offset(5).to_json())
+# --- the cost: what an object store would be asked
 
 
-@pytest.mark.parametrize("location", ["nosuchscheme://bucket/x", "file://relative"])
-def test_an_unreadable_location_is_reported_and_says_nothing(location: str, caplog: pytest.LogCaptureFixture) -> None:
+class Counted:
+    """The local file system as far as `CheckpointLog` uses it, counting what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self._filesystem = fs.LocalFileSystem()
+
+    def get_file_info(self, selector: fs.FileSelector) -> Any:
+        self.asked["list"] += 1
+        return self._filesystem.get_file_info(selector)
+
+    def open_input_file(self, path: str) -> Any:
+        self.asked["look"] += 1
+        return self._filesystem.open_input_file(path)
+
+    def open_input_stream(self, path: str) -> Any:
+        self.asked["read"] += 1
+        return self._filesystem.open_input_stream(path)
+
+    def taken(self) -> dict[str, int]:
+        """What was asked since the last call."""
+        asked, self.asked = dict(self.asked), Counter()
+        return asked
+
+
+@pytest.fixture
+def counted() -> Counted:
+    return Counted()
+
+
+@pytest.fixture
+def counted_log(checkpoint: Checkpoint, counted: Counted) -> CheckpointLog:
+    return CheckpointLog("anywhere", lambda _location: (counted, str(checkpoint.root)))
+
+
+def test_a_wait_costs_one_request_a_look(checkpoint: Checkpoint, counted: Counted, counted_log: CheckpointLog) -> None:
+    for number in range(100):
+        checkpoint.log(number, v1(text(number + 1)), complete=number < 99)
+    assert not counted_log.is_complete(offset(100).to_json())
+    assert counted.taken() == {"list": 1, "read": 2, "look": 1}
+    assert not counted_log.is_complete(offset(100).to_json())
+    assert counted.taken() == {"look": 1}
+    checkpoint.log(99, v1(text(100)), complete=True)
+    assert counted_log.is_complete(offset(100).to_json())
+    assert counted.taken() == {"look": 1}
+
+
+def test_a_plan_that_is_not_logged_yet_reads_no_entry_twice(
+    checkpoint: Checkpoint, counted: Counted, counted_log: CheckpointLog
+) -> None:
+    for number in range(100):
+        checkpoint.log(number, v1(text(number + 1)), complete=True)
+    assert not counted_log.is_complete(offset(101).to_json())
+    assert counted.taken() == {"list": 1, "read": 5}
+    assert not counted_log.is_complete(offset(101).to_json())
+    assert counted.taken() == {"list": 1}
+    checkpoint.log(100, v1(text(101)), complete=True)
+    assert counted_log.is_complete(offset(101).to_json())
+    assert counted.taken() == {"list": 1, "read": 1, "look": 1}
+
+
+def test_a_half_written_entry_is_read_again(
+    checkpoint: Checkpoint, counted: Counted, counted_log: CheckpointLog
+) -> None:
+    checkpoint.log(0, "", complete=False)
+    assert not counted_log.is_complete(offset(5).to_json())
+    checkpoint.log(0, v1(text(5)), complete=True)
+    assert counted_log.is_complete(offset(5).to_json())
+    assert counted.taken()["read"] == 2
+
+
+def test_an_offset_that_stays_the_same_for_long_is_complete_with_any_batch(
+    checkpoint: Checkpoint, counted_log: CheckpointLog
+) -> None:
+    for number in range(20):
+        checkpoint.log(number, v1(text(5), str(number)), complete=True)
+    assert counted_log.is_complete(offset(5).to_json())
+
+
+# --- what cannot be read
+
+
+def test_no_checkpoint_at_the_location_is_told_once_and_not_held_against_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = CheckpointLog(str(tmp_path / "checkpoint"))
     with caplog.at_level(logging.WARNING):
-        assert not CheckpointLog(location).is_complete(offset(5).to_json())
+        assert not log.is_complete(offset(5).to_json())
+        assert not log.is_complete(offset(5).to_json())
+    assert [record.getMessage().count("there is no checkpoint of Spark here") for record in caplog.records] == [1]
+    Checkpoint(tmp_path / "checkpoint").log(0, v1(text(5)), complete=True)
+    assert log.is_complete(offset(5).to_json())
+
+
+def test_a_new_checkpoint_is_no_trouble(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert not CheckpointLog(str(checkpoint.root)).is_complete(offset(5).to_json())
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("location", ["nosuchscheme://bucket/x", "file://relative", "wasb://c@account/x", "s3a:bucket"])
+def test_a_location_that_no_library_reads_is_told_at_once_and_once(
+    location: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        log = CheckpointLog(location)
+        assert not log.is_complete(offset(5).to_json())
+    assert len(caplog.records) == 1
     assert f"checkpointLocation={location}" in caplog.text
+    assert "allowed=a path; file:/...; dbfs:/...; s3://, s3a://" in caplog.text
+
+
+SECRETS = "s3a://AKIA1:t0p%2Fsecret@bucket/x?region=r&session_token=t0ken"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("no access to s3://AKIA1:t0p%2Fsecret@bucket/x with t0p/secret and t0ken\nmore t0ken"),
+        pa.ArrowNotImplementedError("built without S3: AKIA1"),
+        ImportError("no t0ken"),
+    ],
+)
+def test_credentials_in_a_location_are_never_logged(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(_location: str) -> Any:
+        raise error
+
+    log = CheckpointLog(SECRETS, refuse)
+    with caplog.at_level(logging.WARNING):
+        assert not log.is_complete(offset(5).to_json())
+        assert not log.is_complete(offset(5).to_json())
+    assert len(caplog.records) == 1
+    for shown in (caplog.text, repr(log)):
+        assert "@bucket/x?region=r" in shown
+        assert not [secret for secret in ("AKIA1", "t0p", "t0ken") if secret in shown]
+
+
+def test_the_parser_of_uris_gives_no_credentials_away(caplog: pytest.LogCaptureFixture) -> None:
+    """pyarrow's own error repeats the URI that it could not parse."""
+    with caplog.at_level(logging.WARNING):
+        assert not CheckpointLog("s3a://AKIA1:top secret@bucket/x?region=r").is_complete(offset(5).to_json())
+    assert "Cannot parse URI" in caplog.text
+    assert "AKIA1" not in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_trouble_is_told_again_after_it_was_over(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
+    log = CheckpointLog(str(checkpoint.root))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            checkpoint.log(0, v1(text(5)), complete=False)
+            assert not log.is_complete(offset(5).to_json())
+            (checkpoint.root / "offsets" / "1").write_bytes(b"\xff\xfe")
+            assert not log.is_complete(offset(6).to_json())
+            assert not log.is_complete(offset(6).to_json())
+    assert len(caplog.records) == 2
 
 
 def test_a_damaged_entry_is_reported_and_says_nothing(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
