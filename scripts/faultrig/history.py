@@ -106,6 +106,7 @@ class Watched:
 class MemberEvent:
     """A line of a query's metrics file. `partitions` are those that the event is about.
 
+    `member` tells the runs of a query apart (two at once use one checkpoint); empty when it is not known.
     Events: started, assigned, revoked, lost, left, failed, fixed, completed, replayed, committed, refused, doubted,
     proven, conflict, reset, data_lost.
     """
@@ -116,6 +117,7 @@ class MemberEvent:
     event: str
     partitions: tuple[tuple[str, int], ...] = ()
     details: Json = field(default_factory=dict)
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,100 @@
+"""Judges the promises P1-P8 from the history of a run alone. Pure.
+
+What each rule detects, and what it takes for normal:
+
+P1 no loss. A record of the log, or one that the broker acknowledged, at or after the partition's pinned start (`p` in
+   the metadata of the first commit; 0 without one) that is in no completed batch. The rows of a completed batch are
+   those of its last run before the entry of the commit log: an earlier run may have died in the sink, a later one is
+   a replay. Also: a row whose id is not that of the log's record at its offset (a swap), a row that is in no log, a
+   log that has another record than was acknowledged.
+   Normal: a record that is gone from the log and that a "data_lost" event reports (a report about a record that is
+   still there excuses nothing); what a reset jumped over; of a topic that was deleted and made again, all acknowledged
+   records that are not in the last one's log.
+P2 once per checkpoint. A record in two completed batches of one life of a checkpoint, or twice in one batch. Another
+   lineage in the same life may repeat what a reset took back or a conflict reported; the same lineage may not.
+P3 same replay. A run of a batch that lacks or has a record that the run before it does not, that has another id at an
+   offset, or that reads outside of the batch's plan.
+   Normal: a later run begins later, and all that it leaves out is below what another lineage had committed by then.
+P4 never ahead. A commit that moves the group forward to an offset that is not the planned end of a batch, or before
+   that batch was in the commit log (10 ms for clocks); of a start position (a range [x, x)): of any lineage, because a
+   checkpoint goes on under a new one after a conflict. A commit by nobody's lineage outside of a fault that makes one.
+   At the end: a partition whose committed offset is not behind its last record (lag).
+   Normal: the first commit of a partition when it is a pin; a commit of the offset that the group has (a proof).
+P5 fenced. a) A commit below the group's offset, resets apart. b) A commit by lineage A after one of lineage B, when
+   its range does not start where B's commit ended and A was not assigned the partition since B's commit: a zombie, by
+   commits alone. c) A commit by a query that did not own the partition by its own events, if by then another query was
+   assigned it, committed or planned it; else if it is more than 1 s late and no fault was under way. A commit that was
+   sent before the loss may be stamped later; the broker itself may have been stopped.
+   A commit that is wrong already is no "B" for those after it: else the zombie's victim would look like a zombie.
+P6 bounded repeats. Records that were completed in two checkpoints. The two batches are told apart by who came to the
+   partition first (a process that was stopped in the middle of planning logs its plan late), else by the plans' times.
+   - A reset between the plans, and below the offset where the group was: normal.
+   - The later batch is of a later life of the same checkpoint: normal for the last batch of the earlier life, for what
+     a "conflict" event reports, and for a restored checkpoint from its own end up to the group's offset.
+   - Else something unclean must have touched the earlier owner from the plan on: a fault that is not clean and whose
+     target is this query or no query, a revoke that ended as DEADLINE, STOPPED or LOST or left offsets uncommitted,
+     "lost", "refused", or "left" in the middle of a batch. And of one stay (from assigned to assigned) of the earlier
+     owner, others may repeat one batch per partition: so a zombie that plans once more is found out.
+P7 order. Per life, lineage and partition, a completed batch that begins at or below what an earlier one has read; per
+   run of a batch, Spark task and partition, an offset that does not rise.
+P8 no silent loss. Offsets between the plans of all completed batches (and below the first one) with known records,
+   that no "data_lost" event reports; and acknowledged records inside a plan that are gone from the log, were not read
+   and are not reported. Offsets without records (transaction markers) are nothing.
+
+Not judged: a batch that never completed, beyond P3 and P7; whether a trimmed replay left out all that it might.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from faultrig.facts import Facts, facts_of
+from faultrig.groupoffsets import check_offsets
+from faultrig.history import History
+from faultrig.order import check_order, check_replays
+from faultrig.records import check_records, readers_of
+from faultrig.repeats import judge_repeats
+from faultrig.verdict import PROMISES, Figures, Verdict, Violation
+
+
+def check(history: History) -> Verdict:
+    """Judge a history."""
+    facts = facts_of(history)
+    readers = readers_of(facts)
+    counts, of_repeats = judge_repeats(facts, readers)
+    found: dict[str, list[Violation]] = defaultdict(list)
+    for violations in (
+        check_records(facts, readers),
+        of_repeats,
+        check_replays(facts),
+        check_offsets(facts),
+        check_order(facts),
+    ):
+        for violation in violations:
+            found[violation.promise].append(violation)
+    figures = Figures(
+        records=len(history.log),
+        acknowledged=len(history.produced),
+        completed=len(facts.completed),
+        attempts=sum(len(batch.attempts) for batch in facts.batches),
+        commits=len(history.commits),
+        reported_lost=sum(end - start for ranges in facts.lost.values() for start, end in ranges),
+        repeats=counts,
+    )
+    return Verdict({promise: tuple(found[promise]) for promise in PROMISES}, figures, tuple(_doubts(facts)))
+
+
+def _doubts(facts: Facts) -> Iterator[str]:
+    """Find what no run can leave behind: the history is not whole, or not of one run."""
+    history = facts.history
+    if not history.log:
+        yield "the log is empty"
+    committed = {(commit.log[0], commit.log[2], commit.offset) for commit in facts.commits}
+    unknown = [one for one in history.watch if (one.topic, one.partition, one.offset) not in committed]
+    for one in unknown[:3]:
+        yield f"{one.topic}-{one.partition}: offset {one.offset} was seen at {one.at:.3f}, but no commit of it is known"
+    planned = {(batch.checkpoint, batch.number) for batch in facts.batches}
+    orphans = {(run.checkpoint, run.batch) for run in history.batches if run.rows} - planned
+    for checkpoint, number in sorted(orphans)[:3]:
+        yield f"batch {number} of {checkpoint} is in the sink, but not in the offset log"

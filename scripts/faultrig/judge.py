@@ -1,0 +1,42 @@
+"""Judges a run from the files that it left: python scripts/faultrig/judge.py FOLDER
+
+Prints the table, writes `picture.svg` into the folder, and exits with 1 when a promise was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+if __name__ == "__main__":  # run as a file: the package is next to it
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from faultrig import history
+from faultrig.checker import check
+from faultrig.picture import draw
+from faultrig.report import table
+
+
+def judge(folder: Path) -> bool:
+    """Print the table of a run and draw its picture; returns whether every promise holds."""
+    found = history.load(folder)
+    verdict = check(found)
+    text = table(found, verdict)
+    print(text, flush=True)
+    (folder / "table.txt").write_text(text)
+    (folder / "picture.svg").write_text(draw(found, verdict))
+    return verdict.good
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="judge.py", description=__doc__)
+    parser.add_argument("folder", type=Path, help="with run.json and the .jsonl files of a run")
+    folder: Path = parser.parse_args(arguments).folder
+    return 0 if judge(folder) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""The table of a run: faults with their recovery times, repeats, promises, figures. Plain text."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from statistics import median
+
+from faultrig.history import Fault, History
+from faultrig.verdict import CLASSES, PROMISES, Verdict
+
+_SHOWN = 5  # violations per promise
+
+
+def table(history: History, verdict: Verdict) -> str:
+    """Return the whole table."""
+    run = history.run
+    title = f"seed {run.seed}, {run.protocol}, Kafka {run.kafka or '?'}, {run.ended_at - run.started_at:.0f} s"
+    parts = [title, _faults(history.faults), _repeats(verdict), _promises(verdict), _figures(history, verdict)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _faults(faults: Iterable[Fault]) -> str:
+    by_kind: dict[str, list[float]] = defaultdict(list)
+    for fault in faults:
+        by_kind[fault.kind].append(fault.recovered_at - fault.started_at)
+    width = max(map(len, [*by_kind, "fault"]))
+    lines = [f"{'fault':{width}}  count  recovered: median   worst"]
+    for kind, times in sorted(by_kind.items()):
+        lines.append(f"{kind:{width}}  {len(times):5d}  {median(times):15.1f} s {max(times):5.1f} s")
+    count = sum(map(len, by_kind.values()))
+    lines.append(f"{count} faults of {len(by_kind)} kinds")
+    return "\n".join(lines)
+
+
+def _repeats(verdict: Verdict) -> str:
+    counts = verdict.figures.repeats
+    width = max(map(len, CLASSES))
+    return "\n".join(["repeated records", *(f"  {name:{width}}  {counts.get(name, 0):7,d}" for name in CLASSES)])
+
+
+def _promises(verdict: Verdict) -> str:
+    lines = []
+    for promise, name in PROMISES.items():
+        found = verdict.violations.get(promise, ())
+        lines.append(f"{promise} {name:20s} {f'VIOLATED ({len(found)})' if found else 'holds'}")
+        lines += [f"     {violation.text}" for violation in found[:_SHOWN]]
+        if len(found) > _SHOWN:
+            lines.append(f"     and {len(found) - _SHOWN} more")
+    lines += [f"DOUBT: {doubt}" for doubt in verdict.doubts]
+    return "\n".join(lines)
+
+
+def _figures(history: History, verdict: Verdict) -> str:
+    figures = verdict.figures
+    revokes = [event.details for event in history.members if event.event == "revoked"]
+    ends = Counter(str(details.get("outcome")) for details in revokes)
+    ends["lost"] += sum(event.event == "lost" for event in history.members)
+    ended = ", ".join(f"{name} {count}" for name, count in sorted(ends.items()) if count) or "none"
+    drains = [float(details["drain_ms"]) / 1000 for details in revokes if "drain_ms" in details]
+    queries = {batch.query for batch in history.completed}
+    return "\n".join(
+        [
+            f"{figures.records:,} records in the log, {figures.acknowledged:,} acknowledged, "
+            f"{figures.reported_lost:,} offsets reported as lost",
+            f"{figures.completed:,} completed batches in {figures.attempts:,} runs, {figures.commits:,} commits",
+            f"partitions went: {ended}",
+            f"drain: {_times(drains)}",
+            f"takeover after SIGKILL: {_times(_takeovers(history, queries, _is_kill))}",
+            f"takeover after a clean stop: {_times(_takeovers(history, queries, _is_stop))}",
+        ]
+    )
+
+
+def _is_kill(fault: Fault) -> bool:
+    return "kill" in fault.kind and not fault.clean
+
+
+def _is_stop(fault: Fault) -> bool:
+    return fault.clean and any(word in fault.kind for word in ("stop", "ended", "leaves"))
+
+
+def _takeovers(history: History, queries: set[str], chosen: Callable[[Fault], bool]) -> list[float]:
+    """Return how long the others took to go on, as the fault tells, or else until all was well."""
+    return [
+        float(fault.details.get("takeover_s", fault.recovered_at - fault.started_at))
+        for fault in history.faults
+        if fault.target in queries and chosen(fault)
+    ]
+
+
+def _times(times: list[float]) -> str:
+    return f"median {median(times):.2f} s, worst {max(times):.2f} s ({len(times)})" if times else "none"
