@@ -104,6 +104,10 @@ class Independent:
         described = self._admin.describe_consumer_groups([group])[group].result(30)
         return [{(p.topic, p.partition) for p in m.assignment.topic_partitions} for m in described.members]
 
+    def member_count(self, group: str) -> int:
+        """Return how many members the coordinator knows, with or without an assignment."""
+        return len(self._admin.describe_consumer_groups([group])[group].result(30).members)
+
     def records(self, topic: str, isolation: str = "read_uncommitted") -> set[Record]:
         """Read a topic from its beginning to its end."""
         consumer = Consumer(

@@ -7,10 +7,11 @@ in two. F3 the group's offset never goes back and ends at the log's end. F4 the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kafkaproxy import Action, Api, Rule
 from realkafka import RealKafka
 
 from .application import Application, AppQuery
@@ -228,25 +229,52 @@ def test_m11_a_batch_beyond_the_drain_deadline_gives_its_partitions_up(
     assert scene.told["first"].metrics()["records_repeated"] >= len(repeated)
 
 
-def test_p4_a_revoke_while_a_commit_is_in_flight(
-    application: Application, tmp_path: Path, topic: str, group: str, options: dict[str, str]
-) -> None:
-    """The answer to the batch's commit is held back while the group rebalances: committed once more, repeated never."""
+@pytest.fixture(scope="module")
+def proxied() -> Iterator[RealKafka]:
+    """A broker behind a proxy."""
     with RealKafka(brokers=1, proxied=True) as kafka:
-        client = Independent(kafka.bootstrap_servers)
-        client.create_topic(topic, 4)
-        chosen = options | {"kafka.bootstrap.servers": kafka.proxied_servers}
-        scene = Scene(application, client, chosen, tmp_path, topic)
-        first = scene.start("first")
-        scene.told["first"].wait_for("assigned")
-        scene.produce()
-        first.wait_for_records(client.records(topic))
-        wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, scene.evidence)
+        yield kafka
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_p4_p6_a_revoke_while_a_commit_is_in_flight(
+    protocol: str,
+    kafka: RealKafka,
+    proxied: RealKafka,
+    application: Application,
+    tmp_path: Path,
+    topic: str,
+    group: str,
+    options: dict[str, str],
+) -> None:
+    """The commit of a completed batch is under way, not answered, when the second member joins.
+
+    The coordinator takes it in the middle of the rebalance (or refuses it: then it is sent once more).
+    """
+    client = Independent(proxied.bootstrap_servers)
+    client.create_topic(topic, 4)
+    if protocol == "kip848":
+        client.set_group_session_timeout(group, 20_000)
+    patient = {"kafka.bootstrap.servers": proxied.proxied_servers, "kafka.session.timeout.ms": "20000"}
+    scene = Scene(application, client, with_protocol(options | patient, protocol), tmp_path, topic)
+    first = scene.start("first")
+    scene.told["first"].wait_for("assigned")
+    scene.produce()
+    first.wait_for_records(client.records(topic))
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, scene.evidence)
+    rule = proxied.proxy.add(Rule(Api.OFFSET_COMMIT, client="first-member", action=Action.HOLD))
+    try:
         with OffsetWatch(client, group) as watch:
             scene.produce()
+            rule.wait_fired(30)
             scene.start("second")
+            wait_for("the coordinator to know the second member", lambda: client.member_count(group) == 2, 30)
+            rule.release()
             scene.wait_shared()
             scene.produce()
             scene.wait_idle()
-        assert scene.repeats() == []
-        assert watch.went_back == []
+    finally:
+        rule.release()
+        proxied.proxy.clear()
+    assert scene.repeats() == []
+    assert watch.went_back == []

@@ -1,0 +1,178 @@
+"""Members that are out of the group without knowing it (P5), and those that are told so (M22).
+
+F1 the group's offset never goes back. F2 no record is lost. F3 at most the batch in flight is read twice. F4 the member
+is a member again afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from .application import Application
+from .harness import Independent, wait_for
+from .holding import Gate, Held, OffsetWatch, Told, released
+from .test_drain import Scene, make_scene
+from .test_takeover import PROTOCOLS
+
+__all__ = ["make_scene"]
+
+pytestmark = pytest.mark.kafka
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Stop a process for a while (SIGSTOP), as a long pause of its machine does."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def wait_taken_over(scene: Scene) -> None:
+    """Wait until the second query owns all and has completed every record that is not complete yet."""
+    wait_for(
+        "the second query to own all partitions",
+        lambda: scene.told["second"].metrics()["assigned_partitions"] == 4,
+        60,
+        scene.evidence,
+    )
+
+
+def start_both(scene: Scene, gate: Gate | None = None) -> None:
+    """Two queries share the topic, and stand at its end."""
+    scene.start("first", gate)
+    scene.told["first"].wait_for("assigned")
+    scene.start("second")
+    scene.told["second"].wait_for("started")
+    scene.wait_shared()
+    scene.produce()
+    scene.wait_idle()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_p5_m22_a_zombie_with_a_batch_in_flight_moves_nothing(
+    protocol: str, make_scene: Callable[[str], Scene]
+) -> None:
+    """1. The first query's batch is in the sink; its reader process is stopped. 2. Its session expires, the second
+    query reads the same records and commits. 3. The first goes on: its batch ends, its commit must not count.
+    """
+    scene, gate = make_scene(protocol), Gate()
+    with released(gate), OffsetWatch(scene.client, scene.group) as watch:
+        start_both(scene, gate)
+        first, second = scene.queries
+        gate.armed = True
+        scene.produce()
+        gate.wait_reached(scene.evidence)
+        with stopped(scene.told["first"].reader_pid()):
+            wait_taken_over(scene)
+            second.wait_for_records(scene.client.records(scene.topic) - set(first.completed_records()))
+            scene.produce()
+            second.wait_for_records(scene.client.records(scene.topic) - set(first.completed_records()))
+            wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
+        gate.release()
+        scene.told["first"].wait_for("lost")
+        scene.wait_shared()
+        scene.produce()
+        scene.wait_idle()
+    assert watch.went_back == []
+    assert 0 < len(scene.repeats()) <= 40, "only the batch in flight is read twice"
+    counters = scene.told["first"].metrics()
+    assert counters["rebalances"]["lost"] >= 1
+    assert counters["records_repeated"] >= len(scene.repeats())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_p5_p6_a_zombie_plans_nothing_before_it_has_proven_its_membership(
+    protocol: str, make_scene: Callable[[str], Scene]
+) -> None:
+    """1. The first query has made a plan and is stopped before it fixes it. 2. Its session expires, the second query
+    reads those records. 3. The first goes on, with the plan in its hands, before its client knows anything.
+    """
+    scene = make_scene(protocol)
+    with OffsetWatch(scene.client, scene.group) as watch:
+        start_both(scene)
+        first, second = scene.queries
+        held = Held("first", "before-fix")
+        with released(held):
+            scene.produce()
+            held.wait_reached(scene.evidence)
+            with stopped(scene.told["first"].reader_pid()):
+                wait_taken_over(scene)
+                second.wait_for_records(scene.client.records(scene.topic) - set(first.completed_records()))
+                held.release()
+        scene.wait_shared()
+        scene.produce()
+        scene.wait_idle()
+    assert scene.repeats() == [], "the plan of a zombie was read"
+    assert watch.went_back == []
+    assert scene.told["first"].lines("doubted")
+
+
+def test_a_pause_shorter_than_the_session_costs_nothing(make_scene: Callable[[str], Scene]) -> None:
+    """The membership is doubted, proven by a commit, and nothing moves."""
+    scene = make_scene("cooperative")
+    start_both(scene)
+    rebalances = [told.metrics()["rebalances"] for told in scene.told.values()]
+    with stopped(scene.told["first"].reader_pid()):
+        time.sleep(2)  # the fault itself
+    scene.told["first"].wait_for("proven")
+    scene.produce()
+    scene.wait_idle()
+    assert scene.repeats() == []
+    assert [told.metrics()["rebalances"] for told in scene.told.values()] == rebalances
+
+
+def test_m22_on_partitions_lost_fail_ends_the_query(make_scene: Callable[[str], Scene]) -> None:
+    """Option onPartitionsLost=fail: the error names the option and the partitions."""
+    scene = make_scene("cooperative")
+    first = scene.start("first", onPartitionsLost="fail")
+    scene.told["first"].wait_for("assigned")
+    scene.start("second")
+    scene.told["second"].wait_for("started")
+    scene.wait_shared()
+    with stopped(scene.told["first"].reader_pid()):
+        wait_taken_over(scene)
+    wait_for("the end of the first query", lambda: not first.query.isActive, 60, scene.evidence)
+    error = str(first.query.exception())
+    assert "[GROUPKAFKA.PARTITIONS_LOST]" in error
+    assert "'onPartitionsLost'" in error
+
+
+def test_m23_kip848_refuses_a_second_query_with_one_instance_id(
+    make_scene: Callable[[str], Scene], application: Application, client: Independent
+) -> None:
+    """The old member keeps its place; the new one waits for its end, bounded, and says why it gave up."""
+    scene = make_scene("kip848")
+    older = scene.start("first", **{"kafka.group.instance.id": "one"})
+    scene.told["first"].wait_for("assigned")
+    newer = scene.start("second", **{"kafka.group.instance.id": "one"})
+    wait_for("the end of the newer query", lambda: not newer.query.isActive, 180, scene.evidence)
+    assert "[GROUPKAFKA.INSTANCE_ID_IN_USE]" in str(newer.query.exception())
+    scene.produce()
+    older.wait_for_records(client.records(scene.topic))
+
+
+def test_m23_a_restarted_static_member_waits_for_its_old_session_under_kip848(
+    make_scene: Callable[[str], Scene], client: Independent
+) -> None:
+    """The reader process is killed, so that its session lives on for a while: the next run waits, then goes on."""
+    scene = make_scene("kip848")
+    older = scene.start("first", **{"kafka.group.instance.id": "one"})
+    scene.told["first"].wait_for("assigned")
+    scene.produce()
+    older.wait_for_records(client.records(scene.topic))
+    os.kill(scene.told["first"].reader_pid(), signal.SIGKILL)
+    scene.produce()
+    wait_for("the end of the older query", lambda: not older.query.isActive, 60, scene.evidence)
+    scene.queries.clear()
+    newer = scene.start("first", **{"kafka.group.instance.id": "one"})
+    newer.wait_for_records(client.records(scene.topic))
+    wait_for("lag 0", lambda: client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
+    assert Told(scene.told["first"].path.parent, "first").lines("started")
