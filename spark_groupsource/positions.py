@@ -25,6 +25,7 @@ from spark_groupsource.errors import KafkaUnavailableError, MembershipError
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.machine import GroupView, OwnedView
 from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import Reset, SourceOffset, TopicPartition, newer
 from spark_groupsource.options import NoMatchStrategy, OnConflict, SourceOptions, StartingPosition
 from spark_groupsource.planning.start import (
@@ -68,6 +69,7 @@ class StartPositions:
         cluster: ClusterPort,
         member: MembershipThread,
         losses: LossReporter,
+        metrics: MetricsLog,
         pause: Callable[[float], object],
     ) -> None:
         self._options = options
@@ -75,6 +77,7 @@ class StartPositions:
         self._cluster = cluster
         self._member = member
         self._losses = losses
+        self._metrics = metrics
         self._pause = pause
         self.anchors: dict[TopicPartition, Anchor] = {}
 
@@ -128,6 +131,7 @@ class StartPositions:
                 " reset=%s %s",
                 self._options.group_id, own.name, reset, void,
             )  # fmt: skip
+            self._metrics.write("reset", reset=str(reset), void=void)
         return replace(own, reset=reset)
 
     def _decide(
@@ -201,6 +205,7 @@ class StartPositions:
             "conflict, going on as onConflict=%s says, with a new lineage: group=%s lineage=%s %s",
             self._options.on_conflict.value, self._options.group_id, lineage, details,
         )  # fmt: skip
+        self._metrics.write("conflict", on_conflict=self._options.on_conflict.value, ranges=details)
         return lineage
 
     def _resolve(self, decisions: list[StartDecision]) -> dict[TopicPartition, int]:

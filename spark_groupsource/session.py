@@ -64,7 +64,7 @@ class Session:
         self._pause = pause
         self._losses = LossReporter(options, metrics)
         self._starts = StartPositions(
-            options, clock=clock, cluster=cluster, member=member, losses=self._losses, pause=pause
+            options, clock=clock, cluster=cluster, member=member, losses=self._losses, metrics=metrics, pause=pause
         )
         self._started = False
         self._own: Lineage | None = None

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.commits import CommitItem, GroupOffset, overruled
 from spark_groupsource.membership.events import (
     AssignmentReleased,
     BatchCompleted,
@@ -249,7 +249,7 @@ class MemberMachine:
         due = []
         for item in items:
             owned = self._owned.get(item.partition)
-            if owned is None:
+            if owned is None or (owned.group is not None and overruled(item, owned.group)):
                 continue
             if owned.completed is None or item.offset > owned.completed.offset:
                 owned.completed = item
@@ -298,6 +298,8 @@ class MemberMachine:
             owned = self._owned.get(partition)
             if owned is not None and owned.group is None:
                 owned.group = group
+                if owned.completed is not None and overruled(owned.completed, group):
+                    owned.completed = None
 
     def offsets_acknowledged(self, items: Iterable[CommitItem]) -> None:
         """Take what the coordinator has acknowledged; this is also what fixes a start position."""

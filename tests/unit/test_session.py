@@ -533,6 +533,30 @@ def test_a_replay_after_a_reset_reads_and_commits_nothing() -> None:
     assert bed.committed() == {0: 0, 1: 0}
 
 
+@pytest.mark.parametrize("fetched_first", [True, False], ids=["fetched, completed", "completed, fetched"])
+@pytest.mark.parametrize("told_by", ["the next trigger", "Spark's commit log"])
+def test_a_late_batch_does_not_undo_a_reset(fetched_first: bool, told_by: str) -> None:
+    """The process is stopped while a batch is in flight, the session expires, the empty group is reset to 0; the
+    process goes on, gets the partition back, and only then the batch is complete.
+    """
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=900)
+    late = bed.session.latest_offset(START)
+    flight = bed.member.view().flight
+    assert flight is not None
+    bed.member.lose(P0)
+    bed.member.committed[P0] = reset_text(0)
+    bed.member.assign(P0)
+    if fetched_first:
+        bed.member.view()
+    if told_by == "Spark's commit log":
+        bed.member.complete(flight.end, flight.items)
+    end = bed.session.latest_offset(late)
+    assert bed.committed() == {0: 0}
+    assert (ranges(end), end.reset) == (["orders-0 [0, 900)"], RESET)
+
+
 # --- lost data
 
 
