@@ -31,6 +31,8 @@ MAX_BYTES = 32 * 1024 * 1024
 class MemberMetrics:
     """Counters of one member since it started; one thread writes them."""
 
+    # Whether the client knows the group's coordinator: False while it looks for it, first or again.
+    coordinator_known: bool = False
     assigned_partitions: int = 0
     consumed_topics: tuple[str, ...] = ()
     # How often partitions came, and how often they went: "clean", "deadline", "stopped", "uncommitted" or "lost".

@@ -103,7 +103,8 @@ class SourceOptions:
     max_records_per_partition: int | None
     fail_on_data_loss: bool
     include_headers: bool
-    checkpoint_location: str | None
+    # A URI may hold credentials: shown by `locations.shown_location` only.
+    checkpoint_location: str | None = field(repr=False)
     drain_timeout_s: float
     on_partitions_lost: OnPartitionsLost
     on_conflict: OnConflict

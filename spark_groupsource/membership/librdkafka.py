@@ -10,6 +10,7 @@ and `poll` raises it afterwards.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -66,6 +67,8 @@ _PASSING = {
 }
 # How soon a new partition or a new topic of a pattern is noticed; librdkafka's own default is five minutes.
 _METADATA_REFRESH_MS = "5000"
+# The client's statistics are the only place that tells whether it knows its coordinator.
+_STATISTICS_MS = "2000"
 
 
 def classify_refusal(error: KafkaError) -> Refusal:
@@ -111,8 +114,10 @@ class LibrdkafkaGroup:
             "queued.min.messages": 1,
             "error_cb": self._guarded(self._on_client_error),
             "on_commit": self._guarded(self._on_commit),
+            "stats_cb": self._guarded(self._on_statistics),
         }
         settings.setdefault("topic.metadata.refresh.interval.ms", _METADATA_REFRESH_MS)
+        settings.setdefault("statistics.interval.ms", _STATISTICS_MS)
         with creating_client(self._options):
             self._consumer = Consumer(settings)
 
@@ -232,6 +237,11 @@ class LibrdkafkaGroup:
             self._on_fatal(error)
         elif self._transport.authentication_failed:
             self._fail(map_error(self._options, error, "connect", self._transport))
+
+    def _on_statistics(self, text: str) -> None:
+        group = json.loads(text).get("cgrp")
+        if group is not None and self._listener is not None:
+            self._listener.on_coordinator(group.get("state") == "up")
 
     def _on_poll_error(self, error: KafkaError) -> None:
         if error.fatal() or error.code() == KafkaError._FATAL:

@@ -283,6 +283,10 @@ class Member:
         if self.machine.state not in FINAL_STATES:
             self._take(result)
 
+    def on_coordinator(self, known: bool) -> None:
+        """See `MemberListener`."""
+        self._report.coordinator(known)
+
     def on_error(self, error: GroupKafkaError) -> None:
         """See `MemberListener`."""
         self._keep(error)

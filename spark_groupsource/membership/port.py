@@ -51,6 +51,9 @@ class MemberListener(Protocol):
     def on_commit_result(self, result: CommitResult) -> None:
         """An asynchronous commit was answered."""
 
+    def on_coordinator(self, known: bool) -> None:
+        """The client has found the group's coordinator, or looks for it (again)."""
+
     def on_error(self, error: GroupKafkaError) -> None:
         """The member cannot go on."""
 

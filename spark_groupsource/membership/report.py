@@ -109,6 +109,13 @@ class MemberReport:
         text = "rebalance: group=%s lost=%d repeated=%d partitions=%s"
         LOG.warning(text, self._group, len(partitions), repeated, shown(partitions))
 
+    def coordinator(self, known: bool) -> None:
+        """The coordinator was found, or the client looks for it."""
+        if known is not self.metrics.coordinator_known:
+            self.metrics.coordinator_known = known
+            self._write("coordinator", known=known)
+            LOG.info("coordinator: group=%s %s", self._group, "found" if known else "looked for")
+
     def doubted(self, silent_s: float) -> None:
         """The member was silent for longer than its heartbeat interval."""
         self._write("doubted", silent_ms=round(silent_s * 1000))

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_mockcluster", "cluster"),
     ("client",),
     ("commits", "metrics"),
-    ("offsets", "options"),
+    ("locations", "offsets", "options"),
     ("options_client",),
     ("_version", "clock", "errors", "failpoints"),
 )
