@@ -11,21 +11,24 @@ F5 a clean handover repeats nothing; a batch whose commit was cut is repeated at
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from kafkagroupwire import parse_heartbeat
-from kafkaproxy import Api, KafkaProxy, On, Rule
+from kafkaproxy import Action, Api, KafkaProxy, On, Rule
 from kafkawire import Request
 from realkafka import RealKafka
 
 from .application import Application, AppQuery
 from .harness import Independent, Record, wait_for
-from .holding import OffsetWatch, Told
+from .holding import Gate, OffsetWatch, Told, released
 from .test_takeover import PROTOCOLS, with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -113,25 +116,29 @@ class Group:
 
     def evidence(self) -> str:
         """What the members tell, and who owns what."""
-        tails = "\n".join(f"--- {name}\n{self.told[name].tail()}" for name in self.queries)
-        return f"{self.client.members(self.name)}\n{self.client.committed(self.name)}\n{tails}"
+        return f"{self.client.members(self.name)}\n{self.client.committed(self.name)}\n{self.told_so_far()}"
 
-    def wait_done(self) -> dict[Record, int]:
-        """F2, F4: wait until all is read and committed; return the records that are in more than one batch."""
+    def told_so_far(self) -> str:
+        """What the members tell."""
+        return "\n".join(f"--- {name}\n{self.told[name].tail()}" for name in self.queries)
+
+    def completed(self) -> set[Record]:
+        """Return the records in completed batches of either query."""
+        self.check()
+        return {record for query in self.queries.values() for record in query.completed_records()}
+
+    def wait_done(self) -> set[Record]:
+        """F2, F4: wait until all is read and committed; return the records that both queries have completed."""
         wanted = self.client.records(self.topic)
 
-        def read() -> bool:
-            self.check()
-            return wanted <= {record for query in self.queries.values() for record in query.completed_records()}
-
-        wait_for("every record in a completed batch", read, WAIT_S, self.evidence)
+        wait_for("every record in a completed batch", lambda: wanted <= self.completed(), WAIT_S, self.evidence)
         wait_for("lag 0", lambda: self.client.lag(self.name, self.topic) == 0, WAIT_S, self.evidence)
         assert self.client.committed(self.name) == self.client.ends(self.topic)
         for name, query in self.queries.items():
             twice = [record for record, times in query.completed_records().items() if times > 1]
             assert twice == [], f"{name} completed records twice"
-        both = set(self.queries["first"].completed_records()) & set(self.queries["second"].completed_records())
-        return dict.fromkeys(both, len(both))
+        first, second = (set(self.queries[name].completed_records()) for name in MEMBERS)
+        return first & second
 
 
 @pytest.fixture
@@ -178,10 +185,8 @@ def classic_rules(proxy: KafkaProxy, phase: str) -> list[Rule]:
     on = On.RESPONSE if phase.startswith("after") else On.REQUEST
     if phase.endswith("join"):
         # A newcomer's first JoinGroup only fetches its member id.
-        return [
-            Rule(Api.JOIN_GROUP, client="first-member", on=on),
-            Rule(Api.JOIN_GROUP, client="second-", on=on, skip=1),
-        ]
+        skips = {"first": 0, "second": 1}
+        return [Rule(Api.JOIN_GROUP, client=f"{name}-member", on=on, skip=skips[name]) for name in MEMBERS]
     if phase.endswith("sync"):
         return [Rule(Api.SYNC_GROUP, client=f"{name}-member", on=on) for name in MEMBERS]
     synced = {name: proxy.seen(Api.SYNC_GROUP, f"{name}-member") for name in MEMBERS}
@@ -222,4 +227,124 @@ def test_the_coordinator_fails_in_a_phase_of_a_rebalance(
             wait_for("records in the second", second.completed_records, WAIT_S, group.evidence)
         repeated = group.wait_done()
     assert watch.went_back == []
-    assert repeated == {}
+    assert repeated == set()
+
+
+# --- the commit of a handover
+
+
+def commit_rule(fault: str) -> Rule:
+    """Return what happens to the next commit of the first member."""
+    client = "first-member"
+    if fault == "response late":
+        # Longer than the interval of heartbeats, shorter than the session and than a handover's patience.
+        return Rule(Api.OFFSET_COMMIT, client=client, on=On.RESPONSE, action=Action.DELAY, delay_s=2.0)
+    return Rule(Api.OFFSET_COMMIT, client=client, on=On.RESPONSE if fault == "response cut" else On.REQUEST)
+
+
+@pytest.mark.parametrize("fault", ["request cut", "response cut", "response late"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_commit_of_a_handover_fails(
+    protocol: str, fault: str, make_group: Callable[[str], Group], proxy: KafkaProxy
+) -> None:
+    group = make_group(protocol)
+    gate = Gate()
+    first = group.start_first(gate)
+    wait_for("lag 0", lambda: group.client.lag(group.name, group.topic) == 0, WAIT_S, group.evidence)
+    gate.armed = True
+    with released(gate), OffsetWatch(group.client, group.name) as watch:
+        group.client.produce(group.topic, (str(n) for n in range(40)), PARTITIONS)
+        gate.wait_reached(group.evidence)
+        held = set(first.records()) - set(first.completed_records())
+        second = group.start("second")
+        group.told["first"].wait_for("revoking")
+        assert held.isdisjoint(second.records())
+        rule = proxy.add(commit_rule(fault))
+        gate.release()
+        rule.wait_fired(WAIT_S)
+        group.wait_shared([PARTITIONS // 2, PARTITIONS // 2])
+        group.client.produce(group.topic, (str(n) for n in range(40)), PARTITIONS)
+        repeated = group.wait_done()
+    assert held
+    assert watch.went_back == []
+    # The commit is tried again, so that not even the one whose answer was lost is repeated.
+    assert repeated == set()
+
+
+# --- a coordinator that dies
+
+
+@pytest.fixture(scope="module")
+def three_brokers() -> Iterator[RealKafka]:
+    """Three brokers; a killed one is missed late enough for batches to be seen without it."""
+    with RealKafka(brokers=3, properties={"broker.session.timeout.ms": 8_000}) as cluster:
+        yield cluster
+
+
+def offsets_leader(admin: AdminClient, group: str) -> int:
+    """Return the broker that leads the group's partition of the offsets topic: its coordinator, -1 for none."""
+    java_hash = 0
+    for letter in group:
+        java_hash = java_hash * 31 + ord(letter)
+    # Kafka takes Java's hash without its sign.
+    chosen = abs(ctypes.c_int32(java_hash).value)
+    partitions = admin.list_topics("__consumer_offsets", timeout=10).topics["__consumer_offsets"].partitions
+    return int(partitions[chosen % len(partitions)].leader) if partitions else -1
+
+
+def find_coordinator(admin: AdminClient, group: str) -> int:
+    """Return the broker that will coordinate a new group."""
+
+    def found() -> bool:
+        # The first question after a coordinator makes the offsets topic.
+        question = [ConsumerGroupTopicPartitions(group)]
+        with contextlib.suppress(KafkaException):
+            admin.list_consumer_group_offsets(question)[group].result(30)
+        return offsets_leader(admin, group) > 0
+
+    wait_for("a coordinator", found, WAIT_S)
+    return offsets_leader(admin, group)
+
+
+def described_coordinator(admin: AdminClient, group: str) -> int:
+    """Return the coordinator as the group's description tells it."""
+    return int(admin.describe_consumer_groups([group])[group].result(30).coordinator.id)
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+def test_m09_batches_go_on_without_the_coordinator_and_commits_follow(
+    protocol: str, three_brokers: RealKafka, application: Application, options: dict[str, str], topic: str, group: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """The coordinator is killed. The topic is on the other brokers: the group alone is without its leader."""
+    client = Independent(three_brokers.bootstrap_servers)
+    admin = AdminClient({"bootstrap.servers": three_brokers.bootstrap_servers, "log_level": 0})
+    victim = find_coordinator(admin, group)
+    others = [number for number in (1, 2, 3) if number != victim]
+    placed = [others if number % 2 else others[::-1] for number in range(PARTITIONS)]
+    admin.create_topics([NewTopic(topic, replica_assignment=placed)])[topic].result(30)
+    chosen = with_protocol(options, protocol) | {"kafka.bootstrap.servers": three_brokers.bootstrap_servers}
+    if protocol != "kip848":
+        chosen["kafka.session.timeout.ms"] = "20000"  # the members outlive the coordinator's absence
+    pair = Group(application, client, chosen, topic, group, tmp_path)
+    pair.start_first()
+    pair.start("second")
+    pair.wait_shared([PARTITIONS // 2, PARTITIONS // 2])
+    assert described_coordinator(admin, group) == victim
+    before = client.committed(group)
+    three_brokers.kill_broker(victim)
+    try:
+        client.produce(topic, (str(n) for n in range(40)), PARTITIONS)
+        wanted = client.records(topic)
+        wait_for("records in completed batches", lambda: wanted <= pair.completed(), WAIT_S, pair.told_so_far)
+        assert offsets_leader(admin, group) in (victim, -1), "another coordinator was there before the batches ended"
+        wait_for("another coordinator", lambda: offsets_leader(admin, group) in others, WAIT_S)
+        repeated = pair.wait_done()
+        pair.wait_shared([PARTITIONS // 2, PARTITIONS // 2])
+        assert described_coordinator(admin, group) in others
+        after = client.committed(group)
+    finally:
+        three_brokers.start_broker(victim)
+    assert repeated == set()
+    assert all(after[partition] > offset for partition, offset in before.items())
+    assert [line for name in MEMBERS for line in pair.told[name].lines("lost")] == []
