@@ -97,7 +97,8 @@ def decode_value(data: bytes) -> tuple[int, str, float]:
         fields.number("i")  # leader epoch
     metadata = fields.text(compact=version >= _FLEXIBLE)
     # Behind it: a time of expiry in version 1, tagged fields such as the topic id in version 4.
-    return offset, metadata, fields.number("q") / 1000
+    # confluent-kafka for Python commits the terminating NUL of its C string too; clients in C do not see it.
+    return offset, metadata.removesuffix("\0"), fields.number("q") / 1000
 
 
 def decode(records: Iterable[tuple[bytes | None, bytes | None]], group: str) -> Iterator[Commit]:

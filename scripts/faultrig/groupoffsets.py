@@ -40,7 +40,7 @@ def check_offsets(facts: Facts) -> Iterator[Violation]:
     held: dict[Log, GroupCommit] = {}
     # The same without commits that are wrong already, so that a zombie's victim is not taken for a zombie.
     rightful: dict[Log, GroupCommit] = {}
-    telling = {query for query, _ in facts.owned}
+    telling = {event.query for event in facts.history.members}
     for commit in facts.commits:
         before = held.get(commit.log)
         held[commit.log] = commit

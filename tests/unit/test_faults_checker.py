@@ -1,0 +1,226 @@
+"""The checker of fault runs takes what is normal for normal, is fast, and notices a history that is not whole."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+
+import pytest
+from faultrig import history as files
+from faultrig.checker import check
+from faultrig.history import Commit, Watched
+from faultrig.verdict import CHECKPOINT, REPLAY, RESET, SAME_LINEAGE, UNCLEAN, UNEXPLAINED
+
+from tests.unit.histories import (
+    TOPIC,
+    Story,
+    assert_good,
+    assert_violated,
+    judged,
+    large_story,
+    record_id,
+    texts,
+    two_members,
+    with_gap,
+)  # fmt: skip
+
+A, B = "q1#1", "q2#1"
+
+
+# --- what is normal
+
+
+def test_a_clean_handover_and_one_crash() -> None:
+    figures = assert_good(two_members()).figures
+    assert figures.records == 199
+    assert figures.completed == 6
+    assert figures.attempts == 7
+    repeats = {UNCLEAN: 19, REPLAY: 19, SAME_LINEAGE: 0, UNEXPLAINED: 0, CHECKPOINT: 0, RESET: 0}
+    assert figures.repeats == repeats
+
+
+def test_a_history_from_files_is_judged_the_same(tmp_path) -> None:
+    story = two_members()
+    files.save(tmp_path, story.history())
+    assert check(files.load(tmp_path)) == judged(story)
+
+
+def test_a_replay_without_what_another_lineage_has_committed() -> None:
+    story = two_members()
+    del story.batches[story.run_of(A, 2, 1)]
+    story.sink(12.9, A, 2, {0: (60, 60)})
+    story.complete(13.0, A, 2)
+    assert assert_good(story).figures.repeats[UNCLEAN] == 0
+
+
+def test_proofs_repeat_the_offset_of_the_group() -> None:
+    story = two_members()
+    story.commit(16.0, B, 0, (70, 100))
+    story.commit(16.1, B, 1, (100, 100))
+    assert_good(story)
+
+
+def test_the_end_of_a_batch_pinned_as_a_start_position_after_a_lost_commit() -> None:
+    story = two_members()
+    del story.commits[story.commit_of(1, 40)]
+    story.revoke(4.8, "q2", 1)
+    story.tell(5.0, "q2", "assigned", 1)
+    story.commit(5.1, B, 1, (40, 40), before=60)
+    assert_good(story)
+
+
+def test_a_commit_that_was_on_its_way_when_the_partition_went() -> None:
+    story = two_members()
+    story.revoke(15.45, "q2", 0)
+    assert_good(story)
+
+
+def _rewound(story: Story, *, fault: bool) -> None:
+    story.tell(16.0, "q2", "left")
+    if fault:
+        story.fault("group-rewound", "rig", 16.1, 20.0, moved=[[TOPIC, 0, 100, 80]])
+    story.commits.append(Commit(16.15, TOPIC, 0, 80, ""))
+    story.tell(17.0, "q1", "assigned", 0)
+    story.batch(17.1, A, 3, {0: (80, 100)})
+
+
+def test_a_group_that_a_fault_has_rewound() -> None:
+    story = two_members()
+    _rewound(story, fault=True)
+    assert assert_good(story).figures.repeats[RESET] == 20
+
+
+def test_a_rewound_group_that_no_fault_explains() -> None:
+    story = two_members()
+    _rewound(story, fault=False)
+    assert_violated(story, "P4", "P5", "P6")
+
+
+def test_a_rewind_does_not_excuse_what_lies_before_it() -> None:
+    story = two_members()
+    _rewound(story, fault=True)
+    story.completed[-1].end["topics"][TOPIC]["ranges"]["0"] = [75, 100]
+    story.commits[-1] = replace(story.commits[-1], metadata=story.commits[-1].metadata.replace("80", "75"))
+    story.edit_rows(A, 3, lambda rows: [(0, TOPIC, 0, o, record_id(0, o)) for o in range(75, 100)])
+    # The fault may touch q2, but its repeat is of one batch and within the bounds of P6.
+    assert assert_good(story).figures.repeats[UNCLEAN] == 19 + 5
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_lost_checkpoint_repeats_one_batch_at_most(batches: int) -> None:
+    story = two_members()
+    story.write(0, 100, 120)
+    story.batch(16.0, B, 3, {0: (100, 120)})
+    del story.commits[-1]  # read again, because its commit did not arrive
+    if batches == 2:
+        del story.commits[story.commit_of(0, 100)]
+    story.tell(17.0, "q2", "left")
+    story.fault("checkpoint-lost", "q2", 17.0, 20.0, old=B, new="q2#2")
+    story.tell(18.0, "q2", "assigned", 0, 1)
+    story.batch(18.1, "q2#2", 0, {0: (100 if batches == 1 else 70, 120)})
+    if batches == 1:
+        assert assert_good(story).figures.repeats[CHECKPOINT] == 20
+    else:
+        assert "more than the last batch after checkpoint-lost" in texts(assert_violated(story, "P6"), "P6")
+
+
+def test_an_old_checkpoint_repeats_from_its_end_to_the_offset_of_the_group() -> None:
+    story = two_members()
+    story.fault("checkpoint-restored", "q2", 17.0, 20.0, old=B, new="q2#2", batch=1)
+    story.tell(18.0, "q2", "assigned", 0, 1)
+    story.commit(18.0, "q2#2", 0, (100, 100))
+    story.batch(18.1, "q2#2", 2, {0: (70, 100)}, lineage="new after the conflict")
+    assert assert_good(story).figures.repeats[CHECKPOINT] == 30
+
+
+def test_an_old_checkpoint_repeats_no_more_than_that() -> None:
+    story = two_members()
+    story.fault("checkpoint-restored", "q2", 17.0, 20.0, old=B, new="q2#2", batch=1)
+    story.tell(18.0, "q2", "assigned", 0, 1)
+    story.batch(18.1, "q2#2", 2, {0: (60, 100)}, lineage="new after the conflict")
+    assert_violated(story, "P6")
+
+
+def test_what_a_conflict_event_reports() -> None:
+    story = two_members()
+    story.tell(17.0, "q2", "conflict", 0, ranges=[[TOPIC, 0, 70, 100]])
+    story.batch(18.1, B, 3, {0: (70, 100)}, lineage="new after the conflict")
+    assert assert_good(story).figures.repeats[CHECKPOINT] == 30
+
+
+def test_a_gap_that_is_reported() -> None:
+    story = with_gap()
+    story.tell(14.9, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 70, 80]])
+    assert assert_good(story).figures.reported_lost == 10
+
+
+def test_records_that_were_read_may_be_deleted() -> None:
+    story = two_members()
+    story.remove(0, 0, 60)
+    assert_good(story)
+
+
+def test_a_start_behind_the_beginning_is_the_pin() -> None:
+    story = two_members()
+    story.commits = [replace(one, metadata=one.metadata.replace('"p": 0', '"p": 5')) for one in story.commits]
+    for partition in (0, 1):
+        story.commits[partition] = replace(
+            story.commits[partition], offset=5, metadata=story.commits[partition].metadata.replace("[0, 0]", "[5, 5]")
+        )
+    ranges = story.completed[story.plan_of(A, 0)].end["topics"][TOPIC]["ranges"]
+    ranges["0"] = ranges["1"] = [5, 20]
+    story.edit_rows(A, 0, lambda rows: [row for row in rows if row[3] >= 5])
+    for partition in (0, 1):
+        n = story.commit_of(partition, 20)
+        story.commits[n] = replace(story.commits[n], metadata=story.commits[n].metadata.replace("[0, 20]", "[5, 20]"))
+    assert_good(story)
+
+
+def test_a_plan_that_was_written_late_belongs_to_the_earlier_owner() -> None:
+    """q1 is stopped between fixing its plan and Spark's writing it down; q2 plans first, by the files."""
+    story = two_members()
+    n = story.plan_of(A, 2)
+    story.completed[n] = replace(story.completed[n], planned_at=12.25)
+    del story.batches[story.run_of(A, 2)]
+    story.members = [one for one in story.members if not (one.query == "q1" and one.at == 12.1)]
+    assert assert_good(story).figures.repeats[UNCLEAN] == 19
+
+
+# --- the history itself
+
+
+def test_an_offset_of_the_group_that_no_commit_explains() -> None:
+    history = replace(two_members().history(), watch=(Watched(5.0, 5.01, TOPIC, 0, 33),))
+    verdict = check(history)
+    assert not verdict.good
+    assert not verdict.violated()
+    assert "offset 33 was seen" in verdict.doubts[0]
+
+
+def test_a_batch_of_the_sink_that_nobody_planned() -> None:
+    story = two_members()
+    story.sink(16.0, B, 9, {0: (0, 3)})
+    assert "batch 9 of q2#1 is in the sink" in judged(story).doubts[0]
+
+
+def test_a_large_history_is_judged_in_seconds() -> None:
+    story = large_story(200_000, 2_000, 8)
+    history = story.history()
+    began = time.process_time()
+    verdict = check(history)
+    spent_s = time.process_time() - began
+    assert verdict.good
+    assert verdict.figures.completed == 2_000
+    assert spent_s < 30  # 2 s on an idle machine
+
+
+def test_one_dropped_record_in_a_large_history() -> None:
+    story = large_story(20_000, 200, 4)
+    chosen = random.Random(1).randrange(len(story.batches))
+    victim = story.batches[chosen]
+    story.batches[chosen] = replace(victim, rows=victim.rows[:7] + victim.rows[8:])
+    _, _, partition, offset, _ = victim.rows[7]
+    assert f"{TOPIC}-{partition}: in no completed batch: [{offset}, {offset + 1})" in texts(
+        assert_violated(story, "P1"), "P1"
+    )
