@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from spark_groupsource import errors
 from spark_groupsource.client import CONTACT_TIMEOUT_S, LastTransportError, kafka_error, map_error
+from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster import admin_client
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import CommandError
@@ -29,6 +30,13 @@ _HAS_MEMBERS = {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.STALE_MEMBER_EPOCH,
 }
+# The group's coordinator is being found, or moves: asked again until the deadline.
+_PASSING = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
+_RETRY_PAUSE_S = 0.2
 
 
 class GroupAdmin(Protocol):
@@ -53,8 +61,10 @@ class GroupAdmin(Protocol):
 class LibrdkafkaGroupAdmin:
     """A `GroupAdmin` on confluent-kafka's AdminClient."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, clock: Clock, pause: Callable[[float], object]) -> None:
         self._options = options
+        self._clock = clock
+        self._pause = pause
         self._group = options.group_id
         self._transport = LastTransportError()
         self._client: AdminClient = admin_client(options, self._transport)
@@ -138,11 +148,18 @@ class LibrdkafkaGroupAdmin:
     # --- helpers
 
     def _ask(self, request: str, send: Callable[[float], Future[Any]]) -> Any:
-        try:
-            # The request has a deadline of its own; this one only guards against a client that forgets it.
-            return send(CONTACT_TIMEOUT_S).result(timeout=CONTACT_TIMEOUT_S + 10.0)
-        except TimeoutError:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{request} was not answered")) from None
+        """Send a request; again, while its answer only says that the coordinator is not there yet."""
+        deadline = Deadline(self._clock, CONTACT_TIMEOUT_S)
+        while True:
+            try:
+                # The request has a deadline of its own; this one only guards against a client that forgets it.
+                return send(CONTACT_TIMEOUT_S).result(timeout=CONTACT_TIMEOUT_S + 10.0)
+            except TimeoutError:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{request} was not answered")) from None
+            except KafkaException as error:
+                if _code(error) not in _PASSING or deadline.expired():
+                    raise
+                self._pause(_RETRY_PAUSE_S)
 
     def _refused(self, error: KafkaException) -> Exception:
         if _code(error) in _HAS_MEMBERS:

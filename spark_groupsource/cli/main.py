@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = client_options(command.connection)
         clock = SystemClock()
         cluster = LibrdkafkaCluster(options, clock, time.sleep)
-        commands = Commands(LibrdkafkaGroupAdmin(options), cluster, clock, print)
+        commands = Commands(LibrdkafkaGroupAdmin(options, clock, time.sleep), cluster, clock, print)
         if isinstance(command, ResetCommand):
             commands.reset(command)
         else:

@@ -1,0 +1,323 @@
+"""Resets of a group and savepoints (M28), as an operator makes them: on a real broker, with the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
+
+from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.arguments import Connection, client_options
+from spark_groupsource.cli.main import main
+from spark_groupsource.clock import SystemClock
+from spark_groupsource.commits import CommitItem
+from spark_groupsource.errors import CommandError
+from spark_groupsource.offsets import TopicPartition
+
+from .application import Application, AppQuery
+from .harness import Independent, Record, wait_for
+from .holding import Told
+from .test_takeover import PROTOCOLS, with_protocol
+
+pytestmark = pytest.mark.kafka
+
+_ENDED = 30.0
+
+
+class Scene:
+    """A topic with some partitions, a group, its queries, and the command line."""
+
+    def __init__(
+        self, application: Application, client: Independent, options: dict[str, str], topic: str, folder: Path
+    ) -> None:
+        self.application = application
+        self.client = client
+        self.options = options
+        self.topic = topic
+        self.group = options["kafka.group.id"]
+        self.folder = folder
+        self.partitions = 0
+        self.told: dict[str, Told] = {}
+
+    def create(self, partitions: int) -> None:
+        self.partitions = partitions
+        self.client.create_topic(self.topic, partitions)
+
+    def produce(self, per_partition: int) -> None:
+        self.client.produce(self.topic, (str(n) for n in range(per_partition * self.partitions)), self.partitions)
+
+    def everything(self, start: int = 0, end: int = 10**9) -> set[Record]:
+        """Return all records of the topic with offsets in [start, end)."""
+        return {record for record in self.client.records(self.topic) if start <= record[2] < end}
+
+    def start(self, name: str, **settings: object) -> AppQuery:
+        told = self.told.setdefault(name, Told(self.folder, name))
+        return self.application.start_query(name, self.options | told.options, **settings)  # type: ignore[arg-type]
+
+    def wait_committed(self, offset: int | None = None) -> None:
+        """Wait until the group's offset of every partition is this one, or the log's end."""
+        ends = self.client.ends(self.topic)
+        wanted = ends if offset is None else dict.fromkeys(ends, offset)
+        wait_for(f"offsets {wanted}", lambda: self.client.committed(self.group) == wanted, 30, self.evidence)
+
+    def evidence(self) -> str:
+        """Return what there is to see."""
+        told = "\n".join(f"{name}\n{told.tail()}" for name, told in self.told.items())
+        return f"{self.client.committed(self.group)} {self.client.members(self.group)}\n{told}"
+
+    def stop(self, *queries: AppQuery) -> None:
+        """Stop queries, and wait until the group is empty."""
+        for query in queries:
+            query.stop()
+        wait_for("an empty group", lambda: self.client.member_count(self.group) == 0, _ENDED, self.evidence)
+
+    def read_again(self, name: str, wanted: set[Record]) -> None:
+        """Run a query until the group has all; it must have completed these records once more, and no others."""
+        query = self.start(name)
+        before = query.completed_records()
+        wait_for(
+            f"{name} to complete {len(wanted)} records",
+            lambda: query.check() and wanted <= (query.completed_records() - before).keys(),
+            60,
+            lambda: f"{query!r}\n{self.evidence()}",
+        )
+        self.wait_committed()
+        self.stop(query)
+        assert query.completed_records() - before == dict.fromkeys(wanted, 1)
+
+    def command(self, *words: str) -> int:
+        """Run the command line in this process, and return its exit code."""
+        name, *rest = words
+        servers = self.options["kafka.bootstrap.servers"]
+        return main([name, "--bootstrap-servers", servers, "--group", self.group, *rest])
+
+    def reset(self, *target: str) -> None:
+        assert self.command("reset", "--execute", "--to", *target) == 0
+
+
+@pytest.fixture
+def scene(application: Application, client: Independent, options: dict[str, str], topic: str, tmp_path: Path) -> Scene:
+    """Return a scene whose queries end with the test."""
+    return Scene(application, client, options, topic, tmp_path)
+
+
+def test_m28_reset_to_initial_earliest_latest_and_a_time(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """The group began at "latest", which was offset 10 then; the same query follows each reset."""
+    scene.options |= {"startingOffsets": "latest"}
+    scene.create(2)
+    scene.produce(10)
+    query = scene.start("query")
+    scene.told["query"].wait_for("assigned")
+    scene.wait_committed(10)
+    scene.produce(10)
+    query.wait_for_records(scene.everything(10))
+    time.sleep(0.005)  # the next record's timestamp, in ms, is later than the last one's
+    between_ms = int(time.time() * 1000)
+    scene.produce(10)
+    query.wait_for_records(scene.everything(10))
+    scene.wait_committed(30)
+    scene.stop(query)
+
+    for words, start in (("initial", 10), ("earliest", 0), ("latest", 30), (str(between_ms), 20)):
+        before = scene.client.committed(scene.group)
+        assert scene.command("reset", "--to", words) == 0
+        assert scene.client.committed(scene.group) == before, "a dry run moved the group"
+        dry = capsys.readouterr().out
+        assert "Add --execute" in dry
+        assert re.search(rf"{scene.topic}-1 +30 +{start} ", dry), dry
+        scene.reset(words)
+        scene.wait_committed(start)
+        capsys.readouterr()
+        scene.read_again("query", scene.everything(start))
+
+
+def test_m28_a_savepoint_of_two_running_members(scene: Scene) -> None:
+    scene.create(4)
+    scene.produce(20)
+    queries = [scene.start("first"), scene.start("second")]
+    members = scene.client.members
+    wait_for("both to own two", lambda: sorted(map(len, members(scene.group))) == [2, 2], 60, scene.evidence)
+    scene.produce(20)
+    path = scene.folder / "savepoint.json"
+    assert scene.command("savepoint", str(path)) == 0
+    scene.produce(20)
+    scene.wait_committed(60)
+    scene.stop(*queries)
+
+    saved = json.loads(path.read_text())["topics"][scene.topic]["partitions"]
+    starts = {int(number): item["offset"] for number, item in saved.items()}
+    assert set(starts) == {0, 1, 2, 3}
+    before = [query.completed_records() for query in queries]
+    scene.reset("savepoint", str(path))
+    assert scene.client.committed(scene.group) == {(scene.topic, n): offset for n, offset in starts.items()}
+    wanted = {record for record in scene.everything() if record[2] >= starts[record[1]]}
+    again = [scene.start("first"), scene.start("second")]
+    scene.wait_committed(60)
+    scene.stop(*again)
+    read = (again[0].completed_records() - before[0]) + (again[1].completed_records() - before[1])
+    assert read == dict.fromkeys(wanted, 1)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_m28_refused_while_the_group_has_members(
+    protocol: str, scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.options = with_protocol(scene.options, protocol)
+    scene.create(1)
+    scene.produce(5)
+    query = scene.start("busy")
+    query.wait_for_records(scene.everything())
+    scene.wait_committed(5)
+    assert scene.command("reset", "--execute", "--to", "earliest") == 1
+    shown = capsys.readouterr()
+    assert "[GROUPKAFKA.GROUP_HAS_MEMBERS]" in shown.err
+    assert "busy-member on 127.0.0.1" in shown.err or "busy" in shown.err
+    assert shown.out == ""
+
+    # A member that joins after the command has looked: the coordinator itself refuses.
+    connection = Connection(scene.options["kafka.bootstrap.servers"], scene.group)
+    admin = LibrdkafkaGroupAdmin(client_options(connection), SystemClock(), time.sleep)
+    with pytest.raises(CommandError, match="GROUP_HAS_MEMBERS"):
+        admin.commit([CommitItem(TopicPartition(scene.topic, 0), 0, "")])
+    assert scene.client.committed(scene.group) == {(scene.topic, 0): 5}
+    query.check()
+
+
+def test_m28_the_reset_goes_on_after_a_takeover(scene: Scene) -> None:
+    """The sequence: 1. B completes everything and stops, 2. the group is reset to its beginning, 3. A takes over and
+    completes some, so that the group's metadata is A's, 4. A stops and B starts. B's checkpoint says 90, the group
+    50: B must read from 50, or nobody reads [50, 90) again.
+    """
+    scene.options |= {"maxOffsetsPerTrigger": "100", "onConflict": "fail"}
+    scene.create(2)
+    scene.produce(90)
+    b = scene.start("b")
+    b.wait_for_records(scene.everything())
+    scene.wait_committed(90)
+    scene.stop(b)
+    before = b.completed_records()
+    scene.reset("initial")
+
+    a = scene.start("a", trigger={"processingTime": "1 hour"})
+    wait_for("one batch of a", lambda: a.check() and a.completed_records().total() == 100, 60, scene.evidence)
+    scene.stop(a)
+    wait_for("a's commit", lambda: set(scene.client.committed(scene.group).values()) == {50}, 10, scene.evidence)
+
+    again = scene.start("b")
+    again.wait_for_records(scene.everything())
+    scene.wait_committed(90)
+    scene.stop(again)
+    assert again.completed_records() - before == dict.fromkeys(scene.everything(50), 1)
+    told = scene.told["b"]
+    assert told.lines("conflict") == []
+    (line,) = told.lines("reset")
+    assert f"{scene.topic}-0 checkpoint=90 group=50" in line["details"]["void"]
+    # What B knows now is in its checkpoint: it goes on as always, and A too, which has known it all along.
+    scene.produce(10)
+    scene.read_again("b", scene.everything(90))
+    scene.produce(10)
+    scene.read_again("a", scene.everything(100))
+    assert len(told.lines("reset")) == 1
+
+
+def test_m28_a_logged_batch_reads_nothing_after_a_reset(scene: Scene) -> None:
+    """1. a query dies in its second batch, 2. the group is reset, 3. the batch that Spark runs again is empty, and
+    everything is read from the beginning, once.
+    """
+    scene.options |= {"maxOffsetsPerTrigger": "20", "onConflict": "fail"}
+    scene.create(2)
+
+    def die(number: int, records: tuple[Record, ...]) -> None:
+        if sum(map(len, (batch.records for batch in query.sink.batches))) > 20:
+            raise RuntimeError("on purpose")
+
+    query = scene.start("query", batch=die)
+    scene.produce(30)
+    wait_for("the query to die", lambda: not query.query.isActive, 60, scene.evidence)
+    scene.stop()
+    scene.wait_committed(10)
+    died = query.sink.batches[-1]
+    assert len(died.records) == 20
+    runs = len(query.sink.batches)
+    scene.reset("initial")
+
+    again = scene.start("query")
+    wait_for(
+        "everything again",
+        lambda: again.check() and scene.everything() <= {r for b in again.sink.batches[runs:] for r in b.records},
+        60,
+        scene.evidence,
+    )
+    scene.wait_committed(30)
+    scene.stop(again)
+    replayed, *following = again.sink.batches[runs:]
+    assert (replayed.number, replayed.records) == (died.number, ())
+    assert sorted(record for batch in following for record in batch.records) == sorted(scene.everything())
+
+
+def delete_records(servers: str, topic: str, before: int) -> None:
+    """Let the broker forget the records of partition 0 below an offset, as retention does."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    (future,) = admin.delete_records([ClientPartition(topic, 0, before)]).values()
+    future.result(30)
+
+
+def test_a_reset_to_records_that_are_gone_is_reported_by_the_query(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A savepoint that is older than what the broker keeps."""
+    servers = scene.options["kafka.bootstrap.servers"]
+    scene.create(1)
+    scene.produce(30)
+    scene.read_again("query", scene.everything())
+    path = scene.folder / "savepoint.json"
+    assert scene.command("savepoint", str(path)) == 0
+    saved = path.read_text()
+    assert '"offset": 30,' in saved
+    path.write_text(saved.replace('"offset": 30,', '"offset": 5,'))
+    delete_records(servers, scene.topic, 12)
+    scene.reset("savepoint", str(path))
+    assert f"WARNING: the records {scene.topic}-0 [5, 12) are gone" in capsys.readouterr().out
+    query = scene.start("query")
+    wait_for("the query to fail", lambda: not query.query.isActive, 60, scene.evidence)
+    assert f"{scene.topic}-0 [5, 12)" in str(query.query.exception())
+    scene.stop()
+    scene.options |= {"failOnDataLoss": "false"}
+    scene.read_again("query", scene.everything(12))
+
+
+def test_the_command_line_as_a_program(scene: Scene) -> None:
+    """Unknown group, unknown topic, no broker, wrong arguments: one clear error each, in bounded time."""
+    scene.create(1)
+    servers = scene.options["kafka.bootstrap.servers"]
+
+    def run(*words: str) -> tuple[int, str]:
+        program = [sys.executable, "-m", "spark_groupsource", *words]
+        ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+        assert "Traceback" not in ended.stderr
+        return ended.returncode, ended.stderr
+
+    there = ["--bootstrap-servers", servers, "--group", scene.group]
+    cases: list[tuple[Callable[[], tuple[int, str]], int, str]] = [
+        (lambda: run("reset", *there, "--to", "earliest"), 1, "GROUPKAFKA.GROUP_UNKNOWN"),
+        (lambda: run("savepoint", *there, str(scene.folder / "f")), 1, "GROUPKAFKA.GROUP_UNKNOWN"),
+        (lambda: run("reset", *there), 2, "--to"),
+    ]
+    for ask, code, text in cases:
+        got, shown = ask()
+        assert (got, text in shown) == (code, True), shown
+    assert not (scene.folder / "f").exists()
+    scene.produce(1)
+    scene.read_again("query", scene.everything())
+    code, shown = run("reset", *there, "--to", "earliest", "--topic", "nowhere")
+    assert (code, "GROUPKAFKA.COMMAND_TOPIC_UNKNOWN] Topic nowhere" in shown) == (1, True), shown
+    code, shown = run("reset", "--bootstrap-servers", "127.0.0.1:1", "--group", "g", "--to", "earliest")
+    assert (code, "GROUPKAFKA.BROKER_UNREACHABLE" in shown) == (1, True), shown
