@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from faultrig.history import Commit, Completed, Fault, History, Json, SinkBatch
+from faultrig.eventranges import ranges_of
+from faultrig.history import Commit, Completed, Fault, History, SinkBatch
 
 TICK_S = 0.01
 Partition = tuple[str, int]
@@ -181,7 +182,7 @@ def facts_of(history: History) -> Facts:
     lost: dict[Partition, list[Range]] = defaultdict(list)
     conflicts: dict[tuple[str, Partition], list[tuple[float, Range]]] = defaultdict(list)
     for event in history.members:
-        for topic, partition, start, end in ranges_of(event.details):
+        for topic, partition, start, end in ranges_of(event):
             if event.event == "data_lost":
                 lost[topic, partition].append((start, end))
             elif event.event == "conflict":
@@ -199,13 +200,6 @@ def facts_of(history: History) -> Facts:
         facts.log.setdefault((logged.topic, logged.partition), {})[logged.offset] = logged.id
     _read_commits(facts)
     return facts
-
-
-def ranges_of(details: Json) -> Iterator[tuple[str, int, int, int]]:
-    """Yield (topic, partition, start, end) of an event's `ranges`; an event without any yields nothing."""
-    for one in details.get("ranges") or ():
-        topic, partition, start, end = one
-        yield topic, partition, start, end
 
 
 def inside(offset: int, ranges: list[Range]) -> bool:

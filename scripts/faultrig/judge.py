@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="judge.py", description=__doc__)
     parser.add_argument("folder", type=Path, help="with run.json and the .jsonl files of a run")
     folder: Path = parser.parse_args(arguments).folder
+    if not (folder / "run.json").exists():
+        parser.error(f"{folder} holds no history: run.json is missing (the run did not come to its end)")
     return 0 if judge(folder) else 1
 
 

@@ -142,11 +142,34 @@ def test_an_old_checkpoint_repeats_no_more_than_that() -> None:
     assert_violated(story, "P6")
 
 
-def test_what_a_conflict_event_reports() -> None:
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [[TOPIC, 0, 70, 100]],
+        "orders-0 group=100 checkpoint=70 (the checkpoint is older); orders-1 group=9 checkpoint=9 (else)",
+        "orders-0 [70, 100) group=100 (the checkpoint is older than the group's offset)",
+    ],
+)
+def test_what_a_conflict_event_reports(ranges: object) -> None:
     story = two_members()
-    story.tell(17.0, "q2", "conflict", 0, ranges=[[TOPIC, 0, 70, 100]])
+    story.tell(17.0, "q2", "conflict", on_conflict="checkpoint", ranges=ranges)
     story.batch(18.1, B, 3, {0: (70, 100)}, lineage="new after the conflict")
     assert assert_good(story).figures.repeats[CHECKPOINT] == 30
+
+
+@pytest.mark.parametrize(
+    ("option", "ranges"),
+    [
+        ("checkpoint", "orders-0 group=70 checkpoint=100 (moved back: the checkpoint wins, nothing is read again)"),
+        ("group", "orders-0 group=100 checkpoint=70 (the group wins)"),
+        ("checkpoint", "orders-0 group=100 checkpoint=71 (one offset less)"),
+    ],
+)
+def test_a_conflict_event_excuses_only_what_it_lets_be_read_again(option: str, ranges: str) -> None:
+    story = two_members()
+    story.tell(17.0, "q2", "conflict", on_conflict=option, ranges=ranges)
+    story.batch(18.1, B, 3, {0: (70, 100)}, lineage="new after the conflict")
+    assert_violated(story, "P2")
 
 
 def test_a_gap_that_is_reported() -> None:
