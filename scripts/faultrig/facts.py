@@ -316,7 +316,8 @@ def ownerships(history: History) -> dict[tuple[str, Partition], list[Ownership]]
         elif event.event in ("revoked", "lost"):
             for partition in event.partitions:
                 end((*who, partition), event.at)
-        elif event.event == "left":
+        elif event.event == "left" and event.member:
+            # Without a name it may be another run of the query; what it gave up it has told as revoked.
             for key in [key for key in since if key[:2] == who]:
                 end(key, event.at)
     for key in list(since):

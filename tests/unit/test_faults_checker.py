@@ -210,6 +210,15 @@ def test_a_plan_that_was_written_late_belongs_to_the_earlier_owner() -> None:
     assert assert_good(story).figures.repeats[UNCLEAN] == 19
 
 
+def test_a_checkpoint_that_is_started_twice() -> None:
+    """A second run of q2 comes and goes while the first keeps its partition."""
+    story = two_members()
+    story.tell(4.6, "q2", "started")
+    story.tell(4.7, "q2", "assigned")
+    story.tell(5.0, "q2", "left")
+    assert_good(story)
+
+
 # --- the history itself
 
 

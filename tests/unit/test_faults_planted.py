@@ -184,6 +184,13 @@ def test_a_commit_by_a_zombie_before_the_new_owner_has_committed() -> None:
     assert "q1 had lost the partition at 11.000" in texts(assert_violated(story, "P5"), "P5")
 
 
+def test_a_commit_after_the_member_has_left() -> None:
+    story = two_members()
+    story.tell(14.0, "q2", "left")
+    story.members = [replace(event, member=f"{event.query}-1") for event in story.members]
+    assert "q2 had lost the partition at 14.000" in texts(assert_violated(story, "P5"), "P5")
+
+
 def test_a_commit_after_the_partition_came_back() -> None:
     """The range does not start where the other lineage has ended: a replay, less what that one had committed."""
     story = two_members()
