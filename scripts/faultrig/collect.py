@@ -37,7 +37,8 @@ def member_events(metrics: Path) -> list[MemberEvent]:
                 continue
             partitions = tuple((topic, number) for topic, number in told.get("partitions") or ())
             details = told.get("details") or {}
-            found.append(MemberEvent(told["at"], query, told.get("lineage") or "", told["event"], partitions, details))
+            lineage = told.get("lineage") or ""
+            found.append(MemberEvent(told["at"], query, lineage, told["event"], partitions, details, path.stem))
     return sorted(found, key=lambda event: event.at)
 
 

@@ -60,6 +60,8 @@ def grow(rig: Rig) -> Done:
     topic = rig.rng.choice(TOPICS)
     number = rig.observer.add_partition(topic)
     rig.producer.add_partition((topic, number))
+    rig.observer.look_again()
+    rig.watcher.look_again()
     return Done(topic, True, {"partition": number})
 
 

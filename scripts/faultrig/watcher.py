@@ -30,6 +30,10 @@ class Watcher:
         """Begin to watch."""
         self._thread.start()
 
+    def look_again(self) -> None:
+        """Watch partitions that were added too."""
+        self._observer.look_again()
+
     def stop(self) -> None:
         """End; a second call does nothing."""
         self._stopped.set()
