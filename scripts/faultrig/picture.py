@@ -41,8 +41,10 @@ class _Canvas:
 
     def __init__(self, facts: Facts, label_rows: int) -> None:
         run = facts.history.run
-        times = [batch.planned_at for batch in facts.batches] + [run.started_at]
-        self.start_s = min(times)
+        # Brokers and Spark take their time to start: the picture begins with the first member.
+        begins = [stay.start for stays in facts.owned.values() for stay in stays]
+        begins += [batch.planned_at for batch in facts.batches]
+        self.start_s = min(begins, default=run.started_at)
         ends = [batch.at or batch.planned_at for batch in facts.batches]
         ends += [fault.recovered_at for fault in facts.history.faults] + [commit.at for commit in facts.commits]
         self.end_s = max([run.ended_at, *ends, self.start_s + 1.0])
@@ -176,9 +178,9 @@ def _lanes(canvas: _Canvas, facts: Facts, colours: dict[str, str]) -> Iterator[s
 
 
 def _started(batch: Batch) -> float:
-    """Return when the run that counts began: a replay begins long after its plan."""
+    """Return when the run that counts began: after a crash that is long after its plan."""
     counted = [run.started_at for run in batch.attempts if run.rows is batch.rows]
-    return counted[0] if counted and len(batch.attempts) > 1 else batch.planned_at
+    return counted[0] if counted else batch.planned_at
 
 
 def _block_path(block: _Block, floor: float, most: int) -> str:

@@ -46,7 +46,7 @@ def test_a_killed_owner_ends_with_the_fault() -> None:
 def test_title_legend_labels_and_axis() -> None:
     found = words(drawn(two_members()))
     assert "seed 7, cooperative, Kafka 4.1.1: 199 records, 6 batches, 1 faults, 19 records repeated" in found
-    assert {"P1-P8 hold", "q1", "q2", "app-killed q1", "0 s", "60 s"} <= set(found)
+    assert {"P1-P8 hold", "q1", "q2", "app-killed q1", "0 s", "55 s"} <= set(found)
 
 
 def test_a_violation_is_in_the_title() -> None:
