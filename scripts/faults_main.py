@@ -34,6 +34,7 @@ from kafkajars import RealKafkaError
 ROOT = Path(__file__).resolve().parent.parent
 SMOKE_FAULTS, SMOKE_RECORDS = 66, 200_000
 SHORT_RECORDS = 40_000
+_SHOWN_LINES = 25  # of a trouble; trouble.txt has all
 HOURLY_RUN_S = 900.0  # --hours makes a new group, with new checkpoints, that often
 
 
@@ -45,10 +46,10 @@ def say(text: str) -> None:
 def shape_of(given: argparse.Namespace, seed: int, protocol: str, records: int) -> Shape:
     """Return how large a run is."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}-{protocol}"
-    small = given.short
+    queries = given.queries or (2 if given.short else 3)
     return Shape(
-        protocol, seed, (given.out / name).absolute(), records=records, queries=2 if small else 3,
-        max_queries=3 if small else 4, backlog=2_000 if small else 5_000, rate=given.rate,
+        protocol, seed, (given.out / name).absolute(), records=records, queries=queries, max_queries=queries + 1,
+        backlog=2_000 if given.short else 5_000, rate=given.rate,
     )  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def one_run(given: argparse.Namespace, shape: Shape, kinds: Iterable[str]) -> bo
     trouble = run(shape, kinds, say)
     good = judge(shape.folder) and not trouble
     if trouble:
-        print(trouble)
+        print("\n".join(trouble.splitlines()[:_SHOWN_LINES]))
     if good and not given.keep:
         shutil.rmtree(shape.folder / "work")
     say(f"{'PASSED' if good else 'FAILED'}: {shape.folder}")
@@ -114,6 +115,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--protocol", choices=("all", *PROTOCOLS), help="all, for --short cooperative")
     parser.add_argument("--kinds", default="", help="only these kinds, comma separated")
     parser.add_argument("--faults", type=int, help="how many faults in all, without --smoke and --short")
+    parser.add_argument("--queries", type=int, choices=(2, 3), help="at the start; one more may join (3, --short 2)")
     parser.add_argument("--rate", type=float, default=200.0, help="records written a second (200)")
     parser.add_argument("--out", type=Path, default=ROOT / "faults-out", help="where the histories go (faults-out)")
     parser.add_argument("--keep", action="store_true", help="keep checkpoints and logs of a good run too")

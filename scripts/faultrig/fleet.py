@@ -160,7 +160,7 @@ class Fleet:
             if query.alive():
                 continue
             state, _, error = query.app.state() if query.app is not None else ("dead", 0, "")
-            story = f"{query.name} {state}: {first_line(error)}" if state == "failed" else f"{query.name} {state}"
+            story = f"{query.name} {state}: {told_by(error)}" if state == "failed" else f"{query.name} {state}"
             query.failures.append(story)
             found.append(story)
             if query.app is not None and state == "dead":
@@ -195,10 +195,11 @@ class Fleet:
         return "\n".join(parts)
 
 
-def first_line(error: str) -> str:
-    """Return what an error says first, short."""
+def told_by(error: str) -> str:
+    """Return the line of an error that says most, short: the source's own error if there is one."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    return lines[0][:300] if lines else ""
+    own = [line for line in lines if "[GROUPKAFKA." in line]
+    return (own or lines or [""])[0][:250]
 
 
 def log_entries(folder: Path) -> set[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from faultrig import processes
 from faultrig.done import Done
-from faultrig.fleet import Query, first_line, log_entries
+from faultrig.fleet import Query, told_by, log_entries
 from faultrig.inject_process import victim_of
 from faultrig.rig import Rig
 from faultrig.waiting import wait_for
@@ -71,7 +71,7 @@ def make_unreadable(rig: Rig) -> Done:
     rig.fleet.start(victim)
     app = victim.running_on
     wait_for(f"failure of {victim.name}", 60, lambda: app.state()[:2] == ("failed", victim.run), rig.evidence)
-    error = first_line(app.state()[2])
+    error = told_by(app.state()[2])
     old = victim.life_name
     rig.fleet.new_life(victim)
     rig.fleet.start(victim)
@@ -110,7 +110,7 @@ def start_twice(rig: Rig) -> Done:
     wait_for("one of the two to end", 60, lambda: settled() or _completed(victim) > before + 30, rig.evidence)
     time.sleep(0.2)
     details = {"first": original.state()[0], "second": twin.state()[0]}
-    errors = [first_line(app.state()[2]) for app in (original, twin) if app.state()[0] == "failed"]
+    errors = [told_by(app.state()[2]) for app in (original, twin) if app.state()[0] == "failed"]
     # Whoever won, the operator keeps the first.
     twin.command(do="stop")
     wait_for(

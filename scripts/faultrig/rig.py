@@ -21,7 +21,7 @@ from faultrig.watcher import Watcher
 
 SESSION_TIMEOUT_S = 6.0
 DRAIN_TIMEOUT_S = 5.0
-RECOVERY_S = 90.0
+RECOVERY_S = 120.0
 GROUP = "rig"
 MEMBER = "-member"  # what the source adds to the client id of its group member
 TOPICS = ("orders", "payments")
@@ -59,7 +59,7 @@ class Rig:
     def __init__(self, shape: Shape, say: Callable[[str], None]) -> None:
         self.shape = shape
         self.say = say
-        self.rng = Random(shape.seed)  # noqa: S311  (nothing secret)
+        self.seed_fault(0)
         self.kept_log: list[Logged] = []
         self.kafka = RealKafka(brokers=shape.brokers, proxied=True)
         self.kafka.start()
@@ -103,6 +103,10 @@ class Rig:
             "drainTimeoutMs": str(int(DRAIN_TIMEOUT_S * 1000)),
             "failOnDataLoss": "false",  # the kind "records-deleted" needs it; any other skip is the checker's to find
         } | PROTOCOLS[self.shape.protocol]
+
+    def seed_fault(self, number: int) -> None:
+        """Give a fault random numbers of its own, so that what one draws does not change the next."""
+        self.rng = Random(f"{self.shape.seed}/{self.shape.protocol}/{number}")  # noqa: S311  (nothing secret)
 
     def begin(self) -> None:
         """Write the backlog, start the queries and the steady writing; returns when the group has caught up."""

@@ -53,6 +53,7 @@ def run(shape: Shape, kinds: Iterable[str], say: Callable[[str], None]) -> str:
 
 
 def _one_fault(rig: Rig, number: int, kind: str) -> Fault:
+    rig.seed_fault(number)
     started_at, goal = time.time(), rig.ends()
     done = KINDS[kind].inject(rig)
     revived = rig.wait_recovered(goal, f"{kind} of {done.target}")
