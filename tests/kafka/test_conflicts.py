@@ -1,0 +1,210 @@
+"""A checkpoint and its group disagree, on a real broker: lost and old checkpoints, a group that another program has
+moved, a checkpoint that is used twice; and a takeover, which is none of these (M27, P2, P6, option onConflict).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from .application import AppQuery
+from .harness import Query, Record, wait_for
+from .test_reset import Scene, scene
+
+__all__ = ["scene"]
+
+pytestmark = pytest.mark.kafka
+
+CHOICES = ("checkpoint", "group", "fail")
+
+
+def die_in_second_batch(number: int, records: tuple[Record, ...]) -> None:
+    """Fail the query after the sink has a batch with records, and before Spark records it (not in the first one)."""
+    if records and min(offset for _, _, offset in records) >= 10:
+        raise RuntimeError("on purpose")
+
+
+def wait_died(scene: Scene, query: AppQuery) -> None:
+    wait_for(f"{query.name} to die", lambda: not query.query.isActive, 60, scene.evidence)
+    scene.stop()
+
+
+def first_ten(scene: Scene, name: str = "query") -> None:
+    """Complete the first 10 records of each of two partitions, in one query that stops."""
+    scene.create(2)
+    scene.produce(10)
+    scene.read_again(name, scene.everything())
+
+
+def runs_on(scene: Scene, choice: str, conflict: str, expected: set[Record]) -> None:
+    """Start the query with an option onConflict: it must notice, and read what is expected, or fail."""
+    scene.options |= {"onConflict": choice}
+    if choice == "fail":
+        query = scene.start("query")
+        wait_died(scene, query)
+        error = str(query.query.exception())
+        assert "GROUPKAFKA.CONFLICT" in error
+        assert conflict in error
+        return
+    told = scene.told["query"]
+    lineage = told.lines()[-1]["lineage"]
+    scene.read_again("query", expected)
+    lines = told.lines("conflict")
+    assert lines, scene.evidence()
+    assert lines[0]["details"]["on_conflict"] == choice
+    assert conflict in lines[0]["details"]["ranges"]
+    assert told.lines()[-1]["lineage"] != lineage, "no new lineage"
+    # The next start finds all in order.
+    scene.produce(5)
+    scene.read_again("query", scene.everything(max(offset for _, _, offset in expected) + 1))
+    assert len(told.lines("conflict")) == len(lines)
+
+
+def test_m27_a_taken_over_partition_goes_on_where_its_last_owner_completed(scene: Scene) -> None:
+    """With a checkpoint of its own that knows the partition from before, and with none."""
+    first_ten(scene, "first")
+    scene.produce(10)
+    scene.read_again("second", scene.everything(10, 20))
+    scene.produce(10)
+    # Its own checkpoint ends at 10; the group is at 20.
+    scene.read_again("first", scene.everything(20, 30))
+    scene.produce(10)
+    scene.read_again("third", scene.everything(30, 40))
+    assert [line for told in scene.told.values() for line in told.lines("conflict")] == []
+
+
+def test_p6_a_lost_checkpoint_repeats_what_was_not_committed(scene: Scene) -> None:
+    first_ten(scene)
+    query = scene.start("query", batch=die_in_second_batch)
+    scene.produce(10)
+    wait_died(scene, query)
+    before = query.records()
+    assert before == Counter(scene.everything()), "the sink has both batches, and Spark has recorded one"
+    shutil.rmtree(query.checkpoint)
+    again = scene.start("query", checkpoint=query.checkpoint.with_name("anew"))
+    again.wait_for_records(scene.everything(10))
+    scene.wait_committed()
+    scene.stop(again)
+    assert again.records() == dict.fromkeys(scene.everything(10), 1)
+    assert scene.told["query"].lines("conflict") == []
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_an_old_checkpoint_is_noticed(choice: str, scene: Scene, tmp_path: Path) -> None:
+    """Copied between two batches, and put back when the group is 20 records further."""
+    first_ten(scene)
+    checkpoint, copy = tmp_path / "query", tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    for end in (20, 30):
+        scene.produce(10)
+        scene.read_again("query", scene.everything(end - 10))
+    shutil.rmtree(checkpoint)
+    copy.rename(checkpoint)
+    scene.produce(10)
+    start = {"checkpoint": 10, "group": 30, "fail": 0}[choice]
+    runs_on(scene, choice, f"{scene.topic}-0 group=30 checkpoint=10", scene.everything(start))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_an_old_checkpoint_with_a_batch_under_way_is_noticed(choice: str, scene: Scene, tmp_path: Path) -> None:
+    """Copied while its second batch ran: Spark runs it again, although the group has it."""
+    first_ten(scene)
+    checkpoint, copy = tmp_path / "query", tmp_path / "copy"
+
+    def take_copy(number: int, records: tuple[Record, ...]) -> None:
+        if records and not copy.exists():
+            shutil.copytree(checkpoint, copy)
+
+    scene.produce(10)
+    query = scene.start("query", batch=take_copy)
+    query.wait_for_records(scene.everything())
+    scene.wait_committed()
+    scene.stop(query)
+    shutil.rmtree(checkpoint)
+    copy.rename(checkpoint)
+    scene.produce(10)
+    start = {"checkpoint": 10, "group": 20, "fail": 0}[choice]
+    runs_on(scene, choice, f"{scene.topic}-0 [10, 20) group=20", scene.everything(start))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_group_that_another_program_moved_back_is_noticed(choice: str, scene: Scene) -> None:
+    first_ten(scene)
+    scene.produce(10)
+    scene.read_again("query", scene.everything(10))
+    move_by_hand(scene, 4)
+    scene.produce(10)
+    start = {"checkpoint": 20, "group": 4, "fail": 0}[choice]
+    runs_on(scene, choice, f"{scene.topic}-0 group=4 checkpoint=20", scene.everything(start))
+
+
+def move_by_hand(scene: Scene, offset: int) -> None:
+    """Commit offsets as any other program does, without metadata."""
+    settings = {"bootstrap.servers": scene.options["kafka.bootstrap.servers"], "group.id": scene.group}
+    consumer = Consumer(settings)
+    offsets = [ClientPartition(scene.topic, number, offset) for number in range(scene.partitions)]
+    answers = consumer.commit(offsets=offsets, asynchronous=False)
+    consumer.close()
+    assert all(answer.error is None for answer in answers)
+    scene.wait_committed(offset)
+
+
+def test_p2_the_same_checkpoint_in_two_applications_harms_nothing(
+    scene: Scene, start_query: Callable[..., Query]
+) -> None:
+    """Spark's own log is the arbiter: one of the two ends with an error, whichever. Until then both are members.
+
+    Nothing is lost, and no record is in two completed batches of the checkpoint.
+    """
+    scene.create(4)
+    scene.produce(50)
+    mine = scene.start("mine")
+    mine.wait_for_records(scene.everything())
+    other = start_query("other", scene.options, checkpoint=str(mine.checkpoint))
+    other.wait_started()
+
+    def one_has_ended() -> bool:
+        # A batch at a time: the one that starts has to catch up with the other.
+        if scene.client.lag(scene.group, scene.topic) == 0:
+            scene.produce(5)
+        return not mine.query.isActive or other.process.poll() is not None
+
+    wait_for("one of the two to end", one_has_ended, 120, lambda: f"{mine!r}\n{other.log()}")
+    scene.produce(5)
+    wanted = scene.everything()
+    wait_for(
+        "the other one to complete everything",
+        lambda: wanted <= mine.completed_records().keys() | other.completed_records().keys(),
+        60,
+        lambda: f"{mine!r}\n{other.log()}\n{scene.evidence()}",
+    )
+    scene.wait_committed()
+    assert mine.query.isActive != (other.process.poll() is None), "one of the two, and not both, must live"
+    failure = str(mine.query.exception()) if other.process.poll() is None else other.failure()
+    assert "CONCURRENT_STREAM_LOG_UPDATE" in failure, failure
+    other.stop()
+    scene.stop(mine)
+    assert Counter(completed_by_log(scene, mine.checkpoint)) == dict.fromkeys(wanted, 1)
+
+
+def completed_by_log(scene: Scene, checkpoint: Path) -> list[Record]:
+    """Return the records of the ranges that the checkpoint holds as complete, batch by batch."""
+    found: list[Record] = []
+    seen: set[str] = set()
+    for path in sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name)):
+        text = (checkpoint / "offsets" / path.name).read_text().splitlines()[-1]
+        if text in seen:
+            # An idle batch repeats the offset of the one before it.
+            continue
+        seen.add(text)
+        for topic, entry in json.loads(text)["topics"].items():
+            for number, (start, end) in entry["ranges"].items():
+                found += [(topic, int(number), offset) for offset in range(start, end)]
+    return found
