@@ -47,6 +47,26 @@ _STALE_METADATA = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
 }
+# The connection or the brokers are away for now. _NOENT is the client's word for "no leader is known": its own
+# metadata request was cut.
+_AWAY = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._WAIT_COORD,
+    KafkaError._NOENT,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
+}
+# A topic that was named and does not exist is told soon; new partitions and moving leaders take longer.
+_UNKNOWN_TOPIC_PATIENCE_S = 3.0
+# How long brokers that have answered before may be away before the query fails, as kafkaConsumer.pollTimeoutMs does
+# for executors: a restart of a broker, or the election of a new leader, is no reason to end a query.
+OUTAGE_TIMEOUT_S = 120.0
 _RETRY_PAUSE_S = 0.1
 
 
@@ -99,14 +119,26 @@ def admin_client(options: SourceOptions, transport: LastTransportError) -> Admin
 
 
 class LibrdkafkaCluster:
-    """A `ClusterPort` on confluent-kafka's AdminClient."""
+    """A `ClusterPort` on confluent-kafka's AdminClient.
 
-    def __init__(self, options: SourceOptions, clock: Clock, pause: Callable[[float], object]) -> None:
+    The first contact fails after `CONTACT_TIMEOUT_S`; brokers that have answered once are waited for as long as
+    `OUTAGE_TIMEOUT_S`, unless `abandoned` says that nobody wants the answer any more.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        clock: Clock,
+        pause: Callable[[float], object],
+        abandoned: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._options = options
         self._clock = clock
         self._pause = pause
+        self._abandoned = abandoned
         self._transport = LastTransportError()
         self._admin: AdminClient | None = None
+        self._answered = False
 
     def _client(self) -> AdminClient:
         if self._admin is None:
@@ -118,11 +150,15 @@ class LibrdkafkaCluster:
         if subscription.pattern is None:
             return subscription.topics
         matches = re.compile(subscription.pattern).fullmatch
-        try:
-            metadata = self._client().list_topics(timeout=CONTACT_TIMEOUT_S)
-        except KafkaException as error:
-            raise self._mapped(error, "ListTopics") from None
-        return tuple(sorted(t for t in metadata.topics if matches(t) and not t.startswith("__")))
+
+        def ask() -> tuple[str, ...]:
+            try:
+                metadata = self._client().list_topics(timeout=CONTACT_TIMEOUT_S)
+            except KafkaException as error:
+                raise _topic_error("?", error) from None
+            return tuple(sorted(t for t in metadata.topics if matches(t) and not t.startswith("__")))
+
+        return self._asked("ListTopics", ask, CONTACT_TIMEOUT_S)
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
         """See `ClusterPort`."""
@@ -137,7 +173,7 @@ class LibrdkafkaCluster:
                 for name, answer in ((name, self._result(futures[name], name)) for name in names)
             }
 
-        return self._until_fresh("DescribeTopics", ask, patience_s=3.0)
+        return self._asked("DescribeTopics", ask, _UNKNOWN_TOPIC_PATIENCE_S)
 
     def log_offsets(self, wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
         """See `ClusterPort`."""
@@ -153,7 +189,7 @@ class LibrdkafkaCluster:
                 for part, future in futures.items()
             }
 
-        return self._until_fresh("ListOffsets", ask, patience_s=CONTACT_TIMEOUT_S)
+        return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
 
     def close(self) -> None:
         """See `ClusterPort`."""
@@ -161,17 +197,27 @@ class LibrdkafkaCluster:
 
     # --- helpers
 
-    def _until_fresh(self, request: str, ask: Callable[[], T], patience_s: float) -> T:
-        """Ask again while the answer only says that metadata is stale."""
-        deadline = Deadline(self._clock, patience_s)
+    def _asked(self, request: str, ask: Callable[[], T], stale_s: float) -> T:
+        """Ask again while metadata is stale (for `stale_s`), or while the brokers are away."""
+        stale = Deadline(self._clock, stale_s)
+        outage = Deadline(self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S)
         while True:
             try:
-                return ask()
+                answer = ask()
             except _TopicError as error:
-                stale = error.cause.code() in _STALE_METADATA
-                if not stale or deadline.expired():
+                if not self._may_heal(error.cause, stale, outage):
                     raise map_error(self._options, error.cause, request, self._transport, error.topic) from None
                 self._pause(_RETRY_PAUSE_S)
+            else:
+                self._answered = True
+                return answer
+
+    def _may_heal(self, cause: KafkaError, stale: Deadline, outage: Deadline) -> bool:
+        if self._transport.authentication_failed or self._abandoned():
+            return False
+        if cause.code() in _STALE_METADATA:
+            return not stale.expired()
+        return cause.code() in _AWAY and not outage.expired()
 
     @staticmethod
     def _result(future: Future[Any], topic: str) -> Any:
@@ -179,11 +225,7 @@ class LibrdkafkaCluster:
             # The request has a deadline of its own; this one only guards against a client that forgets it.
             return future.result(timeout=CONTACT_TIMEOUT_S + 10.0)
         except KafkaException as error:
-            raise _TopicError(topic, kafka_error(error) or KafkaError(KafkaError._FAIL, str(error))) from None
-
-    def _mapped(self, error: KafkaException, request: str) -> Exception:
-        cause = kafka_error(error) or KafkaError(KafkaError._FAIL, str(error))
-        return map_error(self._options, cause, request, self._transport)
+            raise _topic_error(topic, error) from None
 
 
 class _TopicError(Exception):
@@ -193,6 +235,10 @@ class _TopicError(Exception):
         super().__init__(cause.str())
         self.topic = topic
         self.cause = cause
+
+
+def _topic_error(topic: str, error: KafkaException) -> _TopicError:
+    return _TopicError(topic, kafka_error(error) or KafkaError(KafkaError._FAIL, str(error)))
 
 
 def _spec(edge: Edge | int) -> Any:

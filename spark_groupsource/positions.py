@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster import ClusterPort, Edge, TopicInfo
+from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, ClusterPort, Edge, TopicInfo
 from spark_groupsource.commits import (
     Anchor,
     CommitItem,
@@ -42,7 +42,7 @@ from spark_groupsource.planning.start import (
 LOG = logging.getLogger("spark_groupsource.session")
 
 # How long a trigger may wait for the group's coordinator before the query fails.
-FETCH_TIMEOUT_S = 30.0
+FETCH_TIMEOUT_S = OUTAGE_TIMEOUT_S
 _PAUSE_S = 0.1
 
 
@@ -183,7 +183,7 @@ class StartPositions:
             found = self._member.fetch_offsets(wanted)
             if len(found) == len(wanted):
                 return found
-            if deadline.expired():
+            if deadline.expired() or self._member.stopping:
                 raise KafkaUnavailableError(
                     errors.CLUSTER_REQUEST_FAILED,
                     request="OffsetFetch",

@@ -201,7 +201,7 @@ def _make_session(options: SourceOptions) -> Session:
 
     metrics = MetricsLog(options.metrics_path, options.group_id, clock)
     member = MembershipThread(options, LibrdkafkaGroup(options), clock, is_complete, metrics)
-    cluster = LibrdkafkaCluster(options, clock, time.sleep)
+    cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)
     return Session(options, clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep)
 
 

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -48,6 +49,9 @@ class Independent:
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        # A client serves one thread at a time.
+        self._lock = threading.Lock()
+        self._readers: dict[str, Consumer] = {}
 
     def create_topic(self, topic: str, partitions: int, **config: str) -> None:
         """Create a topic and wait until it is there."""
@@ -83,10 +87,18 @@ class Independent:
         assert producer.flush(60) == 0
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
-        """Return the group's committed offsets."""
-        request = [ConsumerGroupTopicPartitions(group)]
-        answer = self._admin.list_consumer_group_offsets(request)[group].result(30)
-        return {(p.topic, p.partition): p.offset for p in answer.topic_partitions if p.offset >= 0}
+        """Return the group's committed offsets.
+
+        A consumer that never joins asks: librdkafka's AdminClient.list_consumer_group_offsets crashes the process when
+        the coordinator has just moved.
+        """
+        topics = self._admin.list_topics(timeout=10).topics.values()
+        names = [(t.topic, number) for t in topics if not t.topic.startswith("__") for number in t.partitions]
+        with self._lock:
+            if group not in self._readers:
+                self._readers[group] = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": group})
+            found = self._readers[group].committed([TopicPartition(*name) for name in names], timeout=30)
+        return {(p.topic, p.partition): p.offset for p in found if p.error is None and p.offset >= 0}
 
     def ends(self, topic: str) -> dict[tuple[str, int], int]:
         """Return the end of each partition's log."""

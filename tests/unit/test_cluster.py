@@ -1,0 +1,93 @@
+"""What the driver asks the cluster: stale metadata and brokers that are away are waited for, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from spark_groupsource.client import CONTACT_TIMEOUT_S
+from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, Edge, LibrdkafkaCluster, LogEnd
+from spark_groupsource.errors import GroupKafkaError
+
+from .fakes import ManualClock, make_options, tp
+
+
+@dataclass
+class Answer:
+    offset: int
+    leader_epoch: int = 3
+
+
+@dataclass
+class FakeAdmin:
+    """Answers `list_offsets` with the next error of the script, then with offset 7."""
+
+    errors: list[int] = field(default_factory=list)
+    asked: int = 0
+
+    def list_offsets(self, request: dict[ClientPartition, Any], **_: object) -> dict[ClientPartition, Future[Answer]]:
+        self.asked += 1
+        code = self.errors.pop(0) if self.errors else None
+        answers = {}
+        for partition in request:
+            future: Future[Answer] = Future()
+            if code is None:
+                future.set_result(Answer(7))
+            else:
+                future.set_exception(KafkaException(KafkaError(code, "scripted")))
+            answers[partition] = future
+        return answers
+
+
+def cluster_of(admin: FakeAdmin, clock: ManualClock, abandoned: Callable[[], bool] = lambda: False) -> Any:
+    cluster = LibrdkafkaCluster(make_options(), clock, clock.advance, abandoned)
+    cluster._admin = admin  # type: ignore[assignment]
+    return cluster
+
+
+WANTED = {tp(0): Edge.LATEST}
+FOUND = {tp(0): LogEnd(7, 3)}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [KafkaError._NOENT, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._UNKNOWN_PARTITION],
+)
+def test_a_cut_connection_is_asked_again(code: int) -> None:
+    """All connections are cut once: the client's own metadata request fails, and 'no leaders' are found."""
+    admin = FakeAdmin([code] * 3)
+    assert cluster_of(admin, ManualClock()).log_offsets(WANTED) == FOUND
+    assert admin.asked == 4
+
+
+@pytest.mark.parametrize(("answered", "bound_s"), [(False, CONTACT_TIMEOUT_S), (True, OUTAGE_TIMEOUT_S)])
+def test_brokers_that_stay_away_are_an_error_in_bounded_time(answered: bool, bound_s: float) -> None:
+    clock, admin = ManualClock(), FakeAdmin()
+    cluster = cluster_of(admin, clock)
+    if answered:
+        cluster.log_offsets(WANTED)
+    admin.errors = [KafkaError._TRANSPORT] * 10_000
+    before_s = clock.monotonic_s()
+    with pytest.raises(GroupKafkaError, match=r"kafka\.bootstrap\.servers"):
+        cluster.log_offsets(WANTED)
+    assert bound_s <= clock.monotonic_s() - before_s < bound_s + 1
+
+
+def test_nobody_is_waited_for_once_the_query_stops() -> None:
+    admin = FakeAdmin([KafkaError._TRANSPORT] * 10_000)
+    with pytest.raises(GroupKafkaError):
+        cluster_of(admin, ManualClock(), abandoned=lambda: True).log_offsets(WANTED)
+    assert admin.asked == 1
+
+
+def test_an_error_that_does_not_heal_is_told_at_once() -> None:
+    admin = FakeAdmin([KafkaError.TOPIC_AUTHORIZATION_FAILED] * 10)
+    with pytest.raises(GroupKafkaError, match="TOPIC_ACCESS_DENIED"):
+        cluster_of(admin, ManualClock()).log_offsets(WANTED)
+    assert admin.asked == 1
