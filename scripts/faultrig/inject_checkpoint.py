@@ -8,7 +8,7 @@ from pathlib import Path
 
 from faultrig import processes
 from faultrig.done import Done
-from faultrig.fleet import Query, told_by, log_entries
+from faultrig.fleet import Query, log_entries, told_by
 from faultrig.inject_process import victim_of
 from faultrig.rig import Rig
 from faultrig.waiting import wait_for

@@ -24,7 +24,7 @@ Partition = tuple[str, int]
 Offsets = dict[Partition, int]
 
 # Brokers go and come all the time: what a client has to say about it is no news.
-CLIENT: Mapping[str, object] = {
+CLIENT: Mapping[str, str | int | float] = {
     "log_level": 0,
     "reconnect.backoff.max.ms": 300,
     "topic.metadata.refresh.interval.ms": 1000,
