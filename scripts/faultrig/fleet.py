@@ -169,9 +169,10 @@ class Fleet:
         return found
 
     def keep_copy(self, query: Query) -> Path:
-        """Copy the checkpoint of this life for the collection, before it is deleted or replaced; times are kept."""
+        """Copy the checkpoint of this life for the collection, once; times are kept."""
         target = self.folder / "lives" / query.life_name
-        shutil.copytree(query.checkpoint, target)
+        if not target.exists():
+            shutil.copytree(query.checkpoint, target)
         return target
 
     def new_life(self, query: Query, restored: Path | None = None) -> None:

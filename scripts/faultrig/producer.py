@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from faultrig.history import Produced
 from faultrig.observer import CLIENT, Partition
@@ -105,6 +105,10 @@ class SteadyProducer:
                 producer.poll(0.1)
                 if self._stopped.is_set():
                     return
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                    raise
+                return  # just added, and not known to this producer yet
             else:
                 return
 

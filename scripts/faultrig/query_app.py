@@ -36,7 +36,8 @@ SETTINGS = {
     "spark.driver.memory": "600m",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    # The stack: Spark looks for an interruption in a long Python traceback with a regular expression that recurses.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss16m",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.ui.retainedExecutions": "1",
     "spark.python.unix.domain.socket.enabled": "true",
