@@ -85,7 +85,7 @@ class AppQuery:
         """Return how often each record is in a batch that Spark recorded as complete; a replay counts once."""
         return Counter(record for batch in self.sink.completed() for record in batch.records)
 
-    def wait_for_records(self, wanted: set[Record], timeout_s: float = 60.0) -> None:
+    def wait_for_records(self, wanted: set[Record], timeout_s: float = 120.0) -> None:
         """Wait until all of these records are in completed batches."""
         wait_for(
             f"{self.name} to complete {len(wanted)} records",

@@ -15,16 +15,17 @@ import contextlib
 import ctypes
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewTopic
 from kafkagroupwire import parse_heartbeat
 from kafkaproxy import Action, Api, KafkaProxy, On, Rule
 from kafkawire import Request
-from realkafka import RealKafka
+from realkafka import RealKafka, RealKafkaError
 
 from .application import Application, AppQuery
 from .harness import Independent, Record, wait_for
@@ -34,7 +35,7 @@ from .test_takeover import PROTOCOLS, with_protocol
 pytestmark = pytest.mark.kafka
 
 PARTITIONS = 4
-WAIT_S = 45.0
+WAIT_S = 90.0
 MEMBERS = ("first", "second")
 
 
@@ -276,8 +277,8 @@ def test_the_commit_of_a_handover_fails(
 
 @pytest.fixture(scope="module")
 def three_brokers() -> Iterator[RealKafka]:
-    """Three brokers; a killed one is missed late enough for batches to be seen without it."""
-    with RealKafka(brokers=3, properties={"broker.session.timeout.ms": 8_000}) as cluster:
+    """Three brokers."""
+    with RealKafka(brokers=3) as cluster:
         yield cluster
 
 
@@ -292,23 +293,59 @@ def offsets_leader(admin: AdminClient, group: str) -> int:
     return int(partitions[chosen % len(partitions)].leader) if partitions else -1
 
 
-def find_coordinator(admin: AdminClient, group: str) -> int:
+class Surviving(Independent):
+    """An independent client for a coordinator that comes and goes, of one topic."""
+
+    def __init__(self, servers: str, group: str, topic: str) -> None:
+        super().__init__(servers)
+        # It never subscribes, and so is no member. librdkafka's admin client cannot do this: its process dies
+        # (SIGSEGV) when a broker answers a request for a group's offsets with NOT_COORDINATOR (librdkafka #5040).
+        settings = {"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, "log_level": 0}
+        self._asker = Consumer(settings)
+        self._partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+
+    def committed(self, _group: str) -> dict[tuple[str, int], int]:
+        """Return the group's committed offsets; none while there is no coordinator."""
+        try:
+            answer = self._asker.committed(self._partitions, timeout=2.0)
+        except KafkaException:
+            return {}
+        return {(p.topic, p.partition): p.offset for p in answer if p.error is None and p.offset >= 0}
+
+    def describe(self, group: str) -> ConsumerGroupDescription | None:
+        """Return the coordinator's description; None while there is no coordinator."""
+        # A fresh client: one that knows the dead coordinator asks it again until the request times out.
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        try:
+            return admin.describe_consumer_groups([group], request_timeout=5)[group].result(10)
+        except (KafkaException, FutureTimeoutError):
+            return None
+
+    def members(self, group: str) -> list[set[tuple[str, int]]]:
+        """Return the assignment of each live member; none while there is no coordinator."""
+        described = self.describe(group)
+        members = described.members if described is not None else []
+        return [{(p.topic, p.partition) for p in member.assignment.topic_partitions} for member in members]
+
+    def coordinator(self, group: str) -> int | None:
+        """Return the coordinator as the group's description tells it."""
+        described = self.describe(group)
+        return described.coordinator.id if described is not None else None
+
+    def close(self) -> None:
+        """Free the client."""
+        self._asker.close()
+
+
+def find_coordinator(admin: AdminClient, client: Surviving, group: str) -> int:
     """Return the broker that will coordinate a new group."""
 
     def found() -> bool:
-        # The first question after a coordinator makes the offsets topic.
-        question = [ConsumerGroupTopicPartitions(group)]
-        with contextlib.suppress(KafkaException):
-            admin.list_consumer_group_offsets(question)[group].result(30)
+        client.committed(group)  # the first question for a coordinator makes the offsets topic
         return offsets_leader(admin, group) > 0
 
     wait_for("a coordinator", found, WAIT_S)
     return offsets_leader(admin, group)
-
-
-def described_coordinator(admin: AdminClient, group: str) -> int:
-    """Return the coordinator as the group's description tells it."""
-    return int(admin.describe_consumer_groups([group])[group].result(30).coordinator.id)
 
 
 @pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
@@ -316,35 +353,44 @@ def test_m09_batches_go_on_without_the_coordinator_and_commits_follow(
     protocol: str, three_brokers: RealKafka, application: Application, options: dict[str, str], topic: str, group: str,
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    """The coordinator is killed. The topic is on the other brokers: the group alone is without its leader."""
-    client = Independent(three_brokers.bootstrap_servers)
-    admin = AdminClient({"bootstrap.servers": three_brokers.bootstrap_servers, "log_level": 0})
-    victim = find_coordinator(admin, group)
-    others = [number for number in (1, 2, 3) if number != victim]
-    placed = [others if number % 2 else others[::-1] for number in range(PARTITIONS)]
-    admin.create_topics([NewTopic(topic, replica_assignment=placed)])[topic].result(30)
-    chosen = with_protocol(options, protocol) | {"kafka.bootstrap.servers": three_brokers.bootstrap_servers}
+    """The coordinator is killed, and a second broker: the third, which has the topic, cannot elect another one alone.
+
+    So the coordinator is away until the second broker is started again, however fast or slow the machine is.
+    """
+    servers = three_brokers.bootstrap_servers
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    client = Surviving(servers, group, topic)
+    victim = find_coordinator(admin, client, group)
+    survivor, second = (number for number in (1, 2, 3) if number != victim)
+    placed = NewTopic(
+        topic, PARTITIONS, replica_assignment=[[survivor]] * PARTITIONS, config={"min.insync.replicas": "1"}
+    )
+    admin.create_topics([placed])[topic].result(30)
+    chosen = with_protocol(options, protocol) | {"kafka.bootstrap.servers": servers}
     if protocol != "kip848":
-        chosen["kafka.session.timeout.ms"] = "20000"  # the members outlive the coordinator's absence
+        chosen["kafka.session.timeout.ms"] = "60000"  # the members outlive the coordinator's absence
     pair = Group(application, client, chosen, topic, group, tmp_path)
     pair.start_first()
     pair.start("second")
     pair.wait_shared([PARTITIONS // 2, PARTITIONS // 2])
-    assert described_coordinator(admin, group) == victim
-    before = client.committed(group)
-    three_brokers.kill_broker(victim)
+    assert client.coordinator(group) == victim
     try:
-        client.produce(topic, (str(n) for n in range(40)), PARTITIONS)
-        wanted = client.records(topic)
-        wait_for("records in completed batches", lambda: wanted <= pair.completed(), WAIT_S, pair.told_so_far)
-        assert offsets_leader(admin, group) in (victim, -1), "another coordinator was there before the batches ended"
-        wait_for("another coordinator", lambda: offsets_leader(admin, group) in others, WAIT_S)
-        repeated = pair.wait_done()
-        pair.wait_shared([PARTITIONS // 2, PARTITIONS // 2])
-        assert described_coordinator(admin, group) in others
-        after = client.committed(group)
+        with OffsetWatch(client, group) as watch:
+            three_brokers.kill_broker(second)
+            three_brokers.kill_broker(victim)
+            client.produce(topic, (str(n) for n in range(40)), PARTITIONS)
+            wanted = client.records(topic)
+            wait_for("records in completed batches", lambda: wanted <= pair.completed(), WAIT_S, pair.told_so_far)
+            assert offsets_leader(admin, group) == victim, "no broker alone elects a coordinator"
+            three_brokers.start_broker(second)
+            repeated = pair.wait_done()
+            pair.wait_shared([PARTITIONS // 2, PARTITIONS // 2])
+        assert client.coordinator(group) in (survivor, second)
     finally:
-        three_brokers.start_broker(victim)
+        for number in (second, victim):
+            with contextlib.suppress(RealKafkaError):  # it runs
+                three_brokers.start_broker(number)
+        client.close()
+    assert watch.went_back == []
     assert repeated == set()
-    assert all(after[partition] > offset for partition, offset in before.items())
     assert [line for name in MEMBERS for line in pair.told[name].lines("lost")] == []
