@@ -15,6 +15,7 @@ from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline, Pace
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import GroupKafkaError, MembershipError
+from spark_groupsource.membership.committer import Committer
 from spark_groupsource.membership.events import (
     AssignmentReleased,
     BatchCompleted,
@@ -48,12 +49,11 @@ from spark_groupsource.options import OnPartitionsLost, SourceOptions
 _STEP_S = 0.02
 # How often a waiting revoke or a stop looks at Spark's commit log.
 _PROBE_INTERVAL_S = 0.1
-# A refused or unanswered commit is sent again after this long.
+# An unanswered fetch of offsets is sent again after this long.
 _RETRY_INTERVAL_S = 0.5
 _OFFSET_FETCH_TIMEOUT_S = 5.0
-# How long a handover repeats a commit that was refused, and how often. The others of the group wait meanwhile.
-_RELEASE_COMMIT_S = 5.0
-_RELEASE_RETRY_S = 0.2
+# How long a stop waits for the answer to the commit on its way; it then commits once more.
+_LAST_ANSWER_S = 2.0
 # What a static member may wait for its old session on top of the session timeout (KIP-848).
 _UNRELEASED_MARGIN_S = 30.0
 
@@ -88,12 +88,12 @@ class Member:
         self._topics: tuple[str, ...] = ()
         self.proof = MembershipProof(options, port, clock, machine=self.machine, report=self._report, take=self._take)
         self._fetch_pace = Pace(clock, _RETRY_INTERVAL_S)
-        self._commit_pace = Pace(clock, _RETRY_INTERVAL_S)
+        self._committer = Committer(
+            port, clock, machine=self.machine, report=self._report, serve_commands=serve_commands
+        )
         # A static member waits for its old session: by when it must have ended, and whether to try again now.
         self._unreleased: Deadline | None = None
         self._reopen_due = False
-        # Asynchronous commits without an answer yet.
-        self._unanswered = 0
         # The handover that a revoke waits for, once it is due.
         self._hand_over: HandOver | None = None
 
@@ -128,28 +128,15 @@ class Member:
         if self.error is not None:
             raise self.error
         self._fetch_offsets()
-        self.proof.prove()
-        self._retry_commits()
+        if self._committer.free:
+            self.proof.prove()
+        self._committer.send_pending()
 
     def _fetch_offsets(self) -> None:
         """Fetch the group's offsets of newly assigned partitions."""
         wanted = self.machine.unfetched()
         if wanted and self.machine.state is MemberState.JOINED and self._fetch_pace.due():
             self.machine.offsets_fetched(self._port.fetch_offsets(wanted, _OFFSET_FETCH_TIMEOUT_S))
-
-    def _retry_commits(self) -> None:
-        """Send completed offsets again that the group does not have yet."""
-        if self.machine.state is MemberState.JOINED:
-            pending = self.machine.pending()
-            # While the coordinator is away the client holds commits back: more of them would pile up.
-            if pending and self._unanswered == 0 and self._commit_pace.due():
-                self._report.retried()
-                self._commit_later(pending)
-
-    def _commit_later(self, items: tuple[CommitItem, ...]) -> None:
-        self._unanswered += 1
-        self._port.commit_later(items)
-        self._commit_pace.wait()
 
     # --- commands
 
@@ -180,6 +167,9 @@ class Member:
         if self.machine.state is not MemberState.JOINED or self.machine.assignment != assignment:
             return False
         if items:
+            if not self._committer.free:
+                # It may hold an older offset of the same partition, from an earlier assignment.
+                return False
             result = self._port.commit_now(items)
             self._take(result)
             if result.refused:
@@ -207,7 +197,7 @@ class Member:
         for effect in effects:
             match effect:
                 case CommitOffsets(items):
-                    self._commit_later(items)
+                    self._committer.later(items)
                 case HandOver():
                     self._hand_over = effect
 
@@ -262,7 +252,7 @@ class Member:
         started_s = self._clock.monotonic_s()
         hand_over = self._drain(RevokeStarted(partitions, whole_assignment=not self._port.incremental))
         repeated = self.machine.in_flight(partitions)
-        committed = self._commit_before_release(hand_over.items)
+        committed = self._committer.before_release(hand_over.items)
         self._port.release(partitions)
         released = AssignmentReleased if hand_over.revoke.whole_assignment else PartitionsReleased
         if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
@@ -279,7 +269,7 @@ class Member:
 
     def on_commit_result(self, result: CommitResult) -> None:
         """See `MemberListener`."""
-        self._unanswered = max(0, self._unanswered - 1)
+        self._committer.answered(result)
         if self.machine.state not in FINAL_STATES:
             self._take(result)
 
@@ -334,37 +324,19 @@ class Member:
         if flight is not None and self._is_complete(flight.end):
             self.apply(BatchCompleted(flight.end, flight.items))
 
-    def _commit_before_release(self, items: tuple[CommitItem, ...]) -> int:
-        """Returns how many offsets the group took.
-
-        One request, and a few more for what was refused and may yet be taken (a coordinator that moves, a
-        connection that was cut). Then the next owner starts at the last committed offset instead: a repeat,
-        never a loss, where a revoke that goes on waiting would cost the whole group.
-        """
-        deadline = Deadline(self._clock, _RELEASE_COMMIT_S)
-        wanted, taken = items, 0
-        while wanted:
-            result = self._port.commit_now(wanted)
-            self.machine.offsets_acknowledged(result.acknowledged)
-            lost = result.refused_as(Refusal.LOST)
-            self._report.answered(result, lost)
-            taken += len(result.acknowledged)
-            wanted = tuple(item for item, _ in result.refused)
-            if lost or (wanted and deadline.expired()):
-                self._report.uncommitted(result)
-                break
-            if wanted:
-                self._serve_commands(_RELEASE_RETRY_S)
-                self._report.retried()
-        return taken
-
     def _leave(self) -> None:
-        """1. look at Spark's commit log, 2. commit, 3. leave the group."""
+        """1. look at Spark's commit log, 2. await the commit on its way, 3. commit, 4. leave the group."""
         if self.machine.state in FINAL_STATES:
             return
         self._complete_from_log()
         self._apply(self.machine.handle(StopRequested()))
-        self._commit_before_release(self.machine.pending())
+        answer = Deadline(self._clock, _LAST_ANSWER_S)
+        while not self._committer.free and not answer.expired():
+            self._serve_commands(_STEP_S)
+            self._port.poll()
+        if self.machine.state in FINAL_STATES:
+            return
+        self._committer.before_release(self.machine.pending())
         self._port.close()
         if self.machine.state not in FINAL_STATES:
             self.machine.handle(Left())
@@ -379,7 +351,7 @@ class Member:
             reason = "its session did not end in time"
             raise MembershipError(errors.INSTANCE_ID_IN_USE, value=value, group=group, reason=reason)
         self._reopen_due = False
-        self._unanswered = 0
+        self._committer.forget()
         self._port.open(self)
         topics, self._topics = self._topics, ()
         self.subscribe(topics)

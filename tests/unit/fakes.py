@@ -195,6 +195,10 @@ class FakeGroup:
         elif self.answer_commits:
             self._post(lambda: self._on().on_commit_result(result))
 
+    def answer_late(self, items: tuple[CommitItem, ...]) -> None:
+        """Answer a commit that `answer_commits = False` has left without an answer."""
+        self._post(lambda: self._on().on_commit_result(CommitResult(acknowledged=items)))
+
     def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
         self.before_commit()
         result = self._commit(items)

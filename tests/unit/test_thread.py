@@ -77,7 +77,11 @@ class Bed:
     def stop(self) -> None:
         """Stop the member and wait for its end."""
         self.member.request_stop()
-        assert self.member.join(WAIT_S), f"the member did not end: {self.member!r}"
+        for _ in range(100):
+            if self.member.join(WAIT_S / 100):
+                return
+            self.clock.advance(0.1)
+        pytest.fail(f"the member did not end: {self.member!r}")
 
 
 @contextmanager
@@ -278,6 +282,57 @@ def test_commits_do_not_pile_up_while_the_coordinator_is_away() -> None:
             bed.clock.advance(BRIEFLY_S)
             bed.tick()
         assert len(bed.group.named("commit_later")) == 1
+
+
+def test_p4_a_commit_waits_for_the_answer_to_the_one_before() -> None:
+    """1. Batch 1 completes, its commit is on its way: the client tries it again by itself, because the coordinator
+    moves. 2. Batch 2 completes: its commit, sent now, could be taken first, and the group's offset would go back.
+    """
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.answer_commits = False
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        later = OffsetRange(P0, 20, 30)
+        bed.fix(later)
+        bed.member.complete(flight(later).end, flight(later).items)
+        bed.tick()
+        assert bed.group.named("commit_later") == [(item(0, 20),)]
+        bed.group.answer_commits = True
+        bed.group.answer_late((item(0, 20),))
+        bed.until("the second commit", lambda v: v.partitions[0].group == GroupOffset(30, "m"))
+        assert bed.group.named("commit_later") == [(item(0, 20),), (item(0, 30),)]
+
+
+def test_p4_start_positions_wait_for_the_commit_on_its_way() -> None:
+    with running() as bed:
+        view = bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.answer_commits = False
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        assert not bed.member.establish({P0: 50}, [item(0, 50)], view.assignment)
+        bed.group.answer_late((item(0, 20),))
+        bed.until("the answer", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
+        assert bed.member.establish({P0: 50}, [item(0, 50)], view.assignment)
+
+
+def test_p6_a_handover_outlasts_an_older_commit_that_lands_after_its_own() -> None:
+    """The handover's commit is taken; then the coordinator takes the older one, which the client had tried again."""
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.answer_commits = False
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        later = OffsetRange(P0, 20, 30)
+        bed.fix(later)
+        bed.group.revoke(P0)
+        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+        bed.member.complete(flight(later).end, flight(later).items)
+        bed.group.wait_for("the handover's commit", lambda: bed.group.named("commit_now") == [(item(0, 30),)])
+        bed.group.committed[P0] = GroupOffset(20, "m")
+        bed.group.wait_for("the next commit", lambda: len(bed.group.named("commit_now")) == 2)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.5)
+        assert committed(bed, 0) == 30
 
 
 def test_a_member_that_the_group_does_not_know_drops_its_partitions() -> None:

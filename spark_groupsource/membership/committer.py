@@ -1,0 +1,126 @@
+"""Sends commits, one at a time: a later one must never be overtaken by an earlier one.
+
+The sequence this protects against: the commit of batch N is refused because the coordinator moves, and the client
+tries it again by itself, later; meanwhile batch N+1 is complete, its commit is sent and taken; then the commit of
+batch N is taken, and the group's offset goes back. A takeover at that moment would repeat batch N+1.
+
+So while a commit is on its way nothing else is sent: newer offsets wait in the state machine. A handover cannot wait
+for the answer, because the client brings answers only outside of its callbacks; it commits, and then looks whether
+the older commit has landed after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_groupsource.clock import Clock, Deadline, Pace
+from spark_groupsource.commits import CommitItem
+from spark_groupsource.membership.machine import MemberMachine, MemberState
+from spark_groupsource.membership.port import CommitResult, GroupPort, Refusal
+from spark_groupsource.membership.report import MemberReport
+
+# A refused commit is sent again after this long.
+_RETRY_INTERVAL_S = 0.5
+# The client answers every commit, at the latest when its request times out (a minute); after this long the answer is
+# given up, so that one that went astray does not end all commits.
+_ANSWER_TIMEOUT_S = 180.0
+# How long a handover repeats a commit that was refused, and how often. The others of the group wait meanwhile.
+_RELEASE_COMMIT_S = 5.0
+_RELEASE_RETRY_S = 0.2
+# How late an older commit may still land: the client's own retries of a request take up to two seconds.
+_LATE_COMMIT_S = 2.0
+_OFFSET_FETCH_TIMEOUT_S = 5.0
+
+
+class Committer:
+    """Event thread only. `serve_commands(wait_s)` lets the other threads' commands run."""
+
+    def __init__(
+        self,
+        port: GroupPort,
+        clock: Clock,
+        *,
+        machine: MemberMachine,
+        report: MemberReport,
+        serve_commands: Callable[[float], None],
+    ) -> None:
+        self._port = port
+        self._clock = clock
+        self._machine = machine
+        self._report = report
+        self._serve_commands = serve_commands
+        self._pace = Pace(clock, _RETRY_INTERVAL_S)
+        self._on_its_way: tuple[CommitItem, ...] = ()
+        self._answer_due: Deadline | None = None
+        self._refused = False
+
+    @property
+    def free(self) -> bool:
+        """Whether no commit is on its way."""
+        return self._answer_due is None or self._answer_due.expired()
+
+    def later(self, items: tuple[CommitItem, ...]) -> None:
+        """Send a commit without waiting for the answer; while another is on its way, `send_pending` will."""
+        if self.free:
+            self._on_its_way = items
+            self._answer_due = Deadline(self._clock, _ANSWER_TIMEOUT_S)
+            self._pace.wait()
+            self._port.commit_later(items)
+
+    def answered(self, result: CommitResult) -> None:
+        """Take the answer of the commit that was on its way."""
+        self.forget()
+        self._refused = bool(result.refused)
+        if not self._refused:
+            self._pace.hurry()
+
+    def forget(self) -> None:
+        """Nothing is on its way any more: it was answered, or the client is another one."""
+        self._on_its_way, self._answer_due = (), None
+
+    def send_pending(self) -> None:
+        """Send completed offsets that the group does not have yet: refused, or held back by another commit."""
+        if self._machine.state is MemberState.JOINED and self.free:
+            pending = self._machine.pending()
+            if pending and self._pace.due():
+                if self._refused:
+                    self._report.retried()
+                self.later(pending)
+
+    def before_release(self, items: tuple[CommitItem, ...]) -> int:
+        """Commit what a handover commits; return how many offsets the group took.
+
+        One request, and a few more for what was refused and may yet be taken (a coordinator that moves, a
+        connection that was cut). Then the next owner starts at the last committed offset instead: a repeat,
+        never a loss, where a revoke that goes on waiting would cost the whole group.
+        """
+        overlap = {item.partition for item in self._on_its_way} & {item.partition for item in items}
+        deadline = Deadline(self._clock, _RELEASE_COMMIT_S)
+        wanted, taken = items, 0
+        while wanted:
+            result = self._port.commit_now(wanted)
+            self._machine.offsets_acknowledged(result.acknowledged)
+            lost = result.refused_as(Refusal.LOST)
+            self._report.answered(result, lost)
+            taken += len(result.acknowledged)
+            wanted = tuple(item for item, _ in result.refused)
+            if lost or (wanted and deadline.expired()):
+                self._report.uncommitted(result)
+                break
+            if wanted:
+                self._serve_commands(_RELEASE_RETRY_S)
+                self._report.retried()
+        if overlap and taken:
+            self._outlast(items)
+        return taken
+
+    def _outlast(self, items: tuple[CommitItem, ...]) -> None:
+        """Commit again what an older commit, answered after ours, has moved back."""
+        late = Deadline(self._clock, _LATE_COMMIT_S)
+        while not late.expired():
+            self._serve_commands(_RELEASE_RETRY_S)
+            found = self._port.fetch_offsets([item.partition for item in items], _OFFSET_FETCH_TIMEOUT_S)
+            held = {partition: group.offset for partition, group in found.items()}
+            behind = tuple(i for i in items if (held.get(i.partition, i.offset) or 0) < i.offset)
+            if behind:
+                self._report.answered(self._port.commit_now(behind), lost=False)
