@@ -133,10 +133,11 @@ class Rig:
         return {client.removesuffix(MEMBER): partitions for client, partitions in found.items()}
 
     def owners_of_all(self) -> bool:
-        """Whether the live queries, and nobody else, own every partition."""
+        """Whether the live queries, and nobody else, own every partition, and each of them at least one."""
         owners, everything = self.owners(), attempt(self.observer.all_partitions)
         owned: set[Partition] = set().union(*owners.values()) if owners else set()
-        return set(owners) == {query.name for query in self.fleet.live} and owned == everything
+        members = set(owners) == {query.name for query in self.fleet.live} and all(owners.values())
+        return members and owned == everything
 
     def wait_recovered(self, goal: Offsets, after: str) -> list[str]:
         """Revive queries, and wait until all partitions are owned and read beyond the goal; returns what it revived."""
