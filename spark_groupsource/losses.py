@@ -38,12 +38,32 @@ class LossReporter:
                 lost.append(OffsetRange(partition, backlog.position, beginning.offset))
                 end = max(backlog.end, beginning.offset)
                 kept[partition] = Backlog(beginning.offset, end, backlog.leader_epoch)
+        self._count(lost)
+        return kept
+
+    def trim_lost(
+        self, ranges: Iterable[OffsetRange], beginnings: Mapping[TopicPartition, LogEnd | None]
+    ) -> tuple[OffsetRange, ...]:
+        """Return the ranges of a batch that runs again, without what was removed since it was planned.
+
+        Raises `DataLossError` when failOnDataLoss is true and anything was removed.
+        """
+        kept, lost = [], []
+        for item in ranges:
+            beginning = beginnings.get(item.partition)
+            start = item.start if beginning is None else min(max(item.start, beginning.offset), item.end)
+            if start > item.start:
+                lost.append(OffsetRange(item.partition, item.start, start))
+            kept.append(OffsetRange(item.partition, start, item.end, item.leader_epoch))
+        self._count(lost)
+        return tuple(kept)
+
+    def _count(self, lost: list[OffsetRange]) -> None:
         if lost:
             self._report(", ".join(map(str, lost)))
             self.records_lost += sum(map(len, lost))
             ranges = [[*item.partition, item.start, item.end] for item in lost]
             self._metrics.write("data_lost", (item.partition for item in lost), ranges=ranges)
-        return kept
 
     def report_recreated(self, partitions: Iterable[TopicPartition]) -> None:
         """Report partitions whose topic was deleted and made again; how much was lost cannot be told."""

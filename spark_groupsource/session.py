@@ -332,13 +332,16 @@ class Session:
             if metadata is not None:
                 self._starts.anchors[partition] = Anchor(metadata.topic_id, metadata.pin, metadata.reset)
         replay = plan_replay(end, ranges, committed, self._options.on_conflict)
+        unread = [item for item in replay.ranges if len(item)]
+        beginnings = self._cluster.log_offsets(dict.fromkeys((item.partition for item in unread), Edge.EARLIEST))
+        read = self._losses.trim_lost(replay.ranges, beginnings)
         self._go_by(Lineage(self._starts.settle_conflict(replay.conflict, end.lineage), end.reset))
         self._member.replay(FlightBatch(end, commit_items(end, self._starts.anchors)))
         self._flight = end
-        records = sum(map(len, replay.ranges))
-        self._metrics.write("replayed", (item.partition for item in replay.ranges), records=records)
+        records = sum(map(len, read))
+        self._metrics.write("replayed", (item.partition for item in read), records=records)
         LOG.info(
             "replay: group=%s records=%d of=%d reset=%s",
             self._options.group_id, records, sum(map(len, end.ranges)), replay.reset,
         )  # fmt: skip
-        return self._pack(replay.ranges)
+        return self._pack(read)

@@ -99,11 +99,7 @@ class RangeConsumer:
         wanted = {item.partition: item.start for item in ranges}
         if wanted == self._position:
             return
-        self._kept.clear()
-        self._eof.clear()
-        self._lost.clear()
-        self._position = wanted
-        self._consumer.assign([ClientPartition(tp.topic, tp.partition, at) for tp, at in wanted.items()])
+        self._assign(wanted)
         self._learn_topics(frozenset(tp.topic for tp in wanted))
 
     def position(self, partition: TopicPartition) -> int:
@@ -147,11 +143,11 @@ class RangeConsumer:
         self._position[item.partition] = max(self._position[item.partition], item.end)
 
     def skip(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at a later offset of a partition."""
-        self._position[partition] = offset
-        self._kept.pop(partition, None)
-        self._lost.discard(partition)
-        self._consumer.seek(ClientPartition(partition.topic, partition.partition, offset))
+        """Go on at another offset of a partition.
+
+        By a new assignment: the client refuses to seek in a partition that it has stopped at an offset out of range.
+        """
+        self._assign(self._position | {partition: offset})
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Return the first offset of the log and its end. Raises `ReadError` when the broker does not tell."""
@@ -165,6 +161,14 @@ class RangeConsumer:
         return int(low), int(high)
 
     # --- helpers
+
+    def _assign(self, wanted: dict[TopicPartition, int]) -> None:
+        """Start anew at these offsets: what was fetched is dropped, what was lost is asked for again."""
+        self._kept.clear()
+        self._eof.clear()
+        self._lost.clear()
+        self._position = wanted
+        self._consumer.assign([ClientPartition(tp.topic, tp.partition, at) for tp, at in wanted.items()])
 
     def _learn_topics(self, topics: frozenset[str]) -> None:
         """Make a moved consumer ask for its new topics' leaders at once.

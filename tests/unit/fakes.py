@@ -298,7 +298,6 @@ class FakeClient:
         self.batches = deque(batches)
         self.bounds: dict[TopicPartition, tuple[int, int] | KafkaException] = {}
         self.assigned: list[list[tuple[TopicPartition, int]]] = []
-        self.sought: list[tuple[TopicPartition, int]] = []
         self.asked: list[int] = []
         self.closed = 0
         # What every call takes, even one that brings something.
@@ -314,9 +313,6 @@ class FakeClient:
             return self.batches.popleft()
         self.clock.advance(timeout_s)
         return []
-
-    def seek(self, partition: ClientPartition) -> None:
-        self.sought.append((TopicPartition(partition.topic, partition.partition), partition.offset))
 
     def get_watermark_offsets(self, partition: ClientPartition, timeout: float) -> tuple[int, int]:
         bounds = self.bounds[TopicPartition(partition.topic, partition.partition)]

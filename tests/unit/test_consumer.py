@@ -174,7 +174,7 @@ def test_skipping_goes_on_behind() -> None:
     with pytest.raises(OutOfRange):
         consumer.take(R0, 0.1)
     consumer.skip(P0, 12)
-    assert client.sought == [(P0, 12)]
+    assert client.assigned[-1] == [(P0, 12)]
     assert taken(consumer) == [12]
 
 

@@ -102,7 +102,7 @@ def test_lost_records_are_skipped_and_reported(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.WARNING):
         assert bed.read(R0) == [(0, 12)]
     assert "orders-0 [10, 12)" in caplog.text
-    assert bed.client.sought == [(P0, 12)]
+    assert bed.client.assigned[-1] == [(P0, 12)]
 
 
 def test_a_range_that_is_lost_as_a_whole_leaves_the_client_at_its_end() -> None:
@@ -110,7 +110,7 @@ def test_a_range_that_is_lost_as_a_whole_leaves_the_client_at_its_end() -> None:
     bed = Bed([out_of_range(0)], failOnDataLoss="false")
     bed.client.bounds[P0] = (40, 50)
     assert bed.read(R0) == []
-    assert bed.client.sought == [(P0, 13)]
+    assert bed.client.assigned[-1] == [(P0, 13)]
 
 
 def test_a_leader_that_lags_behind_the_position_is_waited_for() -> None:
@@ -131,7 +131,7 @@ def test_a_position_that_the_log_does_have_is_sought_again() -> None:
     bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
     bed.client.bounds[P0] = (0, 50)
     assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
-    assert bed.client.sought == [(P0, 10)]
+    assert bed.client.assigned[-1] == [(P0, 10)]
 
 
 def test_two_ranges_of_a_task_may_be_lost() -> None:

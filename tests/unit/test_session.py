@@ -670,6 +670,22 @@ def test_a_replay_leaves_out_what_another_lineage_has_committed_and_remembers_it
     assert len(bed.member.named("replay")) == 1
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_replay_whose_records_are_gone_meanwhile(fail: str, caplog: pytest.LogCaptureFixture) -> None:
+    """P8: the query is down, retention removes what its logged batch reads, Spark runs the batch again."""
+    bed = Bed(failOnDataLoss=fail)
+    bed.join(P0)
+    bed.cluster.beginnings |= {P0: 14, P1: 30}
+    logged = offset_of(OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9))
+    if fail == "true":
+        with pytest.raises(DataLossError, match=r"orders-0 \[10, 14\), orders-1 \[5, 9\)"):
+            bed.session.tasks(START, logged)
+    else:
+        with caplog.at_level(logging.WARNING):
+            assert replayed(bed, logged) == ["orders-0 [14, 20)"]
+        assert "orders-0 [10, 14), orders-1 [5, 9)" in caplog.text
+
+
 def test_a_replay_that_completes_commits_what_is_owned() -> None:
     bed = Bed()
     bed.join(P0)
