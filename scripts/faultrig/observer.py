@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from faultrig.describer import Describer, Description
 from faultrig.waiting import wait_for
 
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class Observer:
         self._client = Consumer(
             {**CLIENT, "bootstrap.servers": bootstrap_servers, "group.id": group, "enable.auto.commit": False}
         )
+        self._describer = Describer(bootstrap_servers, group)
         self._known: set[Partition] = set()
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -104,19 +106,20 @@ class Observer:
         )
         return {(p.topic, p.partition): future.result(30).offset for p, future in answers.items()}
 
+    def description(self) -> Description:
+        """Return the group's members and coordinator."""
+        found = self._describer.describe()
+        if found is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return found
+
     def owners(self) -> dict[str, set[Partition]]:
         """Return each live member's partitions, by its client id."""
-        described = self._admin.describe_consumer_groups([self.group], request_timeout=_ANSWER_S)[self.group].result(30)
-        found: dict[str, set[Partition]] = {}
-        for member in described.members:
-            partitions = found.setdefault(member.client_id, set())
-            partitions |= {(p.topic, p.partition) for p in member.assignment.topic_partitions}
-        return found
+        return self.description().owners
 
     def coordinator(self) -> int:
         """Return the broker id of the group's coordinator."""
-        described = self._admin.describe_consumer_groups([self.group], request_timeout=_ANSWER_S)[self.group].result(30)
-        return int(described.coordinator.id)
+        return self.description().coordinator
 
     def move(self, offsets: Offsets) -> None:
         """Commit offsets without metadata, as a plain client does. The group must be empty."""
@@ -133,5 +136,6 @@ class Observer:
         self._known = set()
 
     def close(self) -> None:
-        """End the client."""
+        """End the clients."""
+        self._describer.close()
         self._client.close()

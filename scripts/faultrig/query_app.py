@@ -65,6 +65,8 @@ class QueryApp:
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("WARN")
+        # A first job takes seconds (classes, Python daemon): a spare application has that behind it.
+        spark.range(1).mapInArrow(lambda batches: batches, "id long").select(F.spark_partition_id()).collect()
         return spark
 
     def _tell(self, state: str, error: str = "") -> None:

@@ -87,6 +87,7 @@ class Rig:
     def close(self) -> None:
         """End everything that the run started."""
         self.watcher.stop()
+        self.observer.close()
         self.fleet.pool.close()
         self.kafka.close()
 

