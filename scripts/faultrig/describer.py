@@ -1,7 +1,8 @@
 """Asks the coordinator about the group in a process of its own: python describer.py SERVERS GROUP
 
 librdkafka's admin client can end its process by a failed assertion, or a segmentation fault, when the coordinator goes
-away in the middle of a request. Coordinators go away all the time here, so what asks them may die and is started again.
+away in the middle of a request; and one that knows a dead coordinator goes on asking that one. Coordinators go away all
+the time here, so what asks them may die, ends when it has no answer, and is started again.
 """
 
 from __future__ import annotations
@@ -45,12 +46,10 @@ class Describer:
             return None
         ready, _, _ = select.select([process.stdout], [], [], _PROCESS_S)
         line = process.stdout.readline() if ready else b""
-        if not line:  # it died, or hangs
+        if not line:  # it died, hangs, or has no answer
             self.close()
             return None
         told = json.loads(line)
-        if told is None:
-            return None
         owners = {client: {(topic, number) for topic, number in owned} for client, owned in told["owners"].items()}
         return Description(told["coordinator"], owners)
 
@@ -72,25 +71,24 @@ class Describer:
 
 
 def main(bootstrap_servers: str, group: str) -> None:
-    """Answer a line of JSON for every line of input."""
+    """Answer a line of JSON for every line of input, until there is no answer."""
     from confluent_kafka import KafkaException  # noqa: PLC0415  (the asking side does without)
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415
 
     settings = {"bootstrap.servers": bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 300}
     admin = AdminClient(settings)
     for _line in sys.stdin:
-        answer = None
         try:
             found = admin.describe_consumer_groups([group], request_timeout=_ANSWER_S)[group].result(_ANSWER_S + 2)
-            owners: dict[str, list[tuple[str, int]]] = {}
-            for member in found.members:
-                owned = [(one.topic, one.partition) for one in member.assignment.topic_partitions]
-                owners.setdefault(member.client_id, []).extend(owned)
-            if found.coordinator is not None:
-                answer = {"coordinator": found.coordinator.id, "owners": owners}
         except (KafkaException, TimeoutError):
-            pass
-        print(json.dumps(answer), flush=True)
+            return
+        if found.coordinator is None:
+            return
+        owners: dict[str, list[tuple[str, int]]] = {}
+        for member in found.members:
+            owned = [(one.topic, one.partition) for one in member.assignment.topic_partitions]
+            owners.setdefault(member.client_id, []).extend(owned)
+        print(json.dumps({"coordinator": found.coordinator.id, "owners": owners}), flush=True)
 
 
 if __name__ == "__main__":

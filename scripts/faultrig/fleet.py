@@ -13,7 +13,7 @@ from faultrig.apps import App, AppPool
 from faultrig.waiting import RigError, wait_for
 
 _STOP_S = 60.0
-TRIGGER = "200 milliseconds"
+TRIGGER = "300 milliseconds"
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 from faultrig.done import Done
 from faultrig.fleet import Query
@@ -35,7 +36,7 @@ def leave(rig: Rig) -> Done:
     victim = rig.rng.choice([query for query in rig.fleet.live if query.name != joined])
     lost, since = rig.owners().get(victim.name, set()), time.time()
     rig.fleet.leave(victim)
-    details = {"partitions": len(lost), "takeover_s": rig.wait_taken_over(victim, since, lost)}
+    details = asdict(rig.wait_taken_over(victim, since, lost))
     return Done(victim.name, True, details | ({"joined": joined} if joined else {}))
 
 

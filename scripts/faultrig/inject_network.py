@@ -118,12 +118,12 @@ def isolate(rig: Rig) -> Done:
     proxy = rig.kafka.proxy
     rule = Rule(None, client=client, action=Action.BLACK_HOLE, times=None)
     try:
-        details = taken_after(rig, victim, lambda: proxy.add(rule))
+        taken = taken_after(rig, victim, lambda: proxy.add(rule))
         time.sleep(rig.rng.uniform(0.0, 1.5))
     finally:
         proxy.remove(rule)
         proxy.cut_all(client)  # what the silent connections lost is lost: a client has to make new ones
-    return Done(victim.name, False, {"isolated_s": details["takeover_s"], "partitions": details["partitions"]})
+    return Done(victim.name, False, {"isolated_s": taken.reads_on_s, "partitions": taken.partitions})
 
 
 # kind -> what does it

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
 from faultrig import processes
 from faultrig.done import Done
 from faultrig.fleet import Query
-from faultrig.rig import SESSION_TIMEOUT_S, Rig
+from faultrig.rig import SESSION_TIMEOUT_S, Rig, Takeover
 from faultrig.waiting import wait_for
 
 
@@ -18,35 +19,35 @@ def victim_of(rig: Rig) -> Query:
     return rig.rng.choice(rig.fleet.live)
 
 
-def taken_after(rig: Rig, victim: Query, do: Callable[[], object]) -> dict[str, float]:
+def taken_after(rig: Rig, victim: Query, do: Callable[[], object]) -> Takeover:
     """Do it to the victim and measure how long the others take to go on with its partitions."""
     lost = rig.owners().get(victim.name, set())
     since = time.time()
     do()
-    return {"partitions": len(lost), "takeover_s": rig.wait_taken_over(victim, since, lost)}
+    return rig.wait_taken_over(victim, since, lost)
 
 
 def kill_app(rig: Rig) -> Done:
     """SIGKILL of a whole application: driver, JVM, reader and workers."""
     victim = victim_of(rig)
-    details = taken_after(rig, victim, victim.running_on.kill)
-    return Done(victim.name, False, dict(details))
+    taken = taken_after(rig, victim, victim.running_on.kill)
+    return Done(victim.name, False, asdict(taken))
 
 
 def kill_jvm(rig: Rig) -> Done:
     """SIGKILL of the Spark JVM only; the reader process sees its end and leaves the group."""
     victim = victim_of(rig)
     pid = wait_for("the JVM", 10, lambda: processes.jvm(victim.session))
-    details = taken_after(rig, victim, lambda: processes.send(signal.SIGKILL, [pid]))
-    return Done(victim.name, False, dict(details))
+    taken = taken_after(rig, victim, lambda: processes.send(signal.SIGKILL, [pid]))
+    return Done(victim.name, False, asdict(taken))
 
 
 def kill_reader(rig: Rig) -> Done:
     """SIGKILL of the reader process only; Spark's query fails and is started again."""
     victim = victim_of(rig)
     pid = victim.reader()
-    details = taken_after(rig, victim, lambda: processes.send(signal.SIGKILL, [pid]))
-    return Done(victim.name, False, dict(details))
+    taken = taken_after(rig, victim, lambda: processes.send(signal.SIGKILL, [pid]))
+    return Done(victim.name, False, asdict(taken))
 
 
 def kill_worker(rig: Rig) -> Done:
@@ -71,11 +72,11 @@ def pause_app_long(rig: Rig) -> Done:
 
 def _pause_long(rig: Rig, victim: Query, pids: list[int]) -> Done:
     try:
-        details = taken_after(rig, victim, lambda: processes.send(signal.SIGSTOP, pids))
+        taken = taken_after(rig, victim, lambda: processes.send(signal.SIGSTOP, pids))
         time.sleep(rig.rng.uniform(0.0, 1.5))  # how late the zombie is
     finally:
         processes.send(signal.SIGCONT, pids)
-    return Done(victim.name, False, {"paused_s": details["takeover_s"], "partitions": details["partitions"]})
+    return Done(victim.name, False, {"paused_s": taken.reads_on_s, "partitions": taken.partitions})
 
 
 def pause_reader_short(rig: Rig) -> Done:
@@ -103,9 +104,9 @@ def _pause_short(rig: Rig, victim: Query, pids: list[int]) -> Done:
 def stop_query(rig: Rig) -> Done:
     """query.stop(), a takeover by the others, and a start from the checkpoint."""
     victim = victim_of(rig)
-    details = taken_after(rig, victim, lambda: rig.fleet.stop(victim))
+    taken = taken_after(rig, victim, lambda: rig.fleet.stop(victim))
     rig.fleet.start(victim)
-    return Done(victim.name, True, dict(details))
+    return Done(victim.name, True, asdict(taken))
 
 
 def end_app(rig: Rig) -> Done:
@@ -117,7 +118,7 @@ def end_app(rig: Rig) -> Done:
         app.command(do="exit")
         app.wait_ended(30)
 
-    details = taken_after(rig, victim, end)
+    taken = taken_after(rig, victim, end)
     app.kill()
     rig.fleet.start(victim)
-    return Done(victim.name, True, dict(details))
+    return Done(victim.name, True, asdict(taken))

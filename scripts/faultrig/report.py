@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from statistics import median
+from typing import Any
 
 from faultrig.history import Fault, History
 from faultrig.verdict import CLASSES, PROMISES, Verdict
@@ -58,7 +59,6 @@ def _figures(history: History, verdict: Verdict) -> str:
     ends["lost"] += sum(event.event == "lost" for event in history.members)
     ended = ", ".join(f"{name} {count}" for name, count in sorted(ends.items()) if count) or "none"
     drains = [float(details["drain_ms"]) / 1000 for details in revokes if "drain_ms" in details]
-    queries = {batch.query for batch in history.completed}
     return "\n".join(
         [
             f"{figures.records:,} records in the log, {figures.acknowledged:,} acknowledged, "
@@ -66,8 +66,8 @@ def _figures(history: History, verdict: Verdict) -> str:
             f"{figures.completed:,} completed batches in {figures.attempts:,} runs, {figures.commits:,} commits",
             f"partitions went: {ended}",
             f"drain: {_times(drains)}",
-            f"takeover after SIGKILL: {_times(_takeovers(history, queries, _is_kill))}",
-            f"takeover after a clean stop: {_times(_takeovers(history, queries, _is_stop))}",
+            *_takeover_lines("SIGKILL", [fault.details for fault in history.faults if _is_kill(fault)]),
+            *_takeover_lines("a clean stop", [fault.details for fault in history.faults if _is_stop(fault)]),
         ]
     )
 
@@ -80,13 +80,10 @@ def _is_stop(fault: Fault) -> bool:
     return fault.clean and any(word in fault.kind for word in ("stop", "ended", "leaves"))
 
 
-def _takeovers(history: History, queries: set[str], chosen: Callable[[Fault], bool]) -> list[float]:
-    """Return how long the others took to go on, as the fault tells, or else until all was well."""
-    return [
-        float(fault.details.get("takeover_s", fault.recovered_at - fault.started_at))
-        for fault in history.faults
-        if fault.target in queries and chosen(fault)
-    ]
+def _takeover_lines(after: str, details: list[dict[str, Any]]) -> list[str]:
+    """Return how long the others took to own the partitions, and to read on in them."""
+    owned, read = ([float(one[name]) for one in details if name in one] for name in ("takeover_s", "reads_on_s"))
+    return [f"takeover after {after}: {_times(owned)}", f"reading on after {after}: {_times(read)}"]
 
 
 def _times(times: list[float]) -> str:

@@ -53,6 +53,15 @@ class Shape:
     records: int = 60_000  # acknowledged at the end, at least
 
 
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """How long others took to own a member's partitions, and to read on in them."""
+
+    partitions: int
+    takeover_s: float
+    reads_on_s: float
+
+
 class Rig:
     """Everything that a fault works on. Use it in a with block; the folder stays, the processes do not."""
 
@@ -158,18 +167,18 @@ class Rig:
         self.fleet.pool.prepare(1)
         return revived
 
-    def wait_taken_over(self, victim: Query, since: float, lost: set[Partition]) -> float:
-        """Return how long after `since` others own the victim's partitions and read on in each, in seconds."""
+    def wait_taken_over(self, victim: Query, since: float, lost: set[Partition]) -> Takeover:
+        """Return how long after `since` others own the victim's partitions, and have read on in each."""
         goal = {partition: end for partition, end in self.ends().items() if partition in lost}
 
-        def taken() -> bool:
-            if self.behind(goal):
-                return False
+        def owned() -> bool:
             others = [owned for name, owned in self.owners().items() if name != victim.name]
             return lost <= set().union(*others)
 
-        wait_for(f"the others to take over {victim.name}", RECOVERY_S, taken, self.evidence)
-        return round(time.time() - since, 2)
+        wait_for(f"the others to own what {victim.name} owned", RECOVERY_S, owned, self.evidence)
+        takeover_s = round(time.time() - since, 2)
+        wait_for(f"the others to read on for {victim.name}", RECOVERY_S, lambda: not self.behind(goal), self.evidence)
+        return Takeover(len(lost), takeover_s, round(time.time() - since, 2))
 
     def revive_broker(self, broker: int) -> None:
         """Start a broker that is not running."""

@@ -77,18 +77,20 @@ def test_a_long_run_makes_a_small_picture() -> None:
 
 def test_the_table() -> None:
     story = two_members()
-    story.fault("app-killed", "q2", 20.0, 24.0, takeover_s=3.0)
+    story.fault("app-killed", "q2", 20.0, 24.0, takeover_s=3.0, reads_on_s=3.5)
     story.fault("query-stopped", "q2", 30.0, 31.0, clean=True, takeover_s=0.5)
+    story.fault("reader-killed", "q1", 40.0, 41.0, takeover_s=7.7)
     history = story.history()
     text = table(history, check(history))
     for line in (
         "app-killed         2              5.8 s   7.7 s",
-        "3 faults of 2 kinds",
+        "4 faults of 3 kinds",
         "  across members after an unclean handover         19",
         "P1 no loss              holds",
         "partitions went: COMPLETE 1",
         "drain: median 0.25 s, worst 0.25 s (1)",
         "takeover after SIGKILL: median 5.35 s, worst 7.70 s (2)",
+        "reading on after SIGKILL: median 3.50 s, worst 3.50 s (1)",
         "takeover after a clean stop: median 0.50 s, worst 0.50 s (1)",
     ):
         assert line in text, text
