@@ -18,7 +18,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from faultrig.history import Produced
 from faultrig.observer import CLIENT, Partition
 
-_PACE_S = 0.02
+_PACE_S = 0.05
+_IN_A_ROW = 5  # records to one partition: the brokers have a fifth of the requests
 _TRANSACTION_RECORDS = 20
 
 
@@ -86,7 +87,7 @@ class SteadyProducer:
     def _write(self, producer: Producer, kept: list[Produced] | None = None) -> None:
         number = next(self._ids)
         partitions = self._partitions
-        topic, partition = partitions[number % len(partitions)]
+        topic, partition = partitions[number // _IN_A_ROW % len(partitions)]
         value = f"r{number}"
 
         def told(error: Any, message: Message) -> None:
