@@ -98,12 +98,11 @@ class Observer:
         answer = self._client.committed([TopicPartition(*one) for one in sorted(self._known)], timeout=_ANSWER_S)
         return {(p.topic, p.partition): p.offset for p in answer if p.error is None and p.offset >= 0}
 
-    def ends(self) -> Offsets:
-        """Return where each partition ends for a reader of committed records."""
+    def ends(self, open_too: bool = False) -> Offsets:
+        """Return where each partition ends for a reader of committed records; open_too: behind open transactions."""
+        isolation = IsolationLevel.READ_UNCOMMITTED if open_too else IsolationLevel.READ_COMMITTED
         wanted = {TopicPartition(topic, number): OffsetSpec.latest() for topic, number in self.all_partitions()}
-        answers = self._admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_S
-        )
+        answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_ANSWER_S)
         return {(p.topic, p.partition): future.result(30).offset for p, future in answers.items()}
 
     def description(self) -> Description:

@@ -132,6 +132,18 @@ class Rig:
         """Return the log's ends, waiting for brokers that are away."""
         return wait_for("the log's ends", 60, lambda: attempt(self.observer.ends), self.evidence)
 
+    def last_ends(self) -> Offsets:
+        """Return the log's ends after the last write.
+
+        A commit of a transaction returns before its partitions have the marker, and a broker that leads again may not
+        know its newest end yet: so open transactions count, and what is acknowledged.
+        """
+        ends = wait_for("the log's ends", 60, lambda: attempt(lambda: self.observer.ends(open_too=True)), self.evidence)
+        for one in self.producer.produced():
+            partition = (one.topic, one.partition)
+            ends[partition] = max(ends[partition], one.offset + 1)
+        return ends
+
     def behind(self, goal: Offsets) -> Offsets:
         """Return the partitions whose committed offset is below the goal, with the offset."""
         seen = self.watcher.offsets

@@ -79,7 +79,7 @@ def _finish(rig: Rig) -> None:
             lambda: rig.producer.count() >= rig.shape.records,
         )
     rig.producer.stop()
-    rig.wait_recovered(rig.ends(), "the end of writing")
+    rig.wait_recovered(rig.last_ends(), "the end of writing")
     for query in rig.fleet.live:
         rig.fleet.stop(query)
     rig.fleet.pool.close()
