@@ -110,6 +110,7 @@ class SourceOptions:
     on_conflict: OnConflict
     metrics_path: str | None
     poll_timeout_s: float
+    prefetch_memory_bytes: int
     session_timeout_s: float
     heartbeat_interval_s: float
     group_protocol: GroupProtocol
@@ -265,6 +266,12 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "kafkaConsumer.pollTimeoutMs", _integer(1, 2**31 - 1), 120_000, "an integer from 1",
         "How long an executor waits for the next record of a range before the task fails.",
     ),
+    OptionSpec(
+        "kafkaConsumer.prefetchMemoryBytes", _integer(1024 * 1024, 2**40), 64 * 1024 * 1024,
+        "bytes, an integer from 1048576",
+        "About how much a Python worker may hold of records that it has fetched ahead, over all its consumers. One"
+        " answer of a broker may go beyond it.",
+    ),
 )  # fmt: skip
 
 _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
@@ -362,6 +369,7 @@ def _assemble(values: Mapping[str, object], client: Mapping[str, str]) -> Source
         "on_conflict": values["onConflict"],
         "metrics_path": values["metricsPath"],
         "poll_timeout_s": float(str(values["kafkaConsumer.pollTimeoutMs"])) / 1000,
+        "prefetch_memory_bytes": values["kafkaConsumer.prefetchMemoryBytes"],
         "session_timeout_s": int(client.get("session.timeout.ms", "45000")) / 1000,
         "heartbeat_interval_s": int(client.get("heartbeat.interval.ms", "3000")) / 1000,
         "group_protocol": GroupProtocol(client.get("group.protocol", "classic").lower()),

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_groupsource import errors
-from spark_groupsource.errors import ReadError
 from spark_groupsource.executor.collector import collector_paused
 from spark_groupsource.offsets import TopicPartition
 
@@ -29,8 +27,19 @@ _FIELDS = (
 )
 _HEADERS = pa.field("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))))
 
+OFFSET_COLUMN = 4
+
 # The offsets of a batch without gaps are these, plus its first one. More than `consume` returns at once.
 _NUMBERS = pa.array(range(16_384), pa.int64())
+
+
+class UnfitTimestamp(Exception):
+    """A message has a timestamp that Spark cannot hold."""
+
+    def __init__(self, index: int, value_ms: int) -> None:
+        super().__init__(f"message {index}: {value_ms} ms")
+        self.index = index
+        self.value_ms = value_ms
 
 
 class ClientMessage(Protocol):
@@ -51,7 +60,7 @@ def arrow_schema(include_headers: bool) -> pa.Schema:
 def record_batch(partition: TopicPartition, messages: Sequence[ClientMessage], include_headers: bool) -> pa.RecordBatch:
     """Return the messages of one partition as a record batch.
 
-    Raises `ReadError` for a timestamp that Spark cannot hold.
+    Raises `UnfitTimestamp` for the first timestamp that Spark cannot hold.
     """
     count = len(messages)
     with collector_paused():
@@ -61,7 +70,7 @@ def record_batch(partition: TopicPartition, messages: Sequence[ClientMessage], i
             pa.repeat(pa.scalar(partition.topic, pa.string()), count),
             pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
             _offsets(messages),
-            *_timestamps(partition, messages),
+            *_timestamps(messages),
         ]
     if include_headers:
         arrays.append(pa.array([_headers(message) for message in messages], _HEADERS.type))
@@ -78,7 +87,7 @@ def _offsets(messages: Sequence[ClientMessage]) -> pa.Array:
     return pa.array([message.offset() for message in messages], pa.int64())
 
 
-def _timestamps(partition: TopicPartition, messages: Sequence[ClientMessage]) -> tuple[pa.Array, pa.Array]:
+def _timestamps(messages: Sequence[ClientMessage]) -> tuple[pa.Array, pa.Array]:
     """Return the columns timestamp and timestampType."""
     stamps = [message.timestamp() for message in messages]
     kinds = {kind for kind, _ in stamps}
@@ -91,13 +100,7 @@ def _timestamps(partition: TopicPartition, messages: Sequence[ClientMessage]) ->
         types = pa.array([kind - _TIMESTAMP_TYPE_SHIFT for kind, _ in stamps], pa.int32())
     if values and not -_TIMESTAMP_MS_MAX <= min(values) <= max(values) <= _TIMESTAMP_MS_MAX:
         index = next(i for i, value in enumerate(values) if abs(value) > _TIMESTAMP_MS_MAX)
-        raise ReadError(
-            errors.TIMESTAMP_IMPOSSIBLE,
-            topic=partition.topic,
-            partition=partition.partition,
-            offset=messages[index].offset(),
-            value=values[index],
-        )
+        raise UnfitTimestamp(index, values[index])
     milliseconds = pa.array(values, pa.int64()).cast(pa.timestamp("ms", tz="UTC"))
     return milliseconds.cast(pa.timestamp("us", tz="UTC")), types
 
