@@ -10,50 +10,18 @@
  * data would exceed `max_bytes`; a record that is larger by itself is a run of its own. So no offset leaves 32 bits.
  * One thread at a time per queue; the GIL is released while waiting, copying and destroying.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
+#include "_gather_parts.h"
+
 #include <stdlib.h>
-#include <string.h>
 
 /* What connect() and gather() expect and return. Raised with every change, so that Python refuses a stale build. */
 #define GATHER_VERSION 1
 
-/* From librdkafka's public header rdkafka.h (2.15), whose layout is a stable interface: rd_kafka_message_t, and the
- * signatures of the functions below. rd_kafka_resp_err_t and rd_kafka_timestamp_type_t are C enums. */
-typedef struct {
-    int err;
-    void *rkt;
-    int32_t partition;
-    void *payload; /* of an error: its text */
-    size_t len;
-    void *key;
-    size_t key_len;
-    int64_t offset;
-    void *_private;
-} message_t;
-
-static struct {
-    Py_ssize_t (*consume_batch_queue)(void *queue, int timeout_ms, message_t **messages, size_t size);
-    void (*message_destroy)(message_t *message);
-    int64_t (*message_timestamp)(const message_t *message, int *type);
-    int (*message_headers)(const message_t *message, void **headers);
-    int (*header_get_all)(const void *headers, size_t index, const char **name, const void **value, size_t *size);
-    const char *(*topic_name)(const void *topic);
-} rdkafka;
-
 enum kind { KIND_RUN, KIND_EVENT, KIND_TIMESTAMP };
 
-/* Milliseconds that still fit a Spark timestamp (microseconds in 64 bits), and Kafka's types shifted to Spark's. */
-#define TIMESTAMP_MS_MAX (INT64_MAX / 1000)
-#define TIMESTAMP_TYPE_SHIFT 1
 /* Counted per header on top of its bytes, so that many empty ones stay within 32-bit offsets, too. */
 #define HEADER_COST 16
 #define MESSAGES_MAX 1000000
-
-typedef struct {
-    size_t rows, nulls, bytes;
-} column_size_t;
 
 typedef struct {
     column_size_t keys, values;
@@ -62,67 +30,7 @@ typedef struct {
     column_size_t lists, names, contents;
 } run_size_t;
 
-/* A column of variable length while it is filled; `validity` is NULL when nothing is null. */
-typedef struct {
-    PyObject *validity, *offsets, *data;
-    unsigned char *bits, *offset_at, *data_at;
-    size_t row, position;
-} column_t;
-
-static inline void put32(unsigned char *at, int32_t value) { memcpy(at, &value, sizeof value); }
-static inline void put64(unsigned char *at, int64_t value) { memcpy(at, &value, sizeof value); }
-
-/* --- one record's parts */
-
-/* The timestamp in ms, -1 when it has none. Returns whether Spark can hold it. */
-static int timestamp_of(const message_t *message, int64_t *ms, int *type)
-{
-    *type = 0;
-    *ms = rdkafka.message_timestamp(message, type);
-    if (*type == 0)
-        *ms = -1;
-    return *ms >= -TIMESTAMP_MS_MAX && *ms <= TIMESTAMP_MS_MAX;
-}
-
-static void *headers_of(const message_t *message)
-{
-    void *headers = NULL;
-    return rdkafka.message_headers(message, &headers) == 0 ? headers : NULL;
-}
-
-/* A header's name as UTF-8, which Arrow strings must be: what is not UTF-8 is replaced, as Java does. `*owner` keeps
- * the memory alive if it is not the message's own. Returns -1 with an exception. */
-static int header_name(const char *name, const char **text, size_t *size, PyObject **owner)
-{
-    Py_ssize_t encoded;
-    *owner = NULL;
-    *text = name;
-    *size = strlen(name);
-    for (size_t i = 0; i < *size; i++) {
-        if ((unsigned char)name[i] < 0x80)
-            continue;
-        *owner = PyUnicode_DecodeUTF8(name, (Py_ssize_t)*size, "replace");
-        *text = *owner != NULL ? PyUnicode_AsUTF8AndSize(*owner, &encoded) : NULL;
-        if (*text == NULL) {
-            Py_CLEAR(*owner);
-            return -1;
-        }
-        *size = (size_t)encoded;
-        break;
-    }
-    return 0;
-}
-
 /* --- how large a run is */
-
-static void count_value(column_size_t *column, const void *data, size_t size)
-{
-    column->rows++;
-    if (data == NULL)
-        column->nulls++;
-    else
-        column->bytes += size;
-}
 
 /* Adds one record's headers. Returns -1 with an exception. */
 static int count_headers(run_size_t *run, const message_t *message)
@@ -161,7 +69,8 @@ static Py_ssize_t measure_run(message_t *const *messages, size_t count, int head
             break;
         count_value(&larger.keys, message->key, message->key_len);
         count_value(&larger.values, message->payload, message->len);
-        larger.total_bytes += (message->key != NULL ? message->key_len : 0) + (message->payload != NULL ? message->len : 0);
+        larger.total_bytes += (message->key != NULL ? message->key_len : 0);
+        larger.total_bytes += (message->payload != NULL ? message->len : 0);
         if (headers && count_headers(&larger, message) < 0)
             return -1;
         if (rows > 0 && larger.total_bytes > max_bytes)
@@ -173,67 +82,6 @@ static Py_ssize_t measure_run(message_t *const *messages, size_t count, int head
         return -1;
     }
     return (Py_ssize_t)rows;
-}
-
-/* --- columns */
-
-static PyObject *new_buffer(size_t size, unsigned char **at)
-{
-    PyObject *buffer = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (buffer != NULL)
-        *at = (unsigned char *)PyBytes_AsString(buffer);
-    return buffer;
-}
-
-static int start_column(column_t *column, const column_size_t *size)
-{
-    memset(column, 0, sizeof *column);
-    if (size->nulls > 0) {
-        size_t bits = (size->rows + 7) / 8;
-        if ((column->validity = new_buffer(bits, &column->bits)) == NULL)
-            return -1;
-        memset(column->bits, 0, bits);
-    }
-    if ((column->offsets = new_buffer((size->rows + 1) * sizeof(int32_t), &column->offset_at)) == NULL ||
-        (column->data = new_buffer(size->bytes, &column->data_at)) == NULL)
-        return -1;
-    put32(column->offset_at, 0);
-    return 0;
-}
-
-/* Marks the next row as there, or as null, and says where its data ends. */
-static void end_row(column_t *column, int there)
-{
-    if (there && column->bits != NULL)
-        column->bits[column->row / 8] |= (unsigned char)(1U << (column->row % 8));
-    column->row++;
-    put32(column->offset_at + column->row * sizeof(int32_t), (int32_t)column->position);
-}
-
-static void add_value(column_t *column, const void *data, size_t size)
-{
-    if (data != NULL && size > 0) {
-        memcpy(column->data_at + column->position, data, size);
-        column->position += size;
-    }
-    end_row(column, data != NULL);
-}
-
-static void drop_column(column_t *column)
-{
-    Py_CLEAR(column->validity);
-    Py_CLEAR(column->offsets);
-    Py_CLEAR(column->data);
-}
-
-/* Returns (validity or None, offsets, data, number of nulls), and takes the column's references. */
-static PyObject *finish_column(column_t *column, const column_size_t *size)
-{
-    PyObject *validity = column->validity, *offsets = column->offsets, *data = column->data;
-    memset(column, 0, sizeof *column);
-    if (validity == NULL)
-        validity = Py_NewRef(Py_None);
-    return Py_BuildValue("(NNNn)", validity, offsets, data, (Py_ssize_t)size->nulls);
 }
 
 /* Returns (lists, number of headers, names, values); needs the GIL for names that are not ASCII. */
@@ -260,7 +108,8 @@ static PyObject *gather_headers(message_t *const *messages, const run_size_t *ru
         lists.position += count;
         end_row(&lists, count > 0);
     }
-    if ((parts[0] = finish_column(&lists, &run->lists)) != NULL && (parts[1] = finish_column(&names, &run->names)) != NULL &&
+    if ((parts[0] = finish_column(&lists, &run->lists)) != NULL &&
+        (parts[1] = finish_column(&names, &run->names)) != NULL &&
         (parts[2] = finish_column(&contents, &run->contents)) != NULL)
         result = Py_BuildValue("(OnOO)", parts[0], (Py_ssize_t)run->names.rows, parts[1], parts[2]);
 done:
@@ -314,8 +163,8 @@ static PyObject *gather_run(message_t *const *messages, const run_size_t *run, i
     header_part = headers ? gather_headers(messages, run) : Py_NewRef(Py_None);
     if (header_part != NULL && (key_part = finish_column(&keys, &run->keys)) != NULL &&
         (value_part = finish_column(&values, &run->values)) != NULL)
-        result = Py_BuildValue("(isinOOOOOO)", KIND_RUN, rdkafka.topic_name(messages[0]->rkt), (int)messages[0]->partition,
-                               (Py_ssize_t)rows, key_part, value_part, numbers.offsets, numbers.timestamps,
+        result = Py_BuildValue("(isinOOOOOO)", KIND_RUN, rdkafka.topic_name(messages[0]->rkt),
+                               (int)messages[0]->partition, (Py_ssize_t)rows, key_part, value_part, numbers.offsets, numbers.timestamps,
                                numbers.types, header_part);
 done:
     drop_column(&keys);
@@ -385,7 +234,7 @@ static PyObject *gather(PyObject *Py_UNUSED(module), PyObject *arguments)
     Py_ssize_t size, max_bytes;
     size_t count, used = 0;
     message_t **messages;
-    PyObject *items;
+    PyObject *items, *type, *value, *traceback;
 
     if (!PyArg_ParseTuple(arguments, "Kniipn", &queue, &size, &timeout_ms, &linger_ms, &headers, &max_bytes))
         return NULL;
@@ -410,11 +259,13 @@ static PyObject *gather(PyObject *Py_UNUSED(module), PyObject *arguments)
             Py_CLEAR(items);
         Py_XDECREF(item);
     }
+    PyErr_Fetch(&type, &value, &traceback);
     Py_BEGIN_ALLOW_THREADS
     for (size_t at = 0; at < count; at++)
         rdkafka.message_destroy(messages[at]);
     free(messages);
     Py_END_ALLOW_THREADS
+    PyErr_Restore(type, value, traceback);
     return items;
 }
 
@@ -449,7 +300,11 @@ static PyMethodDef methods[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_gather", "Message batches of librdkafka as Arrow buffers.", -1, methods, NULL, NULL, NULL, NULL,
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_gather",
+    .m_doc = "Message batches of librdkafka as Arrow buffers.",
+    .m_size = -1,
+    .m_methods = methods,
 };
 
 PyMODINIT_FUNC PyInit__gather(void)
