@@ -17,6 +17,7 @@ from spark_groupsource.errors import DataLossError, ReadError
 from spark_groupsource.executor.clients import log_reading_path
 from spark_groupsource.executor.consumer import OutOfRange, RangeConsumer
 from spark_groupsource.executor.pool import POOL, ConsumerPool
+from spark_groupsource.executor.rows import SmallBatches
 from spark_groupsource.executor.settings import ReadSettings
 from spark_groupsource.failpoints import reach
 from spark_groupsource.offsets import OffsetRange
@@ -41,14 +42,17 @@ def read_task(
     log_reading_path()
     reach("while-reading", settings.options.client_id)
     consumer = pool.take(settings.options, task)
+    small = SmallBatches()
     try:
         for item in task:
-            yield from _read_range(settings, consumer, item, clock or SystemClock())
+            for batch in _read_range(settings, consumer, item, clock or SystemClock()):
+                yield from small.add(batch)
     except BaseException:
         # Failed or cut short: the consumer stands somewhere inside the ranges.
         consumer.close()
         raise
     pool.give_back(settings.options, consumer)
+    yield from small.flush()
 
 
 def _read_range(

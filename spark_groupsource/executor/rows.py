@@ -33,6 +33,37 @@ OFFSET_COLUMN = 4
 _NUMBERS = pa.array(range(16_384), pa.int64())
 
 
+# A record batch costs Spark a fixed amount, as much as some hundred rows: smaller ones are joined, at the price of a
+# copy.
+_SMALL_ROWS = 1_000
+_SMALL_BYTES = 256 * 1024
+
+
+class SmallBatches:
+    """Joins small record batches to larger ones; rows keep their order."""
+
+    def __init__(self) -> None:
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Return what is to be handed on now."""
+        small = batch.num_rows < _SMALL_ROWS and batch.nbytes < _SMALL_BYTES
+        if not small:
+            return [*self.flush(), batch]
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        return self.flush() if self._rows >= _SMALL_ROWS else []
+
+    def flush(self) -> list[pa.RecordBatch]:
+        """Return what is left."""
+        waiting, self._waiting, self._rows = self._waiting, [], 0
+        if len(waiting) <= 1:
+            return waiting
+        joined: list[pa.RecordBatch] = pa.Table.from_batches(waiting).combine_chunks().to_batches()
+        return joined
+
+
 class UnfitTimestamp(Exception):
     """A message has a timestamp that Spark cannot hold."""
 

@@ -11,7 +11,7 @@ from spark_groupsource.errors import DataLossError, ReadError
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.reader import read_task
-from spark_groupsource.executor.rows import arrow_schema, record_batch
+from spark_groupsource.executor.rows import SmallBatches, arrow_schema, record_batch
 from spark_groupsource.executor.settings import ReadSettings
 from spark_groupsource.offsets import OffsetRange
 from spark_groupsource.options import SourceOptions
@@ -190,3 +190,36 @@ def test_a_timestamp_that_spark_cannot_hold(stamp: int) -> None:
 
 def test_no_message_makes_an_empty_batch() -> None:
     assert record_batch(P0, [], include_headers=True).num_rows == 0
+
+
+# --- small batches
+
+
+def batch_of(first: int, count: int, number: int = 0) -> pa.RecordBatch:
+    return record_batch(tp(number), records(number, *range(first, first + count)), include_headers=True)
+
+
+def test_small_batches_are_joined_in_order() -> None:
+    small = SmallBatches()
+    parts = [batch_of(0, 3), batch_of(7, 1, 1), batch_of(9, 400), batch_of(409, 700)]
+    handed = [batch for part in parts for batch in small.add(part)]
+    assert [batch.num_rows for batch in handed] == [1_104]
+    assert handed[0].schema == arrow_schema(True)
+    assert handed[0].to_pylist() == [row for part in parts for row in part.to_pylist()]
+    assert small.flush() == []
+
+
+def test_a_large_batch_goes_after_the_small_ones_before_it() -> None:
+    small = SmallBatches()
+    assert small.add(batch_of(0, 1)) == []
+    large = batch_of(1, 1_000)
+    assert [batch.num_rows for batch in small.add(large)] == [1, 1_000]
+    assert small.add(batch_of(2_000, 2)) == []
+    assert [batch.num_rows for batch in small.flush()] == [2]
+
+
+def test_few_large_records_are_not_copied() -> None:
+    message = FakeMessage(P0, 7)
+    message.value = lambda: b"x" * 300_000  # type: ignore[method-assign]
+    large = record_batch(P0, [message], include_headers=False)
+    assert SmallBatches().add(large) == [large]
