@@ -79,8 +79,8 @@ def test_the_deadline_starts_anew_with_every_record() -> None:
 
 
 def test_a_task_that_is_cut_short_gives_its_consumer_up() -> None:
-    bed = Bed(records(0, 10), records(0, 11))
-    rows = read_task(bed.settings, (R0,), bed.pool, bed.clock)
+    bed = Bed(records(0, *range(1_000)), records(0, 1_000))
+    rows = read_task(bed.settings, (OffsetRange(P0, 0, 1_001),), bed.pool, bed.clock)
     next(rows)
     rows.close()  # type: ignore[attr-defined]
     assert (bed.client.closed, repr(bed.pool)) == (1, "ConsumerPool(idle=0, resting=0)")
