@@ -64,7 +64,12 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "topic_partition_list_add": (_PTR, (_PTR, _STR, _I32)),
     "topic_partition_list_set_offset": (_INT, (_PTR, _STR, _I32, _I64)),
     "topic_partition_list_destroy": (None, (_PTR,)),
-    "assign": (_INT, (_PTR, _PTR)),
+    # These two return a rd_kafka_error_t, which is null on success.
+    "incremental_assign": (_PTR, (_PTR, _PTR)),
+    "incremental_unassign": (_PTR, (_PTR, _PTR)),
+    "error_code": (_INT, (_PTR,)),
+    "error_string": (_STR, (_PTR,)),
+    "error_destroy": (None, (_PTR,)),
     "topic_new": (_PTR, (_PTR, _STR, _PTR)),
     "topic_destroy": (None, (_PTR,)),
     "metadata": (_INT, (_PTR, _INT, _PTR, ctypes.POINTER(_PTR), _INT)),
@@ -123,16 +128,11 @@ class NativeClient:
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """See `FetchClient`."""
-        partitions = self._library("topic_partition_list_new", len(positions))
-        try:
-            for (topic, number), offset in positions.items():
-                self._library("topic_partition_list_add", partitions, topic.encode(), number)
-                self._library("topic_partition_list_set_offset", partitions, topic.encode(), number, offset)
-            code = self._library("assign", self._handle, partitions)
-        finally:
-            self._library("topic_partition_list_destroy", partitions)
-        if code:
-            raise KafkaException(KafkaError(code, self._library.text(code)))
+        self._change_assignment("incremental_assign", positions)
+
+    def unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `FetchClient`."""
+        self._change_assignment("incremental_unassign", dict.fromkeys(partitions, 0))
 
     def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[Item]:
         """See `FetchClient`."""
@@ -185,6 +185,18 @@ class NativeClient:
             self._library("destroy", handle)
 
     # --- helpers
+
+    def _change_assignment(self, function: str, positions: Mapping[TopicPartition, int]) -> None:
+        partitions = self._library("topic_partition_list_new", len(positions))
+        for (topic, number), offset in positions.items():
+            self._library("topic_partition_list_add", partitions, topic.encode(), number)
+            self._library("topic_partition_list_set_offset", partitions, topic.encode(), number, offset)
+        error = self._library(function, self._handle, partitions)
+        self._library("topic_partition_list_destroy", partitions)
+        if error:
+            code, text = self._library("error_code", error), self._library("error_string", error)
+            self._library("error_destroy", error)
+            raise KafkaException(KafkaError(code, text.decode(errors="replace")))
 
     def _event(self, entry: tuple[Any, ...]) -> Item | None:
         kind, topic, number, offset, value, *text = entry

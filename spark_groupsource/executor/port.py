@@ -79,7 +79,10 @@ class FetchClient(Protocol):
     """A client that reads assigned partitions and stays connected. One thread at a time."""
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets, and no others; what was fetched before is dropped."""
+        """Read these partitions, too, from these offsets. None of them may be assigned."""
+
+    def unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these partitions, which are assigned, no longer; what was fetched of them is dropped."""
 
     def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[Item]:
         """Return what has arrived, in each partition's order; waits for a first item up to the timeout.
