@@ -7,7 +7,8 @@ until they are idle, or take too much memory.
 
 Invariant: `fed` holds the assigned partitions, and where the client goes on in each. For each of them `kept`, followed
 by what the client still delivers, is the log from `position` on, once offsets below `position` are left out. `eof` is
-the furthest end-of-partition event, which stands behind all that was delivered before. A partition in `lost` delivers
+the furthest end-of-partition event, which stands behind all that was delivered before. `begun` holds the partitions
+that have delivered since they were assigned. A partition in `lost` delivers
 nothing more until it is assigned anew.
 """
 
@@ -87,6 +88,7 @@ class RangeConsumer:
         self._kept: dict[TopicPartition, deque[Chunk | ImpossibleTimestamp]] = {}
         self._eof: dict[TopicPartition, int] = {}
         self._lost: set[TopicPartition] = set()
+        self._begun: set[TopicPartition] = set()
         self._topics: frozenset[str] = frozenset()
         self._average_bytes = _MAX_BYTES // _FIRST_RECORDS
         self.reason = ""
@@ -159,11 +161,14 @@ class RangeConsumer:
         if not self._kept.get(partition) and partition not in self._lost:
             self._receive(timeout_s)
             self._bound_kept(partition)
-        kept = self._kept.get(partition)
-        if not kept:
-            if partition in self._lost:
-                raise OutOfRange(partition)
-            return []
+        taken = self._take_kept(item)
+        if not taken and partition in self._lost and not self._kept.get(partition):
+            raise OutOfRange(partition)
+        self._pass_markers(item)
+        return taken
+
+    def _take_kept(self, item: OffsetRange) -> list[pa.RecordBatch]:
+        partition, kept = item.partition, self._kept.get(item.partition)
         taken: list[pa.RecordBatch] = []
         while kept and self._position[partition] < item.end:
             head = kept.popleft()
@@ -229,8 +234,22 @@ class RangeConsumer:
             self._kept.pop(partition, None)
             self._eof.pop(partition, None)
             self._lost.discard(partition)
+            self._begun.discard(partition)
         if fetched:
             self._client.unassign(fetched)
+
+    def _pass_markers(self, item: OffsetRange) -> None:
+        """Go past transaction markers without waiting for an end-of-partition event, which takes fetch.wait.max.ms.
+
+        The client is asked only once a record has come: until then it may tell how far an earlier assignment got.
+        """
+        partition = item.partition
+        if self._position[partition] >= item.end or self._kept.get(partition) or partition not in self._begun:
+            return
+        passed = self._client.passed(partition)
+        if passed > self._fed[partition]:
+            self._fed[partition] = passed
+            self._position[partition] = max(self._position[partition], min(passed, item.end))
 
     def _bound_kept(self, current: TopicPartition) -> None:
         """Give up what came of other partitions when it is too much; it is fetched again when it is their turn."""
@@ -266,6 +285,7 @@ class RangeConsumer:
     def _on_rows(self, item: Chunk | ImpossibleTimestamp) -> None:
         if item.partition not in self._fed:
             return
+        self._begun.add(item.partition)
         if isinstance(item, Chunk):
             self._fed[item.partition] = _last_offset(item.batch) + 1
             average = item.batch.nbytes // item.batch.num_rows

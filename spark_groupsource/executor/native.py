@@ -40,6 +40,14 @@ _PTR, _STR, _INT, _I32, _I64, _SIZE = (
     ctypes.c_int64,
     ctypes.c_size_t,
 )
+
+
+class _Partition(ctypes.Structure):
+    """The beginning of rd_kafka_topic_partition_t."""
+
+    _fields_ = (("topic", _STR), ("partition", _I32), ("offset", _I64))
+
+
 # Name without "rd_kafka_": (result, arguments), from librdkafka's rdkafka.h. Its enums are C ints.
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "err2str": (_STR, (_INT,)),
@@ -61,9 +69,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "event_log": (_INT, (_PTR, ctypes.POINTER(_STR), ctypes.POINTER(_STR), ctypes.POINTER(_INT))),
     "event_destroy": (None, (_PTR,)),
     "topic_partition_list_new": (_PTR, (_INT,)),
-    "topic_partition_list_add": (_PTR, (_PTR, _STR, _I32)),
+    "topic_partition_list_add": (ctypes.POINTER(_Partition), (_PTR, _STR, _I32)),
     "topic_partition_list_set_offset": (_INT, (_PTR, _STR, _I32, _I64)),
     "topic_partition_list_destroy": (None, (_PTR,)),
+    "position": (_INT, (_PTR, _PTR)),
     # These two return a rd_kafka_error_t, which is null on success.
     "incremental_assign": (_PTR, (_PTR, _PTR)),
     "incremental_unassign": (_PTR, (_PTR, _PTR)),
@@ -145,6 +154,16 @@ class NativeClient:
         if not found and self._transport.text:
             return [Trouble(self._transport.text)]
         return [item for item in items if item is not None]
+
+    def passed(self, partition: TopicPartition) -> int:
+        """See `FetchClient`."""
+        partitions = self._library("topic_partition_list_new", 1)
+        try:
+            asked = self._library("topic_partition_list_add", partitions, partition.topic.encode(), partition.partition)
+            code = self._library("position", self._handle, partitions)
+            return -1 if code else int(asked.contents.offset)
+        finally:
+            self._library("topic_partition_list_destroy", partitions)
 
     def learn(self, topic: str, timeout_s: float) -> None:
         """See `FetchClient`."""

@@ -90,6 +90,12 @@ class FetchClient(Protocol):
         `max_bytes` bounds one chunk's keys, values and headers; a larger record is a chunk of its own.
         """
 
+    def passed(self, partition: TopicPartition) -> int:
+        """Return the offset behind the last record, or transaction marker, of a partition that `receive` has passed.
+
+        Negative when it is not known. Before a first record came of an assignment it may be an earlier one's.
+        """
+
     def learn(self, topic: str, timeout_s: float) -> None:
         """Ask where the topic's leaders are. Raises `RequestFailed`."""
 

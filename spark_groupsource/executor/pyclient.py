@@ -60,6 +60,10 @@ class PythonClient:
                 return [Trouble(self._transport.text)]
             return list(self._items(messages, max_bytes))
 
+    def passed(self, partition: TopicPartition) -> int:
+        """See `FetchClient`."""
+        return int(self._consumer.position([ClientPartition(*partition)])[0].offset)
+
     def learn(self, topic: str, timeout_s: float) -> None:
         """See `FetchClient`."""
         try:

@@ -306,6 +306,7 @@ class FakeClient:
         self.assigned: list[list[tuple[TopicPartition, int]]] = []
         self.unassigned: list[list[TopicPartition]] = []
         self.asked: list[int] = []
+        self.passed: dict[tuple[str, int], int] = {}
         self._current: list[FakeMessage] = []
         self.closed = 0
         # What every call takes, even one that brings something.
@@ -333,6 +334,11 @@ class FakeClient:
             self._current = list(self.batches.popleft())
         taken, self._current = self._current[:count], self._current[count:]
         return taken
+
+    def position(self, partitions: list[ClientPartition]) -> list[ClientPartition]:
+        return [
+            ClientPartition(p.topic, p.partition, self.passed.get((p.topic, p.partition), -1001)) for p in partitions
+        ]
 
     def get_watermark_offsets(self, partition: ClientPartition, timeout: float) -> tuple[int, int]:
         bounds = self.bounds[TopicPartition(partition.topic, partition.partition)]

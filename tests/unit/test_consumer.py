@@ -96,6 +96,46 @@ def test_only_records_beyond_the_range_leave_it_empty() -> None:
     assert consumer.position(P0) == 13
 
 
+def test_a_range_ends_behind_a_transaction_marker_without_an_event() -> None:
+    consumer, client = consumer_of(records(0, 10, 11))
+    client.passed[P0] = 13
+    assert taken(consumer) == [10, 11]
+    assert consumer.finished(R0)
+    assert consumer.distance([OffsetRange(P0, 13, 20)]) == (0, 0)
+
+
+def test_a_marker_inside_the_range_ends_nothing() -> None:
+    consumer, client = consumer_of(records(0, 10), records(0, 12))
+    client.passed[P0] = 12
+    assert taken(consumer) == [10]
+    assert not consumer.finished(R0)
+    assert taken(consumer) == [12]
+    assert consumer.finished(R0)
+
+
+def test_where_an_earlier_assignment_had_got_ends_nothing() -> None:
+    """The client forgets it in its own time: until a record came, it may tell of the earlier one."""
+    consumer, client = consumer_of(records(0, 10, 11, 12), [], records(0, 5))
+    taken(consumer)
+    client.passed[P0] = 13
+    earlier = OffsetRange(P0, 5, 6)
+    consumer.position_at([earlier])
+    assert taken(consumer, earlier) == []
+    assert not consumer.finished(earlier)
+    assert taken(consumer, earlier) == [5]
+
+
+def test_markers_do_not_hide_records_that_are_kept() -> None:
+    consumer, client = consumer_of(records(0, 10, 11, 12, 13, 14))
+    client.passed[P0] = 16
+    assert taken(consumer) == [10, 11, 12]
+    following = OffsetRange(P0, 13, 16)
+    consumer.position_at([following])
+    assert not consumer.finished(following)
+    assert taken(consumer, following) == [13, 14]
+    assert consumer.finished(following)
+
+
 def test_records_beyond_the_range_are_kept_for_the_next() -> None:
     consumer, client = consumer_of(records(0, 10, 11, 12, 13, 14))
     assert taken(consumer) == [10, 11, 12]
