@@ -68,6 +68,9 @@ _UNKNOWN_TOPIC_PATIENCE_S = 3.0
 # for executors: a restart of a broker, or the election of a new leader, is no reason to end a query.
 OUTAGE_TIMEOUT_S = 120.0
 _RETRY_PAUSE_S = 0.1
+# How long one request to brokers that have answered before may take; twice as long each time that it is repeated. The
+# client does not send a request anew by itself when the broker that has it stops: it waits until its time is over.
+_REQUEST_TIMEOUT_S = 3.0
 
 
 class Edge(Enum):
@@ -151,9 +154,9 @@ class LibrdkafkaCluster:
             return subscription.topics
         matches = re.compile(subscription.pattern).fullmatch
 
-        def ask() -> tuple[str, ...]:
+        def ask(timeout_s: float) -> tuple[str, ...]:
             try:
-                metadata = self._client().list_topics(timeout=CONTACT_TIMEOUT_S)
+                metadata = self._client().list_topics(timeout=timeout_s)
             except KafkaException as error:
                 raise _topic_error("?", error) from None
             return tuple(sorted(t for t in metadata.topics if matches(t) and not t.startswith("__")))
@@ -166,8 +169,8 @@ class LibrdkafkaCluster:
         if not names:
             return {}
 
-        def ask() -> dict[str, TopicInfo]:
-            futures = self._client().describe_topics(TopicCollection(names), request_timeout=CONTACT_TIMEOUT_S)
+        def ask(timeout_s: float) -> dict[str, TopicInfo]:
+            futures = self._client().describe_topics(TopicCollection(names), request_timeout=timeout_s)
             return {
                 name: TopicInfo(str(answer.topic_id), len(answer.partitions))
                 for name, answer in ((name, self._result(futures[name], name)) for name in names)
@@ -182,8 +185,8 @@ class LibrdkafkaCluster:
         isolation = IsolationLevel.READ_COMMITTED if self._options.read_committed else IsolationLevel.READ_UNCOMMITTED
         request = {ClientPartition(tp.topic, tp.partition): _spec(edge) for tp, edge in wanted.items()}
 
-        def ask() -> dict[TopicPartition, LogEnd | None]:
-            futures = self._client().list_offsets(request, isolation_level=isolation, request_timeout=CONTACT_TIMEOUT_S)
+        def ask(timeout_s: float) -> dict[TopicPartition, LogEnd | None]:
+            futures = self._client().list_offsets(request, isolation_level=isolation, request_timeout=timeout_s)
             return {
                 TopicPartition(part.topic, part.partition): _log_end(self._result(future, part.topic))
                 for part, future in futures.items()
@@ -197,16 +200,18 @@ class LibrdkafkaCluster:
 
     # --- helpers
 
-    def _asked(self, request: str, ask: Callable[[], T], stale_s: float) -> T:
+    def _asked(self, request: str, ask: Callable[[float], T], stale_s: float) -> T:
         """Ask again while metadata is stale (for `stale_s`), or while the brokers are away."""
         stale = Deadline(self._clock, stale_s)
         outage = Deadline(self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S)
+        timeout_s = _REQUEST_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S
         while True:
             try:
-                answer = ask()
+                answer = ask(timeout_s)
             except _TopicError as error:
                 if not self._may_heal(error.cause, stale, outage):
                     raise map_error(self._options, error.cause, request, self._transport, error.topic) from None
+                timeout_s = min(2 * timeout_s, CONTACT_TIMEOUT_S)
                 self._pause(_RETRY_PAUSE_S)
             else:
                 self._answered = True

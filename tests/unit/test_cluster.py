@@ -29,10 +29,16 @@ class FakeAdmin:
     """Answers `list_offsets` with the next error of the script, then with offset 7."""
 
     errors: list[int] = field(default_factory=list)
-    asked: int = 0
+    timeouts_s: list[float] = field(default_factory=list)
 
-    def list_offsets(self, request: dict[ClientPartition, Any], **_: object) -> dict[ClientPartition, Future[Answer]]:
-        self.asked += 1
+    @property
+    def asked(self) -> int:
+        return len(self.timeouts_s)
+
+    def list_offsets(
+        self, request: dict[ClientPartition, Any], *, request_timeout: float, **_: object
+    ) -> dict[ClientPartition, Future[Answer]]:
+        self.timeouts_s.append(request_timeout)
         code = self.errors.pop(0) if self.errors else None
         answers = {}
         for partition in request:
@@ -77,6 +83,16 @@ def test_brokers_that_stay_away_are_an_error_in_bounded_time(answered: bool, bou
     with pytest.raises(GroupKafkaError, match=r"kafka\.bootstrap\.servers"):
         cluster.log_offsets(WANTED)
     assert bound_s <= clock.monotonic_s() - before_s < bound_s + 1
+
+
+def test_a_broker_that_stops_with_a_request_is_not_waited_for_for_long() -> None:
+    """The client would wait for its answer until the request's time is over, also when it is back long before."""
+    admin = FakeAdmin()
+    cluster = cluster_of(admin, ManualClock())
+    cluster.log_offsets(WANTED)
+    admin.errors = [KafkaError._TIMED_OUT] * 4
+    assert cluster.log_offsets(WANTED) == FOUND
+    assert admin.timeouts_s == [CONTACT_TIMEOUT_S, 3.0, 6.0, 12.0, CONTACT_TIMEOUT_S, CONTACT_TIMEOUT_S]
 
 
 def test_nobody_is_waited_for_once_the_query_stops() -> None:
