@@ -7,7 +7,7 @@ thread). Every request is bounded; errors are the catalogue's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
@@ -96,6 +96,15 @@ class LogEnd:
     leader_epoch: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LogSurvey:
+    """What a plan needs to know of partitions' logs and topics, asked all at once; None where there is no end."""
+
+    ends: Mapping[TopicPartition, LogEnd | None]
+    beginnings: Mapping[TopicPartition, LogEnd | None]
+    topics: Mapping[str, TopicInfo]
+
+
 class ClusterPort(Protocol):
     """What the session needs of the cluster."""
 
@@ -107,6 +116,9 @@ class ClusterPort(Protocol):
 
     def log_offsets(self, wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
         """Return an edge, or the first offset at or after a time (ms; None when there is none)."""
+
+    def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
+        """Return both edges of the partitions and what `describe` tells of their topics, in one round trip."""
 
     def close(self) -> None:
         """Free the client; idempotent."""
@@ -168,29 +180,28 @@ class LibrdkafkaCluster:
         names = sorted(topics)
         if not names:
             return {}
-
-        def ask(timeout_s: float) -> dict[str, TopicInfo]:
-            futures = self._client().describe_topics(TopicCollection(names), request_timeout=timeout_s)
-            return {
-                name: TopicInfo(str(answer.topic_id), len(answer.partitions))
-                for name, answer in ((name, self._result(futures[name], name)) for name in names)
-            }
-
-        return self._asked("DescribeTopics", ask, _UNKNOWN_TOPIC_PATIENCE_S)
+        return self._asked(
+            "DescribeTopics", lambda timeout_s: self._topics_sent(names, timeout_s)(), _UNKNOWN_TOPIC_PATIENCE_S
+        )
 
     def log_offsets(self, wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
         """See `ClusterPort`."""
         if not wanted:
             return {}
-        isolation = IsolationLevel.READ_COMMITTED if self._options.read_committed else IsolationLevel.READ_UNCOMMITTED
-        request = {ClientPartition(tp.topic, tp.partition): _spec(edge) for tp, edge in wanted.items()}
+        return self._asked("ListOffsets", lambda timeout_s: self._offsets_sent(wanted, timeout_s)(), CONTACT_TIMEOUT_S)
 
-        def ask(timeout_s: float) -> dict[TopicPartition, LogEnd | None]:
-            futures = self._client().list_offsets(request, isolation_level=isolation, request_timeout=timeout_s)
-            return {
-                TopicPartition(part.topic, part.partition): _log_end(self._result(future, part.topic))
-                for part, future in futures.items()
-            }
+    def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
+        """See `ClusterPort`."""
+        wanted = list(partitions)
+        if not wanted:
+            return LogSurvey({}, {}, {})
+
+        def ask(timeout_s: float) -> LogSurvey:
+            # All three are on their way before the first answer is waited for.
+            ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)
+            beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
+            topics = self._topics_sent(sorted({partition.topic for partition in wanted}), timeout_s)
+            return LogSurvey(ends(), beginnings(), topics())
 
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
 
@@ -198,7 +209,31 @@ class LibrdkafkaCluster:
         """See `ClusterPort`."""
         self._admin = None
 
-    # --- helpers
+    # --- helpers: requests that are sent, and the answers when they are asked for
+
+    def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
+        futures = self._client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
+
+        def answers() -> dict[str, TopicInfo]:
+            told = {name: self._result(futures[name], name) for name in names}
+            return {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in told.items()}
+
+        return answers
+
+    def _offsets_sent(
+        self, wanted: Mapping[TopicPartition, Edge | int], timeout_s: float
+    ) -> Callable[[], dict[TopicPartition, LogEnd | None]]:
+        isolation = IsolationLevel.READ_COMMITTED if self._options.read_committed else IsolationLevel.READ_UNCOMMITTED
+        request = {ClientPartition(tp.topic, tp.partition): _spec(edge) for tp, edge in wanted.items()}
+        futures = self._client().list_offsets(request, isolation_level=isolation, request_timeout=timeout_s)
+
+        def answers() -> dict[TopicPartition, LogEnd | None]:
+            return {
+                TopicPartition(part.topic, part.partition): _log_end(self._result(future, part.topic))
+                for part, future in futures.items()
+            }
+
+        return answers
 
     def _asked(self, request: str, ask: Callable[[float], T], stale_s: float) -> T:
         """Ask again while metadata is stale (for `stale_s`), or while the brokers are away."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client import CONTACT_TIMEOUT_S
-from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, Edge, LibrdkafkaCluster, LogEnd
+from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, Edge, LibrdkafkaCluster, LogEnd, TopicInfo
 from spark_groupsource.errors import GroupKafkaError
 
 from .fakes import ManualClock, make_options, tp
@@ -49,6 +50,27 @@ class FakeAdmin:
                 future.set_exception(KafkaException(KafkaError(code, "scripted")))
             answers[partition] = future
         return answers
+
+
+@dataclass
+class SlowAdmin(FakeAdmin):
+    """Answers nothing before all three requests of a survey are on their way."""
+
+    sent: list[Future[Any]] = field(default_factory=list)
+
+    def list_offsets(
+        self, request: dict[ClientPartition, Any], *, request_timeout: float, **_: object
+    ) -> dict[ClientPartition, Future[Answer]]:
+        answers: dict[ClientPartition, Future[Answer]] = {partition: Future() for partition in request}
+        self.sent += answers.values()
+        return answers
+
+    def describe_topics(self, topics: Any, **_: object) -> dict[str, Future[Any]]:
+        for offset, future in enumerate(self.sent):
+            future.set_result(Answer(offset))
+        described: Future[Any] = Future()
+        described.set_result(SimpleNamespace(topic_id="id", partitions=[0, 1]))
+        return {name: described for name in topics.topic_names}
 
 
 def cluster_of(admin: FakeAdmin, clock: ManualClock, abandoned: Callable[[], bool] = lambda: False) -> Any:
@@ -93,6 +115,13 @@ def test_a_broker_that_stops_with_a_request_is_not_waited_for_for_long() -> None
     admin.errors = [KafkaError._TIMED_OUT] * 4
     assert cluster.log_offsets(WANTED) == FOUND
     assert admin.timeouts_s == [CONTACT_TIMEOUT_S, 3.0, 6.0, 12.0, CONTACT_TIMEOUT_S, CONTACT_TIMEOUT_S]
+
+
+def test_a_survey_is_one_round_trip() -> None:
+    survey = cluster_of(SlowAdmin(), ManualClock()).survey([tp(0), tp(1)])
+    assert survey.ends == {tp(0): LogEnd(0, 3), tp(1): LogEnd(1, 3)}
+    assert survey.beginnings == {tp(0): LogEnd(2, 3), tp(1): LogEnd(3, 3)}
+    assert survey.topics == {tp(0).topic: TopicInfo("id", 2)}
 
 
 def test_nobody_is_waited_for_once_the_query_stops() -> None:
