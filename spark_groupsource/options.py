@@ -110,6 +110,7 @@ class SourceOptions:
     on_conflict: OnConflict
     metrics_path: str | None
     poll_timeout_s: float
+    fast_lane_max_offsets: int
     session_timeout_s: float
     heartbeat_interval_s: float
     group_protocol: GroupProtocol
@@ -265,6 +266,10 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "kafkaConsumer.pollTimeoutMs", _integer(1, 2**31 - 1), 120_000, "an integer from 1",
         "How long an executor waits for the next record of a range before the task fails.",
     ),
+    OptionSpec(
+        "fastLaneMaxOffsets", _integer(0), 10_000, "an integer from 0",
+        "Largest batch that the driver reads itself, without a Spark Python task; 0: the executors read all batches.",
+    ),
 )  # fmt: skip
 
 _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
@@ -362,6 +367,7 @@ def _assemble(values: Mapping[str, object], client: Mapping[str, str]) -> Source
         "on_conflict": values["onConflict"],
         "metrics_path": values["metricsPath"],
         "poll_timeout_s": float(str(values["kafkaConsumer.pollTimeoutMs"])) / 1000,
+        "fast_lane_max_offsets": values["fastLaneMaxOffsets"],
         "session_timeout_s": int(client.get("session.timeout.ms", "45000")) / 1000,
         "heartbeat_interval_s": int(client.get("heartbeat.interval.ms", "3000")) / 1000,
         "group_protocol": GroupProtocol(client.get("group.protocol", "classic").lower()),

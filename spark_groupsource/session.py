@@ -8,7 +8,7 @@ from Spark's offset log and the group.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
@@ -180,6 +180,11 @@ class Session:
         for partition, offset in sorted(self._newest.items()):
             report.setdefault(partition.topic, {})[str(partition.partition)] = offset
         return report
+
+    @property
+    def owned(self) -> Collection[TopicPartition]:
+        """The partitions that the last plan could read."""
+        return self._newest.keys()
 
     def commit(self, end: SourceOffset) -> None:
         """Take Spark's own, late word that the batch that ends at `end` is complete."""

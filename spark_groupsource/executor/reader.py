@@ -7,7 +7,7 @@ for the record at end - 1, because transaction markers and compaction leave offs
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -38,11 +38,9 @@ def read_task(
     Raises `ReadError` when a range makes no progress for kafkaConsumer.pollTimeoutMs, `DataLossError` when
     records are gone and failOnDataLoss is true.
     """
-    reach("while-reading", settings.options.client_id)
     consumer = pool.take(settings.options, task)
     try:
-        for item in task:
-            yield from _read_range(settings, consumer, item, clock or SystemClock())
+        yield from read_ranges(settings, consumer, task, clock or SystemClock(), settings.stall_timeout_s)
     except BaseException:
         # Failed or cut short: the consumer stands somewhere inside the ranges.
         consumer.close()
@@ -50,10 +48,23 @@ def read_task(
     pool.give_back(settings.options, consumer)
 
 
-def _read_range(
-    settings: ReadSettings, consumer: RangeConsumer, item: OffsetRange, clock: Clock
+def read_ranges(
+    settings: ReadSettings, consumer: RangeConsumer, ranges: Sequence[OffsetRange], clock: Clock, stall_timeout_s: float
 ) -> Iterator[pa.RecordBatch]:
-    deadline = Deadline(clock, settings.stall_timeout_s)
+    """Yield the records of ranges at whose starts the consumer stands.
+
+    Raises `ReadError` when a range makes no progress for the time given, `DataLossError` as `read_task`. The consumer
+    then stands somewhere inside the ranges.
+    """
+    reach("while-reading", settings.options.client_id)
+    for item in ranges:
+        yield from _read_range(settings, consumer, item, clock, stall_timeout_s)
+
+
+def _read_range(
+    settings: ReadSettings, consumer: RangeConsumer, item: OffsetRange, clock: Clock, stall_timeout_s: float
+) -> Iterator[pa.RecordBatch]:
+    deadline = Deadline(clock, stall_timeout_s)
     while not consumer.finished(item):
         before = consumer.position(item.partition)
         try:
@@ -64,13 +75,13 @@ def _read_range(
         if messages:
             yield record_batch(item.partition, messages, settings.include_headers)
         if consumer.position(item.partition) > before:
-            deadline = Deadline(clock, settings.stall_timeout_s)
+            deadline = Deadline(clock, stall_timeout_s)
         elif deadline.expired():
             raise ReadError(
                 errors.READ_STALLED,
                 topic=item.partition.topic,
                 partition=item.partition.partition,
-                timeout_s=settings.stall_timeout_s,
+                timeout_s=stall_timeout_s,
                 offset=consumer.position(item.partition),
                 start=item.start,
                 end=item.end,

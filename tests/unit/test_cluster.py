@@ -70,7 +70,7 @@ class SlowAdmin(FakeAdmin):
             future.set_result(Answer(offset))
         described: Future[Any] = Future()
         described.set_result(SimpleNamespace(topic_id="id", partitions=[0, 1]))
-        return {name: described for name in topics.topic_names}
+        return dict.fromkeys(topics.topic_names, described)
 
 
 def cluster_of(admin: FakeAdmin, clock: ManualClock, abandoned: Callable[[], bool] = lambda: False) -> Any:
