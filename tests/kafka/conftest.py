@@ -13,10 +13,10 @@ import pytest
 from kafkajars import RealKafkaError
 from realkafka import RealKafka
 
-from .application import application, application_session
+from .application import application
 from .harness import Independent, Query
 
-__all__ = ["application", "application_session"]  # fixtures of another module
+__all__ = ["application"]  # a fixture of another module
 
 
 @pytest.fixture(scope="session")
