@@ -85,7 +85,7 @@ _groupkafka_digest() {
     cd "$GROUPKAFKA_ROOT" || exit 1
     # The path is part of it: a virtual environment that was moved with its checkout does not run.
     { pwd && cat pyproject.toml conf/constraints.txt $(find . -maxdepth 1 -name setup.py) \
-      $(find spark_groupsource -name '*.c' | sort); } | cksum
+      $(find spark_groupsource -name '*.[ch]' | sort); } | cksum
   )
 }
 

@@ -139,6 +139,11 @@ class LastTransportError:
         elif not self._authentication and (not self._text or error.code() != KafkaError._ALL_BROKERS_DOWN):
             self._text = error.str()
 
+    @property
+    def text(self) -> str:
+        """The last reason; empty when there is none."""
+        return self._text
+
     def describe(self, fallback: str) -> str:
         """Return the last reason, or `fallback` when there is none."""
         return self._text or fallback

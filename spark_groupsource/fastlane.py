@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.executor.consumer import RangeConsumer
+from spark_groupsource.executor.pool import make_consumer
 from spark_groupsource.executor.reader import read_ranges
 from spark_groupsource.executor.settings import ReadSettings
 from spark_groupsource.offsets import OffsetRange, TopicPartition
@@ -35,7 +36,7 @@ class FastLane:
     """The driver's consumer. Main thread only. It is open while batches are small, and closed by a large one."""
 
     def __init__(
-        self, options: SourceOptions, clock: Clock, make: Callable[[SourceOptions], RangeConsumer] = RangeConsumer
+        self, options: SourceOptions, clock: Clock, make: Callable[[SourceOptions], RangeConsumer] = make_consumer
     ) -> None:
         self._settings = ReadSettings(options)
         self._limit = options.fast_lane_max_offsets

@@ -111,6 +111,7 @@ class SourceOptions:
     metrics_path: str | None
     poll_timeout_s: float
     fast_lane_max_offsets: int
+    prefetch_memory_bytes: int
     session_timeout_s: float
     heartbeat_interval_s: float
     group_protocol: GroupProtocol
@@ -270,6 +271,11 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "fastLaneMaxOffsets", _integer(0), 10_000, "an integer from 0",
         "Largest batch that the driver reads itself, without a Spark Python task; 0: the executors read all batches.",
     ),
+    OptionSpec(
+        "kafkaConsumer.prefetchMemoryBytes", _integer(1024 * 1024, 2**40), 64 * 1024 * 1024,
+        "bytes, an integer from 1048576",
+        "About how much a Python worker may hold of fetched records; one answer of a broker may go beyond it.",
+    ),
 )  # fmt: skip
 
 _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
@@ -368,6 +374,7 @@ def _assemble(values: Mapping[str, object], client: Mapping[str, str]) -> Source
         "metrics_path": values["metricsPath"],
         "poll_timeout_s": float(str(values["kafkaConsumer.pollTimeoutMs"])) / 1000,
         "fast_lane_max_offsets": values["fastLaneMaxOffsets"],
+        "prefetch_memory_bytes": values["kafkaConsumer.prefetchMemoryBytes"],
         "session_timeout_s": int(client.get("session.timeout.ms", "45000")) / 1000,
         "heartbeat_interval_s": int(client.get("heartbeat.interval.ms", "3000")) / 1000,
         "group_protocol": GroupProtocol(client.get("group.protocol", "classic").lower()),

@@ -190,6 +190,7 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
 
         if not isinstance(partition, GroupKafkaPartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
+        _log_to_stderr()
         return read_task(ReadSettings(self._options), partition.ranges)
 
 
@@ -198,12 +199,15 @@ def _make_session(options: SourceOptions) -> Session:
     from spark_groupsource.checkpoint import CheckpointLog  # noqa: PLC0415
     from spark_groupsource.clock import SystemClock  # noqa: PLC0415
     from spark_groupsource.cluster import LibrdkafkaCluster  # noqa: PLC0415
+    from spark_groupsource.executor.clients import log_reading_path  # noqa: PLC0415
     from spark_groupsource.membership.librdkafka import LibrdkafkaGroup  # noqa: PLC0415
     from spark_groupsource.membership.thread import MembershipThread  # noqa: PLC0415
     from spark_groupsource.metrics import MetricsLog  # noqa: PLC0415
     from spark_groupsource.session import Session  # noqa: PLC0415
 
     _log_to_stderr()
+    # What the driver can do, its executors most often can, too; each of them says it for itself.
+    log_reading_path()
     clock = SystemClock()
     location = options.checkpoint_location
     log = CheckpointLog(location) if location is not None else None
@@ -241,7 +245,7 @@ def _stop_on_sigterm(session: Session) -> None:
 
 
 def _log_to_stderr() -> None:
-    """Show this package's log in the driver's own, unless the application has set logging up."""
+    """Show this package's log in the process's own, unless the application has set logging up."""
     if not LOG.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s pid=%(process)d: %(message)s"))

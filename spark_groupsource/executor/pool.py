@@ -1,19 +1,30 @@
-"""The consumers of one Python worker, kept between tasks so that steady state makes no new connection."""
+"""The consumers of one Python worker, kept between tasks so that steady state makes no new connection.
+
+Spark gives a partition now to this worker, now to that one, so a kept consumer often stands a little behind the
+wanted start, or nowhere near it. `choose` says which one is cheapest. One that nobody has used for some seconds rests:
+connected, but fetching nothing. One that stays unused is closed.
+"""
 
 from __future__ import annotations
 
+import functools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spark_groupsource.clock import Clock, SystemClock
+from spark_groupsource.executor.clients import make_client
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.offsets import OffsetRange
 from spark_groupsource.options import SourceOptions
 
 # A worker runs one task at a time; several consumers let each of its usual partitions keep its place. Each costs
-# a few threads and its fetch queue.
-MAX_IDLE = 8
+# a few threads, and its share of the memory for records fetched ahead.
+MAX_CONSUMERS = 8
+# Longer than the pauses between the batches of a busy query. An assigned consumer asks its brokers for ever, and a
+# resting one needs a new assignment: some milliseconds.
+REST_AFTER_S = 5.0
 IDLE_TIMEOUT_S = 120.0
 
 Key = tuple[tuple[str, str], ...]
@@ -28,54 +39,128 @@ class _Idle:
 
 def pool_key(options: SourceOptions) -> Key:
     """Return what two readers must have in common to share a consumer."""
-    settings = dict(options.client_settings) | {"bootstrap.servers": options.bootstrap_servers}
+    settings = dict(options.client_settings) | {
+        "bootstrap.servers": options.bootstrap_servers,
+        "(headers)": str(options.include_headers),
+        "(memory)": str(options.prefetch_memory_bytes),
+    }
     return tuple(sorted(settings.items()))
 
 
+def make_consumer(options: SourceOptions) -> RangeConsumer:
+    """Return a new consumer, with its share of the worker's memory for records fetched ahead."""
+    max_queued_bytes = options.prefetch_memory_bytes // MAX_CONSUMERS
+    return RangeConsumer(options, functools.partial(make_client, max_queued_bytes=max_queued_bytes))
+
+
 class ConsumerPool:
-    """Idle consumers, oldest first. Thread-safe."""
+    """Idle consumers, oldest first. Thread-safe. `pause` makes the housekeeper wait; tests do without the thread."""
 
     def __init__(
-        self, make: Callable[[SourceOptions], RangeConsumer] = RangeConsumer, clock: Clock | None = None
+        self,
+        make: Callable[[SourceOptions], RangeConsumer] = make_consumer,
+        clock: Clock | None = None,
+        pause: Callable[[float], None] | None = time.sleep,
     ) -> None:
         self._make = make
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
+        self._pause = pause
+        # Notified when the housekeeper has put back what it had taken.
+        self._lock = threading.Condition()
         self._idle: list[_Idle] = []
+        self._busy = False
+        self._housekeeper: threading.Thread | None = None
 
     def __repr__(self) -> str:
-        return f"ConsumerPool(idle={len(self._idle)})"
+        resting = sum(entry.consumer.resting for entry in self._idle)
+        return f"ConsumerPool(idle={len(self._idle)}, resting={resting})"
 
     def take(self, options: SourceOptions, ranges: Sequence[OffsetRange]) -> RangeConsumer:
-        """Return a consumer that stands at the start of the ranges.
-
-        Preferred is the one that stands there already; else a new one while there is room; else the one that has
-        been idle longest, moved without a new connection.
-        """
-        key, surplus = pool_key(options), []
+        """Return a consumer that stands at the start of the ranges; a new one only while there is room."""
+        key, surplus = pool_key(options), None
         with self._lock:
-            now_s = self._clock.monotonic_s()
-            for entry in [e for e in self._idle if now_s - e.since_s > IDLE_TIMEOUT_S]:
-                self._idle.remove(entry)
-                surplus.append(entry.consumer)
-            same = [entry for entry in self._idle if entry.key == key]
-            found = next((entry for entry in same if entry.consumer.positioned_at(ranges)), None)
-            if found is None and len(self._idle) >= MAX_IDLE:
-                found = same[0] if same else None
-                if found is None:
-                    surplus.append(self._idle.pop(0).consumer)
+            self._lock.wait_for(lambda: not self._busy)
+            full = len(self._idle) >= MAX_CONSUMERS
+            found = _choose([entry for entry in self._idle if entry.key == key], ranges, full)
+            if found is None and full:
+                surplus = self._idle.pop(0).consumer
             if found is not None:
                 self._idle.remove(found)
-        for consumer in surplus:
-            consumer.close()
+        if surplus is not None:
+            surplus.close()
         consumer = found.consumer if found is not None else self._make(options)
-        consumer.position_at(ranges)
+        try:
+            consumer.position_at(ranges)
+        except BaseException:
+            consumer.close()
+            raise
         return consumer
 
     def give_back(self, options: SourceOptions, consumer: RangeConsumer) -> None:
         """Keep a consumer for the next task."""
         with self._lock:
             self._idle.append(_Idle(pool_key(options), consumer, self._clock.monotonic_s()))
+            if self._housekeeper is None and self._pause is not None:
+                self._housekeeper = threading.Thread(target=self._keep_house, name="groupkafka-pool", daemon=True)
+                self._housekeeper.start()
+
+    def tidy(self) -> float | None:
+        """Let consumers rest or close them when their time has come; return the seconds until the next such time."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            old = [entry for entry in self._idle if now_s - entry.since_s >= IDLE_TIMEOUT_S]
+            tired = [entry for entry in self._idle if now_s - entry.since_s >= REST_AFTER_S and entry not in old]
+            tired = [entry for entry in tired if not entry.consumer.resting]
+            self._idle = [entry for entry in self._idle if entry not in old]
+            # While it is set nobody takes a consumer: resting is a matter of milliseconds.
+            self._busy = bool(tired)
+        try:
+            for entry in tired:
+                entry.consumer.rest()
+        finally:
+            with self._lock:
+                self._busy = False
+                self._lock.notify_all()
+        for entry in old:
+            entry.consumer.close()
+        with self._lock:
+            waits = [_due_s(entry) - now_s for entry in self._idle]
+        return max(0.0, min(waits)) if waits else None
+
+    def _keep_house(self) -> None:
+        """Housekeeper's thread: ends when nothing is left to look after."""
+        while self._pause is not None:
+            wait_s = self.tidy()
+            with self._lock:
+                if wait_s is None and not self._idle:
+                    self._housekeeper = None
+                    return
+            self._pause(max(0.1, wait_s or 0.0))
+
+
+def _due_s(entry: _Idle) -> float:
+    return entry.since_s + (IDLE_TIMEOUT_S if entry.consumer.resting else REST_AFTER_S)
+
+
+def _choose(idle: Sequence[_Idle], ranges: Sequence[OffsetRange], full: bool) -> _Idle | None:
+    """Return the idle consumer that gets to the ranges at the least cost; None: a new one is better.
+
+    1. One that stands there, or has least to drop on the way.
+    2. One in the same partitions elsewhere: its place is of no use to anybody.
+    3. One that rests: its assignment costs nobody a place, and no fetch is under way that would have to end first.
+    4. A new one, while there is room.
+    5. The one that has been idle longest.
+    """
+    gaps = [(gap, index) for index, entry in enumerate(idle) if (gap := entry.consumer.behind(ranges)) is not None]
+    if gaps:
+        return idle[min(gaps)[1]]
+    for entry in idle:
+        if entry.consumer.shares(ranges):
+            return entry
+    for entry in idle:
+        if entry.consumer.resting:
+            return entry
+    return idle[0] if full and idle else None
 
 
 POOL = ConsumerPool()

@@ -14,9 +14,10 @@ import pyarrow as pa
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline, SystemClock
 from spark_groupsource.errors import DataLossError, ReadError
+from spark_groupsource.executor.clients import log_reading_path
 from spark_groupsource.executor.consumer import OutOfRange, RangeConsumer
 from spark_groupsource.executor.pool import POOL, ConsumerPool
-from spark_groupsource.executor.rows import record_batch
+from spark_groupsource.executor.rows import SmallBatches
 from spark_groupsource.executor.settings import ReadSettings
 from spark_groupsource.failpoints import reach
 from spark_groupsource.offsets import OffsetRange
@@ -38,6 +39,7 @@ def read_task(
     Raises `ReadError` when a range makes no progress for kafkaConsumer.pollTimeoutMs, `DataLossError` when
     records are gone and failOnDataLoss is true.
     """
+    log_reading_path()
     consumer = pool.take(settings.options, task)
     try:
         yield from read_ranges(settings, consumer, task, clock or SystemClock(), settings.stall_timeout_s)
@@ -57,8 +59,11 @@ def read_ranges(
     then stands somewhere inside the ranges.
     """
     reach("while-reading", settings.options.client_id)
+    small = SmallBatches()
     for item in ranges:
-        yield from _read_range(settings, consumer, item, clock, stall_timeout_s)
+        for batch in _read_range(settings, consumer, item, clock, stall_timeout_s):
+            yield from small.add(batch)
+    yield from small.flush()
 
 
 def _read_range(
@@ -68,12 +73,9 @@ def _read_range(
     while not consumer.finished(item):
         before = consumer.position(item.partition)
         try:
-            messages = consumer.take(item, _POLL_S)
+            yield from consumer.take(item, _POLL_S)
         except OutOfRange:
-            messages = []
             _skip_lost(settings, consumer, item)
-        if messages:
-            yield record_batch(item.partition, messages, settings.include_headers)
         if consumer.position(item.partition) > before:
             deadline = Deadline(clock, stall_timeout_s)
         elif deadline.expired():

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_groupsource import errors
-from spark_groupsource.errors import ReadError
 from spark_groupsource.executor.collector import collector_paused
 from spark_groupsource.offsets import TopicPartition
 
@@ -29,8 +27,50 @@ _FIELDS = (
 )
 _HEADERS = pa.field("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))))
 
+OFFSET_COLUMN = 4
+
 # The offsets of a batch without gaps are these, plus its first one. More than `consume` returns at once.
 _NUMBERS = pa.array(range(16_384), pa.int64())
+
+
+# A record batch costs Spark a fixed amount, as much as some hundred rows: smaller ones are joined, at the price of a
+# copy.
+_SMALL_ROWS = 1_000
+_SMALL_BYTES = 256 * 1024
+
+
+class SmallBatches:
+    """Joins small record batches to larger ones; rows keep their order."""
+
+    def __init__(self) -> None:
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Return what is to be handed on now."""
+        small = batch.num_rows < _SMALL_ROWS and batch.nbytes < _SMALL_BYTES
+        if not small:
+            return [*self.flush(), batch]
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        return self.flush() if self._rows >= _SMALL_ROWS else []
+
+    def flush(self) -> list[pa.RecordBatch]:
+        """Return what is left."""
+        waiting, self._waiting, self._rows = self._waiting, [], 0
+        if len(waiting) <= 1:
+            return waiting
+        joined: list[pa.RecordBatch] = pa.Table.from_batches(waiting).combine_chunks().to_batches()
+        return joined
+
+
+class UnfitTimestamp(Exception):
+    """A message has a timestamp that Spark cannot hold."""
+
+    def __init__(self, index: int, value_ms: int) -> None:
+        super().__init__(f"message {index}: {value_ms} ms")
+        self.index = index
+        self.value_ms = value_ms
 
 
 class ClientMessage(Protocol):
@@ -51,7 +91,7 @@ def arrow_schema(include_headers: bool) -> pa.Schema:
 def record_batch(partition: TopicPartition, messages: Sequence[ClientMessage], include_headers: bool) -> pa.RecordBatch:
     """Return the messages of one partition as a record batch.
 
-    Raises `ReadError` for a timestamp that Spark cannot hold.
+    Raises `UnfitTimestamp` for the first timestamp that Spark cannot hold.
     """
     count = len(messages)
     with collector_paused():
@@ -61,7 +101,7 @@ def record_batch(partition: TopicPartition, messages: Sequence[ClientMessage], i
             pa.repeat(pa.scalar(partition.topic, pa.string()), count),
             pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
             _offsets(messages),
-            *_timestamps(partition, messages),
+            *_timestamps(messages),
         ]
     if include_headers:
         arrays.append(pa.array([_headers(message) for message in messages], _HEADERS.type))
@@ -78,7 +118,7 @@ def _offsets(messages: Sequence[ClientMessage]) -> pa.Array:
     return pa.array([message.offset() for message in messages], pa.int64())
 
 
-def _timestamps(partition: TopicPartition, messages: Sequence[ClientMessage]) -> tuple[pa.Array, pa.Array]:
+def _timestamps(messages: Sequence[ClientMessage]) -> tuple[pa.Array, pa.Array]:
     """Return the columns timestamp and timestampType."""
     stamps = [message.timestamp() for message in messages]
     kinds = {kind for kind, _ in stamps}
@@ -91,13 +131,7 @@ def _timestamps(partition: TopicPartition, messages: Sequence[ClientMessage]) ->
         types = pa.array([kind - _TIMESTAMP_TYPE_SHIFT for kind, _ in stamps], pa.int32())
     if values and not -_TIMESTAMP_MS_MAX <= min(values) <= max(values) <= _TIMESTAMP_MS_MAX:
         index = next(i for i, value in enumerate(values) if abs(value) > _TIMESTAMP_MS_MAX)
-        raise ReadError(
-            errors.TIMESTAMP_IMPOSSIBLE,
-            topic=partition.topic,
-            partition=partition.partition,
-            offset=messages[index].offset(),
-            value=values[index],
-        )
+        raise UnfitTimestamp(index, values[index])
     milliseconds = pa.array(values, pa.int64()).cast(pa.timestamp("ms", tz="UTC"))
     return milliseconds.cast(pa.timestamp("us", tz="UTC")), types
 

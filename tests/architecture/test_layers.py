@@ -42,7 +42,9 @@ MAY_IMPORT = {
         "client.py",
         "cluster.py",
         "embedded.py",
-        "executor/consumer.py",
+        "executor/events.py",
+        "executor/native.py",
+        "executor/pyclient.py",
         "membership/librdkafka.py",
     },
 }

@@ -13,6 +13,9 @@ from spark_groupsource import errors
 from spark_groupsource.cluster import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import GroupKafkaError, OptionError
+from spark_groupsource.executor.consumer import RangeConsumer
+from spark_groupsource.executor.events import executor_settings
+from spark_groupsource.executor.pyclient import PythonClient
 from spark_groupsource.membership.events import (
     BatchCompleted,
     BatchDiscarded,
@@ -291,7 +294,10 @@ def out_of_range(number: int, offset: int = -1001) -> FakeMessage:
 
 
 class FakeClient:
-    """A `confluent_kafka.Consumer` of executors: hands out scripted batches; time passes when there are none."""
+    """A `confluent_kafka.Consumer` of executors: hands out scripted batches; time passes when there are none.
+
+    A batch is what arrives at once: a `receive` takes all of it, and never reaches into the next one.
+    """
 
     def __init__(self, clock: ManualClock, *batches: list[FakeMessage]) -> None:
         self.clock = clock
@@ -299,20 +305,29 @@ class FakeClient:
         self.bounds: dict[TopicPartition, tuple[int, int] | KafkaException] = {}
         self.assigned: list[list[tuple[TopicPartition, int]]] = []
         self.asked: list[int] = []
+        self._current: list[FakeMessage] = []
         self.closed = 0
         # What every call takes, even one that brings something.
         self.slow_s = 0.0
 
     def assign(self, partitions: list[ClientPartition]) -> None:
+        self._current = []
         self.assigned.append([(TopicPartition(p.topic, p.partition), p.offset) for p in partitions])
 
     def consume(self, count: int, timeout_s: float) -> list[FakeMessage]:
+        if timeout_s < 0.01:
+            # The second half of a `receive`: what came with its first message.
+            self.asked[-1] += count
+            taken, self._current = self._current, []
+            return taken
         self.asked.append(count)
         self.clock.advance(self.slow_s)
-        if self.batches:
-            return self.batches.popleft()
-        self.clock.advance(timeout_s)
-        return []
+        if not self._current and not self.batches:
+            self.clock.advance(timeout_s)
+        elif not self._current:
+            self._current = list(self.batches.popleft())
+        taken, self._current = self._current[:count], self._current[count:]
+        return taken
 
     def get_watermark_offsets(self, partition: ClientPartition, timeout: float) -> tuple[int, int]:
         bounds = self.bounds[TopicPartition(partition.topic, partition.partition)]
@@ -322,6 +337,17 @@ class FakeClient:
 
     def close(self) -> None:
         self.closed += 1
+
+
+def range_consumer(client: FakeClient, options: SourceOptions | None = None) -> RangeConsumer:
+    """Return a range consumer on a scripted client."""
+    options = options or make_options()
+
+    def make(options: SourceOptions) -> PythonClient:
+        settings = executor_settings(options, 8 * 1024 * 1024)
+        return PythonClient(options, settings, lambda _: client)  # type: ignore[arg-type,return-value]
+
+    return RangeConsumer(options, make_client=make)
 
 
 class FakeCluster:

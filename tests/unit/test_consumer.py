@@ -8,10 +8,22 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource.errors import AccessError, OptionError, ReadError
-from spark_groupsource.executor.consumer import OutOfRange, RangeConsumer, executor_settings
+from spark_groupsource.executor.consumer import OutOfRange, RangeConsumer
+from spark_groupsource.executor.events import executor_settings
+from spark_groupsource.executor.pyclient import PythonClient
 from spark_groupsource.offsets import OffsetRange
 
-from .fakes import FakeClient, FakeMessage, ManualClock, eof, make_options, out_of_range, records, tp
+from .fakes import (
+    FakeClient,
+    FakeMessage,
+    ManualClock,
+    eof,
+    make_options,
+    out_of_range,
+    range_consumer,
+    records,
+    tp,
+)
 
 P0, P1 = tp(0), tp(1)
 R0, R1 = OffsetRange(P0, 10, 13), OffsetRange(P1, 0, 2)
@@ -21,13 +33,13 @@ def consumer_of(
     *batches: list[FakeMessage], ranges: tuple[OffsetRange, ...] = (R0,)
 ) -> tuple[RangeConsumer, FakeClient]:
     client = FakeClient(ManualClock(), *batches)
-    consumer = RangeConsumer(make_options(), make_client=lambda _: client)
+    consumer = range_consumer(client)
     consumer.position_at(ranges)
     return consumer, client
 
 
 def taken(consumer: RangeConsumer, item: OffsetRange = R0) -> list[int]:
-    return [message.offset() for message in consumer.take(item, 0.1)]
+    return [offset for batch in consumer.take(item, 0.1) for offset in batch.column("offset").to_pylist()]
 
 
 def test_a_range_ends_by_position() -> None:
@@ -88,7 +100,7 @@ def test_records_beyond_the_range_are_kept_for_the_next() -> None:
     consumer, client = consumer_of(records(0, 10, 11, 12, 13, 14))
     assert taken(consumer) == [10, 11, 12]
     following = OffsetRange(P0, 13, 15)
-    assert consumer.positioned_at([following])
+    assert consumer.behind([following]) == 0
     consumer.position_at([following])
     assert taken(consumer, following) == [13, 14]
     assert consumer.finished(following)
@@ -110,14 +122,14 @@ def test_settling_passes_offsets_without_a_record() -> None:
     taken(consumer)
     consumer.settle(R0)
     assert consumer.position(P0) == 13
-    assert consumer.positioned_at([OffsetRange(P0, 13, 20)])
+    assert consumer.behind([OffsetRange(P0, 13, 20)]) == 0
 
 
 def test_moving_forgets_what_was_fetched() -> None:
     consumer, client = consumer_of([*records(0, 10, 11, 12, 13), eof(0, 14)], records(0, 5))
     taken(consumer)
     earlier = OffsetRange(P0, 5, 6)
-    assert not consumer.positioned_at([earlier])
+    assert consumer.behind([earlier]) is None
     consumer.position_at([earlier])
     assert not consumer.finished(earlier)
     assert taken(consumer, earlier) == [5]
@@ -136,6 +148,109 @@ def test_an_end_of_partition_belongs_to_its_partition() -> None:
     taken(consumer, R0)
     assert not consumer.finished(R0)
     assert consumer.finished(R1)
+
+
+# --- ahead of where it stands
+
+
+def test_what_another_worker_has_read_is_dropped_as_it_comes() -> None:
+    consumer, client = consumer_of(records(0, 10, 11, 12), records(0, 13, 14), records(0, 15, 16, 17, 18))
+    assert taken(consumer) == [10, 11, 12]
+    ahead = OffsetRange(P0, 16, 18)
+    assert consumer.behind([ahead]) == 3
+    consumer.position_at([ahead])
+    assert taken(consumer, ahead) == []
+    assert not consumer.finished(ahead)
+    assert taken(consumer, ahead) == [16, 17]
+    assert consumer.finished(ahead)
+    assert len(client.assigned) == 1
+    assert client.asked == [3, 5, 3]
+
+
+def test_what_is_kept_is_dropped_up_to_the_new_start() -> None:
+    consumer, client = consumer_of(records(0, 10, 11, 12, 13, 14, 15))
+    assert taken(consumer) == [10, 11, 12]
+    ahead = OffsetRange(P0, 14, 16)
+    consumer.position_at([ahead])
+    assert taken(consumer, ahead) == [14, 15]
+    assert len(client.assigned) == 1
+
+
+def test_a_gap_without_records_is_no_gap() -> None:
+    consumer, _ = consumer_of([*records(0, 10), eof(0, 20)])
+    taken(consumer)
+    consumer.settle(R0)
+    ahead = OffsetRange(P0, 18, 20)
+    consumer.position_at([ahead])
+    assert consumer.finished(ahead)
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        (OffsetRange(P0, 5, 6),),
+        (OffsetRange(P0, 10 + 50_001, 90_000),),
+        (OffsetRange(P0, 10, 13), OffsetRange(P1, 0, 2)),
+        (OffsetRange(P1, 10, 13),),
+    ],
+)
+def test_what_takes_a_new_assignment(ranges: tuple[OffsetRange, ...]) -> None:
+    consumer, client = consumer_of()
+    assert consumer.behind(ranges) is None
+    consumer.position_at(ranges)
+    assert client.assigned[-1] == [(item.partition, item.start) for item in ranges]
+
+
+def test_large_records_are_not_dropped_in_bulk() -> None:
+    consumer, _ = consumer_of()
+    assert consumer.behind([OffsetRange(P0, 10 + 1_000, 20_000)]) is None  # nothing is known of their size yet
+
+
+def test_a_lost_position_takes_a_new_assignment() -> None:
+    consumer, client = consumer_of([out_of_range(0)], records(0, 12))
+    with pytest.raises(OutOfRange):
+        consumer.take(R0, 0.1)
+    ahead = OffsetRange(P0, 12, 13)
+    consumer.position_at([ahead])
+    assert taken(consumer, ahead) == [12]
+    assert len(client.assigned) == 2
+
+
+def test_a_resting_consumer_fetches_nothing_and_forgets_what_it_had() -> None:
+    consumer, client = consumer_of(records(0, 10, 11, 12, 13), records(0, 13))
+    taken(consumer)
+    consumer.rest()
+    assert consumer.resting
+    assert client.assigned[-1] == []
+    following = OffsetRange(P0, 13, 14)
+    assert consumer.behind([following]) is None
+    consumer.position_at([following])
+    assert client.assigned[-1] == [(P0, 13)]
+    assert not consumer.resting
+
+
+# --- records that no row can hold
+
+
+def test_an_impossible_timestamp_fails_the_range_that_holds_it() -> None:
+    messages = records(0, 10, 11, 12)
+    messages[1].stamp = (1, 2**62)
+    consumer, _ = consumer_of(messages)
+    assert taken(consumer) == [10]
+    assert not consumer.finished(R0)
+    with pytest.raises(ReadError, match=rf"TIMESTAMP_IMPOSSIBLE.*orders-0 offset 11 has the timestamp {2**62} ms"):
+        taken(consumer)
+
+
+def test_an_impossible_timestamp_beyond_the_range_does_not_matter() -> None:
+    messages = records(0, 10, 13)
+    messages[1].stamp = (1, 2**62)
+    consumer, _ = consumer_of(messages)
+    assert taken(consumer) == [10]
+    assert consumer.finished(R0)
+    following = OffsetRange(P0, 14, 15)
+    consumer.position_at([following])
+    assert consumer.position(P0) == 14
 
 
 # --- out of range
@@ -225,7 +340,7 @@ def test_the_reading_client_never_touches_the_users_group() -> None:
         kafka__heartbeat__interval__ms="500",
         kafka__isolation__level="read_committed",
     )
-    settings = executor_settings(options)
+    settings = executor_settings(options, 8 * 1024 * 1024)
     assert settings["group.id"] == "groupkafka-executor"
     assert "shop" not in settings.values()
     for name in ("group.instance.id", "session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"):
@@ -242,7 +357,8 @@ def test_the_reading_client_never_touches_the_users_group() -> None:
 
 
 def test_the_user_may_choose_how_to_fetch() -> None:
-    settings = executor_settings(make_options(kafka__fetch__wait__max__ms="9", kafka__fetch__queue__backoff__ms="5"))
+    options = make_options(kafka__fetch__wait__max__ms="9", kafka__fetch__queue__backoff__ms="5")
+    settings = executor_settings(options, 8 * 1024 * 1024)
     assert (settings["fetch.wait.max.ms"], settings["fetch.queue.backoff.ms"]) == ("9", "5")
 
 
@@ -251,7 +367,7 @@ def test_a_refused_setting_names_the_option() -> None:
         raise KafkaException(KafkaError(KafkaError._INVALID_ARG, "Invalid value for fetch.wait.max.ms"))
 
     with pytest.raises(OptionError, match=r"CLIENT_REFUSED_OPTION.*'kafka.fetch.wait.max.ms' with the value 'soon'"):
-        RangeConsumer(make_options(kafka__fetch__wait__max__ms="soon"), make_client=make)
+        PythonClient(make_options(kafka__fetch__wait__max__ms="soon"), {}, make)
 
 
 def test_repr_and_close() -> None:

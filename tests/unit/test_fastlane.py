@@ -11,7 +11,7 @@ from spark_groupsource.fastlane import MAX_BYTES, READ_TIMEOUT_S, REST_S, FastLa
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options import SourceOptions
 
-from .fakes import FakeClient, FakeMessage, ManualClock, eof, make_options, out_of_range, records, tp
+from .fakes import FakeClient, FakeMessage, ManualClock, eof, make_options, out_of_range, range_consumer, records, tp
 
 P0, P1, P2 = tp(0), tp(1), tp(2)
 OWNED = {P0, P1, P2}
@@ -32,7 +32,7 @@ class Bed:
         client.bounds.update(self.bounds)
         self.batches = []
         self.made.append(client)
-        return RangeConsumer(options, make_client=lambda _: client)
+        return range_consumer(client, options)
 
     def read(self, *ranges: OffsetRange, owned: set[TopicPartition] | None = None) -> list[tuple[int, int]] | None:
         """Return (partition, offset) of all rows, None when the executors are to read."""

@@ -1,4 +1,4 @@
-"""Reading a Spark task: rows, deadlines, lost records, and the pool of consumers."""
+"""Reading a Spark task: rows, deadlines, lost records."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 
 from spark_groupsource.errors import DataLossError, ReadError
 from spark_groupsource.executor.consumer import RangeConsumer
-from spark_groupsource.executor.pool import IDLE_TIMEOUT_S, MAX_IDLE, ConsumerPool
+from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.reader import read_task
-from spark_groupsource.executor.rows import arrow_schema, record_batch
+from spark_groupsource.executor.rows import SmallBatches, arrow_schema, record_batch
 from spark_groupsource.executor.settings import ReadSettings
 from spark_groupsource.offsets import OffsetRange
 from spark_groupsource.options import SourceOptions
 
-from .fakes import FakeClient, FakeMessage, ManualClock, eof, make_options, out_of_range, records, tp
+from .fakes import FakeClient, FakeMessage, ManualClock, eof, make_options, out_of_range, range_consumer, records, tp
 
 P0, P1 = tp(0), tp(1)
 R0, R1 = OffsetRange(P0, 10, 13), OffsetRange(P1, 0, 2)
@@ -30,12 +30,12 @@ class Bed:
         self.client = FakeClient(self.clock, *batches)
         self.made: list[FakeClient] = []
         self.settings = ReadSettings(make_options(**options))
-        self.pool = ConsumerPool(self._make, self.clock)
+        self.pool = ConsumerPool(self._make, self.clock, pause=None)
 
     def _make(self, options: SourceOptions) -> RangeConsumer:
         client = self.client if not self.made else FakeClient(self.clock)
         self.made.append(client)
-        return RangeConsumer(options, make_client=lambda _: client)
+        return range_consumer(client, options)
 
     def read(self, *task: OffsetRange) -> list[tuple[int, int]]:
         """Return (partition, offset) of all rows."""
@@ -50,7 +50,7 @@ class Bed:
 def test_a_task_reads_its_ranges_one_after_the_other() -> None:
     bed = Bed([*records(1, 0), *records(0, 10, 11)], [*records(0, 12), *records(1, 1)])
     assert bed.read(R0, R1) == [(0, 10), (0, 11), (0, 12), (1, 0), (1, 1)]
-    assert repr(bed.pool) == "ConsumerPool(idle=1)"
+    assert repr(bed.pool) == "ConsumerPool(idle=1, resting=0)"
 
 
 def test_a_range_that_ends_with_a_transaction_marker() -> None:
@@ -67,7 +67,7 @@ def test_a_range_that_makes_no_progress_fails_at_the_deadline() -> None:
         bed.read(R0)
     assert 5.0 <= bed.clock.now_s - 1000.0 < 5.5
     assert bed.client.closed == 1
-    assert repr(bed.pool) == "ConsumerPool(idle=0)"
+    assert repr(bed.pool) == "ConsumerPool(idle=0, resting=0)"
 
 
 def test_the_deadline_starts_anew_with_every_record() -> None:
@@ -79,11 +79,11 @@ def test_the_deadline_starts_anew_with_every_record() -> None:
 
 
 def test_a_task_that_is_cut_short_gives_its_consumer_up() -> None:
-    bed = Bed(records(0, 10), records(0, 11))
-    rows = read_task(bed.settings, (R0,), bed.pool, bed.clock)
+    bed = Bed(records(0, *range(1_000)), records(0, 1_000))
+    rows = read_task(bed.settings, (OffsetRange(P0, 0, 1_001),), bed.pool, bed.clock)
     next(rows)
     rows.close()  # type: ignore[attr-defined]
-    assert (bed.client.closed, repr(bed.pool)) == (1, "ConsumerPool(idle=0)")
+    assert (bed.client.closed, repr(bed.pool)) == (1, "ConsumerPool(idle=0, resting=0)")
 
 
 # --- lost records
@@ -182,61 +182,44 @@ def test_timestamp_types_are_kafkas(kind: int, shown: int) -> None:
 
 @pytest.mark.parametrize("stamp", [2**63 - 1, -(2**63), (2**63 - 1) // 1000 + 1])
 def test_a_timestamp_that_spark_cannot_hold(stamp: int) -> None:
-    good, bad = FakeMessage(P0, 6), FakeMessage(P0, 7)
-    bad.stamp = (1, stamp)
-    with pytest.raises(ReadError, match=rf"TIMESTAMP_IMPOSSIBLE.*orders-0 offset 7 has the timestamp {stamp} ms"):
-        record_batch(P0, [good, bad], include_headers=False)
+    bed = Bed(records(0, 10, 11, 12))
+    bed.client.batches[0][1].stamp = (1, stamp)
+    with pytest.raises(ReadError, match=rf"TIMESTAMP_IMPOSSIBLE.*orders-0 offset 11 has the timestamp {stamp} ms"):
+        bed.read(R0)
 
 
 def test_no_message_makes_an_empty_batch() -> None:
     assert record_batch(P0, [], include_headers=True).num_rows == 0
 
 
-# --- the pool
+# --- small batches
 
 
-def test_a_consumer_that_stands_at_the_start_is_preferred() -> None:
-    bed = Bed(records(0, 10, 11, 12))
-    bed.read(R0)
-    other = bed.pool.take(bed.settings.options, [R1])
-    bed.pool.give_back(bed.settings.options, other)
-    again = bed.pool.take(bed.settings.options, [OffsetRange(P0, 13, 20)])
-    assert repr(again) == "RangeConsumer(orders-0@13)"
-    assert len(bed.made) == 2
-    assert len(bed.client.assigned) == 1
+def batch_of(first: int, count: int, number: int = 0) -> pa.RecordBatch:
+    return record_batch(tp(number), records(number, *range(first, first + count)), include_headers=True)
 
 
-def test_readers_with_other_settings_do_not_share() -> None:
-    bed = Bed(records(0, 10, 11, 12))
-    bed.read(R0)
-    bed.pool.take(make_options(kafka__isolation__level="read_committed"), [OffsetRange(P0, 13, 20)])
-    assert len(bed.made) == 2
+def test_small_batches_are_joined_in_order() -> None:
+    small = SmallBatches()
+    parts = [batch_of(0, 3), batch_of(7, 1, 1), batch_of(9, 400), batch_of(409, 700)]
+    handed = [batch for part in parts for batch in small.add(part)]
+    assert [batch.num_rows for batch in handed] == [1_104]
+    assert handed[0].schema == arrow_schema(True)
+    assert handed[0].to_pylist() == [row for part in parts for row in part.to_pylist()]
+    assert small.flush() == []
 
 
-def test_a_full_pool_moves_the_consumer_that_was_idle_longest() -> None:
-    bed = Bed()
-    options = bed.settings.options
-    consumers = [bed.pool.take(options, [OffsetRange(tp(n), 0, 1)]) for n in range(MAX_IDLE)]
-    for consumer in consumers:
-        bed.pool.give_back(options, consumer)
-    moved = bed.pool.take(options, [OffsetRange(tp(99), 0, 1)])
-    assert moved is consumers[0]
-    assert (len(bed.made), repr(moved)) == (MAX_IDLE, "RangeConsumer(orders-99@0)")
+def test_a_large_batch_goes_after_the_small_ones_before_it() -> None:
+    small = SmallBatches()
+    assert small.add(batch_of(0, 1)) == []
+    large = batch_of(1, 1_000)
+    assert [batch.num_rows for batch in small.add(large)] == [1, 1_000]
+    assert small.add(batch_of(2_000, 2)) == []
+    assert [batch.num_rows for batch in small.flush()] == [2]
 
 
-def test_a_full_pool_of_others_makes_room() -> None:
-    bed = Bed()
-    options, other = bed.settings.options, make_options(kafka__isolation__level="read_committed")
-    for consumer in [bed.pool.take(other, [OffsetRange(tp(n), 0, 1)]) for n in range(MAX_IDLE)]:
-        bed.pool.give_back(other, consumer)
-    bed.pool.take(options, [R0])
-    assert bed.made[0].closed == 1
-    assert repr(bed.pool) == f"ConsumerPool(idle={MAX_IDLE - 1})"
-
-
-def test_consumers_that_nobody_needs_are_closed() -> None:
-    bed = Bed(records(0, 10, 11, 12))
-    bed.read(R0)
-    bed.clock.advance(IDLE_TIMEOUT_S + 1)
-    bed.pool.take(bed.settings.options, [R1])
-    assert bed.client.closed == 1
+def test_few_large_records_are_not_copied() -> None:
+    message = FakeMessage(P0, 7)
+    message.value = lambda: b"x" * 300_000  # type: ignore[method-assign]
+    large = record_batch(P0, [message], include_headers=False)
+    assert SmallBatches().add(large) == [large]

@@ -1,0 +1,161 @@
+/* What _gather.c is made of: the parts of a librdkafka message, and columns of variable length in Arrow's layout.
+ *
+ * Only _gather.c includes it. Must not know batches, runs or the queue.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+/* From librdkafka's public header rdkafka.h (2.15), whose layout is a stable interface: rd_kafka_message_t, and the
+ * signatures of the functions below. rd_kafka_resp_err_t and rd_kafka_timestamp_type_t are C enums. */
+typedef struct {
+    int err;
+    void *rkt;
+    int32_t partition;
+    void *payload; /* of an error: its text */
+    size_t len;
+    void *key;
+    size_t key_len;
+    int64_t offset;
+    void *_private;
+} message_t;
+
+static struct {
+    Py_ssize_t (*consume_batch_queue)(void *queue, int timeout_ms, message_t **messages, size_t size);
+    void (*message_destroy)(message_t *message);
+    int64_t (*message_timestamp)(const message_t *message, int *type);
+    int (*message_headers)(const message_t *message, void **headers);
+    int (*header_get_all)(const void *headers, size_t index, const char **name, const void **value, size_t *size);
+    const char *(*topic_name)(const void *topic);
+} rdkafka;
+
+/* Milliseconds that still fit a Spark timestamp (microseconds in 64 bits), and Kafka's types shifted to Spark's. */
+#define TIMESTAMP_MS_MAX (INT64_MAX / 1000)
+#define TIMESTAMP_TYPE_SHIFT 1
+
+/* How large a column becomes. */
+typedef struct {
+    size_t rows, nulls, bytes;
+} column_size_t;
+
+/* A column of variable length while it is filled; `validity` is NULL when nothing is null. */
+typedef struct {
+    PyObject *validity, *offsets, *data;
+    unsigned char *bits, *offset_at, *data_at;
+    size_t row, position;
+} column_t;
+
+static inline void put32(unsigned char *at, int32_t value) { memcpy(at, &value, sizeof value); }
+static inline void put64(unsigned char *at, int64_t value) { memcpy(at, &value, sizeof value); }
+
+/* --- one record's parts */
+
+/* The timestamp in ms, -1 when it has none. Returns whether Spark can hold it. */
+static int timestamp_of(const message_t *message, int64_t *ms, int *type)
+{
+    *type = 0;
+    *ms = rdkafka.message_timestamp(message, type);
+    if (*type == 0)
+        *ms = -1;
+    return *ms >= -TIMESTAMP_MS_MAX && *ms <= TIMESTAMP_MS_MAX;
+}
+
+static void *headers_of(const message_t *message)
+{
+    void *headers = NULL;
+    return rdkafka.message_headers(message, &headers) == 0 ? headers : NULL;
+}
+
+/* A header's name as UTF-8, which Arrow strings must be: what is not UTF-8 is replaced, as Java does. `*owner` keeps
+ * the memory alive if it is not the message's own. Returns -1 with an exception. */
+static int header_name(const char *name, const char **text, size_t *size, PyObject **owner)
+{
+    Py_ssize_t encoded;
+    *owner = NULL;
+    *text = name;
+    *size = strlen(name);
+    for (size_t i = 0; i < *size; i++) {
+        if ((unsigned char)name[i] < 0x80)
+            continue;
+        *owner = PyUnicode_DecodeUTF8(name, (Py_ssize_t)*size, "replace");
+        *text = *owner != NULL ? PyUnicode_AsUTF8AndSize(*owner, &encoded) : NULL;
+        if (*text == NULL) {
+            Py_CLEAR(*owner);
+            return -1;
+        }
+        *size = (size_t)encoded;
+        break;
+    }
+    return 0;
+}
+
+static void count_value(column_size_t *column, const void *data, size_t size)
+{
+    column->rows++;
+    if (data == NULL)
+        column->nulls++;
+    else
+        column->bytes += size;
+}
+
+/* --- columns */
+
+static PyObject *new_buffer(size_t size, unsigned char **at)
+{
+    PyObject *buffer = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (buffer != NULL)
+        *at = (unsigned char *)PyBytes_AsString(buffer);
+    return buffer;
+}
+
+static int start_column(column_t *column, const column_size_t *size)
+{
+    memset(column, 0, sizeof *column);
+    if (size->nulls > 0) {
+        size_t bits = (size->rows + 7) / 8;
+        if ((column->validity = new_buffer(bits, &column->bits)) == NULL)
+            return -1;
+        memset(column->bits, 0, bits);
+    }
+    if ((column->offsets = new_buffer((size->rows + 1) * sizeof(int32_t), &column->offset_at)) == NULL ||
+        (column->data = new_buffer(size->bytes, &column->data_at)) == NULL)
+        return -1;
+    put32(column->offset_at, 0);
+    return 0;
+}
+
+/* Marks the next row as there, or as null, and says where its data ends. */
+static void end_row(column_t *column, int there)
+{
+    if (there && column->bits != NULL)
+        column->bits[column->row / 8] |= (unsigned char)(1U << (column->row % 8));
+    column->row++;
+    put32(column->offset_at + column->row * sizeof(int32_t), (int32_t)column->position);
+}
+
+static void add_value(column_t *column, const void *data, size_t size)
+{
+    if (data != NULL && size > 0) {
+        memcpy(column->data_at + column->position, data, size);
+        column->position += size;
+    }
+    end_row(column, data != NULL);
+}
+
+static void drop_column(column_t *column)
+{
+    Py_CLEAR(column->validity);
+    Py_CLEAR(column->offsets);
+    Py_CLEAR(column->data);
+}
+
+/* Returns (validity or None, offsets, data, number of nulls), and takes the column's references. */
+static PyObject *finish_column(column_t *column, const column_size_t *size)
+{
+    PyObject *validity = column->validity, *offsets = column->offsets, *data = column->data;
+    memset(column, 0, sizeof *column);
+    if (validity == NULL)
+        validity = Py_NewRef(Py_None);
+    return Py_BuildValue("(NNNn)", validity, offsets, data, (Py_ssize_t)size->nulls);
+}

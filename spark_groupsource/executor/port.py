@@ -1,0 +1,97 @@
+"""What a range consumer needs of a Kafka client: assigned partitions in, rows and events out.
+
+Two implementations give the same rows: pyclient.py on confluent_kafka, and native.py, which gathers records in C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+
+from spark_groupsource.offsets import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of one partition, offsets rising, with the source's exact schema. Never empty."""
+
+    partition: TopicPartition
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class ImpossibleTimestamp:
+    """A record that no row can hold, in the place of its row."""
+
+    partition: TopicPartition
+    offset: int
+    value_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfPartition:
+    """The log ended at this offset when it was read; stands behind all rows before it."""
+
+    partition: TopicPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PositionLost:
+    """The log does not have the position; nothing more of the partition comes until it is assigned anew."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class TopicForbidden:
+    """The client may not read the topic."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A record cannot be read: checksum, compression."""
+
+    partition: TopicPartition
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """An error that may heal by itself."""
+
+    reason: str
+
+
+Item: TypeAlias = Chunk | ImpossibleTimestamp | EndOfPartition | PositionLost | TopicForbidden | Damaged | Trouble
+
+
+class RequestFailed(Exception):
+    """The brokers did not answer a request; the text says why."""
+
+
+class FetchClient(Protocol):
+    """A client that reads assigned partitions and stays connected. One thread at a time."""
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions from these offsets, and no others; what was fetched before is dropped."""
+
+    def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[Item]:
+        """Return what has arrived, in each partition's order; waits for a first item up to the timeout.
+
+        `max_bytes` bounds one chunk's keys, values and headers; a larger record is a chunk of its own.
+        """
+
+    def learn(self, topic: str, timeout_s: float) -> None:
+        """Ask where the topic's leaders are. Raises `RequestFailed`."""
+
+    def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
+        """Return the first offset of the log and its end. Raises `RequestFailed`."""
+
+    def close(self) -> None:
+        """Disconnect and free everything; a second call does nothing."""

@@ -1,0 +1,127 @@
+"""The client in pure Python: messages of confluent_kafka, made into rows one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
+
+from spark_groupsource.client import LastTransportError, creating_client
+from spark_groupsource.executor.collector import collector_paused
+from spark_groupsource.executor.events import item_of
+from spark_groupsource.executor.port import Chunk, ImpossibleTimestamp, Item, RequestFailed, Trouble
+from spark_groupsource.executor.rows import UnfitTimestamp, record_batch
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.options import SourceOptions
+
+# After the first message: how long to wait for more before rows are made of what is there.
+_LINGER_S = 0.005
+
+
+class PythonClient:
+    """A `FetchClient`. `make_consumer` is for tests."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        settings: Mapping[str, Any],
+        make_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
+    ) -> None:
+        self._include_headers = options.include_headers
+        self._transport = LastTransportError()
+        with creating_client(options):
+            self._consumer = make_consumer({**settings, "error_cb": self._transport})
+        self._assigned: tuple[TopicPartition, ...] = ()
+        self._closed = False
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """See `FetchClient`."""
+        self._assigned = tuple(positions)
+        self._consumer.assign([ClientPartition(tp.topic, tp.partition, at) for tp, at in positions.items()])
+
+    def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[Item]:
+        """See `FetchClient`."""
+        with collector_paused():
+            # Asked for a full batch at once, the client would wait out the timeout for it.
+            messages = self._consumer.consume(1, timeout_s)
+            if messages and max_records > 1:
+                linger_s = _LINGER_S if messages[0].error() is None else 0.0
+                messages += self._consumer.consume(max_records - 1, linger_s)
+            if not messages and self._transport.text:
+                return [Trouble(self._transport.text)]
+            return list(self._items(messages, max_bytes))
+
+    def learn(self, topic: str, timeout_s: float) -> None:
+        """See `FetchClient`."""
+        try:
+            self._consumer.list_topics(topic, timeout_s)
+        except KafkaException as error:
+            raise RequestFailed(str(error)) from None
+
+    def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
+        """See `FetchClient`."""
+        try:
+            low, high = self._consumer.get_watermark_offsets(
+                ClientPartition(partition.topic, partition.partition), timeout=timeout_s
+            )
+        except KafkaException as error:
+            raise RequestFailed(str(error)) from None
+        return int(low), int(high)
+
+    def close(self) -> None:
+        """See `FetchClient`."""
+        if not self._closed:
+            self._closed = True
+            self._consumer.close()
+
+    # --- helpers
+
+    def _items(self, messages: Sequence[Message], max_bytes: int) -> Iterator[Item]:
+        if len(self._assigned) == 1 and all(message.error() is None for message in messages):
+            if messages:
+                yield from self._rows(self._assigned[0], messages, max_bytes)
+            return
+        for (partition, is_record), group in groupby(messages, _kind):
+            if is_record:
+                yield from self._rows(partition, list(group), max_bytes)
+                continue
+            for message in group:
+                error = message.error() or KafkaError(KafkaError._FAIL)
+                item = item_of(partition, int(message.offset() or 0), error, self._transport)
+                if item is not None:
+                    yield item
+
+    def _rows(self, partition: TopicPartition, messages: Sequence[Message], max_bytes: int) -> Iterator[Item]:
+        try:
+            batch = record_batch(partition, messages, self._include_headers)
+        except UnfitTimestamp as unfit:
+            before, after = messages[: unfit.index], messages[unfit.index + 1 :]
+            if before:
+                yield from self._rows(partition, before, max_bytes)
+            offset = int(messages[unfit.index].offset() or 0)
+            yield ImpossibleTimestamp(partition, offset, unfit.value_ms)
+            if after:
+                yield from self._rows(partition, after, max_bytes)
+            return
+        for piece in _cut(batch, max_bytes):
+            yield Chunk(partition, piece)
+
+
+def _cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Halve a batch until no piece exceeds the bound; a single record may."""
+    if batch.nbytes <= max_bytes or batch.num_rows <= 1:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _cut(batch.slice(0, middle), max_bytes)
+    yield from _cut(batch.slice(middle), max_bytes)
+
+
+def _kind(message: Message) -> tuple[TopicPartition, bool]:
+    # An error about the client as a whole has no partition.
+    partition = TopicPartition(message.topic() or "?", max(0, int(message.partition() or 0)))
+    return partition, message.error() is None

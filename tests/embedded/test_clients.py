@@ -1,0 +1,364 @@
+"""Both reading clients on a real client library and the embedded broker: the same rows, the same events."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from spark_groupsource.embedded import ApiKey, EmbeddedKafka
+from spark_groupsource.errors import ReadError
+from spark_groupsource.executor.clients import native_library
+from spark_groupsource.executor.consumer import RangeConsumer
+from spark_groupsource.executor.events import executor_settings
+from spark_groupsource.executor.native import NativeClient, NativeLibrary
+from spark_groupsource.executor.pool import ConsumerPool
+from spark_groupsource.executor.port import Chunk, EndOfPartition, FetchClient, PositionLost, RequestFailed, Trouble
+from spark_groupsource.executor.pyclient import PythonClient
+from spark_groupsource.executor.reader import read_task
+from spark_groupsource.executor.rows import arrow_schema
+from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.offsets import OffsetRange, TopicPartition
+from spark_groupsource.options import SourceOptions, parse_options
+
+WAIT_S = 60.0
+MIB = 1024 * 1024
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+Row = dict[str, Any]
+
+
+def settings_of(options: SourceOptions) -> dict[str, Any]:
+    # The embedded broker's transaction markers have no checksum.
+    return executor_settings(options, 8 * MIB) | {"check.crcs": False}
+
+
+def make_native(options: SourceOptions) -> FetchClient:
+    library = native_library()
+    if not isinstance(library, NativeLibrary):
+        # Where it must not be left out, a compiler that is missing is a failure.
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"not built: {library}")
+    return NativeClient(options, settings_of(options), library)
+
+
+def make_python(options: SourceOptions) -> FetchClient:
+    return PythonClient(options, settings_of(options))
+
+
+MAKERS: dict[str, Callable[[SourceOptions], FetchClient]] = {"native": make_native, "python": make_python}
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 4}) as broker:
+        yield broker
+
+
+@pytest.fixture(params=MAKERS)
+def make(request: pytest.FixtureRequest) -> Callable[[SourceOptions], FetchClient]:
+    return MAKERS[request.param]
+
+
+def options_of(kafka: EmbeddedKafka, **more: str) -> SourceOptions:
+    raw = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": "g", "subscribe": "orders"}
+    return parse_options(raw | {name.replace("__", "."): value for name, value in more.items()})
+
+
+def chunks_of(client: FetchClient, ends: dict[TopicPartition, int], max_bytes: int = 64 * MIB) -> list[Chunk]:
+    """Read the partitions from their beginning until the client says that these ends are reached."""
+    client.assign(dict.fromkeys(ends, 0))
+    chunks: list[Chunk] = []
+    waiting, deadline = dict(ends), time.monotonic() + WAIT_S
+    while waiting:
+        assert time.monotonic() < deadline, f"waited {WAIT_S} s for the ends of {waiting}"
+        for item in client.receive(10_000, max_bytes, 0.2):
+            if isinstance(item, Chunk):
+                item.batch.validate(full=True)
+                chunks.append(item)
+            elif isinstance(item, EndOfPartition) and item.offset >= waiting.get(item.partition, 0):
+                waiting.pop(item.partition, None)
+    return chunks
+
+
+def rows_of(chunks: list[Chunk], headers: bool = False) -> list[Row]:
+    """Return the rows, partition by partition; each partition's in the order in which they came."""
+    rows = pa.Table.from_batches([chunk.batch for chunk in chunks], arrow_schema(headers)).to_pylist()
+    return sorted(rows, key=lambda row: int(row["partition"]))
+
+
+def read(
+    make: Callable[[SourceOptions], FetchClient], options: SourceOptions, ends: dict[TopicPartition, int]
+) -> list[Row]:
+    client = make(options)
+    try:
+        return rows_of(chunks_of(client, ends), options.include_headers)
+    finally:
+        client.close()
+
+
+# --- rows
+
+
+def test_nulls_and_empty_values(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
+    sent: list[tuple[bytes | None, bytes | None]] = [(k, v) for k in (None, b"", b"k") for v in (None, b"", b"v")]
+    kafka.produce("orders", [(key, value, 0) for key, value in sent])
+    rows = read(make, options_of(kafka), {P0: len(sent)})
+    assert [(row["key"], row["value"]) for row in rows] == sent
+    assert [row["offset"] for row in rows] == list(range(len(sent)))
+
+
+def test_all_values_are_there_or_none_is(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
+    kafka.produce("orders", [(None, b"v%d" % i, 0) for i in range(100)] + [(b"k%d" % i, None, 1) for i in range(100)])
+    rows = read(make, options_of(kafka), {P0: 100, P1: 100})
+    assert [row["value"] for row in rows] == [b"v%d" % i for i in range(100)] + [None] * 100
+    assert [row["key"] for row in rows] == [None] * 100 + [b"k%d" % i for i in range(100)]
+
+
+def test_headers(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
+    sent: list[list[tuple[str, bytes | None]] | None] = [
+        None,
+        [],
+        [("a", b"1")],
+        [("a", b"1"), ("a", b"2"), ("a", None)],
+        [("", b""), ("b", None)],
+        [("\u00e9\u20ac\U0001f600", b"\x00\xff")],
+        None,
+        [(f"h{i}", b"x" * i) for i in range(200)],
+    ]
+    kafka.produce("orders", [(b"k", b"v", 0, 1_000, headers) for headers in sent])
+    rows = read(make, options_of(kafka, includeHeaders="true"), {P0: len(sent)})
+    assert [row["headers"] for row in rows] == [
+        [{"key": key, "value": value} for key, value in headers] if headers else None for headers in sent
+    ]
+    assert "headers" not in read(make, options_of(kafka), {P0: len(sent)})[0]
+
+
+def test_timestamps(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
+    sent = [1, 1_700_000_000_123, 253_402_300_799_999]
+    kafka.produce("orders", [(b"k", b"v", 0, stamp) for stamp in sent])
+    client = make(options_of(kafka))
+    (chunk,) = chunks_of(client, {P0: 3})
+    client.close()
+    assert chunk.batch.schema == arrow_schema(False)
+    assert chunk.batch.column("timestamp").cast(pa.int64()).to_pylist() == [stamp * 1000 for stamp in sent]
+    assert chunk.batch.column("timestampType").to_pylist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compression(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient], compression: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": compression})
+    for i in range(500):
+        producer.produce("orders", b"value %d " % i * 20, b"key", partition=0)
+    assert producer.flush(WAIT_S) == 0
+    assert [row["value"] for row in read(make, options_of(kafka), {P0: 500})] == [
+        b"value %d " % i * 20 for i in range(500)
+    ]
+
+
+def produce_large(kafka: EmbeddedKafka, *sizes: int) -> None:
+    """Send large records, which the embedded broker holds because they can be compressed."""
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "compression.type": "lz4",
+            "message.max.bytes": 200 * MIB,
+            "batch.size": 200 * MIB,
+            "queue.buffering.max.kbytes": 400 * 1024,
+            "linger.ms": 60_000,
+        }
+    )
+    for i, size in enumerate(sizes):
+        producer.produce("orders", b"%d" % i * size, b"k", partition=0)
+    assert producer.flush(WAIT_S) == 0
+
+
+def test_a_record_of_90_mb(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
+    size = 90_000_000
+    produce_large(kafka, 10, size, 10)
+    client = make(options_of(kafka))
+    chunks = chunks_of(client, {P0: 3})
+    client.close()
+    assert [chunk.batch.num_rows for chunk in chunks] == [1, 1, 1]
+    values = [chunk.batch.column("value")[0] for chunk in chunks]
+    assert [len(value.as_buffer()) for value in values] == [10, size, 10]
+    assert values[1].as_py() == b"1" * size
+
+
+def test_a_run_beyond_the_bound_is_split(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
+    produce_large(kafka, *[30 * MIB] * 5)
+    client = make(options_of(kafka))
+    chunks = chunks_of(client, {P0: 5})
+    client.close()
+    assert all(chunk.batch.nbytes <= 64 * MIB for chunk in chunks)
+    assert [offset for chunk in chunks for offset in chunk.batch.column("offset").to_pylist()] == list(range(5))
+
+
+def test_many_partitions_in_one_call(make: Callable[[SourceOptions], FetchClient]) -> None:
+    with EmbeddedKafka(topics={"orders": 40}) as kafka:
+        kafka.produce("orders", [(b"%d" % p, b"%d" % i, p) for i in range(20) for p in range(40)])
+        rows = read(make, options_of(kafka), {TopicPartition("orders", p): 20 for p in range(40)})
+    assert [(row["partition"], row["offset"], row["key"]) for row in rows] == [
+        (p, i, b"%d" % p) for p in range(40) for i in range(20)
+    ]
+
+
+def random_record(dice: random.Random) -> tuple[Any, ...]:
+    def data() -> bytes | None:
+        return dice.choice([None, b"", dice.randbytes(dice.randrange(1, 300))])
+
+    headers = [(dice.choice(["a", "b", "", "\u00fc"]), data()) for _ in range(dice.randrange(4))]
+    return data(), data(), dice.randrange(4), dice.randrange(1, 2**41), headers
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_both_paths_give_the_same_rows(kafka: EmbeddedKafka, seed: int) -> None:
+    dice = random.Random(seed)
+    sent = [random_record(dice) for _ in range(5_000)]
+    kafka.produce("orders", sent)
+    ends = {TopicPartition("orders", p): sum(record[2] == p for record in sent) for p in range(4)}
+    options = options_of(kafka, includeHeaders="true")
+    native, python = (read(make, options, ends) for make in (make_native, make_python))
+    assert native == python
+    expected = sorted(sent, key=lambda record: int(record[2]))
+    assert [(row["key"], row["value"]) for row in native] == [record[:2] for record in expected]
+
+
+# --- events and requests
+
+
+def test_a_position_that_the_log_does_not_have(
+    kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
+) -> None:
+    kafka.produce("orders", [(b"k", b"v", 0)] * 10)
+    kafka.delete_records("orders", 0, 5)
+    client = make(options_of(kafka))
+    client.assign({P0: 2})
+    items: list[Any] = []
+    deadline = time.monotonic() + WAIT_S
+    while not items and time.monotonic() < deadline:
+        items += client.receive(10, MIB, 0.2)
+    assert items == [PositionLost(P0)]
+    assert client.log_bounds(P0, 10.0) == (5, 10)
+    client.close()
+
+
+def test_a_broker_that_cannot_be_reached_is_the_reason(make: Callable[[SourceOptions], FetchClient]) -> None:
+    raw = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g", "subscribe": "orders"}
+    client = make(parse_options(raw))
+    client.assign({P0: 0})
+    items: list[Any] = []
+    deadline = time.monotonic() + WAIT_S
+    while not items and time.monotonic() < deadline:
+        items += client.receive(10, MIB, 0.2)
+    assert isinstance(items[0], Trouble)
+    assert "Connection refused" in items[0].reason
+    with pytest.raises(RequestFailed):
+        client.log_bounds(P0, 0.2)
+    with pytest.raises(RequestFailed):
+        client.learn("orders", 0.2)
+    client.close()
+    client.close()
+
+
+def test_what_a_client_says_goes_to_the_log(
+    make: Callable[[SourceOptions], FetchClient], caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = {"kafka.bootstrap.servers": "localhost:1", "kafka.group.id": "g", "subscribe": "orders"}
+    client = make(parse_options(raw))
+    deadline = time.monotonic() + WAIT_S
+    while "Connection refused" not in caplog.text and time.monotonic() < deadline:
+        client.receive(10, MIB, 0.1)
+    client.close()
+    assert "Connection refused" in caplog.text
+
+
+# --- ranges
+
+
+def offsets_read(consumer: RangeConsumer, item: OffsetRange) -> list[int]:
+    """Read a range on a consumer that stands there."""
+    found: list[int] = []
+    deadline = time.monotonic() + WAIT_S
+    while not consumer.finished(item):
+        assert time.monotonic() < deadline, f"waited {WAIT_S} s for {item}, has {len(found)}"
+        for batch in consumer.take(item, 0.1):
+            batch.validate(full=True)
+            found += batch.column("offset").to_pylist()
+    consumer.settle(item)
+    return found
+
+
+def test_a_consumer_goes_on_skips_ahead_rests_and_moves(
+    kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
+) -> None:
+    kafka.produce("orders", [(b"k", b"v", 0)] * 3_000 + [(b"k", b"v", 1)] * 10)
+    consumer = RangeConsumer(options_of(kafka), make)
+    kafka.track_requests()
+    for start, end in ((0, 100), (100, 250), (400, 500), (1_500, 3_000), (10, 20)):
+        item = OffsetRange(P0, start, end)
+        consumer.position_at([item])
+        assert offsets_read(consumer, item) == list(range(start, end))
+    for item in (OffsetRange(P1, 0, 10), OffsetRange(P0, 5, 6)):
+        consumer.position_at([item])
+        assert offsets_read(consumer, item) == list(range(item.start, item.end))
+        consumer.rest()
+    # An answer that is under way may come yet; then there is no request any more.
+    deadline = time.monotonic() + WAIT_S
+    before = -1
+    while before != (now := len(kafka.requests(ApiKey.FETCH))):
+        assert time.monotonic() < deadline, "waited for the last fetch"
+        before = now
+        time.sleep(0.5)
+    consumer.close()
+
+
+def test_a_range_that_ends_with_a_transaction_marker(
+    kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
+) -> None:
+    """Markers take offsets that no record has: gaps, as compaction leaves them."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "t"})
+    producer.init_transactions(WAIT_S)
+    for _ in range(3):
+        producer.begin_transaction()
+        for _ in range(2):
+            producer.produce("orders", b"v", partition=0)
+        producer.commit_transaction(WAIT_S)
+    consumer = RangeConsumer(options_of(kafka), make)
+    item = OffsetRange(P0, 0, 9)
+    consumer.position_at([item])
+    assert offsets_read(consumer, item) == [0, 1, 3, 4, 6, 7]
+    assert consumer.position(P0) == 9
+    for start, end, expected in ((1, 3, [1]), (4, 7, [4, 6]), (2, 3, [])):
+        item = OffsetRange(P0, start, end)
+        consumer.position_at([item])
+        assert offsets_read(consumer, item) == expected
+    consumer.close()
+
+
+def test_a_task_over_many_partitions(make: Callable[[SourceOptions], FetchClient]) -> None:
+    with EmbeddedKafka(topics={"orders": 16}) as kafka:
+        kafka.produce("orders", [(b"k", b"%d" % i, p) for i in range(50) for p in range(16)])
+        pool = ConsumerPool(lambda options: RangeConsumer(options, make), pause=None)
+        settings = ReadSettings(options_of(kafka))
+        for start, end in ((0, 10), (10, 30), (30, 50), (0, 50)):
+            task = tuple(OffsetRange(TopicPartition("orders", p), start, end) for p in range(16))
+            table = pa.Table.from_batches(list(read_task(settings, task, pool)), arrow_schema(False))
+            found = list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+            assert found == [(p, i) for p in range(16) for i in range(start, end)]
+        assert repr(pool) == "ConsumerPool(idle=1, resting=0)"
+        pool.take(settings.options, task).close()
+
+
+def test_a_task_whose_brokers_are_gone_says_why(
+    kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
+) -> None:
+    kafka.broker_down()
+    pool = ConsumerPool(lambda options: RangeConsumer(options, make), pause=None)
+    settings = ReadSettings(options_of(kafka, kafkaConsumer__pollTimeoutMs="1500"))
+    with pytest.raises(ReadError, match=r"READ_STALLED.*Connect"):
+        list(read_task(settings, (OffsetRange(P0, 0, 5),), pool))

@@ -1,0 +1,189 @@
+"""The pool of consumers: which one a task gets, and what becomes of those that nobody uses."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_groupsource.executor.consumer import RangeConsumer
+from spark_groupsource.executor.pool import IDLE_TIMEOUT_S, MAX_CONSUMERS, REST_AFTER_S, ConsumerPool, pool_key
+from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.options import SourceOptions
+
+from .fakes import WAIT_S, FakeClient, ManualClock, make_options, range_consumer, tp
+
+P0, P1 = tp(0), tp(1)
+OPTIONS = make_options()
+OTHER = make_options(kafka__isolation__level="read_committed")
+
+
+def at(number: int, start: int = 0) -> OffsetRange:
+    """Return a range that starts there."""
+    return OffsetRange(tp(number), start, start + 1_000)
+
+
+class Bed:
+    """A pool on scripted clients, without its housekeeper."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.clients: list[FakeClient] = []
+        self.pool = ConsumerPool(self.make, self.clock, pause=None)
+
+    def make(self, options: SourceOptions) -> RangeConsumer:
+        self.clients.append(FakeClient(self.clock))
+        return range_consumer(self.clients[-1], options)
+
+    def fill(self, *ranges: OffsetRange, options: SourceOptions = OPTIONS) -> list[RangeConsumer]:
+        """Put a consumer for each of these ranges into the pool."""
+        consumers = [self.pool.take(options, [item]) for item in ranges]
+        for consumer in consumers:
+            self.pool.give_back(options, consumer)
+        return consumers
+
+    def take(self, *ranges: OffsetRange, options: SourceOptions = OPTIONS) -> RangeConsumer:
+        return self.pool.take(options, ranges)
+
+
+def test_one_that_stands_at_the_start_is_preferred() -> None:
+    bed = Bed()
+    consumers = bed.fill(at(0), at(1), at(2))
+    assert bed.take(at(1)) is consumers[1]
+    assert len(bed.clients[1].assigned) == 1
+
+
+def test_one_that_stands_a_little_behind_moves_on_without_a_new_assignment() -> None:
+    bed = Bed()
+    consumers = bed.fill(at(0, 100), at(0, 110), at(0, 130))
+    assert bed.take(at(0, 120)) is consumers[1]
+    assert repr(consumers[1]) == "RangeConsumer(orders-0@120)"
+    assert len(bed.clients[1].assigned) == 1
+
+
+def test_one_that_is_left_behind_in_the_partition_is_moved() -> None:
+    """The batches went to other workers: its place is of no use any more."""
+    bed = Bed()
+    consumers = bed.fill(at(1), at(0))
+    assert bed.take(at(0, 1_000_000)) is consumers[1]
+    assert len(bed.clients) == 2
+
+
+def test_one_that_rests_is_moved_before_a_new_one_is_made() -> None:
+    bed = Bed()
+    (consumer,) = bed.fill(at(0))
+    bed.clock.advance(REST_AFTER_S)
+    bed.pool.tidy()
+    assert repr(bed.pool) == "ConsumerPool(idle=1, resting=1)"
+    assert bed.take(at(1)) is consumer
+    assert bed.clients[0].assigned == [[(P0, 0)], [], [(P1, 0)]]
+
+
+def test_a_new_one_is_made_while_there_is_room() -> None:
+    bed = Bed()
+    consumers = bed.fill(*(at(number) for number in range(MAX_CONSUMERS)))
+    assert len(bed.clients) == MAX_CONSUMERS
+    assert bed.take(at(99)) is consumers[0]
+    assert len(bed.clients) == MAX_CONSUMERS
+    assert repr(consumers[0]) == "RangeConsumer(orders-99@0)"
+
+
+def test_steady_state_makes_no_consumer() -> None:
+    """Sixty-four partitions in turn, as on a worker that gets them all."""
+    bed = Bed()
+    for batch in range(5):
+        for number in range(64):
+            consumer = bed.take(at(number, batch * 1_000))
+            bed.pool.give_back(OPTIONS, consumer)
+    assert len(bed.clients) == MAX_CONSUMERS
+    assert all(client.closed == 0 for client in bed.clients)
+
+
+def test_readers_with_other_settings_do_not_share() -> None:
+    bed = Bed()
+    bed.fill(at(0))
+    bed.take(at(0), options=OTHER)
+    assert len(bed.clients) == 2
+
+
+@pytest.mark.parametrize("name", ["includeHeaders", "kafkaConsumer.prefetchMemoryBytes", "kafka.client.rack"])
+def test_what_readers_must_have_in_common(name: str) -> None:
+    value = {"includeHeaders": "true", "kafkaConsumer.prefetchMemoryBytes": "1048576", "kafka.client.rack": "a"}[name]
+    assert pool_key(make_options(**{name: value})) != pool_key(OPTIONS)
+
+
+def test_a_full_pool_of_others_makes_room() -> None:
+    bed = Bed()
+    bed.fill(*(at(number) for number in range(MAX_CONSUMERS)), options=OTHER)
+    bed.take(at(0))
+    assert bed.clients[0].closed == 1
+    assert repr(bed.pool) == f"ConsumerPool(idle={MAX_CONSUMERS - 1}, resting=0)"
+
+
+def test_a_consumer_that_cannot_be_positioned_is_closed() -> None:
+    bed = Bed()
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("no")
+
+    def make(options: SourceOptions) -> RangeConsumer:
+        consumer = bed.make(options)
+        bed.clients[-1].assign = refuse  # type: ignore[method-assign,assignment]
+        return consumer
+
+    with pytest.raises(RuntimeError, match="no"):
+        ConsumerPool(make, bed.clock, pause=None).take(OPTIONS, [at(0)])
+    assert bed.clients[0].closed == 1
+
+
+# --- what becomes of those that nobody uses
+
+
+def test_idle_consumers_rest_and_then_are_closed() -> None:
+    bed = Bed()
+    bed.fill(at(0))
+    assert bed.pool.tidy() == pytest.approx(REST_AFTER_S)
+    bed.clock.advance(2.0)
+    bed.fill(at(1))
+    bed.clock.advance(REST_AFTER_S - 2.0)
+    assert bed.pool.tidy() == pytest.approx(2.0)
+    assert [client.assigned[-1] for client in bed.clients] == [[], [(P1, 0)]]
+    bed.clock.advance(2.0)
+    assert bed.pool.tidy() == pytest.approx(IDLE_TIMEOUT_S - REST_AFTER_S - 2.0)
+    bed.clock.advance(IDLE_TIMEOUT_S)
+    assert bed.pool.tidy() is None
+    assert [client.closed for client in bed.clients] == [1, 1]
+    assert repr(bed.pool) == "ConsumerPool(idle=0, resting=0)"
+
+
+def test_a_used_consumer_does_not_rest() -> None:
+    bed = Bed()
+    for _ in range(3):
+        bed.fill(at(0))
+        bed.clock.advance(REST_AFTER_S - 1.0)
+        bed.pool.tidy()
+    assert bed.clients[0].assigned == [[(P0, 0)]]
+
+
+def test_the_housekeeper_runs_while_there_is_something_to_look_after() -> None:
+    bed = Bed()
+    waited: list[float] = []
+    done = threading.Event()
+
+    def pause(seconds: float) -> None:
+        waited.append(seconds)
+        bed.clock.advance(seconds)
+        if bed.clients[0].closed:
+            done.set()
+
+    pool = ConsumerPool(bed.make, bed.clock, pause)
+    for _ in range(2):  # it is started again
+        waited.clear()
+        consumer = pool.take(OPTIONS, [at(0)])
+        pool.give_back(OPTIONS, consumer)
+        keepers = [thread for thread in threading.enumerate() if thread.name == "groupkafka-pool"]
+        for thread in keepers:
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+        assert bed.clients[-1].closed == 1
+        assert waited == [pytest.approx(REST_AFTER_S), pytest.approx(IDLE_TIMEOUT_S - REST_AFTER_S)]
