@@ -7,7 +7,7 @@ thread). Every request is bounded; errors are the catalogue's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
@@ -68,6 +68,9 @@ _UNKNOWN_TOPIC_PATIENCE_S = 3.0
 # for executors: a restart of a broker, or the election of a new leader, is no reason to end a query.
 OUTAGE_TIMEOUT_S = 120.0
 _RETRY_PAUSE_S = 0.1
+# How long one request to brokers that have answered before may take; twice as long each time that it is repeated. The
+# client does not send a request anew by itself when the broker that has it stops: it waits until its time is over.
+_REQUEST_TIMEOUT_S = 3.0
 
 
 class Edge(Enum):
@@ -93,6 +96,15 @@ class LogEnd:
     leader_epoch: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LogSurvey:
+    """What a plan needs to know of partitions' logs and topics, asked all at once; None where there is no end."""
+
+    ends: Mapping[TopicPartition, LogEnd | None]
+    beginnings: Mapping[TopicPartition, LogEnd | None]
+    topics: Mapping[str, TopicInfo]
+
+
 class ClusterPort(Protocol):
     """What the session needs of the cluster."""
 
@@ -104,6 +116,9 @@ class ClusterPort(Protocol):
 
     def log_offsets(self, wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
         """Return an edge, or the first offset at or after a time (ms; None when there is none)."""
+
+    def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
+        """Return both edges of the partitions and what `describe` tells of their topics, in one round trip."""
 
     def close(self) -> None:
         """Free the client; idempotent."""
@@ -151,9 +166,9 @@ class LibrdkafkaCluster:
             return subscription.topics
         matches = re.compile(subscription.pattern).fullmatch
 
-        def ask() -> tuple[str, ...]:
+        def ask(timeout_s: float) -> tuple[str, ...]:
             try:
-                metadata = self._client().list_topics(timeout=CONTACT_TIMEOUT_S)
+                metadata = self._client().list_topics(timeout=timeout_s)
             except KafkaException as error:
                 raise _topic_error("?", error) from None
             return tuple(sorted(t for t in metadata.topics if matches(t) and not t.startswith("__")))
@@ -165,29 +180,28 @@ class LibrdkafkaCluster:
         names = sorted(topics)
         if not names:
             return {}
-
-        def ask() -> dict[str, TopicInfo]:
-            futures = self._client().describe_topics(TopicCollection(names), request_timeout=CONTACT_TIMEOUT_S)
-            return {
-                name: TopicInfo(str(answer.topic_id), len(answer.partitions))
-                for name, answer in ((name, self._result(futures[name], name)) for name in names)
-            }
-
-        return self._asked("DescribeTopics", ask, _UNKNOWN_TOPIC_PATIENCE_S)
+        return self._asked(
+            "DescribeTopics", lambda timeout_s: self._topics_sent(names, timeout_s)(), _UNKNOWN_TOPIC_PATIENCE_S
+        )
 
     def log_offsets(self, wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
         """See `ClusterPort`."""
         if not wanted:
             return {}
-        isolation = IsolationLevel.READ_COMMITTED if self._options.read_committed else IsolationLevel.READ_UNCOMMITTED
-        request = {ClientPartition(tp.topic, tp.partition): _spec(edge) for tp, edge in wanted.items()}
+        return self._asked("ListOffsets", lambda timeout_s: self._offsets_sent(wanted, timeout_s)(), CONTACT_TIMEOUT_S)
 
-        def ask() -> dict[TopicPartition, LogEnd | None]:
-            futures = self._client().list_offsets(request, isolation_level=isolation, request_timeout=CONTACT_TIMEOUT_S)
-            return {
-                TopicPartition(part.topic, part.partition): _log_end(self._result(future, part.topic))
-                for part, future in futures.items()
-            }
+    def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
+        """See `ClusterPort`."""
+        wanted = list(partitions)
+        if not wanted:
+            return LogSurvey({}, {}, {})
+
+        def ask(timeout_s: float) -> LogSurvey:
+            # All three are on their way before the first answer is waited for.
+            ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)
+            beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
+            topics = self._topics_sent(sorted({partition.topic for partition in wanted}), timeout_s)
+            return LogSurvey(ends(), beginnings(), topics())
 
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
 
@@ -195,18 +209,44 @@ class LibrdkafkaCluster:
         """See `ClusterPort`."""
         self._admin = None
 
-    # --- helpers
+    # --- helpers: requests that are sent, and the answers when they are asked for
 
-    def _asked(self, request: str, ask: Callable[[], T], stale_s: float) -> T:
+    def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
+        futures = self._client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
+
+        def answers() -> dict[str, TopicInfo]:
+            told = {name: self._result(futures[name], name) for name in names}
+            return {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in told.items()}
+
+        return answers
+
+    def _offsets_sent(
+        self, wanted: Mapping[TopicPartition, Edge | int], timeout_s: float
+    ) -> Callable[[], dict[TopicPartition, LogEnd | None]]:
+        isolation = IsolationLevel.READ_COMMITTED if self._options.read_committed else IsolationLevel.READ_UNCOMMITTED
+        request = {ClientPartition(tp.topic, tp.partition): _spec(edge) for tp, edge in wanted.items()}
+        futures = self._client().list_offsets(request, isolation_level=isolation, request_timeout=timeout_s)
+
+        def answers() -> dict[TopicPartition, LogEnd | None]:
+            return {
+                TopicPartition(part.topic, part.partition): _log_end(self._result(future, part.topic))
+                for part, future in futures.items()
+            }
+
+        return answers
+
+    def _asked(self, request: str, ask: Callable[[float], T], stale_s: float) -> T:
         """Ask again while metadata is stale (for `stale_s`), or while the brokers are away."""
         stale = Deadline(self._clock, stale_s)
         outage = Deadline(self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S)
+        timeout_s = _REQUEST_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S
         while True:
             try:
-                answer = ask()
+                answer = ask(timeout_s)
             except _TopicError as error:
                 if not self._may_heal(error.cause, stale, outage):
                     raise map_error(self._options, error.cause, request, self._transport, error.topic) from None
+                timeout_s = min(2 * timeout_s, CONTACT_TIMEOUT_S)
                 self._pause(_RETRY_PAUSE_S)
             else:
                 self._answered = True

@@ -110,6 +110,7 @@ class SourceOptions:
     on_conflict: OnConflict
     metrics_path: str | None
     poll_timeout_s: float
+    fast_lane_max_offsets: int
     prefetch_memory_bytes: int
     session_timeout_s: float
     heartbeat_interval_s: float
@@ -267,10 +268,13 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "How long an executor waits for the next record of a range before the task fails.",
     ),
     OptionSpec(
+        "fastLaneMaxOffsets", _integer(0), 10_000, "an integer from 0",
+        "Largest batch that the driver reads itself, without a Spark Python task; 0: the executors read all batches.",
+    ),
+    OptionSpec(
         "kafkaConsumer.prefetchMemoryBytes", _integer(1024 * 1024, 2**40), 64 * 1024 * 1024,
         "bytes, an integer from 1048576",
-        "About how much a Python worker may hold of records that it has fetched ahead, over all its consumers. One"
-        " answer of a broker may go beyond it.",
+        "About how much a Python worker may hold of fetched records; one answer of a broker may go beyond it.",
     ),
 )  # fmt: skip
 
@@ -369,6 +373,7 @@ def _assemble(values: Mapping[str, object], client: Mapping[str, str]) -> Source
         "on_conflict": values["onConflict"],
         "metrics_path": values["metricsPath"],
         "poll_timeout_s": float(str(values["kafkaConsumer.pollTimeoutMs"])) / 1000,
+        "fast_lane_max_offsets": values["fastLaneMaxOffsets"],
         "prefetch_memory_bytes": values["kafkaConsumer.prefetchMemoryBytes"],
         "session_timeout_s": int(client.get("session.timeout.ms", "45000")) / 1000,
         "heartbeat_interval_s": int(client.get("heartbeat.interval.ms", "3000")) / 1000,

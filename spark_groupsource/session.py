@@ -8,11 +8,11 @@ from Spark's offset log and the group.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster import ClusterPort, Edge, LogEnd, TopicInfo
+from spark_groupsource.cluster import ClusterPort, Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.commits import Anchor
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.failpoints import reach
@@ -75,6 +75,7 @@ class Session:
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._targets: dict[TopicPartition, int] | None = None
         self._newest: dict[TopicPartition, int] = {}
+        self._idle = True
 
     def __repr__(self) -> str:
         lineage = None if self._own is None else self._own.name
@@ -151,16 +152,20 @@ class Session:
             if any(owned.position is None for owned in view.partitions):
                 own = self._go_by(self._starts.establish(view, start, self._topics, own))
                 continue
-            backlogs = self._backlogs(view)
+            backlogs, survey = self._backlogs(view)
             if not self._worth_planning(backlogs, min_rows):
+                self._idle = True
                 return start
-            described = self._checked_topics(backlogs)
-            if described is None:
+            # One round trip when the last trigger found records too; an idle one costs one request. A topic that is
+            # made anew between these answers is noticed by the next ones.
+            survey = survey or self._cluster.survey(backlogs)
+            self._idle = False
+            if self._made_anew(backlogs, survey.topics):
                 continue
-            ranges = self._plan(backlogs, max_rows)
+            ranges = plan_ranges(self._losses.skip_lost(backlogs, survey.beginnings), max_rows)
             if all(item.end == backlogs[item.partition].position for item in ranges):
                 return start
-            end = self._fix(view, start, ranges, described, own)
+            end = self._fix(view, start, ranges, survey.topics, own)
             if end is not None:
                 return end
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
@@ -175,6 +180,11 @@ class Session:
         for partition, offset in sorted(self._newest.items()):
             report.setdefault(partition.topic, {})[str(partition.partition)] = offset
         return report
+
+    @property
+    def owned(self) -> Collection[TopicPartition]:
+        """The partitions that the last plan could read."""
+        return self._newest.keys()
 
     def commit(self, end: SourceOffset) -> None:
         """Take Spark's own, late word that the batch that ends at `end` is complete."""
@@ -238,14 +248,16 @@ class Session:
             state=view.state.name,
         )
 
-    def _backlogs(self, view: GroupView) -> dict[TopicPartition, Backlog]:
+    def _backlogs(self, view: GroupView) -> tuple[dict[TopicPartition, Backlog], LogSurvey | None]:
         positions = {owned.partition: owned.position for owned in view.partitions if owned.position is not None}
-        ends = self._cluster.log_offsets(dict.fromkeys(positions, Edge.LATEST))
+        survey = None if self._idle else self._cluster.survey(positions)
+        ends = self._cluster.log_offsets(dict.fromkeys(positions, Edge.LATEST)) if survey is None else survey.ends
         self._newest = {partition: end.offset for partition, end in ends.items() if end is not None}
-        return {
+        backlogs = {
             partition: self._backlog(partition, position, ends.get(partition))
             for partition, position in positions.items()
         }
+        return backlogs, survey
 
     def _backlog(self, partition: TopicPartition, position: int, end: LogEnd | None) -> Backlog:
         newest = LogEnd(position) if end is None else end
@@ -260,23 +272,17 @@ class Session:
             return available > 0
         return available >= max(1, min_rows or 1) or any(b.end < b.position for b in backlogs.values())
 
-    def _checked_topics(self, backlogs: Mapping[TopicPartition, Backlog]) -> dict[str, TopicInfo] | None:
-        """Return the topics as they are now; None when one was made anew, whose positions are then forgotten.
+    def _made_anew(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> bool:
+        """Whether a topic was made anew since its positions were pinned; they are then forgotten.
 
         The sequence this protects against: a topic is deleted and made again with more records than were read of
         the old one: by name alone the position would skip its first records.
         """
-        described = self._cluster.describe({partition.topic for partition in backlogs})
         anchors = self._starts.anchors
-        changed = [p for p in backlogs if anchors[p].topic_id != described[p.topic].topic_id]
+        changed = [p for p in partitions if anchors[p].topic_id != topics[p.topic].topic_id]
         if changed:
             self._member.forget(changed)
-            return None
-        return described
-
-    def _plan(self, backlogs: Mapping[TopicPartition, Backlog], max_rows: int | None) -> tuple[OffsetRange, ...]:
-        beginnings = self._cluster.log_offsets(dict.fromkeys(backlogs, Edge.EARLIEST))
-        return plan_ranges(self._losses.skip_lost(backlogs, beginnings), max_rows)
+        return bool(changed)
 
     def _fix(
         self,

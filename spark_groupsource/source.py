@@ -36,10 +36,12 @@ from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
 from spark_groupsource.offsets import OffsetRange, SourceOffset, parse_offset
 from spark_groupsource.options import SourceOptions, parse_options
+from spark_groupsource.prefetch import HandsOverRows, spark_hook
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_groupsource.fastlane import FastLane
     from spark_groupsource.session import Session
 
 LOG = logging.getLogger("spark_groupsource")
@@ -101,12 +103,13 @@ class GroupKafkaPartition(InputPartition):
         return f"GroupKafkaPartition({', '.join(map(str, self.ranges))})"
 
 
-class GroupKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Serves Spark's calls for one streaming query."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._session: Session | None = None
+        self._lane: FastLane | None = None
         self._initial: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -114,7 +117,7 @@ class GroupKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __getstate__(self) -> dict[str, Any]:
         """What executors get: the options; the session stays with the driver."""
-        return {"_options": self._options, "_session": None, "_initial": None}
+        return {"_options": self._options, "_session": None, "_lane": None, "_initial": None}
 
     # --- driver
 
@@ -150,8 +153,14 @@ class GroupKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of the batch that ends at `end`."""
-        tasks = self._driver().tasks(parse_offset(start), parse_offset(end))
-        return [GroupKafkaPartition(task) for task in tasks]
+        session = self._driver()
+        tasks = session.tasks(parse_offset(start), parse_offset(end))
+        ranges = tuple(item for task in tasks for item in task)
+        rows = self._lane.read(ranges, session.owned) if ranges and self._lane is not None else None
+        if rows is None:
+            return [GroupKafkaPartition(task) for task in tasks]
+        self.hand_over(rows)
+        return [GroupKafkaPartition(ranges)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Take Spark's late word that the batch that ends at `end` is complete."""
@@ -161,10 +170,13 @@ class GroupKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Leave the group; Spark calls it when the reader process ends on an error or an end of file."""
         if self._session is not None:
             self._session.stop()
+        if self._lane is not None:
+            self._lane.close()
 
     def _driver(self) -> Session:
         if self._session is None:
             self._session = _make_session(self._options)
+            self._lane = _make_lane(self._options)
             _stop_on_sigterm(self._session)
         return self._session
 
@@ -207,6 +219,19 @@ def _make_session(options: SourceOptions) -> Session:
     member = MembershipThread(options, LibrdkafkaGroup(options), clock, is_complete, metrics)
     cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)
     return Session(options, clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep)
+
+
+def _make_lane(options: SourceOptions) -> FastLane | None:
+    """Return the driver's way of reading, unless it is off, useless or unknown to this PySpark."""
+    from spark_groupsource.clock import SystemClock  # noqa: PLC0415
+    from spark_groupsource.fastlane import FastLane  # noqa: PLC0415
+
+    if options.fast_lane_max_offsets == 0 or (options.min_partitions or 1) > 1:
+        return None
+    if spark_hook() is None:
+        LOG.info("no fast lane: this PySpark takes no rows with a plan; the executors read all batches")
+        return None
+    return FastLane(options, SystemClock())
 
 
 def _stop_on_sigterm(session: Session) -> None:

@@ -17,6 +17,8 @@ from faultrig.eventranges import ranges_of
 from faultrig.history import Commit, Completed, Fault, History, SinkBatch
 
 TICK_S = 0.01
+# Members see their coordinator come and go in the client's statistics, every 2 s.
+STATISTICS_S = 2.5
 Partition = tuple[str, int]
 # A partition of one topic id: a topic that was deleted and made again has other records at the same offsets.
 Log = tuple[str, str, int]
@@ -136,6 +138,7 @@ class Facts:
     unclean: list[Unclean]
     lost: dict[Partition, list[Range]]  # what "data_lost" events report
     conflicts: dict[tuple[str, Partition], list[tuple[float, Range]]]
+    alone: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # query -> times without a coordinator
     log: dict[Partition, dict[int, str]] = field(default_factory=dict)
     produced: dict[Partition, dict[int, str]] = field(default_factory=dict)
     ids: dict[str, list[str]] = field(default_factory=dict)  # topic ids, the newest last
@@ -198,6 +201,7 @@ def facts_of(history: History) -> Facts:
         facts.produced.setdefault((record.topic, record.partition), {})[record.offset] = record.id
     for logged in history.log:
         facts.log.setdefault((logged.topic, logged.partition), {})[logged.offset] = logged.id
+    facts.alone = _alone(history)
     _read_commits(facts)
     return facts
 
@@ -324,6 +328,21 @@ def ownerships(history: History) -> dict[tuple[str, Partition], list[Ownership]]
         end(key, math.inf)
     for spans in found.values():
         spans.sort(key=lambda one: one.start)
+    return found
+
+
+def _alone(history: History) -> dict[str, list[tuple[float, float]]]:
+    """Return when each query did not know the group's coordinator, which it notices up to `STATISTICS_S` late."""
+    since: dict[tuple[str, str], float] = {}
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for event in sorted(history.members, key=lambda event: event.at):
+        who = (event.query, event.member)
+        if event.event == "coordinator" and not event.details.get("known"):
+            since.setdefault(who, event.at - STATISTICS_S)
+        elif event.event == "coordinator" and who in since:
+            found[event.query].append((since.pop(who), event.at))
+    for (query, _), start in since.items():
+        found[query].append((start, math.inf))
     return found
 
 

@@ -21,7 +21,7 @@ from faultrig.watcher import Watcher
 
 SESSION_TIMEOUT_S = 6.0
 DRAIN_TIMEOUT_S = 5.0
-RECOVERY_S = 120.0
+RECOVERY_S = 240.0
 GROUP = "rig"
 MEMBER = "-member"  # what the source adds to the client id of its group member
 TOPICS = ("orders", "payments")

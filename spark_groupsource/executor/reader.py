@@ -7,7 +7,7 @@ for the record at end - 1, because transaction markers and compaction leave offs
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -40,25 +40,36 @@ def read_task(
     records are gone and failOnDataLoss is true.
     """
     log_reading_path()
-    reach("while-reading", settings.options.client_id)
     consumer = pool.take(settings.options, task)
-    small = SmallBatches()
     try:
-        for item in task:
-            for batch in _read_range(settings, consumer, item, clock or SystemClock()):
-                yield from small.add(batch)
+        yield from read_ranges(settings, consumer, task, clock or SystemClock(), settings.stall_timeout_s)
     except BaseException:
         # Failed or cut short: the consumer stands somewhere inside the ranges.
         consumer.close()
         raise
     pool.give_back(settings.options, consumer)
+
+
+def read_ranges(
+    settings: ReadSettings, consumer: RangeConsumer, ranges: Sequence[OffsetRange], clock: Clock, stall_timeout_s: float
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of ranges at whose starts the consumer stands.
+
+    Raises `ReadError` when a range makes no progress for the time given, `DataLossError` as `read_task`. The consumer
+    then stands somewhere inside the ranges.
+    """
+    reach("while-reading", settings.options.client_id)
+    small = SmallBatches()
+    for item in ranges:
+        for batch in _read_range(settings, consumer, item, clock, stall_timeout_s):
+            yield from small.add(batch)
     yield from small.flush()
 
 
 def _read_range(
-    settings: ReadSettings, consumer: RangeConsumer, item: OffsetRange, clock: Clock
+    settings: ReadSettings, consumer: RangeConsumer, item: OffsetRange, clock: Clock, stall_timeout_s: float
 ) -> Iterator[pa.RecordBatch]:
-    deadline = Deadline(clock, settings.stall_timeout_s)
+    deadline = Deadline(clock, stall_timeout_s)
     while not consumer.finished(item):
         before = consumer.position(item.partition)
         try:
@@ -66,13 +77,13 @@ def _read_range(
         except OutOfRange:
             _skip_lost(settings, consumer, item)
         if consumer.position(item.partition) > before:
-            deadline = Deadline(clock, settings.stall_timeout_s)
+            deadline = Deadline(clock, stall_timeout_s)
         elif deadline.expired():
             raise ReadError(
                 errors.READ_STALLED,
                 topic=item.partition.topic,
                 partition=item.partition.partition,
-                timeout_s=settings.stall_timeout_s,
+                timeout_s=stall_timeout_s,
                 offset=consumer.position(item.partition),
                 start=item.start,
                 end=item.end,

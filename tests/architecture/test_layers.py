@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("__main__",),
     ("cli", "progress", "pytest_plugin", "source"),
-    ("session",),
+    ("fastlane", "session"),
     ("checkpoint", "positions"),
     ("losses",),
     ("embedded", "executor", "membership", "planning"),
@@ -29,13 +29,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("commits", "metrics"),
     ("locations", "offsets", "options"),
     ("options_client",),
-    ("_version", "clock", "errors", "failpoints"),
+    ("_version", "clock", "errors", "failpoints", "prefetch"),
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 
 # The adapters. Everything else goes through their ports.
 MAY_IMPORT = {
-    "pyspark": {"source.py", "progress.py"},
+    "pyspark": {"source.py", "prefetch.py", "progress.py"},
     "py4j": set(),
     "confluent_kafka": {
         "cli/admin.py",

@@ -154,32 +154,9 @@ class Application:
         self._queries.clear()
 
 
-@pytest.fixture(scope="session")
-def application_session() -> Iterator[SparkSession]:
-    """The Spark session of all applications: one JVM for all tests."""
-    builder = SparkSession.builder.master("local[2]").appName("tests-kafka")
-    for key, value in {
-        "spark.ui.enabled": "false",
-        "spark.driver.memory": "1g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.sql.streaming.pollingDelay": "20ms",
-    }.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
-
-
 @pytest.fixture
-def application(application_session: SparkSession, tmp_path: Path) -> Iterator[Application]:
+def application(spark: SparkSession, tmp_path: Path) -> Iterator[Application]:
     """Return an application whose queries end with the test."""
-    # The JVM knows the active session by thread, and py4j takes a new thread when a test was broken off in a call.
-    # Without an active session Spark finds no Python data source.
-    SparkSession.builder.getOrCreate()
-    made = Application(application_session, tmp_path)
+    made = Application(spark, tmp_path)
     yield made
     made.close()

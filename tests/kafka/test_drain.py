@@ -62,6 +62,13 @@ class Scene:
         self.client.produce(self.topic, (f"r{self._produced + n}" for n in range(count)), 4)
         self._produced += count
 
+    def produce_one_batch(self, name: str) -> None:
+        """Add records while a query is held before it plans: they are all in its next batch, on any machine."""
+        held = Held(name, "before-complete")
+        with released(held):
+            held.wait_reached(self.evidence)
+            self.produce()
+
     def evidence(self) -> str:
         """Return what the members told."""
         return "\n".join(f"--- {name}\n{told.tail()}" for name, told in self.told.items())
@@ -132,7 +139,10 @@ def test_p1_p2_p6_a_revoke_at_any_moment_repeats_nothing(
     with released(gate, *([held] if held else [])), OffsetWatch(scene.client, scene.group) as watch:
         gate.armed = moment.startswith("after the sink")
         if moment != "before the first batch":
-            scene.produce()
+            if PLACES.get(moment) == "before-complete":
+                scene.produce()
+            else:
+                scene.produce_one_batch("first")
             (held or gate).wait_reached(scene.evidence)
         scene.start("second")
         if MOMENTS[moment]:
@@ -170,7 +180,7 @@ def test_p6_a_revoke_while_the_query_stops(protocol: str, make_scene: Callable[[
     wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
     held = Held("first", "while-reading")
     with released(held), OffsetWatch(scene.client, scene.group) as watch:
-        scene.produce()
+        scene.produce_one_batch("first")
         held.wait_reached(scene.evidence)
         scene.start("second")
         scene.told["first"].wait_for("revoking")
@@ -206,7 +216,7 @@ def test_m11_a_batch_beyond_the_drain_deadline_gives_its_partitions_up(
     wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
     with released(gate), OffsetWatch(scene.client, scene.group) as watch:
         gate.armed = True
-        scene.produce()
+        scene.produce_one_batch("first")
         gate.wait_reached(scene.evidence)
         second = scene.start("second")
         given_up = scene.told["first"].wait_for("revoked")

@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 from realkafka import RealKafka
 
 from .harness import Independent, wait_for
-from .query_process import session
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -30,14 +29,6 @@ Fail = Callable[[dict[str, str]], str]
 
 # Far above what any of these errors takes, far below what a user would call a hang.
 BOUND_S = 60
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A local session in this process."""
-    spark = session("test_errors")
-    yield spark
-    spark.stop()
 
 
 @pytest.fixture

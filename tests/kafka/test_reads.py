@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,10 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from .harness import Independent, wait_for
-from .query_process import session
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 ReadAll = Callable[..., DataFrame]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A local session in this process."""
-    spark = session("test_reads")
-    yield spark
-    spark.stop()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource import errors
-from spark_groupsource.cluster import Edge, LogEnd, TopicInfo
+from spark_groupsource.cluster import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import GroupKafkaError, OptionError
 from spark_groupsource.executor.consumer import RangeConsumer
@@ -388,6 +388,11 @@ class FakeCluster:
 
     def log_offsets(self, wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
         return {partition: self._log_offset(partition, edge) for partition, edge in wanted.items()}
+
+    def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
+        wanted = list(partitions)
+        ends, beginnings = (self.log_offsets(dict.fromkeys(wanted, edge)) for edge in (Edge.LATEST, Edge.EARLIEST))
+        return LogSurvey(ends, beginnings, self.describe({partition.topic for partition in wanted}))
 
     def close(self) -> None:
         self.closed = True

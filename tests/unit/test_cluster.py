@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client import CONTACT_TIMEOUT_S
-from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, Edge, LibrdkafkaCluster, LogEnd
+from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, Edge, LibrdkafkaCluster, LogEnd, TopicInfo
 from spark_groupsource.errors import GroupKafkaError
 
 from .fakes import ManualClock, make_options, tp
@@ -29,10 +30,16 @@ class FakeAdmin:
     """Answers `list_offsets` with the next error of the script, then with offset 7."""
 
     errors: list[int] = field(default_factory=list)
-    asked: int = 0
+    timeouts_s: list[float] = field(default_factory=list)
 
-    def list_offsets(self, request: dict[ClientPartition, Any], **_: object) -> dict[ClientPartition, Future[Answer]]:
-        self.asked += 1
+    @property
+    def asked(self) -> int:
+        return len(self.timeouts_s)
+
+    def list_offsets(
+        self, request: dict[ClientPartition, Any], *, request_timeout: float, **_: object
+    ) -> dict[ClientPartition, Future[Answer]]:
+        self.timeouts_s.append(request_timeout)
         code = self.errors.pop(0) if self.errors else None
         answers = {}
         for partition in request:
@@ -43,6 +50,27 @@ class FakeAdmin:
                 future.set_exception(KafkaException(KafkaError(code, "scripted")))
             answers[partition] = future
         return answers
+
+
+@dataclass
+class SlowAdmin(FakeAdmin):
+    """Answers nothing before all three requests of a survey are on their way."""
+
+    sent: list[Future[Any]] = field(default_factory=list)
+
+    def list_offsets(
+        self, request: dict[ClientPartition, Any], *, request_timeout: float, **_: object
+    ) -> dict[ClientPartition, Future[Answer]]:
+        answers: dict[ClientPartition, Future[Answer]] = {partition: Future() for partition in request}
+        self.sent += answers.values()
+        return answers
+
+    def describe_topics(self, topics: Any, **_: object) -> dict[str, Future[Any]]:
+        for offset, future in enumerate(self.sent):
+            future.set_result(Answer(offset))
+        described: Future[Any] = Future()
+        described.set_result(SimpleNamespace(topic_id="id", partitions=[0, 1]))
+        return dict.fromkeys(topics.topic_names, described)
 
 
 def cluster_of(admin: FakeAdmin, clock: ManualClock, abandoned: Callable[[], bool] = lambda: False) -> Any:
@@ -77,6 +105,23 @@ def test_brokers_that_stay_away_are_an_error_in_bounded_time(answered: bool, bou
     with pytest.raises(GroupKafkaError, match=r"kafka\.bootstrap\.servers"):
         cluster.log_offsets(WANTED)
     assert bound_s <= clock.monotonic_s() - before_s < bound_s + 1
+
+
+def test_a_broker_that_stops_with_a_request_is_not_waited_for_for_long() -> None:
+    """The client would wait for its answer until the request's time is over, also when it is back long before."""
+    admin = FakeAdmin()
+    cluster = cluster_of(admin, ManualClock())
+    cluster.log_offsets(WANTED)
+    admin.errors = [KafkaError._TIMED_OUT] * 4
+    assert cluster.log_offsets(WANTED) == FOUND
+    assert admin.timeouts_s == [CONTACT_TIMEOUT_S, 3.0, 6.0, 12.0, CONTACT_TIMEOUT_S, CONTACT_TIMEOUT_S]
+
+
+def test_a_survey_is_one_round_trip() -> None:
+    survey = cluster_of(SlowAdmin(), ManualClock()).survey([tp(0), tp(1)])
+    assert survey.ends == {tp(0): LogEnd(0, 3), tp(1): LogEnd(1, 3)}
+    assert survey.beginnings == {tp(0): LogEnd(2, 3), tp(1): LogEnd(3, 3)}
+    assert survey.topics == {tp(0).topic: TopicInfo("id", 2)}
 
 
 def test_nobody_is_waited_for_once_the_query_stops() -> None:

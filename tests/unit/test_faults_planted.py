@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from faultrig.history import Produced
-from faultrig.verdict import SAME_LINEAGE, UNCLEAN, UNEXPLAINED
+from faultrig.verdict import ALONE, SAME_LINEAGE, UNCLEAN, UNEXPLAINED
 
-from tests.unit.histories import TOPIC, assert_good, assert_violated, record_id, texts, two_members, with_gap
+from tests.unit.histories import TOPIC, Story, assert_good, assert_violated, record_id, texts, two_members, with_gap
 
 A, B = "q1#1", "q2#1"
 
@@ -84,12 +84,36 @@ def test_the_loss_of_another_partition_excuses_nothing() -> None:
     assert_violated(story, "P6")
 
 
-def test_a_zombie_that_plans_once_more() -> None:
-    """Two batches of one stay are repeated: the one in flight, and one planned after the partition had gone."""
+def two_batches_repeated() -> Story:
+    """q1 completes two batches that q2 reads too."""
     story = two_members()
     story.plan(12.45, A, 3, {0: (60, 70)})
     story.sink(12.5, A, 3, {0: (60, 70)})
     story.complete(12.55, A, 3)
+    return story
+
+
+def test_batches_that_could_not_be_committed_without_a_coordinator() -> None:
+    story = two_batches_repeated()
+    story.fault("coordinator-killed", "broker-1", 6.0, 13.0)
+    story.tell(7.5, "q1", "coordinator", known=False)
+    story.tell(13.0, "q1", "coordinator", known=True)
+    assert assert_good(story).figures.repeats[ALONE] == 29  # both
+
+
+@pytest.mark.parametrize("missing", ["the fault", "the member's word"])
+def test_many_batches_without_a_coordinator_need_both_a_fault_and_the_members_word(missing: str) -> None:
+    story = two_batches_repeated()
+    if missing == "the fault":
+        story.tell(7.5, "q1", "coordinator", known=False)
+    else:
+        story.fault("coordinator-killed", "broker-1", 6.0, 13.0)
+    assert "others repeated 2 batches of one stay of q1" in texts(assert_violated(story, "P6"), "P6")
+
+
+def test_a_zombie_that_plans_once_more() -> None:
+    """Two batches of one stay are repeated: the one in flight, and one planned after the partition had gone."""
+    story = two_batches_repeated()
     assert "others repeated 2 batches of one stay of q1" in texts(assert_violated(story, "P6"), "P6")
 
 

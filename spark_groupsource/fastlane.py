@@ -1,0 +1,99 @@
+"""Reads small batches on the driver: a Spark Python task costs tens of milliseconds before it reads anything.
+
+Either the driver or the executors read the ranges of a batch, which are the same: so a batch that Spark runs again may
+take the other way. How the rows come to Spark is in prefetch.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.executor.consumer import RangeConsumer
+from spark_groupsource.executor.pool import make_consumer
+from spark_groupsource.executor.reader import read_ranges
+from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.offsets import OffsetRange, TopicPartition
+from spark_groupsource.options import SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LOG = logging.getLogger("spark_groupsource.fastlane")
+
+# A batch that is not there by then is the executors', which wait for as long as kafkaConsumer.pollTimeoutMs.
+READ_TIMEOUT_S = 2.0
+# How long the executors read everything after the fast lane was too slow or failed.
+REST_S = 30.0
+# What passes through the driver at once.
+MAX_BYTES = 16 * 1024 * 1024
+
+
+class FastLane:
+    """The driver's consumer. Main thread only. It is open while batches are small, and closed by a large one."""
+
+    def __init__(
+        self, options: SourceOptions, clock: Clock, make: Callable[[SourceOptions], RangeConsumer] = make_consumer
+    ) -> None:
+        self._settings = ReadSettings(options)
+        self._limit = options.fast_lane_max_offsets
+        self._clock = clock
+        self._make = make
+        self._consumer: RangeConsumer | None = None
+        self._stands: dict[TopicPartition, int] = {}
+        self._rest: Deadline | None = None
+
+    def read(
+        self, ranges: Sequence[OffsetRange], owned: Collection[TopicPartition]
+    ) -> tuple[pa.RecordBatch, ...] | None:
+        """Return the records of the ranges; None when the executors are to read them.
+
+        The consumer keeps all owned partitions that it has seen, because a batch of a trickle has now these and now
+        those of them.
+        """
+        wanted = {item.partition: item.start for item in ranges}
+        if sum(map(len, ranges)) > self._limit or len(wanted) < len(ranges):
+            self.close()
+            return None
+        if self._rest is not None and not self._rest.expired():
+            return None
+        others = {partition: at for partition, at in self._stands.items() if partition in owned}
+        consumer, self._consumer = self._consumer or self._make(self._settings.options), None
+        stands = others | wanted
+        try:
+            consumer.position_at([OffsetRange(partition, at, at) for partition, at in sorted(stands.items())])
+            rows = self._take(consumer, ranges)
+        except GroupKafkaError as error:
+            # The executors meet it too, and tell it with all that it needs.
+            LOG.info("left to the executors for %.0f s: group=%s %s", REST_S, self._settings.options.group_id, error)
+            rows = None
+            self._rest = Deadline(self._clock, REST_S)
+        except BaseException:
+            consumer.close()
+            raise
+        if rows is None:
+            consumer.close()
+            self._stands = {}
+            return None
+        self._consumer = consumer
+        self._stands = stands | {item.partition: item.end for item in ranges}
+        return rows
+
+    def close(self) -> None:
+        """Free the consumer; the next small batch makes another one."""
+        consumer, self._consumer = self._consumer, None
+        self._stands = {}
+        if consumer is not None:
+            consumer.close()
+
+    def _take(self, consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> tuple[pa.RecordBatch, ...] | None:
+        rows, size = [], 0
+        for batch in read_ranges(self._settings, consumer, ranges, self._clock, READ_TIMEOUT_S):
+            size += batch.nbytes
+            if size > MAX_BYTES:
+                return None
+            rows.append(batch)
+        return tuple(rows)

@@ -1,0 +1,125 @@
+"""Small batches on the driver: what it reads, what it leaves to the executors, where its consumer stands."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_groupsource.executor.consumer import RangeConsumer
+from spark_groupsource.executor.rows import arrow_schema
+from spark_groupsource.fastlane import MAX_BYTES, READ_TIMEOUT_S, REST_S, FastLane
+from spark_groupsource.offsets import OffsetRange, TopicPartition
+from spark_groupsource.options import SourceOptions
+
+from .fakes import FakeClient, FakeMessage, ManualClock, eof, make_options, out_of_range, range_consumer, records, tp
+
+P0, P1, P2 = tp(0), tp(1), tp(2)
+OWNED = {P0, P1, P2}
+
+
+class Bed:
+    """A lane whose consumers stand on scripted clients, the first one with these batches."""
+
+    def __init__(self, *batches: list[FakeMessage], **options: str) -> None:
+        self.clock = ManualClock()
+        self.batches = list(batches)
+        self.made: list[FakeClient] = []
+        self.bounds: dict[TopicPartition, tuple[int, int]] = {}
+        self.lane = FastLane(make_options(**options), self.clock, self._make)
+
+    def _make(self, options: SourceOptions) -> RangeConsumer:
+        client = FakeClient(self.clock, *self.batches)
+        client.bounds.update(self.bounds)
+        self.batches = []
+        self.made.append(client)
+        return range_consumer(client, options)
+
+    def read(self, *ranges: OffsetRange, owned: set[TopicPartition] | None = None) -> list[tuple[int, int]] | None:
+        """Return (partition, offset) of all rows, None when the executors are to read."""
+        rows = self.lane.read(ranges, OWNED if owned is None else owned)
+        if rows is None:
+            return None
+        return [
+            (row["partition"], row["offset"]) for row in pa.Table.from_batches(rows, arrow_schema(False)).to_pylist()
+        ]
+
+    def positions(self) -> dict[int, int]:
+        """Where the newest assignment of the newest client stands."""
+        return {partition.partition: offset for partition, offset in self.made[-1].assigned[-1]}
+
+
+def test_a_small_batch_of_two_partitions() -> None:
+    bed = Bed([*records(0, 10, 11), *records(1, 5)])
+    assert bed.read(OffsetRange(P0, 10, 12), OffsetRange(P1, 5, 6)) == [(0, 10), (0, 11), (1, 5)]
+
+
+def test_a_batch_of_transaction_markers_is_no_row_and_is_read() -> None:
+    assert Bed([eof(0, 12)]).read(OffsetRange(P0, 10, 12)) == []
+
+
+def test_a_large_batch_is_the_executors_and_frees_the_consumer() -> None:
+    bed = Bed(records(0, 0, 1), fastLaneMaxOffsets="2")
+    assert bed.read(OffsetRange(P0, 0, 2)) == [(0, 0), (0, 1)]
+    assert bed.read(OffsetRange(P0, 2, 5)) is None
+    assert bed.made[0].closed == 1
+
+
+def test_a_split_partition_is_the_executors() -> None:
+    assert Bed().read(OffsetRange(P0, 0, 2), OffsetRange(P0, 2, 4)) is None
+
+
+def test_the_consumer_goes_on_where_it_stands() -> None:
+    """Two batches, one after the other: what was fetched for the second one with the first is not fetched again."""
+    bed = Bed(records(0, 0, 1, 2, 3))
+    assert bed.read(OffsetRange(P0, 0, 2)) == [(0, 0), (0, 1)]
+    assert bed.read(OffsetRange(P0, 2, 4)) == [(0, 2), (0, 3)]
+    assert len(bed.made) == 1
+
+
+def test_partitions_that_are_not_in_the_batch_stay_assigned_while_they_are_owned() -> None:
+    bed = Bed([*records(0, 0), *records(1, 0)], records(1, 1), [*records(0, 1)])
+    assert bed.read(OffsetRange(P0, 0, 1), OffsetRange(P1, 0, 1)) == [(0, 0), (1, 0)]
+    assert bed.read(OffsetRange(P1, 1, 2)) == [(1, 1)]
+    assert bed.positions() == {0: 0, 1: 0}, "nothing was assigned anew"
+    assert bed.read(OffsetRange(P0, 1, 2), owned={P0}) == [(0, 1)]
+    assert bed.positions() == {0: 1}, "what the group gave to another member is not fetched any more"
+
+
+def test_a_batch_that_does_not_come_is_the_executors_for_a_while() -> None:
+    bed = Bed()
+    before_s = bed.clock.now_s
+    assert bed.read(OffsetRange(P0, 0, 2)) is None
+    assert READ_TIMEOUT_S <= bed.clock.now_s - before_s < READ_TIMEOUT_S + 1
+    assert bed.made[0].closed == 1
+    assert bed.read(OffsetRange(P0, 0, 2)) is None
+    assert len(bed.made) == 1, "not tried again"
+    bed.clock.advance(REST_S)
+    bed.batches = [records(0, 0, 1)]
+    assert bed.read(OffsetRange(P0, 0, 2)) == [(0, 0), (0, 1)]
+
+
+def test_lost_records_are_the_executors_to_tell() -> None:
+    bed = Bed([out_of_range(0)])
+    bed.bounds[P0] = (10, 20)
+    assert bed.read(OffsetRange(P0, 0, 2)) is None
+    assert bed.made[0].closed == 1
+
+
+def test_few_but_huge_records_do_not_pass_through_the_driver() -> None:
+    huge = records(0, 0, 1)
+    huge[0].value = lambda: bytes(MAX_BYTES + 1)  # type: ignore[method-assign]
+    bed = Bed(huge)
+    assert bed.read(OffsetRange(P0, 0, 2)) is None
+    assert bed.made[0].closed == 1
+
+
+def test_an_interruption_frees_the_consumer() -> None:
+    bed = Bed()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    bed.clock.advance = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        bed.read(OffsetRange(P0, 0, 2))
+    assert bed.made[0].closed == 1
