@@ -116,9 +116,7 @@ class RangeConsumer:
         self._ends = {item.partition: item.end for item in ranges}
         now_s = self._clock.monotonic_s()
         idle = [tp for tp in self._position if tp not in wanted and now_s - self._used_s[tp] >= REST_AFTER_S]
-        self._drop(idle)
-        for partition in idle:
-            del self._position[partition], self._used_s[partition]
+        self.forget(idle)
         self._used_s |= dict.fromkeys(wanted, now_s)
         moved = {tp: start for tp, start in wanted.items() if self._gap(tp, start) is None}
         for partition, start in wanted.items():
@@ -127,11 +125,16 @@ class RangeConsumer:
         self._assign(moved)
         self._learn_topics(frozenset(tp.topic for tp in wanted))
 
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch these partitions no longer, those of them that it has."""
+        known = [partition for partition in partitions if partition in self._position]
+        self._drop(known)
+        for partition in known:
+            del self._position[partition], self._used_s[partition]
+
     def rest(self) -> None:
         """Stop fetching, and forget what was fetched; stays connected."""
-        self._drop(list(self._fed))
-        self._position.clear()
-        self._used_s.clear()
+        self.forget(list(self._position))
 
     def position(self, partition: TopicPartition) -> int:
         """The next offset to take of a partition."""
