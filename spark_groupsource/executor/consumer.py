@@ -42,8 +42,9 @@ from spark_groupsource.options import SourceOptions
 # Bounds of one `receive` call: enough records to pay for the call, few enough bytes to stay small. 5,000 to 20,000
 # records take the same time each; at 2,000 and at 30,000 they take a tenth more.
 _MAX_RECORDS = 10_000
-_MAX_BYTES = 32 * 1024 * 1024
-_FIRST_RECORDS = 1_000
+_MAX_BYTES = 8 * 1024 * 1024
+# What a record is taken to be before one has been seen.
+_FIRST_AVERAGE_BYTES = 32 * 1024
 # Of one record batch: Spark copies it whole, and Arrow's offsets have 32 bits.
 _MAX_CHUNK_BYTES = 64 * 1024 * 1024
 # How far a consumer may stand behind a start and still go there by dropping records. They are most often fetched
@@ -90,7 +91,7 @@ class RangeConsumer:
         self._lost: set[TopicPartition] = set()
         self._begun: set[TopicPartition] = set()
         self._topics: frozenset[str] = frozenset()
-        self._average_bytes = _MAX_BYTES // _FIRST_RECORDS
+        self._average_bytes = _FIRST_AVERAGE_BYTES
         self.reason = ""
 
     def __repr__(self) -> str:
