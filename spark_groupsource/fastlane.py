@@ -64,6 +64,7 @@ class FastLane:
         consumer, self._consumer = self._consumer or self._make(self._settings.options), None
         stands = others | wanted
         try:
+            consumer.forget(partition for partition in self._stands if partition not in stands)
             consumer.position_at([OffsetRange(partition, at, at) for partition, at in sorted(stands.items())])
             rows = self._take(consumer, ranges)
         except GroupKafkaError as error:

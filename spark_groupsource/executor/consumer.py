@@ -2,12 +2,14 @@
 
 It never takes part in a group: partitions are assigned by hand, nothing is committed. What it has fetched beyond
 a range is kept for the next one, because the next batch most often starts there; what another worker has read
-meanwhile is dropped as it comes, which is cheaper than a new assignment.
+meanwhile is dropped as it comes, which is cheaper than a new assignment. Partitions of earlier tasks stay assigned
+until they are idle, or take too much memory.
 
-Invariant: for every assigned partition, `kept` followed by what the client still delivers is the log from
-`position` on, once offsets below `position` are left out; `fed` is where the client goes on. `eof` is the furthest
-end-of-partition event, which stands behind all that was delivered before. A partition in `lost` delivers nothing more
-until `skip` moves it.
+Invariant: `fed` holds the assigned partitions, and where the client goes on in each. For each of them `kept`, followed
+by what the client still delivers, is the log from `position` on, once offsets below `position` are left out. `eof` is
+the furthest end-of-partition event, which stands behind all that was delivered before. `begun` holds the partitions
+that have delivered since they were assigned. A partition in `lost` delivers
+nothing more until it is assigned anew.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 
 from spark_groupsource import errors
+from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.errors import AccessError, ReadError
 from spark_groupsource.executor.port import (
     Chunk,
@@ -51,6 +54,11 @@ _MAX_DROPPED_BYTES = 8 * 1024 * 1024
 _METADATA_TIMEOUT_S = 1.0
 
 
+# A partition or a consumer that has not been used for so long fetches no more: an assigned one asks its brokers for
+# ever. Longer than the pauses between the batches of a busy query.
+REST_AFTER_S = 5.0
+
+
 class OutOfRange(Exception):
     """The log no longer has (or does not have yet) the offset that a partition is positioned at."""
 
@@ -60,17 +68,27 @@ class OutOfRange(Exception):
 
 
 class RangeConsumer:
-    """See the module's head. One thread at a time."""
+    """See the module's head. One thread at a time. `max_kept_bytes` bounds what is kept besides the client's queue."""
 
-    def __init__(self, options: SourceOptions, make_client: Callable[[SourceOptions], FetchClient]) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        make_client: Callable[[SourceOptions], FetchClient],
+        max_kept_bytes: int = _MAX_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
         self._options = options
+        self._clock = clock or SystemClock()
+        self._max_kept_bytes = max_kept_bytes
         self._client = make_client(options)
+        self._used_s: dict[TopicPartition, float] = {}
         self._position: dict[TopicPartition, int] = {}
         self._fed: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._kept: dict[TopicPartition, deque[Chunk | ImpossibleTimestamp]] = {}
         self._eof: dict[TopicPartition, int] = {}
         self._lost: set[TopicPartition] = set()
+        self._begun: set[TopicPartition] = set()
         self._topics: frozenset[str] = frozenset()
         self._average_bytes = _MAX_BYTES // _FIRST_RECORDS
         self.reason = ""
@@ -79,43 +97,44 @@ class RangeConsumer:
         return f"RangeConsumer({', '.join(f'{tp}@{offset}' for tp, offset in sorted(self._position.items()))})"
 
     @property
-    def resting(self) -> bool:
-        """Whether nothing is assigned: the client is connected, and fetches nothing."""
-        return not self._position
+    def assigned(self) -> int:
+        """How many partitions it fetches."""
+        return len(self._fed)
 
-    def behind(self, ranges: Iterable[OffsetRange]) -> int | None:
-        """How many offsets to drop to stand at the start of the ranges; None when it takes a new assignment."""
-        wanted = {item.partition: item.start for item in ranges}
-        if wanted.keys() != self._position.keys() or (self._lost and wanted != self._position):
-            return None
-        gaps = [start - self._position[partition] for partition, start in wanted.items()]
-        gap = sum(gaps)
-        near = gap <= _MAX_DROPPED_RECORDS and gap * self._average_bytes <= _MAX_DROPPED_BYTES
-        return gap if min(gaps, default=0) >= 0 and (near or gap == 0) else None
+    def distance(self, ranges: Iterable[OffsetRange]) -> tuple[int, int]:
+        """How far it is to the start of the ranges: partitions to assign, and offsets to drop in the others."""
+        gaps = [self._gap(item.partition, item.start) for item in ranges]
+        return gaps.count(None), sum(gap for gap in gaps if gap is not None)
 
     def shares(self, ranges: Iterable[OffsetRange]) -> bool:
-        """Whether it stands in one of these ranges' partitions: there, it is of no use to anybody else."""
-        return any(item.partition in self._position for item in ranges)
+        """Whether it fetches one of these ranges' partitions, wherever."""
+        return any(item.partition in self._fed for item in ranges)
 
     def position_at(self, ranges: Sequence[OffsetRange]) -> None:
         """Stand at the start of these ranges; keeps connections, and what was fetched if it fits."""
         wanted = {item.partition: item.start for item in ranges}
         self._ends = {item.partition: item.end for item in ranges}
-        if self.behind(ranges) is None:
-            self._assign(wanted)
-            self._learn_topics(frozenset(tp.topic for tp in wanted))
-            return
-        self._position = wanted
-        for partition, kept in self._kept.items():
-            items = list(kept)
-            kept.clear()
-            for item in items:
-                self._keep(partition, item)
+        now_s = self._clock.monotonic_s()
+        idle = [tp for tp in self._position if tp not in wanted and now_s - self._used_s[tp] >= REST_AFTER_S]
+        self.forget(idle)
+        self._used_s |= dict.fromkeys(wanted, now_s)
+        moved = {tp: start for tp, start in wanted.items() if self._gap(tp, start) is None}
+        for partition, start in wanted.items():
+            if partition not in moved:
+                self._advance(partition, start)
+        self._assign(moved)
+        self._learn_topics(frozenset(tp.topic for tp in wanted))
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch these partitions no longer, those of them that it has."""
+        known = [partition for partition in partitions if partition in self._position]
+        self._drop(known)
+        for partition in known:
+            del self._position[partition], self._used_s[partition]
 
     def rest(self) -> None:
-        """Stop fetching: an assigned client asks its brokers for ever."""
-        if not self.resting:
-            self._assign({})
+        """Stop fetching, and forget what was fetched; stays connected."""
+        self.forget(list(self._position))
 
     def position(self, partition: TopicPartition) -> int:
         """The next offset to take of a partition."""
@@ -140,13 +159,19 @@ class RangeConsumer:
         record that no row can hold.
         """
         partition = item.partition
+        if partition not in self._fed:
+            self._assign({partition: self._position[partition]})
         if not self._kept.get(partition) and partition not in self._lost:
             self._receive(timeout_s)
-        kept = self._kept.get(partition)
-        if not kept:
-            if partition in self._lost:
-                raise OutOfRange(partition)
-            return []
+            self._bound_kept(partition)
+        taken = self._take_kept(item)
+        if not taken and partition in self._lost and not self._kept.get(partition):
+            raise OutOfRange(partition)
+        self._pass_markers(item)
+        return taken
+
+    def _take_kept(self, item: OffsetRange) -> list[pa.RecordBatch]:
+        partition, kept = item.partition, self._kept.get(item.partition)
         taken: list[pa.RecordBatch] = []
         while kept and self._position[partition] < item.end:
             head = kept.popleft()
@@ -173,7 +198,7 @@ class RangeConsumer:
 
         By a new assignment: the client refuses to seek in a partition that it has stopped at an offset out of range.
         """
-        self._assign(self._position | {partition: offset})
+        self._assign({partition: offset})
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Return the first offset of the log and its end. Raises `ReadError` when the broker does not tell."""
@@ -184,14 +209,57 @@ class RangeConsumer:
 
     # --- helpers
 
+    def _gap(self, partition: TopicPartition, start: int) -> int | None:
+        """How many offsets to drop to get there; None when it takes a new assignment."""
+        if partition not in self._fed or partition in self._lost:
+            return None
+        gap = start - self._position[partition]
+        near = gap <= _MAX_DROPPED_RECORDS and gap * self._average_bytes <= _MAX_DROPPED_BYTES
+        return gap if gap == 0 or (gap > 0 and near) else None
+
+    def _advance(self, partition: TopicPartition, start: int) -> None:
+        self._position[partition] = start
+        for item in self._kept.pop(partition, ()):
+            self._keep(item)
+
     def _assign(self, wanted: dict[TopicPartition, int]) -> None:
         """Start anew at these offsets: what was fetched is dropped, what was lost is asked for again."""
-        self._kept.clear()
-        self._eof.clear()
-        self._lost.clear()
-        self._position = wanted
-        self._fed = dict(wanted)
-        self._client.assign(wanted)
+        self._drop([partition for partition in wanted if partition in self._fed])
+        if wanted:
+            self._position |= wanted
+            self._fed |= wanted
+            self._client.assign(wanted)
+
+    def _drop(self, partitions: Sequence[TopicPartition]) -> None:
+        """Fetch these partitions no longer; their positions stay."""
+        fetched = [partition for partition in partitions if self._fed.pop(partition, None) is not None]
+        for partition in fetched:
+            self._kept.pop(partition, None)
+            self._eof.pop(partition, None)
+            self._lost.discard(partition)
+            self._begun.discard(partition)
+        if fetched:
+            self._client.unassign(fetched)
+
+    def _pass_markers(self, item: OffsetRange) -> None:
+        """Go past transaction markers without waiting for an end-of-partition event, which takes fetch.wait.max.ms.
+
+        The client is asked only once a record has come: until then it may tell how far an earlier assignment got.
+        """
+        partition = item.partition
+        if self._position[partition] >= item.end or self._kept.get(partition) or partition not in self._begun:
+            return
+        passed = self._client.passed(partition)
+        if passed > self._fed[partition]:
+            self._fed[partition] = passed
+            self._position[partition] = max(self._position[partition], min(passed, item.end))
+
+    def _bound_kept(self, current: TopicPartition) -> None:
+        """Give up what came of other partitions when it is too much; it is fetched again when it is their turn."""
+        others = [partition for partition, kept in self._kept.items() if kept and partition != current]
+        rows = sum(item.batch.num_rows for tp in others for item in self._kept[tp] if isinstance(item, Chunk))
+        if rows * self._average_bytes > self._max_kept_bytes:
+            self._drop(others)
 
     def _learn_topics(self, topics: frozenset[str]) -> None:
         """Make a moved consumer ask for its new topics' leaders at once.
@@ -209,7 +277,7 @@ class RangeConsumer:
         self._topics |= topics
 
     def _receive(self, timeout_s: float) -> None:
-        remaining = sum(max(0, end - self._fed[partition]) for partition, end in self._ends.items())
+        remaining = sum(max(0, end - self._fed.get(partition, end)) for partition, end in self._ends.items())
         fitting = max(1, _MAX_BYTES // max(1, self._average_bytes))
         for item in self._client.receive(max(1, min(remaining, fitting, _MAX_RECORDS)), _MAX_CHUNK_BYTES, timeout_s):
             if isinstance(item, Chunk | ImpossibleTimestamp):
@@ -218,18 +286,20 @@ class RangeConsumer:
                 self._on_event(item)
 
     def _on_rows(self, item: Chunk | ImpossibleTimestamp) -> None:
-        if item.partition not in self._position:
+        if item.partition not in self._fed:
             return
+        self._begun.add(item.partition)
         if isinstance(item, Chunk):
             self._fed[item.partition] = _last_offset(item.batch) + 1
             average = item.batch.nbytes // item.batch.num_rows
             self._average_bytes = max(64, (self._average_bytes + average) // 2)
         else:
             self._fed[item.partition] = item.offset + 1
-        self._keep(item.partition, item)
+        self._keep(item)
 
-    def _keep(self, partition: TopicPartition, item: Chunk | ImpossibleTimestamp) -> None:
+    def _keep(self, item: Chunk | ImpossibleTimestamp) -> None:
         """Keep what lies at or behind the position."""
+        partition = item.partition
         position = self._position[partition]
         if isinstance(item, Chunk):
             if _first_offset(item.batch) < position:
@@ -241,7 +311,7 @@ class RangeConsumer:
         self._kept.setdefault(partition, deque()).append(item)
 
     def _on_event(self, item: Item) -> None:
-        if isinstance(item, EndOfPartition):
+        if isinstance(item, EndOfPartition) and item.partition in self._fed:
             self._eof[item.partition] = max(self._eof.get(item.partition, -1), item.offset)
         elif isinstance(item, PositionLost):
             # The client says it once, and it may be about another range of the task: remember it for that one.

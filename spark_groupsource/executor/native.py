@@ -40,6 +40,14 @@ _PTR, _STR, _INT, _I32, _I64, _SIZE = (
     ctypes.c_int64,
     ctypes.c_size_t,
 )
+
+
+class _Partition(ctypes.Structure):
+    """The beginning of rd_kafka_topic_partition_t."""
+
+    _fields_ = (("topic", _STR), ("partition", _I32), ("offset", _I64))
+
+
 # Name without "rd_kafka_": (result, arguments), from librdkafka's rdkafka.h. Its enums are C ints.
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "err2str": (_STR, (_INT,)),
@@ -61,10 +69,16 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "event_log": (_INT, (_PTR, ctypes.POINTER(_STR), ctypes.POINTER(_STR), ctypes.POINTER(_INT))),
     "event_destroy": (None, (_PTR,)),
     "topic_partition_list_new": (_PTR, (_INT,)),
-    "topic_partition_list_add": (_PTR, (_PTR, _STR, _I32)),
+    "topic_partition_list_add": (ctypes.POINTER(_Partition), (_PTR, _STR, _I32)),
     "topic_partition_list_set_offset": (_INT, (_PTR, _STR, _I32, _I64)),
     "topic_partition_list_destroy": (None, (_PTR,)),
-    "assign": (_INT, (_PTR, _PTR)),
+    "position": (_INT, (_PTR, _PTR)),
+    # These two return a rd_kafka_error_t, which is null on success.
+    "incremental_assign": (_PTR, (_PTR, _PTR)),
+    "incremental_unassign": (_PTR, (_PTR, _PTR)),
+    "error_code": (_INT, (_PTR,)),
+    "error_string": (_STR, (_PTR,)),
+    "error_destroy": (None, (_PTR,)),
     "topic_new": (_PTR, (_PTR, _STR, _PTR)),
     "topic_destroy": (None, (_PTR,)),
     "metadata": (_INT, (_PTR, _INT, _PTR, ctypes.POINTER(_PTR), _INT)),
@@ -123,16 +137,11 @@ class NativeClient:
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """See `FetchClient`."""
-        partitions = self._library("topic_partition_list_new", len(positions))
-        try:
-            for (topic, number), offset in positions.items():
-                self._library("topic_partition_list_add", partitions, topic.encode(), number)
-                self._library("topic_partition_list_set_offset", partitions, topic.encode(), number, offset)
-            code = self._library("assign", self._handle, partitions)
-        finally:
-            self._library("topic_partition_list_destroy", partitions)
-        if code:
-            raise KafkaException(KafkaError(code, self._library.text(code)))
+        self._change_assignment("incremental_assign", positions)
+
+    def unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `FetchClient`."""
+        self._change_assignment("incremental_unassign", dict.fromkeys(partitions, 0))
 
     def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[Item]:
         """See `FetchClient`."""
@@ -145,6 +154,16 @@ class NativeClient:
         if not found and self._transport.text:
             return [Trouble(self._transport.text)]
         return [item for item in items if item is not None]
+
+    def passed(self, partition: TopicPartition) -> int:
+        """See `FetchClient`."""
+        partitions = self._library("topic_partition_list_new", 1)
+        try:
+            asked = self._library("topic_partition_list_add", partitions, partition.topic.encode(), partition.partition)
+            code = self._library("position", self._handle, partitions)
+            return -1 if code else int(asked.contents.offset)
+        finally:
+            self._library("topic_partition_list_destroy", partitions)
 
     def learn(self, topic: str, timeout_s: float) -> None:
         """See `FetchClient`."""
@@ -185,6 +204,18 @@ class NativeClient:
             self._library("destroy", handle)
 
     # --- helpers
+
+    def _change_assignment(self, function: str, positions: Mapping[TopicPartition, int]) -> None:
+        partitions = self._library("topic_partition_list_new", len(positions))
+        for (topic, number), offset in positions.items():
+            self._library("topic_partition_list_add", partitions, topic.encode(), number)
+            self._library("topic_partition_list_set_offset", partitions, topic.encode(), number, offset)
+        error = self._library(function, self._handle, partitions)
+        self._library("topic_partition_list_destroy", partitions)
+        if error:
+            code, text = self._library("error_code", error), self._library("error_string", error)
+            self._library("error_destroy", error)
+            raise KafkaException(KafkaError(code, text.decode(errors="replace")))
 
     def _event(self, entry: tuple[Any, ...]) -> Item | None:
         kind, topic, number, offset, value, *text = entry

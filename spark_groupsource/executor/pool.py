@@ -15,16 +15,14 @@ from dataclasses import dataclass
 
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.executor.clients import make_client
-from spark_groupsource.executor.consumer import RangeConsumer
+from spark_groupsource.executor.consumer import REST_AFTER_S, RangeConsumer
 from spark_groupsource.offsets import OffsetRange
 from spark_groupsource.options import SourceOptions
 
-# A worker runs one task at a time; several consumers let each of its usual partitions keep its place. Each costs
-# a few threads, and its share of the memory for records fetched ahead.
-MAX_CONSUMERS = 8
-# Longer than the pauses between the batches of a busy query. An assigned consumer asks its brokers for ever, and a
-# resting one needs a new assignment: some milliseconds.
-REST_AFTER_S = 5.0
+# A worker runs one task at a time; several consumers keep the places of large partitions apart. Each costs a few
+# threads, and its share of the memory for records fetched ahead: the client's queue, and what was taken out of it.
+MAX_CONSUMERS = 4
+_QUEUE_SHARE = 0.75
 IDLE_TIMEOUT_S = 120.0
 
 Key = tuple[tuple[str, str], ...]
@@ -49,8 +47,9 @@ def pool_key(options: SourceOptions) -> Key:
 
 def make_consumer(options: SourceOptions) -> RangeConsumer:
     """Return a new consumer, with its share of the worker's memory for records fetched ahead."""
-    max_queued_bytes = options.prefetch_memory_bytes // MAX_CONSUMERS
-    return RangeConsumer(options, functools.partial(make_client, max_queued_bytes=max_queued_bytes))
+    share = options.prefetch_memory_bytes // MAX_CONSUMERS
+    queued = int(share * _QUEUE_SHARE)
+    return RangeConsumer(options, functools.partial(make_client, max_queued_bytes=queued), share - queued)
 
 
 class ConsumerPool:
@@ -72,7 +71,7 @@ class ConsumerPool:
         self._housekeeper: threading.Thread | None = None
 
     def __repr__(self) -> str:
-        resting = sum(entry.consumer.resting for entry in self._idle)
+        resting = sum(not entry.consumer.assigned for entry in self._idle)
         return f"ConsumerPool(idle={len(self._idle)}, resting={resting})"
 
     def take(self, options: SourceOptions, ranges: Sequence[OffsetRange]) -> RangeConsumer:
@@ -110,7 +109,7 @@ class ConsumerPool:
         with self._lock:
             old = [entry for entry in self._idle if now_s - entry.since_s >= IDLE_TIMEOUT_S]
             tired = [entry for entry in self._idle if now_s - entry.since_s >= REST_AFTER_S and entry not in old]
-            tired = [entry for entry in tired if not entry.consumer.resting]
+            tired = [entry for entry in tired if entry.consumer.assigned]
             self._idle = [entry for entry in self._idle if entry not in old]
             # While it is set nobody takes a consumer: resting is a matter of milliseconds.
             self._busy = bool(tired)
@@ -139,28 +138,27 @@ class ConsumerPool:
 
 
 def _due_s(entry: _Idle) -> float:
-    return entry.since_s + (IDLE_TIMEOUT_S if entry.consumer.resting else REST_AFTER_S)
+    return entry.since_s + (REST_AFTER_S if entry.consumer.assigned else IDLE_TIMEOUT_S)
 
 
 def _choose(idle: Sequence[_Idle], ranges: Sequence[OffsetRange], full: bool) -> _Idle | None:
     """Return the idle consumer that gets to the ranges at the least cost; None: a new one is better.
 
-    1. One that stands there, or has least to drop on the way.
-    2. One in the same partitions elsewhere: its place is of no use to anybody.
-    3. One that rests: its assignment costs nobody a place, and no fetch is under way that would have to end first.
+    1. One that fetches all their partitions, nearest to the starts.
+    2. One that stands well in half of them, or that was left behind in one: its place there is of no use to anybody.
+    3. One that rests: no fetch is under way that would have to end first.
     4. A new one, while there is room.
-    5. The one that has been idle longest.
+    5. The one with the fewest partitions; these become more, and those that nobody uses are dropped in time.
     """
-    gaps = [(gap, index) for index, entry in enumerate(idle) if (gap := entry.consumer.behind(ranges)) is not None]
-    if gaps:
-        return idle[min(gaps)[1]]
-    for entry in idle:
-        if entry.consumer.shares(ranges):
-            return entry
-    for entry in idle:
-        if entry.consumer.resting:
-            return entry
-    return idle[0] if full and idle else None
+    distances = [(*entry.consumer.distance(ranges), index) for index, entry in enumerate(idle)]
+    near = min(distances, default=None)
+    if near is not None and near[0] * 2 <= len(ranges):
+        return idle[near[2]]
+    for fits in (lambda entry: entry.consumer.shares(ranges), lambda entry: not entry.consumer.assigned):
+        found = next(filter(fits, idle), None)
+        if found is not None:
+            return found
+    return min(idle, key=lambda entry: entry.consumer.assigned) if full and idle else None
 
 
 POOL = ConsumerPool()

@@ -79,12 +79,21 @@ class FetchClient(Protocol):
     """A client that reads assigned partitions and stays connected. One thread at a time."""
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets, and no others; what was fetched before is dropped."""
+        """Read these partitions, too, from these offsets. None of them may be assigned."""
+
+    def unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these partitions, which are assigned, no longer; what was fetched of them is dropped."""
 
     def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[Item]:
         """Return what has arrived, in each partition's order; waits for a first item up to the timeout.
 
         `max_bytes` bounds one chunk's keys, values and headers; a larger record is a chunk of its own.
+        """
+
+    def passed(self, partition: TopicPartition) -> int:
+        """Return the offset behind the last record, or transaction marker, of a partition that `receive` has passed.
+
+        Negative when it is not known. Before a first record came of an assignment it may be an earlier one's.
         """
 
     def learn(self, topic: str, timeout_s: float) -> None:

@@ -35,13 +35,18 @@ class PythonClient:
         self._transport = LastTransportError()
         with creating_client(options):
             self._consumer = make_consumer({**settings, "error_cb": self._transport})
-        self._assigned: tuple[TopicPartition, ...] = ()
+        self._assigned: set[TopicPartition] = set()
         self._closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """See `FetchClient`."""
-        self._assigned = tuple(positions)
-        self._consumer.assign([ClientPartition(tp.topic, tp.partition, at) for tp, at in positions.items()])
+        self._assigned |= positions.keys()
+        self._consumer.incremental_assign([ClientPartition(*tp, at) for tp, at in positions.items()])
+
+    def unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `FetchClient`."""
+        self._assigned -= set(partitions)
+        self._consumer.incremental_unassign([ClientPartition(*tp) for tp in partitions])
 
     def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[Item]:
         """See `FetchClient`."""
@@ -54,6 +59,10 @@ class PythonClient:
             if not messages and self._transport.text:
                 return [Trouble(self._transport.text)]
             return list(self._items(messages, max_bytes))
+
+    def passed(self, partition: TopicPartition) -> int:
+        """See `FetchClient`."""
+        return int(self._consumer.position([ClientPartition(*partition)])[0].offset)
 
     def learn(self, topic: str, timeout_s: float) -> None:
         """See `FetchClient`."""
@@ -83,7 +92,7 @@ class PythonClient:
     def _items(self, messages: Sequence[Message], max_bytes: int) -> Iterator[Item]:
         if len(self._assigned) == 1 and all(message.error() is None for message in messages):
             if messages:
-                yield from self._rows(self._assigned[0], messages, max_bytes)
+                yield from self._rows(next(iter(self._assigned)), messages, max_bytes)
             return
         for (partition, is_record), group in groupby(messages, _kind):
             if is_record:

@@ -15,6 +15,7 @@ from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline, SystemClock
 from spark_groupsource.errors import DataLossError, ReadError
 from spark_groupsource.executor.clients import log_reading_path
+from spark_groupsource.executor.collector import freeze_imported
 from spark_groupsource.executor.consumer import OutOfRange, RangeConsumer
 from spark_groupsource.executor.pool import POOL, ConsumerPool
 from spark_groupsource.executor.rows import SmallBatches
@@ -40,6 +41,7 @@ def read_task(
     records are gone and failOnDataLoss is true.
     """
     log_reading_path()
+    freeze_imported()
     consumer = pool.take(settings.options, task)
     try:
         yield from read_ranges(settings, consumer, task, clock or SystemClock(), settings.stall_timeout_s)

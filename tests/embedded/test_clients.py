@@ -340,6 +340,26 @@ def test_a_range_that_ends_with_a_transaction_marker(
     consumer.close()
 
 
+def test_a_transaction_marker_is_not_waited_for(
+    kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
+) -> None:
+    """The end-of-partition event would take fetch.wait.max.ms."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "t"})
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    for _ in range(2):
+        producer.produce("orders", b"v", partition=0)
+    producer.commit_transaction(WAIT_S)
+    consumer = RangeConsumer(options_of(kafka, kafka__fetch__wait__max__ms="20000"), make)
+    item = OffsetRange(P0, 0, 3)
+    started = time.monotonic()
+    consumer.position_at([item])
+    assert offsets_read(consumer, item) == [0, 1]
+    assert consumer.position(P0) == 3
+    assert time.monotonic() - started < 15.0
+    consumer.close()
+
+
 def test_a_task_over_many_partitions(make: Callable[[SourceOptions], FetchClient]) -> None:
     with EmbeddedKafka(topics={"orders": 16}) as kafka:
         kafka.produce("orders", [(b"k", b"%d" % i, p) for i in range(50) for p in range(16)])

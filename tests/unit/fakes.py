@@ -304,13 +304,19 @@ class FakeClient:
         self.batches = deque(batches)
         self.bounds: dict[TopicPartition, tuple[int, int] | KafkaException] = {}
         self.assigned: list[list[tuple[TopicPartition, int]]] = []
+        self.unassigned: list[list[TopicPartition]] = []
         self.asked: list[int] = []
+        self.passed: dict[tuple[str, int], int] = {}
         self._current: list[FakeMessage] = []
         self.closed = 0
         # What every call takes, even one that brings something.
         self.slow_s = 0.0
 
-    def assign(self, partitions: list[ClientPartition]) -> None:
+    def incremental_unassign(self, partitions: list[ClientPartition]) -> None:
+        self._current = []
+        self.unassigned.append([TopicPartition(p.topic, p.partition) for p in partitions])
+
+    def incremental_assign(self, partitions: list[ClientPartition]) -> None:
         self._current = []
         self.assigned.append([(TopicPartition(p.topic, p.partition), p.offset) for p in partitions])
 
@@ -329,6 +335,11 @@ class FakeClient:
         taken, self._current = self._current[:count], self._current[count:]
         return taken
 
+    def position(self, partitions: list[ClientPartition]) -> list[ClientPartition]:
+        return [
+            ClientPartition(p.topic, p.partition, self.passed.get((p.topic, p.partition), -1001)) for p in partitions
+        ]
+
     def get_watermark_offsets(self, partition: ClientPartition, timeout: float) -> tuple[int, int]:
         bounds = self.bounds[TopicPartition(partition.topic, partition.partition)]
         if isinstance(bounds, KafkaException):
@@ -339,7 +350,9 @@ class FakeClient:
         self.closed += 1
 
 
-def range_consumer(client: FakeClient, options: SourceOptions | None = None) -> RangeConsumer:
+def range_consumer(
+    client: FakeClient, options: SourceOptions | None = None, max_kept_bytes: int = 1024 * 1024
+) -> RangeConsumer:
     """Return a range consumer on a scripted client."""
     options = options or make_options()
 
@@ -347,7 +360,7 @@ def range_consumer(client: FakeClient, options: SourceOptions | None = None) -> 
         settings = executor_settings(options, 8 * 1024 * 1024)
         return PythonClient(options, settings, lambda _: client)  # type: ignore[arg-type,return-value]
 
-    return RangeConsumer(options, make_client=make)
+    return RangeConsumer(options, make, max_kept_bytes, client.clock)
 
 
 class FakeCluster:

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource.errors import AccessError, OptionError, ReadError
-from spark_groupsource.executor.consumer import OutOfRange, RangeConsumer
+from spark_groupsource.executor.consumer import REST_AFTER_S, OutOfRange, RangeConsumer
 from spark_groupsource.executor.events import executor_settings
 from spark_groupsource.executor.pyclient import PythonClient
 from spark_groupsource.offsets import OffsetRange
@@ -96,11 +96,51 @@ def test_only_records_beyond_the_range_leave_it_empty() -> None:
     assert consumer.position(P0) == 13
 
 
+def test_a_range_ends_behind_a_transaction_marker_without_an_event() -> None:
+    consumer, client = consumer_of(records(0, 10, 11))
+    client.passed[P0] = 13
+    assert taken(consumer) == [10, 11]
+    assert consumer.finished(R0)
+    assert consumer.distance([OffsetRange(P0, 13, 20)]) == (0, 0)
+
+
+def test_a_marker_inside_the_range_ends_nothing() -> None:
+    consumer, client = consumer_of(records(0, 10), records(0, 12))
+    client.passed[P0] = 12
+    assert taken(consumer) == [10]
+    assert not consumer.finished(R0)
+    assert taken(consumer) == [12]
+    assert consumer.finished(R0)
+
+
+def test_where_an_earlier_assignment_had_got_ends_nothing() -> None:
+    """The client forgets it in its own time: until a record came, it may tell of the earlier one."""
+    consumer, client = consumer_of(records(0, 10, 11, 12), [], records(0, 5))
+    taken(consumer)
+    client.passed[P0] = 13
+    earlier = OffsetRange(P0, 5, 6)
+    consumer.position_at([earlier])
+    assert taken(consumer, earlier) == []
+    assert not consumer.finished(earlier)
+    assert taken(consumer, earlier) == [5]
+
+
+def test_markers_do_not_hide_records_that_are_kept() -> None:
+    consumer, client = consumer_of(records(0, 10, 11, 12, 13, 14))
+    client.passed[P0] = 16
+    assert taken(consumer) == [10, 11, 12]
+    following = OffsetRange(P0, 13, 16)
+    consumer.position_at([following])
+    assert not consumer.finished(following)
+    assert taken(consumer, following) == [13, 14]
+    assert consumer.finished(following)
+
+
 def test_records_beyond_the_range_are_kept_for_the_next() -> None:
     consumer, client = consumer_of(records(0, 10, 11, 12, 13, 14))
     assert taken(consumer) == [10, 11, 12]
     following = OffsetRange(P0, 13, 15)
-    assert consumer.behind([following]) == 0
+    assert consumer.distance([following]) == (0, 0)
     consumer.position_at([following])
     assert taken(consumer, following) == [13, 14]
     assert consumer.finished(following)
@@ -122,18 +162,19 @@ def test_settling_passes_offsets_without_a_record() -> None:
     taken(consumer)
     consumer.settle(R0)
     assert consumer.position(P0) == 13
-    assert consumer.behind([OffsetRange(P0, 13, 20)]) == 0
+    assert consumer.distance([OffsetRange(P0, 13, 20)]) == (0, 0)
 
 
 def test_moving_forgets_what_was_fetched() -> None:
     consumer, client = consumer_of([*records(0, 10, 11, 12, 13), eof(0, 14)], records(0, 5))
     taken(consumer)
     earlier = OffsetRange(P0, 5, 6)
-    assert consumer.behind([earlier]) is None
+    assert consumer.distance([earlier]) == (1, 0)
     consumer.position_at([earlier])
     assert not consumer.finished(earlier)
     assert taken(consumer, earlier) == [5]
     assert client.assigned == [[(P0, 10)], [(P0, 5)]]
+    assert client.unassigned == [[P0]]
 
 
 def test_partitions_of_one_task_do_not_mix() -> None:
@@ -157,7 +198,7 @@ def test_what_another_worker_has_read_is_dropped_as_it_comes() -> None:
     consumer, client = consumer_of(records(0, 10, 11, 12), records(0, 13, 14), records(0, 15, 16, 17, 18))
     assert taken(consumer) == [10, 11, 12]
     ahead = OffsetRange(P0, 16, 18)
-    assert consumer.behind([ahead]) == 3
+    assert consumer.distance([ahead]) == (0, 3)
     consumer.position_at([ahead])
     assert taken(consumer, ahead) == []
     assert not consumer.finished(ahead)
@@ -185,25 +226,71 @@ def test_a_gap_without_records_is_no_gap() -> None:
     assert consumer.finished(ahead)
 
 
-@pytest.mark.parametrize(
-    "ranges",
-    [
-        (OffsetRange(P0, 5, 6),),
-        (OffsetRange(P0, 10 + 50_001, 90_000),),
-        (OffsetRange(P0, 10, 13), OffsetRange(P1, 0, 2)),
-        (OffsetRange(P1, 10, 13),),
-    ],
-)
-def test_what_takes_a_new_assignment(ranges: tuple[OffsetRange, ...]) -> None:
-    consumer, client = consumer_of()
-    assert consumer.behind(ranges) is None
-    consumer.position_at(ranges)
-    assert client.assigned[-1] == [(item.partition, item.start) for item in ranges]
+@pytest.mark.parametrize("start", [5, 10 + 50_001])
+def test_what_takes_a_new_assignment(start: int) -> None:
+    consumer, client = consumer_of(ranges=(R0, R1))
+    ahead = OffsetRange(P0, start, 90_000)
+    assert consumer.distance([ahead]) == (1, 0)
+    consumer.position_at([ahead])
+    assert client.assigned[1:] == [[(P0, start)]]
+    assert client.unassigned == [[P0]]
 
 
 def test_large_records_are_not_dropped_in_bulk() -> None:
     consumer, _ = consumer_of()
-    assert consumer.behind([OffsetRange(P0, 10 + 1_000, 20_000)]) is None  # nothing is known of their size yet
+    # Nothing is known of their size yet.
+    assert consumer.distance([OffsetRange(P0, 10 + 1_000, 20_000)]) == (1, 0)
+
+
+# --- several tasks' partitions
+
+
+def test_another_tasks_partition_is_added() -> None:
+    consumer, client = consumer_of([*records(0, 10, 11, 12), *records(1, 0), *records(0, 13)], records(1, 1))
+    consumer.position_at([R1])
+    assert client.assigned == [[(P0, 10)], [(P1, 0)]]
+    assert taken(consumer, R1) == [0]
+    following = OffsetRange(P0, 10, 14)
+    consumer.position_at([following])
+    assert taken(consumer, following) == [10, 11, 12, 13]
+    consumer.position_at([OffsetRange(P1, 1, 2)])
+    assert taken(consumer, OffsetRange(P1, 1, 2)) == [1]
+    assert len(client.assigned) == 2
+    assert client.unassigned == []
+
+
+def test_a_partition_that_nobody_uses_is_dropped() -> None:
+    consumer, client = consumer_of(ranges=(R0, R1))
+    client.clock.advance(REST_AFTER_S - 1.0)
+    consumer.position_at([R0])
+    client.clock.advance(1.0)
+    consumer.position_at([R0])
+    assert client.unassigned == [[P1]]
+    assert repr(consumer) == "RangeConsumer(orders-0@10)"
+    consumer.position_at([R1])
+    assert client.assigned[-1] == [(P1, 0)]
+
+
+def test_what_comes_of_other_partitions_is_bounded() -> None:
+    """Given up, not lost: it is fetched again when it is that range's turn."""
+    client = FakeClient(ManualClock(), [*records(1, 0, 1), *records(0, 10, 11, 12)], records(1, 0, 1))
+    consumer = range_consumer(client, max_kept_bytes=0)
+    consumer.position_at([R0, R1])
+    assert taken(consumer, R0) == [10, 11, 12]
+    assert client.unassigned == [[P1]]
+    assert not consumer.finished(R1)
+    assert taken(consumer, R1) == [0, 1]
+    assert client.assigned == [[(P0, 10), (P1, 0)], [(P1, 0)]]
+
+
+def test_events_of_dropped_partitions_mean_nothing() -> None:
+    consumer, _ = consumer_of([*records(1, 0), eof(1, 99), *records(0, 10)])
+    assert taken(consumer) == [10]
+    consumer.position_at([R1])
+    assert not consumer.finished(R1)
+
+
+# --- lost, or resting
 
 
 def test_a_lost_position_takes_a_new_assignment() -> None:
@@ -220,13 +307,13 @@ def test_a_resting_consumer_fetches_nothing_and_forgets_what_it_had() -> None:
     consumer, client = consumer_of(records(0, 10, 11, 12, 13), records(0, 13))
     taken(consumer)
     consumer.rest()
-    assert consumer.resting
-    assert client.assigned[-1] == []
+    assert (consumer.assigned, repr(consumer)) == (0, "RangeConsumer()")
+    assert client.unassigned == [[P0]]
     following = OffsetRange(P0, 13, 14)
-    assert consumer.behind([following]) is None
+    assert consumer.distance([following]) == (1, 0)
     consumer.position_at([following])
     assert client.assigned[-1] == [(P0, 13)]
-    assert not consumer.resting
+    assert taken(consumer, following) == [13]
 
 
 # --- records that no row can hold

@@ -76,27 +76,48 @@ def test_one_that_rests_is_moved_before_a_new_one_is_made() -> None:
     bed.pool.tidy()
     assert repr(bed.pool) == "ConsumerPool(idle=1, resting=1)"
     assert bed.take(at(1)) is consumer
-    assert bed.clients[0].assigned == [[(P0, 0)], [], [(P1, 0)]]
+    assert bed.clients[0].assigned == [[(P0, 0)], [(P1, 0)]]
+    assert bed.clients[0].unassigned == [[P0]]
 
 
-def test_a_new_one_is_made_while_there_is_room() -> None:
+def test_a_new_one_is_made_while_there_is_room_then_partitions_are_added() -> None:
     bed = Bed()
     consumers = bed.fill(*(at(number) for number in range(MAX_CONSUMERS)))
     assert len(bed.clients) == MAX_CONSUMERS
     assert bed.take(at(99)) is consumers[0]
     assert len(bed.clients) == MAX_CONSUMERS
-    assert repr(consumers[0]) == "RangeConsumer(orders-99@0)"
+    assert repr(consumers[0]) == "RangeConsumer(orders-0@0, orders-99@0)"
+    bed.pool.give_back(OPTIONS, consumers[0])
+    assert bed.take(at(98)) is consumers[1]
 
 
 def test_steady_state_makes_no_consumer() -> None:
-    """Sixty-four partitions in turn, as on a worker that gets them all."""
+    """Nor an assignment: sixty-four partitions in turn, as on a worker that gets them all."""
     bed = Bed()
     for batch in range(5):
         for number in range(64):
-            consumer = bed.take(at(number, batch * 1_000))
+            consumer = bed.take(at(number, batch * 100))
             bed.pool.give_back(OPTIONS, consumer)
     assert len(bed.clients) == MAX_CONSUMERS
-    assert all(client.closed == 0 for client in bed.clients)
+    assert all(client.closed == 0 and client.unassigned == [] for client in bed.clients)
+    assert sum(len(client.assigned) for client in bed.clients) == 64
+
+
+def test_of_packed_tasks_the_one_with_most_in_common_is_preferred() -> None:
+    bed = Bed()
+    first, second = ([at(number) for number in numbers] for numbers in (range(4), range(4, 8)))
+    consumers = [bed.pool.take(OPTIONS, ranges) for ranges in (first, second)]
+    for consumer in consumers:
+        bed.pool.give_back(OPTIONS, consumer)
+    assert bed.take(*second[1:], at(0, 5)) is consumers[1]
+    assert bed.clients[1].assigned[-1] == [(P0, 5)]
+
+
+def test_one_that_fetches_all_is_preferred_to_one_that_is_nearer_in_most() -> None:
+    bed = Bed()
+    consumers = bed.fill(at(0, 100), at(1, 0))
+    both = bed.pool.take(OPTIONS, [at(0, 90), at(1, 0)])
+    assert both is consumers[1]
 
 
 def test_readers_with_other_settings_do_not_share() -> None:
@@ -128,7 +149,7 @@ def test_a_consumer_that_cannot_be_positioned_is_closed() -> None:
 
     def make(options: SourceOptions) -> RangeConsumer:
         consumer = bed.make(options)
-        bed.clients[-1].assign = refuse  # type: ignore[method-assign,assignment]
+        bed.clients[-1].incremental_assign = refuse  # type: ignore[method-assign,assignment]
         return consumer
 
     with pytest.raises(RuntimeError, match="no"):
@@ -147,7 +168,7 @@ def test_idle_consumers_rest_and_then_are_closed() -> None:
     bed.fill(at(1))
     bed.clock.advance(REST_AFTER_S - 2.0)
     assert bed.pool.tidy() == pytest.approx(2.0)
-    assert [client.assigned[-1] for client in bed.clients] == [[], [(P1, 0)]]
+    assert [client.unassigned for client in bed.clients] == [[[P0]], []]
     bed.clock.advance(2.0)
     assert bed.pool.tidy() == pytest.approx(IDLE_TIMEOUT_S - REST_AFTER_S - 2.0)
     bed.clock.advance(IDLE_TIMEOUT_S)

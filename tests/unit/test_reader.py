@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 
 import pyarrow as pa
 import pytest
 
 from spark_groupsource.errors import DataLossError, ReadError
+from spark_groupsource.executor.collector import freeze_imported
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.reader import read_task
@@ -84,6 +86,19 @@ def test_a_task_that_is_cut_short_gives_its_consumer_up() -> None:
     next(rows)
     rows.close()  # type: ignore[attr-defined]
     assert (bed.client.closed, repr(bed.pool)) == (1, "ConsumerPool(idle=0, resting=0)")
+
+
+def test_what_a_worker_has_imported_is_not_collected_after_every_task() -> None:
+    freeze_imported.cache_clear()
+    gc.unfreeze()
+    try:
+        Bed(records(0, 10, 11, 12)).read(R0)
+        frozen = gc.get_freeze_count()
+        assert frozen > 1_000
+        Bed(records(0, 10, 11, 12)).read(R0)
+        assert gc.get_freeze_count() <= frozen, "once per process"
+    finally:
+        gc.unfreeze()
 
 
 # --- lost records
