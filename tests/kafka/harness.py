@@ -72,10 +72,14 @@ class Independent:
         found = self._admin.list_topics(timeout=10).topics.get(topic)
         return 0 if found is None else sum(p.leader >= 0 for p in found.partitions.values())
 
-    def set_group_session_timeout(self, group: str, timeout_ms: int) -> None:
-        """Set the session timeout of a KIP-848 group, which is the broker's to set."""
-        entry = ConfigEntry("consumer.session.timeout.ms", str(timeout_ms), incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
+    def set_group_session_timeout(self, group: str, timeout_ms: int, heartbeat_ms: int = 1_000) -> None:
+        """Set the session timeout and the heartbeat interval of a KIP-848 group, which are the broker's to set."""
+        settings = {"consumer.session.timeout.ms": timeout_ms, "consumer.heartbeat.interval.ms": heartbeat_ms}
+        entries = [
+            ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
         self._admin.incremental_alter_configs([resource])[resource].result(30)
 
     def produce(self, topic: str, values: Iterable[str], partitions: int) -> None:
