@@ -154,6 +154,7 @@ class LibrdkafkaCluster:
         self._transport = LastTransportError()
         self._admin: AdminClient | None = None
         self._answered = False
+        self._topics: dict[str, TopicInfo] = {}  # as last told
 
     def _client(self) -> AdminClient:
         if self._admin is None:
@@ -201,7 +202,7 @@ class LibrdkafkaCluster:
             ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)
             beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
             topics = self._topics_sent(sorted({partition.topic for partition in wanted}), timeout_s)
-            return LogSurvey(ends(), beginnings(), topics())
+            return LogSurvey(ends(), beginnings(), self._or_known(wanted, topics))
 
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
 
@@ -211,12 +212,30 @@ class LibrdkafkaCluster:
 
     # --- helpers: requests that are sent, and the answers when they are asked for
 
+    def _or_known(
+        self, partitions: Iterable[TopicPartition], topics: Callable[[], dict[str, TopicInfo]]
+    ) -> dict[str, TopicInfo]:
+        """Return the topics; as they were, when their leaders answer and the controller, which is asked, does not.
+
+        A topic that is made anew meanwhile is noticed as soon as the controller is back: what was read of it until
+        then is read again from its beginning.
+        """
+        try:
+            return topics()
+        except _TopicError as error:
+            names = {partition.topic for partition in partitions}
+            if error.cause.code() not in _AWAY or not names <= self._topics.keys():
+                raise
+            return {name: self._topics[name] for name in names}
+
     def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
         futures = self._client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
 
         def answers() -> dict[str, TopicInfo]:
             told = {name: self._result(futures[name], name) for name in names}
-            return {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in told.items()}
+            found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in told.items()}
+            self._topics |= found
+            return found
 
         return answers
 

@@ -57,6 +57,7 @@ class SlowAdmin(FakeAdmin):
     """Answers nothing before all three requests of a survey are on their way."""
 
     sent: list[Future[Any]] = field(default_factory=list)
+    controller_error: int | None = None
 
     def list_offsets(
         self, request: dict[ClientPartition, Any], *, request_timeout: float, **_: object
@@ -69,7 +70,10 @@ class SlowAdmin(FakeAdmin):
         for offset, future in enumerate(self.sent):
             future.set_result(Answer(offset))
         described: Future[Any] = Future()
-        described.set_result(SimpleNamespace(topic_id="id", partitions=[0, 1]))
+        if self.controller_error is None:
+            described.set_result(SimpleNamespace(topic_id="id", partitions=[0, 1]))
+        else:
+            described.set_exception(KafkaException(KafkaError(self.controller_error)))
         return dict.fromkeys(topics.topic_names, described)
 
 
@@ -122,6 +126,21 @@ def test_a_survey_is_one_round_trip() -> None:
     assert survey.ends == {tp(0): LogEnd(0, 3), tp(1): LogEnd(1, 3)}
     assert survey.beginnings == {tp(0): LogEnd(2, 3), tp(1): LogEnd(3, 3)}
     assert survey.topics == {tp(0).topic: TopicInfo("id", 2)}
+
+
+@pytest.mark.parametrize(("code", "goes_on"), [(KafkaError._TIMED_OUT, True), (KafkaError._AUTHENTICATION, False)])
+def test_m09_plans_go_on_while_the_controller_is_away(code: int, goes_on: bool) -> None:
+    """Topics are asked of the controller, which may be away when all leaders are there."""
+    admin = SlowAdmin()
+    cluster = cluster_of(admin, ManualClock())
+    known = cluster.survey([tp(0)]).topics
+    admin.sent.clear()
+    admin.controller_error = code
+    if goes_on:
+        assert cluster.survey([tp(0)]).topics == known
+    else:
+        with pytest.raises(GroupKafkaError):
+            cluster.survey([tp(0)])
 
 
 def test_nobody_is_waited_for_once_the_query_stops() -> None:
