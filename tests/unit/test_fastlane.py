@@ -25,7 +25,7 @@ class Bed:
         self.batches = list(batches)
         self.made: list[FakeClient] = []
         self.bounds: dict[TopicPartition, tuple[int, int]] = {}
-        self.lane = FastLane(make_options(**options), self.clock, self._make)
+        self.lane = FastLane(make_options(**{"fastLaneMaxOffsets": "10000"} | options), self.clock, self._make)
 
     def _make(self, options: SourceOptions) -> RangeConsumer:
         client = FakeClient(self.clock, *self.batches)
