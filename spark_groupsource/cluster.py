@@ -196,13 +196,14 @@ class LibrdkafkaCluster:
         wanted = list(partitions)
         if not wanted:
             return LogSurvey({}, {}, {})
+        names = sorted({partition.topic for partition in wanted})
 
         def ask(timeout_s: float) -> LogSurvey:
             # All three are on their way before the first answer is waited for.
             ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)
             beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
-            topics = self._topics_sent(sorted({partition.topic for partition in wanted}), timeout_s)
-            return LogSurvey(ends(), beginnings(), self._or_known(wanted, topics))
+            topics = self._topics_sent(names, timeout_s)
+            return LogSurvey(ends(), beginnings(), self._or_known(names, topics))
 
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
 
@@ -212,9 +213,7 @@ class LibrdkafkaCluster:
 
     # --- helpers: requests that are sent, and the answers when they are asked for
 
-    def _or_known(
-        self, partitions: Iterable[TopicPartition], topics: Callable[[], dict[str, TopicInfo]]
-    ) -> dict[str, TopicInfo]:
+    def _or_known(self, names: Sequence[str], topics: Callable[[], dict[str, TopicInfo]]) -> dict[str, TopicInfo]:
         """Return the topics; as they were, when their leaders answer and the controller, which is asked, does not.
 
         A topic that is made anew meanwhile is noticed as soon as the controller is back: what was read of it until
@@ -223,8 +222,7 @@ class LibrdkafkaCluster:
         try:
             return topics()
         except _TopicError as error:
-            names = {partition.topic for partition in partitions}
-            if error.cause.code() not in _AWAY or not names <= self._topics.keys():
+            if error.cause.code() not in _AWAY or not self._topics.keys() >= set(names):
                 raise
             return {name: self._topics[name] for name in names}
 

@@ -128,9 +128,9 @@ class Rig:
         self.producer.start()
         self.wait_recovered(self.ends(), "the start")
 
-    def ends(self) -> Offsets:
-        """Return the log's ends, waiting for brokers that are away."""
-        return wait_for("the log's ends", 60, lambda: attempt(self.observer.ends), self.evidence)
+    def ends(self, open_too: bool = False) -> Offsets:
+        """Return the log's ends as `Observer.ends` does, waiting for brokers that are away."""
+        return wait_for("the log's ends", 60, lambda: attempt(lambda: self.observer.ends(open_too)), self.evidence)
 
     def last_ends(self) -> Offsets:
         """Return the log's ends after the last write.
@@ -138,7 +138,7 @@ class Rig:
         A commit of a transaction returns before its partitions have the marker, and a broker that leads again may not
         know its newest end yet: so open transactions count, and what is acknowledged.
         """
-        ends = wait_for("the log's ends", 60, lambda: attempt(lambda: self.observer.ends(open_too=True)), self.evidence)
+        ends = self.ends(open_too=True)
         for one in self.producer.produced():
             partition = (one.topic, one.partition)
             ends[partition] = max(ends[partition], one.offset + 1)

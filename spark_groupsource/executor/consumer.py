@@ -8,8 +8,7 @@ until they are idle, or take too much memory.
 Invariant: `fed` holds the assigned partitions, and where the client goes on in each. For each of them `kept`, followed
 by what the client still delivers, is the log from `position` on, once offsets below `position` are left out. `eof` is
 the furthest end-of-partition event, which stands behind all that was delivered before. `begun` holds the partitions
-that have delivered since they were assigned. A partition in `lost` delivers
-nothing more until it is assigned anew.
+that have delivered since they were assigned. A partition in `lost` delivers nothing more until it is assigned anew.
 """
 
 from __future__ import annotations
@@ -53,8 +52,6 @@ _MAX_DROPPED_RECORDS = 50_000
 _MAX_DROPPED_BYTES = 8 * 1024 * 1024
 # How long a moved consumer may wait for what the cluster says about a new topic; by itself it waits up to 1 s.
 _METADATA_TIMEOUT_S = 1.0
-
-
 # A partition or a consumer that has not been used for so long fetches no more: an assigned one asks its brokers for
 # ever. Longer than the pauses between the batches of a busy query.
 REST_AFTER_S = 5.0

@@ -317,17 +317,22 @@ def test_a_consumer_goes_on_skips_ahead_rests_and_moves(
     consumer.close()
 
 
-def test_a_range_that_ends_with_a_transaction_marker(
-    kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
-) -> None:
-    """Markers take offsets that no record has: gaps, as compaction leaves them."""
+def produce_transactions(kafka: EmbeddedKafka, count: int) -> None:
+    """Commit transactions of two records each; each takes three offsets."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "t"})
     producer.init_transactions(WAIT_S)
-    for _ in range(3):
+    for _ in range(count):
         producer.begin_transaction()
         for _ in range(2):
             producer.produce("orders", b"v", partition=0)
         producer.commit_transaction(WAIT_S)
+
+
+def test_a_range_that_ends_with_a_transaction_marker(
+    kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
+) -> None:
+    """Markers take offsets that no record has: gaps, as compaction leaves them."""
+    produce_transactions(kafka, 3)
     consumer = RangeConsumer(options_of(kafka), make)
     item = OffsetRange(P0, 0, 9)
     consumer.position_at([item])
@@ -344,12 +349,7 @@ def test_a_transaction_marker_is_not_waited_for(
     kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
 ) -> None:
     """The end-of-partition event would take fetch.wait.max.ms."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "t"})
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
-    for _ in range(2):
-        producer.produce("orders", b"v", partition=0)
-    producer.commit_transaction(WAIT_S)
+    produce_transactions(kafka, 1)
     consumer = RangeConsumer(options_of(kafka, kafka__fetch__wait__max__ms="20000"), make)
     item = OffsetRange(P0, 0, 3)
     started = time.monotonic()
