@@ -38,9 +38,13 @@ SETTLE_S = 1.0
 AVAILABLE_NOW_MARGIN_S = 30.0
 # A plan is made anew when ownership changes under it; more often than this in one trigger is no coincidence.
 PLAN_TIMEOUT_S = 30.0
+# How long a plan waits for the commit of the batch before it, once: then batches go on without commits.
+COMMIT_S = 1.0
 PATTERN_REFRESH_S = 5.0
 STOP_TIMEOUT_S = 15.0
 _PAUSE_S = 0.01
+# The answer to a commit takes some milliseconds, and a trigger waits for it.
+_COMMIT_PAUSE_S = 0.002
 
 
 class Session:
@@ -76,6 +80,7 @@ class Session:
         self._targets: dict[TopicPartition, int] | None = None
         self._newest: dict[TopicPartition, int] = {}
         self._idle = True
+        self._behind = False
 
     def __repr__(self) -> str:
         lineage = None if self._own is None else self._own.name
@@ -160,7 +165,7 @@ class Session:
             # made anew between these answers is noticed by the next ones.
             survey = survey or self._cluster.survey(backlogs)
             self._idle = False
-            if self._made_anew(backlogs, survey.topics):
+            if self._made_anew(backlogs, survey.topics) or not self._commits_taken():
                 continue
             ranges = plan_ranges(self._losses.skip_lost(backlogs, survey.beginnings), max_rows)
             if all(item.end == backlogs[item.partition].position for item in ranges):
@@ -225,13 +230,13 @@ class Session:
         )
         while True:
             self._member.check()
+            if self._member.stopping:
+                return None
             view = self._member.view()
             if view.settled and view.partitions:
                 self._first_assignment = None
                 return view
             waits_first = self._first_assignment is not None and not self._first_assignment.expired()
-            if self._member.stopping:
-                return None
             if not waits_first:
                 if available_now and not view.settled and patience.expired():
                     raise self._no_assignment(view)
@@ -283,6 +288,33 @@ class Session:
         if changed:
             self._member.forget(changed)
         return bool(changed)
+
+    def _commits_taken(self) -> bool:
+        """Wait until the group holds what is complete; False when that was in vain, and what was asked is old by now.
+
+        The sequence this protects against: batch N is complete, its commit does not arrive (the member is cut off, a
+        rebalance stalls); batch N+1 is read and completed all the same; the session expires, and the next owner
+        repeats both, where promise P6 allows one.
+
+        A coordinator that stays away holds up one trigger. Batches then go on without commits, until one is taken.
+        """
+        patience = Deadline(self._clock, COMMIT_S)
+        while not (taken := self._member.view().committed) and not self._behind:
+            if self._member.stopping:
+                return False
+            if patience.expired():
+                text = "batches go on, no commit was taken for %.0f s: group=%s"
+                LOG.warning(text, COMMIT_S, self._options.group_id)
+                self._tell_behind(True)
+                return False
+            self._pause(_COMMIT_PAUSE_S)
+        if taken and self._behind:
+            self._tell_behind(False)
+        return True
+
+    def _tell_behind(self, behind: bool) -> None:
+        self._behind = behind
+        self._metrics.write("commits", behind=behind)
 
     def _fix(
         self,

@@ -35,8 +35,8 @@ P6 bounded repeats. Records that were completed in two checkpoints. The two batc
      target is this query or no query, a revoke that ended as DEADLINE, STOPPED or LOST or left offsets uncommitted,
      "lost", "refused", or "left" in the middle of a batch. And of one stay (from assigned to assigned) of the earlier
      owner, others may repeat one batch per partition: so a zombie that plans once more is found out. Batches that
-     were completed while a fault of the cluster had taken the coordinator away, as the owner itself tells, do not
-     count: they could not be committed, and its session ended before the coordinator was back.
+     were planned while the group took no commits, as the owner itself tells ("commits", behind) during a fault, do not
+     count: its session ended before one was taken.
 P7 order. Per life, lineage and partition, a completed batch that begins at or below what an earlier one has read; per
    run of a batch, Spark task and partition, an offset that does not rise.
 P8 no silent loss. Offsets between the plans of all completed batches (and below the first one) with known records,

@@ -17,8 +17,6 @@ from faultrig.eventranges import ranges_of
 from faultrig.history import Commit, Completed, Fault, History, SinkBatch
 
 TICK_S = 0.01
-# Members see their coordinator come and go in the client's statistics, every 2 s.
-STATISTICS_S = 2.5
 Partition = tuple[str, int]
 # A partition of one topic id: a topic that was deleted and made again has other records at the same offsets.
 Log = tuple[str, str, int]
@@ -138,7 +136,7 @@ class Facts:
     unclean: list[Unclean]
     lost: dict[Partition, list[Range]]  # what "data_lost" events report
     conflicts: dict[tuple[str, Partition], list[tuple[float, Range]]]
-    alone: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # query -> times without a coordinator
+    behind: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # query -> times without commits
     log: dict[Partition, dict[int, str]] = field(default_factory=dict)
     produced: dict[Partition, dict[int, str]] = field(default_factory=dict)
     ids: dict[str, list[str]] = field(default_factory=dict)  # topic ids, the newest last
@@ -201,7 +199,7 @@ def facts_of(history: History) -> Facts:
         facts.produced.setdefault((record.topic, record.partition), {})[record.offset] = record.id
     for logged in history.log:
         facts.log.setdefault((logged.topic, logged.partition), {})[logged.offset] = logged.id
-    facts.alone = _alone(history)
+    facts.behind = _behind(history)
     _read_commits(facts)
     return facts
 
@@ -331,15 +329,16 @@ def ownerships(history: History) -> dict[tuple[str, Partition], list[Ownership]]
     return found
 
 
-def _alone(history: History) -> dict[str, list[tuple[float, float]]]:
-    """Return when each query did not know the group's coordinator, which it notices up to `STATISTICS_S` late."""
+def _behind(history: History) -> dict[str, list[tuple[float, float]]]:
+    """Return when each query went on although no commit was taken, as it says itself, and a fault was under way."""
     since: dict[tuple[str, str], float] = {}
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for event in sorted(history.members, key=lambda event: event.at):
         who = (event.query, event.member)
-        if event.event == "coordinator" and not event.details.get("known"):
-            since.setdefault(who, event.at - STATISTICS_S)
-        elif event.event == "coordinator" and who in since:
+        if event.event == "commits" and event.details.get("behind"):
+            if any(fault.started_at <= event.at <= fault.recovered_at for fault in history.faults):
+                since.setdefault(who, event.at)
+        elif event.event == "commits" and who in since:
             found[event.query].append((since.pop(who), event.at))
     for (query, _), start in since.items():
         found[query].append((start, math.inf))

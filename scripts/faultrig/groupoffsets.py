@@ -55,11 +55,13 @@ def check_offsets(facts: Facts) -> Iterator[Violation]:
 
 
 def _ahead(commit: GroupCommit, before: GroupCommit | None, planned: _Planned) -> Iterator[Violation]:
+    if before is not None and commit.offset == before.offset:
+        return  # a proof, or said again: also of an offset that a plain client has set
     if commit.lineage is None:
         yield Violation("P4", f"{commit}: no fault moved the group's offset")
         return
-    if before is not None and commit.offset <= before.offset:
-        return  # a proof, or said again; going back is P5's
+    if before is not None and commit.offset < before.offset:
+        return  # P5's
     if before is None and commit.is_start:
         return  # a pin
     batches = planned.of(commit)

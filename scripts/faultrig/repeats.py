@@ -10,7 +10,7 @@ from faultrig.facts import TICK_S, Batch, Facts, Log, Partition, Range, inside, 
 from faultrig.history import Fault, SinkBatch
 from faultrig.records import Readers
 from faultrig.verdict import (
-    ALONE,
+    BEHIND,
     CHECKPOINT,
     CLASSES,
     REPLAY,
@@ -147,20 +147,18 @@ class Repeats:
         commits = [c.offset for c in self.facts.commits if c.log == log and c.at <= later.planned_at + TICK_S]
         return [(end, max(commits, default=end))]
 
-    def _without_coordinator(self, query: str, partition: Partition, batch: Batch) -> bool:
-        """Whether the batch could not be committed, because a fault of the cluster had taken the coordinator away."""
-        at = batch.at or batch.planned_at
-        alone = any(start <= at <= end for start, end in self.facts.alone.get(query, ()))
-        return alone and any(one.query is None and one.touches(query, partition, at, at) for one in self.facts.unclean)
+    def _without_commits(self, query: str, batch: Batch) -> bool:
+        """Whether the batch was planned while the group took no commits."""
+        return any(start - TICK_S <= batch.planned_at <= end for start, end in self.facts.behind.get(query, ()))
 
     def finish(self) -> None:
         """Judge what only all repeats together show: at most one batch of an owner's stay."""
         for (query, log, _), repeated in self.stays.items():
             batches: dict[int, list[int]] = {}
             for index, offsets in repeated.items():
-                if self._without_coordinator(query, (log[0], log[2]), self.facts.batches[index]):
+                if self._without_commits(query, self.facts.batches[index]):
                     self.counts[UNCLEAN] -= len(offsets)
-                    self.counts[ALONE] += len(offsets)
+                    self.counts[BEHIND] += len(offsets)
                 else:
                     batches[index] = offsets
             if len(batches) > 1:

@@ -20,11 +20,11 @@ PROMISES: Mapping[str, str] = {
 SAME_LINEAGE = "same lineage in two completed batches"
 REPLAY = "replay of one batch"
 UNCLEAN = "across members after an unclean handover"
-ALONE = "completed while the coordinator was away"
+BEHIND = "planned while the group took no commits"
 CHECKPOINT = "after a lost or old checkpoint"
 RESET = "after a reset or rewound group"
 UNEXPLAINED = "across members without an unclean handover"
-CLASSES = (SAME_LINEAGE, REPLAY, UNCLEAN, ALONE, CHECKPOINT, RESET, UNEXPLAINED)
+CLASSES = (SAME_LINEAGE, REPLAY, UNCLEAN, BEHIND, CHECKPOINT, RESET, UNEXPLAINED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from spark_groupsource.membership.port import CommitResult, GroupPort, Refusal
 from spark_groupsource.membership.report import MemberReport
 
 # A refused commit is sent again after this long.
-_RETRY_INTERVAL_S = 0.5
+_RETRY_INTERVAL_S = 0.2
 # The client answers every commit, at the latest when its request times out (a minute); after this long the answer is
 # given up, so that one that went astray does not end all commits.
 _ANSWER_TIMEOUT_S = 180.0

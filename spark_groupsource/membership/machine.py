@@ -152,12 +152,15 @@ class OwnedView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A frozen look at the machine. `assignment` counts changes of ownership."""
+    """A frozen look at the machine. `assignment` counts changes of ownership; `committed` tells whether the group holds
+    all that is complete.
+    """
 
     state: MemberState
     assignment: int
     partitions: tuple[OwnedView, ...]
     proven: bool
+    committed: bool
     flight: FlightBatch | None
 
     @property
@@ -382,5 +385,6 @@ class MemberMachine:
             assignment=self.assignment,
             partitions=tuple(OwnedView(p, owned.group, owned.position()) for p, owned in sorted(self._owned.items())),
             proven=self.proven,
+            committed=not self.pending(),
             flight=self._flight,
         )

@@ -417,7 +417,9 @@ class FakeMember:
         self.refused_establishes = 0
         self.refused_fixes = 0
         self.fetches_answered = True
+        self.takes_commits = True
         self.during_fix: Callable[[], object] = lambda: None
+        self.during_view: Callable[[], object] = lambda: None
 
     # --- for the test
 
@@ -426,6 +428,10 @@ class FakeMember:
 
     def lose(self, *partitions: TopicPartition) -> None:
         self.machine.handle(PartitionsLost(partitions))
+
+    def take_commits(self) -> None:
+        self.takes_commits = True
+        self._commit(self.machine.pending())
 
     def named(self, name: str) -> list[object]:
         return [given for called, given in self.calls if called == name]
@@ -454,6 +460,7 @@ class FakeMember:
         self.calls.append(("subscribe", tuple(topics)))
 
     def view(self) -> GroupView:
+        self.during_view()
         if self.fetches_answered:
             unfetched = self.machine.unfetched()
             self.machine.offsets_fetched({p: self.committed.get(p, GroupOffset(None)) for p in unfetched})
@@ -507,6 +514,8 @@ class FakeMember:
     def _commit(self, items: tuple[CommitItem, ...]) -> None:
         if items:
             self.calls.append(("commit", items))
+        if not self.takes_commits:
+            return
         for item in items:
             self.committed[item.partition] = GroupOffset(item.offset, item.metadata)
         self.machine.offsets_acknowledged(items)

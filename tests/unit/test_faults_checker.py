@@ -9,7 +9,7 @@ import pytest
 from faultrig import history as files
 from faultrig.checker import check
 from faultrig.history import Commit, Watched
-from faultrig.verdict import ALONE, CHECKPOINT, REPLAY, RESET, SAME_LINEAGE, UNCLEAN, UNEXPLAINED
+from faultrig.verdict import BEHIND, CHECKPOINT, REPLAY, RESET, SAME_LINEAGE, UNCLEAN, UNEXPLAINED
 
 from tests.unit.histories import (
     TOPIC,
@@ -35,7 +35,7 @@ def test_a_clean_handover_and_one_crash() -> None:
     assert figures.records == 199
     assert figures.completed == 6
     assert figures.attempts == 7
-    repeats = {UNCLEAN: 19, ALONE: 0, REPLAY: 19, SAME_LINEAGE: 0, UNEXPLAINED: 0, CHECKPOINT: 0, RESET: 0}
+    repeats = {UNCLEAN: 19, BEHIND: 0, REPLAY: 19, SAME_LINEAGE: 0, UNEXPLAINED: 0, CHECKPOINT: 0, RESET: 0}
     assert figures.repeats == repeats
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from faultrig.history import Produced
-from faultrig.verdict import ALONE, SAME_LINEAGE, UNCLEAN, UNEXPLAINED
+from faultrig.history import Commit, Produced
+from faultrig.verdict import BEHIND, SAME_LINEAGE, UNCLEAN, UNEXPLAINED
 
 from tests.unit.histories import TOPIC, Story, assert_good, assert_violated, record_id, texts, two_members, with_gap
 
@@ -93,19 +93,22 @@ def two_batches_repeated() -> Story:
     return story
 
 
-def test_batches_that_could_not_be_committed_without_a_coordinator() -> None:
+def test_a_batch_that_was_planned_while_no_commit_was_taken() -> None:
     story = two_batches_repeated()
     story.fault("coordinator-killed", "broker-1", 6.0, 13.0)
-    story.tell(7.5, "q1", "coordinator", known=False)
-    story.tell(13.0, "q1", "coordinator", known=True)
-    assert assert_good(story).figures.repeats[ALONE] == 29  # both
+    story.tell(12.4, "q1", "commits", behind=True)
+    story.tell(13.0, "q1", "commits", behind=False)
+    repeats = assert_good(story).figures.repeats
+    assert (repeats[UNCLEAN], repeats[BEHIND]) == (19, 10)
 
 
 @pytest.mark.parametrize("missing", ["the fault", "the member's word"])
-def test_many_batches_without_a_coordinator_need_both_a_fault_and_the_members_word(missing: str) -> None:
+def test_many_batches_without_commits_need_both_a_fault_and_the_members_word(missing: str) -> None:
     story = two_batches_repeated()
     if missing == "the fault":
-        story.tell(7.5, "q1", "coordinator", known=False)
+        story.faults = []
+        story.tell(12.5, "q1", "lost", 0)
+        story.tell(12.4, "q1", "commits", behind=True)
     else:
         story.fault("coordinator-killed", "broker-1", 6.0, 13.0)
     assert "others repeated 2 batches of one stay of q1" in texts(assert_violated(story, "P6"), "P6")
@@ -115,6 +118,17 @@ def test_a_zombie_that_plans_once_more() -> None:
     """Two batches of one stay are repeated: the one in flight, and one planned after the partition had gone."""
     story = two_batches_repeated()
     assert "others repeated 2 batches of one stay of q1" in texts(assert_violated(story, "P6"), "P6")
+
+
+def test_a_proof_that_commits_again_what_a_plain_client_has_set() -> None:
+    story = two_members()
+    story.fault("group-rewound", "shop", 14.0, 16.0)
+    story.commits.append(Commit(14.05, TOPIC, 0, 90, None))
+    story.commits.append(Commit(18.0, TOPIC, 0, 90, None))
+    found = texts(assert_violated(story, "P4"), "P4")
+    assert "nobody" not in found  # it is the lag alone
+    story.commits.append(Commit(18.1, TOPIC, 0, 89, None))
+    assert "commit 89 at 18.100 by nobody's lineage" in texts(assert_violated(story, "P4", "P5"), "P4")
 
 
 def test_a_swap() -> None:

@@ -13,7 +13,7 @@ from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, parse_me
 from spark_groupsource.errors import DataLossError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
-from spark_groupsource.session import FIRST_ASSIGNMENT_S, SETTLE_S, Session
+from spark_groupsource.session import COMMIT_S, FIRST_ASSIGNMENT_S, SETTLE_S, Session
 
 from .fakes import (
     LINEAGE,
@@ -44,6 +44,7 @@ class Bed:
         self.cluster = FakeCluster(orders=2)
         self.member = FakeMember()
         self.paused = 0.0
+        self.fixed_after: list[float] = []
         self.session = Session(
             make_options(checkpointLocation="/checkpoint", **options),
             clock=self.clock,
@@ -219,6 +220,69 @@ def test_the_completed_batch_is_committed_at_the_next_trigger() -> None:
     assert bed.committed() == {0: 5}
     bed.session.commit(following)
     assert bed.committed() == {0: 9}
+
+
+def second_batch_uncommitted(bed: Bed) -> SourceOffset:
+    """The first batch is complete, and its commit has no answer; there is more to read."""
+    bed.join(P0)
+    bed.ends(p0=5)
+    end = bed.session.latest_offset(START)
+    bed.ends(p0=9)
+    bed.member.takes_commits = False
+    bed.paused = 0.0
+    return end
+
+
+def test_p6_a_batch_waits_for_the_commit_of_the_one_before() -> None:
+    """Cut off now, the next owner repeats the first batch; with the second one read too, it would repeat both."""
+    bed = Bed(startingOffsets="earliest")
+    end = second_batch_uncommitted(bed)
+    bed.member.during_view = lambda: bed.member.take_commits() if bed.paused > 0.5 else None
+    bed.member.during_fix = lambda: bed.fixed_after.append(bed.paused)
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 9)"]
+    assert bed.fixed_after == [pytest.approx(0.5, abs=0.1)]
+    assert bed.committed() == {0: 5}
+
+
+def test_p6_a_member_that_is_lost_while_it_waits_plans_nothing() -> None:
+    bed = Bed(startingOffsets="earliest")
+    end = second_batch_uncommitted(bed)
+    bed.member.during_view = lambda: bed.member.lose(P0) if bed.paused > 0.5 else None
+    assert bed.session.latest_offset(end) is end
+
+
+def test_m09_batches_go_on_without_commits_after_one_wait(caplog: pytest.LogCaptureFixture) -> None:
+    """The ends are asked for anew after the wait; the batches behind it do not wait, until a commit is taken."""
+    bed = Bed(startingOffsets="earliest")
+    end = second_batch_uncommitted(bed)
+    bed.member.during_view = lambda: bed.ends(p0=11) if bed.paused > 0.5 else None
+    with caplog.at_level(logging.WARNING):
+        second = bed.session.latest_offset(end)
+    assert ranges(second) == ["orders-0 [5, 11)"]
+    assert bed.paused == pytest.approx(COMMIT_S, abs=0.1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "batches go on, no commit was taken for 1 s: group=shop"
+    ]
+    bed.member.during_view = lambda: None
+    bed.ends(p0=12)
+    third = bed.session.latest_offset(second)
+    assert ranges(third) == ["orders-0 [11, 12)"]
+    assert bed.paused == pytest.approx(COMMIT_S, abs=0.1)
+    bed.member.take_commits()
+    bed.ends(p0=13)
+    fourth = bed.session.latest_offset(third)
+    bed.member.takes_commits = False
+    bed.ends(p0=14)
+    assert ranges(bed.session.latest_offset(fourth)) == ["orders-0 [13, 14)"]
+    assert bed.paused == pytest.approx(2 * COMMIT_S, abs=0.1)
+
+
+def test_a_stop_ends_the_wait_for_a_commit() -> None:
+    bed = Bed(startingOffsets="earliest")
+    end = second_batch_uncommitted(bed)
+    bed.member.stopping = True
+    assert bed.session.latest_offset(end) is end
+    assert bed.paused == 0.0
 
 
 def test_a_plan_that_spark_never_logged_is_made_again() -> None:
