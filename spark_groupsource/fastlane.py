@@ -65,7 +65,9 @@ class FastLane:
         stands = others | wanted
         try:
             consumer.forget(partition for partition in self._stands if partition not in stands)
-            consumer.position_at([OffsetRange(partition, at, at) for partition, at in sorted(stands.items())])
+            # The ranges with their ends: the consumer asks its client for as many records as they have.
+            idle = [OffsetRange(partition, at, at) for partition, at in others.items() if partition not in wanted]
+            consumer.position_at([*ranges, *idle])
             rows = self._take(consumer, ranges)
         except GroupKafkaError as error:
             # The executors meet it too, and tell it with all that it needs.

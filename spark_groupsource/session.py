@@ -24,7 +24,8 @@ from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.options import SourceOptions
 from spark_groupsource.planning.batch import Backlog, commit_items, next_offset, plan_ranges, plan_replay
-from spark_groupsource.planning.packing import Task, pack_tasks
+from spark_groupsource.planning.packing import Task
+from spark_groupsource.planning.sizing import TaskSizing
 from spark_groupsource.positions import Lineage, StartPositions, all_partitions, metadata_of
 
 LOG = logging.getLogger("spark_groupsource.session")
@@ -67,6 +68,7 @@ class Session:
         self._metrics = metrics
         self._pause = pause
         self._losses = LossReporter(options, metrics)
+        self._sizing = TaskSizing(options)
         self._starts = StartPositions(
             options, clock=clock, cluster=cluster, member=member, losses=self._losses, metrics=metrics, pause=pause
         )
@@ -202,6 +204,8 @@ class Session:
         if self._flight is not None and self._flight != start:
             # Spark goes on from an older offset: it never logged the plan.
             self._member.discard()
+        elif self._flight is not None:
+            self._sizing.completed(self._clock.monotonic_s())
         self._flight = None
         self._replays.clear()
 
@@ -347,13 +351,10 @@ class Session:
             return ()
         reach("before-partitions", self._options.client_id)
         if self._flight == end and (start, end) not in self._replays:
-            return self._pack(end.ranges)
+            return self._sizing.tasks(end.ranges, self._clock.monotonic_s())
         if (start, end) not in self._replays:
             self._replays[start, end] = self._replay(end)
         return self._replays[start, end]
-
-    def _pack(self, ranges: Iterable[OffsetRange]) -> tuple[Task, ...]:
-        return pack_tasks(ranges, self._options.min_partitions, self._options.max_records_per_partition)
 
     def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
         """Read a logged batch once more: its ranges, owned or not, less what is completed already."""
@@ -382,4 +383,4 @@ class Session:
             "replay: group=%s records=%d of=%d reset=%s",
             self._options.group_id, records, sum(map(len, end.ranges)), replay.reset,
         )  # fmt: skip
-        return self._pack(read)
+        return self._sizing.tasks(read, self._clock.monotonic_s())

@@ -9,8 +9,8 @@ from spark_groupsource.offsets import OffsetRange
 
 Task = tuple[OffsetRange, ...]
 
-# Below this many records a task costs more than it reads: a Spark Python task takes ~60 ms on its own (~20 ms
-# with spark.python.unix.domain.socket.enabled), in which a reader delivers tens of thousands of records.
+# Below this many records a task costs more than it reads, whatever their size: a Spark Python task takes ~60 ms on its
+# own (~20 ms with spark.python.unix.domain.socket.enabled), in which a reader delivers tens of thousands of records.
 PACK_RECORDS = 10_000
 
 
@@ -28,14 +28,17 @@ def split_range(item: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def pack_tasks(
-    ranges: Iterable[OffsetRange], min_partitions: int | None, max_records_per_partition: int | None
+    ranges: Iterable[OffsetRange],
+    min_partitions: int | None,
+    max_records_per_partition: int | None,
+    pack_records: int = PACK_RECORDS,
 ) -> tuple[Task, ...]:
     """Return the tasks of a batch; empty ranges get none.
 
     1. A range above `max_records_per_partition` is split.
     2. When that gives fewer than `min_partitions`, the largest pieces are split further (as in Spark's own
        KafkaOffsetRangeCalculator: in proportion to their size).
-    3. Otherwise small pieces share a task, as long as `min_partitions` tasks remain.
+    3. Otherwise small pieces share a task of up to `pack_records`, as long as `min_partitions` tasks remain.
     """
     full = sorted(item for item in ranges if len(item) > 0)
     if not full:
@@ -45,7 +48,7 @@ def pack_tasks(
     if sum(counts) < wanted:
         counts = _split_further(full, counts, wanted)
     pieces = [piece for item, parts in zip(full, counts, strict=True) for piece in split_range(item, parts)]
-    return _pack(pieces, wanted, max_records_per_partition)
+    return _pack(pieces, wanted, min(pack_records, max_records_per_partition or pack_records))
 
 
 def _split_further(ranges: list[OffsetRange], counts: list[int], wanted: int) -> list[int]:
@@ -64,8 +67,7 @@ def _split_further(ranges: list[OffsetRange], counts: list[int], wanted: int) ->
     return counts
 
 
-def _pack(pieces: list[OffsetRange], min_tasks: int, max_records: int | None) -> tuple[Task, ...]:
-    limit = min(PACK_RECORDS, max_records or PACK_RECORDS)
+def _pack(pieces: list[OffsetRange], min_tasks: int, limit: int) -> tuple[Task, ...]:
     tasks: list[list[OffsetRange]] = []
     open_records = limit
     for index, piece in enumerate(pieces):

@@ -54,6 +54,7 @@ PURE = (
     "membership/machine.py",
     "planning/batch.py",
     "planning/packing.py",
+    "planning/sizing.py",
     "planning/start.py",
 )
 PURE_IMPORTS = {"__future__", "collections", "dataclasses", "enum", "heapq", "spark_groupsource", "typing"}
