@@ -1,4 +1,4 @@
-"""How large the next batch's Spark tasks should be, from how long the last ones took. Pure: the caller has the clock."""
+"""How large the next batch's Spark tasks should be, from how long the last ones took. Pure: callers have the clock."""
 
 from __future__ import annotations
 
