@@ -7,6 +7,12 @@ batch N is taken, and the group's offset goes back. A takeover at that moment wo
 So while a commit is on its way nothing else is sent: newer offsets wait in the state machine. A handover cannot wait
 for the answer, because the client brings answers only outside of its callbacks; it commits, and then looks whether
 the older commit has landed after it.
+
+The second sequence: the coordinator stands still; the connection with the commit of batch N is given up, and the commit
+of batch N+1 goes over a new one; the coordinator goes on, and reads the new connection before the old one.
+
+So a commit without a clear answer is in doubt: the same offsets are sent again until there is an answer, and the newer
+ones wait a little longer, in which the coordinator takes what else it has got.
 """
 
 from __future__ import annotations
@@ -15,12 +21,16 @@ from collections.abc import Callable
 
 from spark_groupsource.clock import Clock, Deadline, Pace
 from spark_groupsource.commits import CommitItem
+from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.machine import MemberMachine, MemberState
 from spark_groupsource.membership.port import CommitResult, GroupPort, Refusal
 from spark_groupsource.membership.report import MemberReport
+from spark_groupsource.offsets import TopicPartition
 
 # A refused commit is sent again after this long.
 _RETRY_INTERVAL_S = 0.2
+# After the answer to a commit that was in doubt: a coordinator that answers has read its old connections soon.
+_QUIET_S = 0.5
 # The client answers every commit, at the latest when its request times out (a minute); after this long the answer is
 # given up, so that one that went astray does not end all commits.
 _ANSWER_TIMEOUT_S = 180.0
@@ -52,40 +62,61 @@ class Committer:
         self._pace = Pace(clock, _RETRY_INTERVAL_S)
         self._on_its_way: tuple[CommitItem, ...] = ()
         self._answer_due: Deadline | None = None
+        self._doubtful: dict[TopicPartition, CommitItem] = {}
+        self._quiet: Deadline | None = None
         self._refused = False
 
     @property
-    def free(self) -> bool:
-        """Whether no commit is on its way."""
+    def _answered(self) -> bool:
         return self._answer_due is None or self._answer_due.expired()
+
+    @property
+    def free(self) -> bool:
+        """Whether no commit is on its way, or may be."""
+        return self._answered and not self._doubtful and (self._quiet is None or self._quiet.expired())
 
     def later(self, items: tuple[CommitItem, ...]) -> None:
         """Send a commit without waiting for the answer; while another is on its way, `send_pending` will."""
         if self.free:
-            self._on_its_way = items
-            self._answer_due = Deadline(self._clock, _ANSWER_TIMEOUT_S)
-            self._pace.wait()
-            self._port.commit_later(items)
+            self._send(items)
+
+    def _send(self, items: tuple[CommitItem, ...]) -> None:
+        self._on_its_way = items
+        self._answer_due = Deadline(self._clock, _ANSWER_TIMEOUT_S)
+        self._pace.wait()
+        self._port.commit_later(items)
 
     def answered(self, result: CommitResult) -> None:
         """Take the answer of the commit that was on its way."""
-        self.forget()
+        self._on_its_way, self._answer_due = (), None
         self._refused = bool(result.refused)
         if not self._refused:
             self._pace.hurry()
 
+    def doubt(self, result: CommitResult) -> None:
+        """Take from any commit's result what may be taken later, and what is clear now."""
+        clear = [*result.acknowledged, *(item for item, why in result.refused if why is not Refusal.UNCERTAIN)]
+        if any(self._doubtful.pop(item.partition, None) is not None for item in clear):
+            self._quiet = Deadline(self._clock, _QUIET_S)
+        self._doubtful |= {item.partition: item for item, why in result.refused if why is Refusal.UNCERTAIN}
+
+    def released(self, partitions: Partitions) -> None:
+        """Partitions went: their offsets are the next owner's."""
+        for partition in partitions:
+            self._doubtful.pop(partition, None)
+
     def forget(self) -> None:
-        """Nothing is on its way any more: it was answered, or the client is another one."""
-        self._on_its_way, self._answer_due = (), None
+        """The client is another one."""
+        self._on_its_way, self._answer_due, self._doubtful = (), None, {}
 
     def send_pending(self) -> None:
-        """Send completed offsets that the group does not have yet: refused, or held back by another commit."""
-        if self._machine.state is MemberState.JOINED and self.free:
-            pending = self._machine.pending()
-            if pending and self._pace.due():
+        """Send completed offsets that the group may not have: in doubt, refused, or held back by another commit."""
+        if self._machine.state is MemberState.JOINED and self._answered:
+            items = tuple(self._doubtful.values()) or (self._machine.pending() if self.free else ())
+            if items and self._pace.due():
                 if self._refused:
                     self._report.retried()
-                self.later(pending)
+                self._send(items)
 
     def before_release(self, items: tuple[CommitItem, ...]) -> int:
         """Commit what a handover commits; return how many offsets the group took.
@@ -94,6 +125,7 @@ class Committer:
         connection that was cut). Then the next owner starts at the last committed offset instead: a repeat,
         never a loss, where a revoke that goes on waiting would cost the whole group.
         """
+        self._clear_up(items)
         overlap = {item.partition for item in self._on_its_way} & {item.partition for item in items}
         deadline = Deadline(self._clock, _RELEASE_COMMIT_S)
         wanted, taken = items, 0
@@ -113,6 +145,21 @@ class Committer:
         if overlap and taken:
             self._outlast(items)
         return taken
+
+    def _clear_up(self, items: tuple[CommitItem, ...]) -> None:
+        """Commit once more what is in doubt and older than `items`, and keep quiet for a moment."""
+        older = tuple(
+            self._doubtful[item.partition]
+            for item in items
+            if item.partition in self._doubtful and self._doubtful[item.partition].offset < item.offset
+        )
+        if older:
+            self._report.retried()
+            result = self._port.commit_now(older)
+            self._report.answered(result, result.refused_as(Refusal.LOST))
+            quiet = Deadline(self._clock, _QUIET_S)
+            while not quiet.expired():
+                self._serve_commands(_RELEASE_RETRY_S)
 
     def _outlast(self, items: tuple[CommitItem, ...]) -> None:
         """Commit again what an older commit, answered after ours, has moved back."""

@@ -72,10 +72,10 @@ _STATISTICS_MS = "2000"
 
 
 def classify_refusal(error: KafkaError) -> Refusal:
-    """Tell a lost membership from a rebalance under way, and both from the rest."""
+    """Tell a lost membership from a rebalance under way, and both from what leaves the outcome open."""
     if error.code() in _LOST:
         return Refusal.LOST
-    return Refusal.REBALANCE if error.code() in _REBALANCE else Refusal.OTHER
+    return Refusal.REBALANCE if error.code() in _REBALANCE else Refusal.UNCERTAIN
 
 
 class LibrdkafkaGroup:

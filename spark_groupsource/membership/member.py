@@ -179,6 +179,7 @@ class Member:
 
     def forget(self, partitions: Partitions) -> None:
         """Forget positions, so that they are fetched and established anew."""
+        self._committer.released(partitions)
         self.machine.positions_forgotten(partitions)
         self._fetch_pace.hurry()
 
@@ -203,6 +204,7 @@ class Member:
 
     def _take(self, result: CommitResult) -> None:
         """Take the answer to a commit."""
+        self._committer.doubt(result)
         self.machine.offsets_acknowledged(result.acknowledged)
         lost = result.refused_as(Refusal.LOST)
         self._report.answered(result, lost)
@@ -211,6 +213,7 @@ class Member:
 
     def _lose(self, partitions: Partitions) -> None:
         """Drop partitions that the group took; a client tells it once more after a refused commit has told it."""
+        self._committer.released(partitions)
         owned = tuple(partition for partition in partitions if partition in self.machine.partitions())
         repeated = self.machine.in_flight(owned)
         self._apply(self.machine.handle(PartitionsLost(partitions)))
@@ -254,6 +257,7 @@ class Member:
         repeated = self.machine.in_flight(partitions)
         committed = self._committer.before_release(hand_over.items)
         self._port.release(partitions)
+        self._committer.released(partitions)
         released = AssignmentReleased if hand_over.revoke.whole_assignment else PartitionsReleased
         if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
             self._apply(self.machine.handle(released(partitions)))

@@ -20,7 +20,8 @@ class Refusal(Enum):
     LOST = "the group does not know this member any more"
     # REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH: commit again afterwards what is still owned.
     REBALANCE = "a rebalance is under way"
-    OTHER = "another error"
+    # All else: no answer in time, a lost connection, a coordinator that moves; also after a first try of the client's.
+    UNCERTAIN = "no clear answer: it may have been taken, or may be taken later"
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,8 +197,8 @@ def test_a_secret_in_the_clients_own_words_is_masked() -> None:
         (KafkaError.REBALANCE_IN_PROGRESS, Refusal.REBALANCE),
         (KafkaError.ILLEGAL_GENERATION, Refusal.REBALANCE),
         (KafkaError.STALE_MEMBER_EPOCH, Refusal.REBALANCE),
-        (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, Refusal.OTHER),
-        (KafkaError._TIMED_OUT, Refusal.OTHER),
+        (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, Refusal.UNCERTAIN),
+        (KafkaError._TIMED_OUT, Refusal.UNCERTAIN),
     ],
 )
 def test_refused_commits_are_not_all_alike(code: int, refusal: Refusal) -> None:

@@ -155,7 +155,7 @@ def test_a_stop_commits_although_the_client_asks_for_nothing_back() -> None:
     with running(group) as bed:
         bed.own((0, 10))
         bed.fix(R0)
-        bed.group.refusals.append(Refusal.OTHER)
+        bed.group.refusals.append(Refusal.UNCERTAIN)
         bed.log.complete.add(flight(R0).end)
     assert committed(bed, 0) == 20
 
@@ -201,7 +201,7 @@ def test_establish_commits_before_it_allows_planning() -> None:
         assert bed.group.named("commit_now") == [(item(0, 42, "pin"),)]
 
 
-@pytest.mark.parametrize("refusal", [Refusal.REBALANCE, Refusal.OTHER])
+@pytest.mark.parametrize("refusal", [Refusal.REBALANCE, Refusal.UNCERTAIN])
 def test_nothing_is_planned_from_a_position_that_the_group_refused(refusal: Refusal) -> None:
     with running() as bed:
         bed.group.assign(P0)
@@ -257,7 +257,7 @@ def test_complete_commits_and_the_answer_is_taken() -> None:
         assert bed.group.named("commit_later") == [(item(0, 20),)]
 
 
-@pytest.mark.parametrize("refusal", [Refusal.REBALANCE, Refusal.OTHER])
+@pytest.mark.parametrize("refusal", [Refusal.REBALANCE, Refusal.UNCERTAIN])
 def test_a_refused_commit_is_kept_and_sent_again(refusal: Refusal) -> None:
     """Seen: STALE_MEMBER_EPOCH for the kept partitions right after a KIP-848 drain."""
     with running() as bed:
@@ -302,6 +302,62 @@ def test_p4_a_commit_waits_for_the_answer_to_the_one_before() -> None:
         bed.group.answer_late((item(0, 20),))
         bed.until("the second commit", lambda v: v.partitions[0].group == GroupOffset(30, "m"))
         assert bed.group.named("commit_later") == [(item(0, 20),), (item(0, 30),)]
+
+
+def two_batches_and_a_doubt(bed: Bed) -> OffsetRange:
+    """The first batch's commit has no clear answer, and the second batch is complete."""
+    later = OffsetRange(P0, 20, 30)
+    bed.own((0, 10))
+    bed.fix(R0)
+    bed.group.refusals.append(Refusal.UNCERTAIN)
+    bed.member.complete(flight(R0).end, flight(R0).items)
+    bed.fix(later)
+    return later
+
+
+def test_p5_a_newer_commit_waits_until_the_one_in_doubt_is_clear() -> None:
+    """1. The coordinator stands still; the connection with batch 1's commit is given up. 2. Batch 2 completes: its
+    commit over a new connection could be read first, and the group's offset would go back.
+    """
+    with running() as bed:
+        later = two_batches_and_a_doubt(bed)
+        bed.tick()
+        bed.member.complete(flight(later).end, flight(later).items)
+        bed.tick()
+        assert bed.group.named("commit_later") == [(item(0, 20),)]
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the first commit again", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
+        for _ in range(3):
+            bed.tick()
+        assert bed.group.named("commit_later") == [(item(0, 20),)] * 2  # keeping quiet
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the second commit", lambda v: v.partitions[0].group == GroupOffset(30, "m"))
+        assert bed.group.named("commit_later") == [(item(0, 20),)] * 2 + [(item(0, 30),)]
+
+
+def test_p5_a_handover_clears_up_what_is_in_doubt_first() -> None:
+    with running() as bed:
+        later = two_batches_and_a_doubt(bed)
+        bed.group.revoke(P0)
+        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+        bed.member.complete(flight(later).end, flight(later).items)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.2)
+        assert bed.group.named("commit_now") == [(item(0, 20),), (item(0, 30),)]
+        assert committed(bed, 0) == 30
+
+
+def test_p5_what_was_in_doubt_of_an_earlier_assignment_is_not_sent() -> None:
+    """The partition is lost, another member reads on, and the partition comes back."""
+    with running() as bed:
+        two_batches_and_a_doubt(bed)
+        bed.group.lose(P0)
+        bed.until("the loss", lambda view: not view.partitions)
+        bed.group.committed[P0] = GroupOffset(50, "other")
+        bed.group.assign(P0)
+        bed.until("the offset", lambda v: v.partitions != () and v.partitions[0].group is not None, step_s=0.3)
+        bed.until("some time", lambda _: bed.clock.now_s > 1005.0, step_s=0.5)
+        assert committed(bed, 0) == 50
+        assert bed.group.named("commit_later") == [(item(0, 20),)]
 
 
 def test_p4_start_positions_wait_for_the_commit_on_its_way() -> None:
@@ -439,7 +495,7 @@ def test_a_drain_ends_when_the_membership_is_lost_meanwhile() -> None:
     assert committed(bed, 0) == 10
 
 
-@pytest.mark.parametrize("refusal", [Refusal.OTHER, Refusal.REBALANCE])
+@pytest.mark.parametrize("refusal", [Refusal.UNCERTAIN, Refusal.REBALANCE])
 def test_a_refused_commit_is_sent_again_before_the_handover(refusal: Refusal) -> None:
     """M24: the coordinator moves, or the connection is cut, in the middle of the handover's commit."""
     with running() as bed:
@@ -455,7 +511,7 @@ def test_a_commit_that_stays_refused_does_not_hold_the_handover_up(caplog: pytes
     """M24: after bounded retries the partition goes uncommitted; its next owner starts at the last offset."""
     with running() as bed, caplog.at_level(logging.WARNING):
         revoke_in_flight(bed)
-        bed.group.refusals.extend([Refusal.OTHER] * 1000)
+        bed.group.refusals.extend([Refusal.UNCERTAIN] * 1000)
         bed.member.complete(flight(R0).end, flight(R0).items)
         bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=1.0)
         assert committed(bed, 0) == 10
