@@ -53,6 +53,8 @@ def kill_reader(rig: Rig) -> Done:
 def kill_worker(rig: Rig) -> Done:
     """SIGKILL of the Python workers that read for a query; Spark tries their task again."""
     victim = victim_of(rig)
+    rig.fleet.stop(victim)
+    rig.fleet.start(victim, fastLaneMaxOffsets="0")  # a driver that reads by itself has no workers
     pids = wait_for(f"a worker of {victim.name}", 30, lambda: processes.workers(victim.session))
     processes.send(signal.SIGKILL, pids)
     return Done(victim.name, True, {"pids": pids})
