@@ -1,6 +1,6 @@
 """The C functions of librdkafka's mock cluster, called through ctypes.
 
-Knows signatures, error codes and where the library is; what the calls mean is in embedded.py. Every signature
+Knows signatures and error codes; what the calls mean is in embedded.py. Every signature
 is that of librdkafka's public headers rdkafka.h and rdkafka_mock.h (one exception, marked below). The mock
 part is outside librdkafka's promise of a stable interface: a function that the installed library lacks
 raises an error that says so.
@@ -9,9 +9,6 @@ raises an error that says so.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 _PRODUCER = 0  # rd_kafka_type_t
@@ -107,23 +104,6 @@ class Library:
             code, text = self("err2name", error).decode(), self("err2str", error).decode()
             shown = ", ".join(a.decode() if isinstance(a, bytes) else str(a) for a in args[1:])
             raise EmbeddedKafkaError(f"rd_kafka_{name}({shown}): {code}: {text}")
-
-
-def library_path() -> str:
-    """The librdkafka inside the confluent-kafka wheel, else the system's. Raises EmbeddedKafkaError."""
-    spec = importlib.util.find_spec("confluent_kafka")
-    if spec is not None and spec.origin is not None:
-        package = Path(spec.origin).parent
-        for folder, pattern in (
-            (package.with_name("confluent_kafka.libs"), "librdkafka*.so*"),
-            (package / ".dylibs", "librdkafka*.dylib"),
-        ):
-            for found in sorted(folder.glob(pattern)):
-                return str(found)
-    system = ctypes.util.find_library("rdkafka")
-    if system is None:
-        raise EmbeddedKafkaError("no librdkafka found: install the confluent-kafka wheel")
-    return system
 
 
 def new_handle(library: Library) -> int:

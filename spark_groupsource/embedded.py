@@ -59,10 +59,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from spark_groupsource._librdkafka import library_path
 from spark_groupsource._mockcluster import (
     EmbeddedKafkaError,
     Library,
-    library_path,
     new_handle,
     seen_requests,
 )

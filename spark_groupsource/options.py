@@ -268,8 +268,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "How long an executor waits for the next record of a range before the task fails.",
     ),
     OptionSpec(
-        "fastLaneMaxOffsets", _integer(0), 0, "an integer from 0",
-        "Largest batch that the driver reads itself, without a Spark Python task; 0: the executors read all batches.",
+        "fastLaneMaxOffsets", _integer(0), 10_000, "an integer from 0",
+        "Largest batch that the driver reads itself, which saves a Spark Python task; 0: the executors read all.",
     ),
     OptionSpec(
         "kafkaConsumer.prefetchMemoryBytes", _integer(1024 * 1024, 2**40), 64 * 1024 * 1024,

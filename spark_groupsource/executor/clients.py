@@ -10,7 +10,7 @@ import importlib
 import logging
 import os
 
-from spark_groupsource._mockcluster import EmbeddedKafkaError, library_path
+from spark_groupsource._librdkafka import library_path
 from spark_groupsource.executor.events import executor_settings
 from spark_groupsource.executor.native import NativeClient, NativeLibrary
 from spark_groupsource.executor.port import FetchClient
@@ -30,7 +30,7 @@ def native_library() -> NativeLibrary | str:
     try:
         gather = importlib.import_module("spark_groupsource.executor._gather")
         return NativeLibrary(library_path(), gather)
-    except (ImportError, OSError, AttributeError, ValueError, EmbeddedKafkaError) as error:
+    except (ImportError, OSError, AttributeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
 
 

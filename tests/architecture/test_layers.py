@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("commits", "metrics"),
     ("locations", "offsets", "options"),
     ("options_client",),
-    ("_version", "clock", "errors", "failpoints", "prefetch"),
+    ("_librdkafka", "_version", "clock", "errors", "failpoints", "prefetch"),
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 

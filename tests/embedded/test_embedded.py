@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from spark_groupsource import _mockcluster, embedded
+from spark_groupsource._librdkafka import library_path
 from spark_groupsource.embedded import ApiKey, EmbeddedKafka, EmbeddedKafkaError
 
 _ROOT = Path(__file__).parents[2]
@@ -157,7 +158,7 @@ def test_three_brokers_replicate_a_topic() -> None:
 
 
 def test_a_new_topic_of_the_same_name_has_a_new_id(kafka: EmbeddedKafka) -> None:
-    library = _mockcluster.Library(_mockcluster.library_path())
+    library = _mockcluster.Library(library_path())
     if not library.has("mock_set_controller_id"):
         pytest.skip("describe_topics needs a controller: librdkafka 2.16")
 
@@ -282,7 +283,7 @@ def test_creating_a_topic_twice_names_the_call_and_the_reason(kafka: EmbeddedKaf
 
 
 def test_a_function_that_the_library_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = _mockcluster.Library(_mockcluster.library_path())
+    library = _mockcluster.Library(library_path())
     assert not library.has("mock_time_travel")
     with pytest.raises(EmbeddedKafkaError, match="has no rd_kafka_mock_time_travel: a newer confluent-kafka"):
         library("mock_time_travel")

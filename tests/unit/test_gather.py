@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
-from spark_groupsource._mockcluster import library_path
+from spark_groupsource._librdkafka import library_path
 from spark_groupsource.executor.clients import native_library
 from spark_groupsource.executor.gathered import ConstantColumns, chunk_of
 from spark_groupsource.executor.native import GATHER_VERSION, NativeLibrary
