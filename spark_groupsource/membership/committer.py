@@ -12,7 +12,8 @@ The second sequence: the coordinator stands still; the connection with the commi
 of batch N+1 goes over a new one; the coordinator goes on, and reads the new connection before the old one.
 
 So a commit without a clear answer is in doubt: the same offsets are sent again until there is an answer, and the newer
-ones wait a little longer, in which the coordinator takes what else it has got.
+ones wait a little longer, in which the coordinator takes what else it has got. They wait after a late answer, too: it
+may be to a second try of the client's, which tells nothing of the first.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from spark_groupsource.offsets import TopicPartition
 
 # A refused commit is sent again after this long.
 _RETRY_INTERVAL_S = 0.2
-# After the answer to a commit that was in doubt: a coordinator that answers has read its old connections soon.
+# The client tries a commit again when its connection is given up, which takes a heartbeat interval at least.
+_LATE_ANSWER_S = 0.5
+# After a late or second answer: a coordinator that answers has read its old connections soon.
 _QUIET_S = 0.5
 # The client answers every commit, at the latest when its request times out (a minute); after this long the answer is
 # given up, so that one that went astray does not end all commits.
@@ -64,6 +67,7 @@ class Committer:
         self._answer_due: Deadline | None = None
         self._doubtful: dict[TopicPartition, CommitItem] = {}
         self._quiet: Deadline | None = None
+        self._sent_s = 0.0
         self._refused = False
 
     @property
@@ -81,7 +85,7 @@ class Committer:
             self._send(items)
 
     def _send(self, items: tuple[CommitItem, ...]) -> None:
-        self._on_its_way = items
+        self._on_its_way, self._sent_s = items, self._clock.monotonic_s()
         self._answer_due = Deadline(self._clock, _ANSWER_TIMEOUT_S)
         self._pace.wait()
         self._port.commit_later(items)
@@ -89,14 +93,23 @@ class Committer:
     def answered(self, result: CommitResult) -> None:
         """Take the answer of the commit that was on its way."""
         self._on_its_way, self._answer_due = (), None
+        self._learn(result, self._clock.monotonic_s() - self._sent_s)
         self._refused = bool(result.refused)
         if not self._refused:
             self._pace.hurry()
 
-    def doubt(self, result: CommitResult) -> None:
-        """Take from any commit's result what may be taken later, and what is clear now."""
+    def now(self, items: tuple[CommitItem, ...]) -> CommitResult:
+        """Commit and wait for the answer. Only while it is `free`, or in a handover."""
+        began_s = self._clock.monotonic_s()
+        result = self._port.commit_now(items)
+        self._learn(result, self._clock.monotonic_s() - began_s)
+        return result
+
+    def _learn(self, result: CommitResult, took_s: float) -> None:
+        """Take from a result what may be taken later, and what is clear now."""
         clear = [*result.acknowledged, *(item for item, why in result.refused if why is not Refusal.UNCERTAIN)]
-        if any(self._doubtful.pop(item.partition, None) is not None for item in clear):
+        again = [item for item in clear if self._doubtful.pop(item.partition, None) is not None]
+        if again or took_s >= _LATE_ANSWER_S:
             self._quiet = Deadline(self._clock, _QUIET_S)
         self._doubtful |= {item.partition: item for item, why in result.refused if why is Refusal.UNCERTAIN}
 
@@ -130,7 +143,7 @@ class Committer:
         deadline = Deadline(self._clock, _RELEASE_COMMIT_S)
         wanted, taken = items, 0
         while wanted:
-            result = self._port.commit_now(wanted)
+            result = self.now(wanted)
             self._machine.offsets_acknowledged(result.acknowledged)
             lost = result.refused_as(Refusal.LOST)
             self._report.answered(result, lost)
@@ -147,7 +160,7 @@ class Committer:
         return taken
 
     def _clear_up(self, items: tuple[CommitItem, ...]) -> None:
-        """Commit once more what is in doubt and older than `items`, and keep quiet for a moment."""
+        """Commit once more what is in doubt and older than `items`; then keep quiet for as long as it takes."""
         older = tuple(
             self._doubtful[item.partition]
             for item in items
@@ -155,11 +168,10 @@ class Committer:
         )
         if older:
             self._report.retried()
-            result = self._port.commit_now(older)
+            result = self.now(older)
             self._report.answered(result, result.refused_as(Refusal.LOST))
-            quiet = Deadline(self._clock, _QUIET_S)
-            while not quiet.expired():
-                self._serve_commands(_RELEASE_RETRY_S)
+        while items and self._quiet is not None and not self._quiet.expired():
+            self._serve_commands(_RELEASE_RETRY_S)
 
     def _outlast(self, items: tuple[CommitItem, ...]) -> None:
         """Commit again what an older commit, answered after ours, has moved back."""
@@ -170,4 +182,4 @@ class Committer:
             held = {partition: group.offset for partition, group in found.items()}
             behind = tuple(i for i in items if (held.get(i.partition, i.offset) or 0) < i.offset)
             if behind:
-                self._report.answered(self._port.commit_now(behind), lost=False)
+                self._report.answered(self.now(behind), lost=False)

@@ -86,10 +86,12 @@ class Member:
         self._report = MemberReport(options.group_id, self.machine, metrics)
         self.error: BaseException | None = None
         self._topics: tuple[str, ...] = ()
-        self.proof = MembershipProof(options, port, clock, machine=self.machine, report=self._report, take=self._take)
         self._fetch_pace = Pace(clock, _RETRY_INTERVAL_S)
         self._committer = Committer(
             port, clock, machine=self.machine, report=self._report, serve_commands=serve_commands
+        )
+        self.proof = MembershipProof(
+            options, clock, machine=self.machine, report=self._report, commit=self._committer.now, take=self._take
         )
         # A static member waits for its old session: by when it must have ended, and whether to try again now.
         self._unreleased: Deadline | None = None
@@ -170,7 +172,7 @@ class Member:
             if not self._committer.free:
                 # It may hold an older offset of the same partition, from an earlier assignment.
                 return False
-            result = self._port.commit_now(items)
+            result = self._committer.now(items)
             self._take(result)
             if result.refused:
                 return False
@@ -204,7 +206,6 @@ class Member:
 
     def _take(self, result: CommitResult) -> None:
         """Take the answer to a commit."""
-        self._committer.doubt(result)
         self.machine.offsets_acknowledged(result.acknowledged)
         lost = result.refused_as(Refusal.LOST)
         self._report.answered(result, lost)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_groupsource.clock import Clock, Deadline, Pace
+from spark_groupsource.commits import CommitItem
 from spark_groupsource.membership.machine import MemberMachine, MemberState
-from spark_groupsource.membership.port import CommitResult, GroupPort
+from spark_groupsource.membership.port import CommitResult
 from spark_groupsource.membership.report import MemberReport
 from spark_groupsource.options import SourceOptions
 
@@ -24,18 +25,18 @@ class MembershipProof:
     def __init__(
         self,
         options: SourceOptions,
-        port: GroupPort,
         clock: Clock,
         *,
         machine: MemberMachine,
         report: MemberReport,
+        commit: Callable[[tuple[CommitItem, ...]], CommitResult],
         take: Callable[[CommitResult], None],
     ) -> None:
         self._options = options
-        self._port = port
         self._clock = clock
         self._machine = machine
         self._report = report
+        self._commit = commit
         self._take = take
         self._last_s = clock.monotonic_s()
         self._pace = Pace(clock, _RETRY_INTERVAL_S)
@@ -66,7 +67,7 @@ class MembershipProof:
             machine.membership_proven()
         elif self._pace.due():
             fresh = Deadline(self._clock, self._options.session_timeout_s / 2)
-            result = self._port.commit_now(proof)
+            result = self._commit(proof)
             self.alive()
             if result.acknowledged and not fresh.expired():
                 machine.membership_proven()

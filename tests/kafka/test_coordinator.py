@@ -272,6 +272,35 @@ def test_the_commit_of_a_handover_fails(
     assert repeated == set()
 
 
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+def test_a_commit_that_the_coordinator_reads_late_moves_nothing_back(
+    protocol: str, make_group: Callable[[str], Group], proxy: KafkaProxy
+) -> None:
+    """1. The connection with the first batch's commit stands still, and the client gives it up. 2. The second batch
+    completes. 3. A commit goes over a new connection. 4. The coordinator reads the old connection.
+    """
+    group, client = make_group(protocol), "first-member"
+    group.options = {**group.options, "kafka.socket.timeout.ms": "3000"}  # shorter than the session
+    first = group.start_first()
+    wait_for("lag 0", lambda: group.client.lag(group.name, group.topic) == 0, WAIT_S, group.evidence)
+    before = group.client.committed(group.name)
+    with OffsetWatch(group.client, group.name) as watch:
+        old, new = (proxy.add(Rule(Api.OFFSET_COMMIT, client=client, action=Action.HOLD)) for _ in range(2))
+        for _ in range(2):  # two batches: the second is planned without the first one's commit, a second later
+            group.client.produce(group.topic, (str(n) for n in range(40)), PARTITIONS)
+            first.wait_for_records(group.client.records(group.topic))
+        for rule in (old, new):
+            rule.wait_fired(WAIT_S)
+        assert group.client.committed(group.name) == before
+        proxy.remove(new)
+        wait_for("its commit", lambda: group.client.committed(group.name) != before, WAIT_S, group.evidence)
+        proxy.remove(old)
+        wait_for("lag 0", lambda: group.client.lag(group.name, group.topic) == 0, WAIT_S, group.evidence)
+    assert watch.went_back == []
+    assert [line["details"]["behind"] for line in group.told["first"].lines("commits")][:1] == [True]
+    assert group.told["first"].lines("lost") == []
+
+
 # --- a coordinator that dies
 
 

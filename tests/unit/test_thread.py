@@ -335,6 +335,28 @@ def test_p5_a_newer_commit_waits_until_the_one_in_doubt_is_clear() -> None:
         assert bed.group.named("commit_later") == [(item(0, 20),)] * 2 + [(item(0, 30),)]
 
 
+def test_p5_a_newer_commit_waits_after_a_late_answer() -> None:
+    """The client may have tried again over another connection, and the coordinator may read the first one yet."""
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.answer_commits = False
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.tick()
+        later = OffsetRange(P0, 20, 30)
+        bed.fix(later)
+        bed.member.complete(flight(later).end, flight(later).items)
+        bed.clock.advance(BRIEFLY_S)
+        bed.group.answer_commits = True
+        bed.group.answer_late((item(0, 20),))
+        bed.until("the answer", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
+        for _ in range(3):
+            bed.tick()
+        assert bed.group.named("commit_later") == [(item(0, 20),)]
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the second commit", lambda v: v.partitions[0].group == GroupOffset(30, "m"))
+
+
 def test_p5_a_handover_clears_up_what_is_in_doubt_first() -> None:
     with running() as bed:
         later = two_batches_and_a_doubt(bed)
