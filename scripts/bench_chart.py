@@ -24,7 +24,7 @@ _PARTS = (
     ("Throughput, short fetch wait for Spark's own", ("shortwait", "growth", "compression"), ADD_BATCH),
     ("Whole query, with start and stop", ("query",), WHOLE_QUERY),
     ("Small batches (time of the whole trigger)", ("backlog",), TRIGGER),
-    ("CPU time for each record", ("throughput", "shortwait", "query"), CPU),
+    ("CPU time for each record", ("throughput", "query"), CPU),
     ("Peak memory of an application", ("memory",), PEAK.format("all together")),
 )
 _SHORTER = (", an application of its own", "batches of a backlog, ", ", noop sink", ", short fetch wait")
@@ -109,10 +109,11 @@ def _bar(one: Comparison, y: int, scale: float) -> Iterator[str]:
     yield f'<rect x="{LEFT}" y="{y}" width="{end - LEFT:g}" height="{_BAR}" fill="{colour}"/>'
     if ratio > _MOST:
         yield f'<path d="M{end - 14:g} {y + _BAR + 2}l6 -{_BAR + 4}" stroke="{_PAPER}" stroke-width="3"/>'
-    label = end
+    marks = [LEFT + scale]
     if one.ours.goal is not None:
         goal = round(LEFT + one.ours.goal * scale, 1)
         yield f'<path data-goal="{one.ours.goal:g}" d="M{goal:g} {y - 2}v{_BAR + 4}" stroke="{_INK}" stroke-width="2"/>'
-        label = goal if end - 4 < goal < end + 34 else end  # a tick does not cross the number
+        marks.append(goal)
+    label = max([end, *(mark for mark in marks if end - 4 < mark < end + 34)])  # no line crosses the number
     yield _text(label + 5, y + 10, f"{ratio:.2f}", more=' font-weight="bold"')
     yield "</g>"

@@ -43,8 +43,10 @@ from bench_processes import is_available
 from bench_records import BenchError
 from bench_report import OURS, PEER, Series, compare, series_from_json, tables, to_json, verdict
 from bench_spark import Bed, spark_session
+from confluent_kafka import KafkaException
 from kafkajars import KAFKA_VERSION, RealKafkaError, find_java, say
 from peerjars import check_spark_version, peer_jars
+from pyspark.errors import PySparkException
 from realkafka import RealKafka
 
 from spark_groupsource.executor.clients import native_library, reading_path
@@ -54,12 +56,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def environment() -> dict[str, Any]:
     """What the numbers depend on, for the JSON."""
-    revision = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    )
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    try:
+        revision = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        revision = ""
     return {
         "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "revision": revision.stdout.strip() or None,
+        "revision": revision or None,
         "reading": reading_path(),
         "cpus": os.cpu_count(),
         "load": os.getloadavg()[0],
@@ -91,8 +95,9 @@ def measure(cases: Sequence[Case], options: Mapping[str, Mapping[str, str]]) -> 
                     say(f"[{time.monotonic() - started:4.0f} s] case {number} of {len(cases)}: {name}")
                     try:
                         series += case.run(bed)
-                    except BenchError as error:
-                        failures.append(f"{name}: {error}")
+                    except (BenchError, KafkaException, PySparkException) as error:
+                        # What the other cases show is not lost.
+                        failures.append(f"{name}: {str(error).splitlines()[0]}")
                         say(f"    FAILED: {error}")
     return series, failures
 

@@ -95,7 +95,8 @@ class Bed:
             return self._topics[-1][1]
         if len(self._topics) > 1:
             _, topic = self._topics.pop(0)
-            self._admin().delete_topics([topic])[topic].result(TIMEOUT_S)
+            admin = self._admin()  # a client that nothing holds is closed before it has the answer
+            admin.delete_topics([topic])[topic].result(TIMEOUT_S)
         topic = self.create_topic(content.partitions)
         produce(producer(self.bootstrap_servers, content.compression), topic, content, values_of(content))
         check_same_records(self, topic, content.records)
