@@ -1,71 +1,59 @@
-"""The benchmark's cases. Each runs both sources alternately in one Spark session and returns series of milliseconds.
+"""The benchmark's cases. Each runs both sources alternately in one Spark session and returns series of numbers.
 
-Every measured query has a fresh checkpoint and, for groupkafka, a fresh group. Before anything is measured a case
-lets each source read once, and compares what they read: rows, offsets and the values' checksums must be equal.
+Every measured query has a fresh checkpoint and, for groupkafka, a fresh group. Before a topic is measured each source
+reads it once, and what they read is compared: rows, offsets and the values' checksums must be equal. A new case is a
+class with `content`, `subject` and `run(bed)`, listed in bench_plan.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-from bench_report import OURS, PEER, Series, series_of
-from confluent_kafka import KafkaError, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from bench_processes import CpuMeter, is_available
+from bench_records import BenchError, Content, produce, producer, size_name, values_of
+from bench_report import (
+    ADD_BATCH,
+    CPU,
+    LATEST_OFFSET,
+    OURS,
+    PEAK,
+    PEER,
+    SEEN,
+    TRIGGER,
+    WHOLE_QUERY,
+    Series,
+    Subject,
+    series_of,
+)
+from bench_spark import SHORT_WAIT, TIMEOUT_S, Bed, jvm_pid, read_all, wait_for
+from confluent_kafka import Producer
 from kafkajars import say
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
 
-_TIMEOUT_S = 300.0
-_WARM_UP_BATCHES = 5  # of each block of small batches: the first connects, the next few are slower than the rest
-_PAUSE_S = 0.005
-
-
-class BenchError(RuntimeError):
-    """A measurement is not valid: a query failed or stalled, or the sources did not read the same."""
+WARM_UP_BATCHES = 5  # of each block of small batches: the first connects, the next few are slower than the rest
+_APPLICATION = Path(__file__).resolve().parent / "bench_application.py"
 
 
-@dataclass(frozen=True, slots=True)
-class Bed:
-    """Where cases run. `options` are added to those of each source."""
+class Case(Protocol):
+    """One thing to measure. Cases with the same content are run one after the other, on one topic."""
 
-    spark: SparkSession
-    bootstrap_servers: str
-    options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    @property
+    def content(self) -> Content | None: ...
 
-    def producer(self) -> Producer:
-        return Producer(
-            {
-                "bootstrap.servers": self.bootstrap_servers,
-                "linger.ms": 20,
-                "batch.size": 1024 * 1024,
-                "queue.buffering.max.messages": 1_000_000,
-                "queue.buffering.max.kbytes": 512 * 1024,
-                "log_level": 5,  # without a note about its queue at each end
-            }
-        )
+    @property
+    def subject(self) -> Subject: ...
 
-    def create_topic(self, partitions: int) -> str:
-        topic = f"bench-{uuid.uuid4().hex[:8]}"
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        admin.create_topics([NewTopic(topic, partitions, config={"retention.ms": "-1"})])[topic].result(_TIMEOUT_S)
-        return topic
-
-    def stream(self, source: str, topic: str, checkpoint: Path, **more: str) -> DataFrame:
-        """A topic from its beginning; `more` are options that both sources know."""
-        options = {"kafka.bootstrap.servers": self.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
-        if source == OURS:
-            options |= {"kafka.group.id": f"bench-{uuid.uuid4().hex[:8]}", "checkpointLocation": str(checkpoint)}
-        options |= more | dict(self.options.get(source, {}))
-        return self.spark.readStream.format(source).options(**options).load()
+    def run(self, bed: Bed) -> list[Series]: ...
 
 
 def alternating(runs: int) -> Iterator[tuple[int, str]]:
@@ -75,179 +63,132 @@ def alternating(runs: int) -> Iterator[tuple[int, str]]:
             yield run, source
 
 
-def wait_for(what: str, done: Callable[[], bool], query: StreamingQuery) -> None:
-    """Raises `BenchError` when the query fails first, or after the time limit."""
-    deadline = time.monotonic() + _TIMEOUT_S
-    while not done():
-        error = query.exception()
-        if error is not None:
-            raise BenchError(f"the query failed while waiting for {what}: {error}")
-        if time.monotonic() > deadline:
-            raise BenchError(f"waited {_TIMEOUT_S:.0f} s for {what}; last progress: {query.lastProgress}")
-        time.sleep(_PAUSE_S)
-
-
-def produce(producer: Producer, topic: str, partitions: int, records: int, size: int) -> None:
-    """Write records of random bytes, evenly over the partitions; returns when all are acknowledged."""
-    failed: list[KafkaError] = []
-    acknowledged = 0
-
-    def on_delivery(error: KafkaError | None, _message: Message) -> None:
-        nonlocal acknowledged
-        if error is None:
-            acknowledged += 1
-        else:
-            failed.append(error)
-
-    # Random, so that nothing on the way can compress it; cut out at a new place for each record.
-    noise = os.urandom(size + 4096)
-    shown = time.monotonic()
-    for number in range(records):
-        start = number % 4096
-        while True:
-            try:
-                producer.produce(
-                    topic, noise[start : start + size], partition=number % partitions, on_delivery=on_delivery
-                )
-                break
-            except BufferError:
-                producer.poll(0.1)
-        if number % 10_000 == 0:
-            producer.poll(0)
-            if time.monotonic() - shown > 3.0:
-                shown = time.monotonic()
-                say(f"    produced {number:,} of {records:,} records")
-    producer.flush(_TIMEOUT_S)
-    if failed or acknowledged != records:
-        raise BenchError(f"{acknowledged} of {records} records were acknowledged; {failed[:1]}")
+def _measure(
+    case: Case, runs: int, measured: Callable[[str], list[dict[str, float]]], goals: Mapping[str, float]
+) -> list[Series]:
+    """Let both sources run in turn; `measured` returns the metrics of one run, or of each of its batches."""
+    found: dict[str, list[dict[str, float]]] = {OURS: [], PEER: []}
+    for run, source in alternating(runs):
+        metrics = measured(source)
+        found[source] += metrics
+        medians = {name: statistics.median(one[name] for one in metrics) for name in metrics[0]}
+        said = "; ".join(f"{name}: {value:,.5g}" for name, value in medians.items())
+        batches = f" ({len(metrics)} batches)" if len(metrics) > 1 else ""
+        say(f"    run {run + 1} of {runs} {source}{batches}: {said}")
+    return [one for source, metrics in found.items() for one in series_of(case.subject, source, metrics, goals)]
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """A topic read from its beginning to its end by Trigger.AvailableNow, into the sink that drops all."""
+    """A topic read from its beginning to its end by Trigger.AvailableNow, into the sink that drops all.
 
-    records: int
-    size: int
-    partitions: int
+    With its default settings a task of Spark's own source ends with a wait of kafka.fetch.max.wait.ms, 500 ms: what it
+    asks next waits at the broker behind a fetch at the end of the log. `short_wait` shortens that for it, so that only
+    the reading is compared.
+    """
+
+    group: str = field(compare=False)  # two groups may want the same: it is measured once
+    content: Content
     runs: int
+    aggregated: bool = False
+    short_wait: bool = False
+    goals: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
-    def name(self) -> str:
-        return f"throughput, {self.records:,} x {self.size} B, {self.partitions} partitions"
+    def subject(self) -> Subject:
+        what = f"{self.content}, {'count and sum by key' if self.aggregated else 'noop sink'}"
+        what += ", short fetch wait" if self.short_wait else ""
+        return Subject(self.group, what, self.content.partitions, self.content.records)
 
     def run(self, bed: Bed) -> list[Series]:
-        topic = bed.create_topic(self.partitions)
-        produce(bed.producer(), topic, self.partitions, self.records, self.size)
-        check_same_records(bed, topic, self.records)
-        for source in (OURS, PEER):
-            self._read(bed, source, topic)
-        found: dict[str, list[dict[str, float]]] = {OURS: [], PEER: []}
-        for run, source in alternating(self.runs):
-            metrics = self._read(bed, source, topic)
-            found[source].append(metrics)
-            rate = self.records / metrics["addBatch"] * 1000
-            say(f"    run {run + 1} of {self.runs} {source}: {metrics} ({rate:,.0f} records/s in addBatch)")
-        return [one for source, runs in found.items() for one in series_of(self.name, source, runs)]
+        topic = bed.topic_of(self.content)
+        if self.runs > 1 and self.aggregated not in bed.warm:
+            bed.warm.add(self.aggregated)
+            for source in (OURS, PEER):
+                self._read(bed, source, topic)
+        return _measure(self, self.runs, lambda source: self._read(bed, source, topic), self.goals)
 
-    def _read(self, bed: Bed, source: str, topic: str) -> dict[str, float]:
-        with tempfile.TemporaryDirectory(prefix="groupkafka-bench-") as folder:
-            checkpoint = Path(folder) / "checkpoint"
-            started = time.monotonic()
-            stream = bed.stream(source, topic, checkpoint)
-            progress = run_available_now(stream.writeStream.format("noop"), checkpoint)
-            wall_ms = (time.monotonic() - started) * 1000
-        rows = sum(one.numInputRows for one in progress)
-        if rows != self.records:
-            raise BenchError(f"{source} read {rows} of {self.records} records")
-        return {"addBatch": float(sum(one.durationMs["addBatch"] for one in progress)), "whole query": round(wall_ms)}
-
-
-def run_available_now(writer: DataStreamWriter, checkpoint: Path) -> list[StreamingQueryProgress]:
-    """Run a query to its end and return its batches' progress."""
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    try:
-        wait_for("a query with Trigger.AvailableNow to end", lambda: not query.isActive, query)
-        query.awaitTermination(_TIMEOUT_S)  # raises what ended it
-        return [one for one in query.recentProgress if one.numInputRows]
-    finally:
-        query.stop()
-
-
-def check_same_records(bed: Bed, topic: str, records: int) -> None:
-    """Raise `BenchError` unless both sources read the same rows, and as many as were written."""
-    sums = {source: _checksum(bed, source, topic) for source in (OURS, PEER)}
-    if sums[OURS] != sums[PEER] or sums[OURS][0] != records:
-        raise BenchError(f"the sources read different rows of {records}: {sums}")
-    say(f"    both sources read the same {records:,} rows")
-
-
-def _checksum(bed: Bed, source: str, topic: str) -> tuple[int, int, int]:
-    total = [0, 0, 0]
-    columns = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value")
-
-    def add(batch: DataFrame, _number: int) -> None:
-        sums = (F.count("*"), F.sum("offset"), F.sum(F.xxhash64(*columns).bitwiseAND(0xFFFFFFFF)))
-        row = batch.agg(*sums).collect()[0]
-        for index in range(3):
-            total[index] += row[index] or 0
-
-    with tempfile.TemporaryDirectory(prefix="groupkafka-bench-") as folder:
-        checkpoint = Path(folder) / "checkpoint"
-        stream = bed.stream(source, topic, checkpoint)
-        run_available_now(stream.writeStream.foreachBatch(add), checkpoint)
-    return total[0], total[1], total[2]
+    def _read(self, bed: Bed, source: str, topic: str) -> list[dict[str, float]]:
+        records = self.content.records
+        meter = CpuMeter(jvm_pid(bed.spark)) if is_available() else None
+        more = SHORT_WAIT if self.short_wait and source == PEER else {}
+        progress, wall_ms = read_all(bed, source, topic, records, more=more, aggregated=self.aggregated)
+        metrics = {ADD_BATCH: float(sum(one.durationMs["addBatch"] for one in progress)), WHOLE_QUERY: round(wall_ms)}
+        if meter is not None:
+            metrics[CPU] = round(meter.seconds() / records * 1e6, 3)
+        return [metrics]
 
 
 @dataclass(frozen=True, slots=True)
-class SmallBatches:
-    """A running query with the default trigger, which gets a few records, and again when their batch is done.
+class SmallBacklog:
+    """A topic read in batches of a few records (maxOffsetsPerTrigger) that are all there already."""
 
-    Each task of Spark's own source takes about 500 ms here, which is its kafka.fetch.max.wait.ms: presumably a request
-    that waits behind a fetch at the end of the log. `SmallBacklog` is without it, and the fairer comparison.
-    """
-
-    records: int
-    size: int
-    partitions: int
-    batches: int
+    batch_records: int
+    content: Content
     runs: int
+    goals: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
-    def name(self) -> str:
-        return f"new records, {self.records:,} x {self.size} B per batch, {self.partitions} partition(s)"
+    def subject(self) -> Subject:
+        return _batch_subject("backlog", "batches of a backlog", self.batch_records, self.content)
 
     def run(self, bed: Bed) -> list[Series]:
-        found: dict[str, list[dict[str, float]]] = {OURS: [], PEER: []}
-        for run, source in alternating(self.runs):
-            metrics = self._block(bed, source)
-            found[source] += metrics
-            _say_block(run, self.runs, source, metrics)
-        return [one for source, runs in found.items() for one in series_of(self.name, source, runs)]
+        topic = bed.topic_of(self.content)
+        return _measure(self, self.runs, lambda source: self._block(bed, source, topic), self.goals)
+
+    def _block(self, bed: Bed, source: str, topic: str) -> list[dict[str, float]]:
+        limit = {"maxOffsetsPerTrigger": str(self.batch_records)}
+        progress, _ = read_all(bed, source, topic, self.content.records, more=limit)
+        if len(progress) <= WARM_UP_BATCHES:
+            raise BenchError(f"{source} read {self.content.records} records in {len(progress)} batches only")
+        return [_batch_metrics(one) for one in progress[WARM_UP_BATCHES:]]
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecords:
+    """A running query with the default trigger, which gets a few records, and again when their batch is done.
+
+    Each task of Spark's own source takes about 500 ms here, which is its kafka.fetch.max.wait.ms (see `Throughput`).
+    `SmallBacklog` is without it, and the fairer comparison.
+    """
+
+    batch: Content
+    batches: int
+    runs: int
+    content: None = None
+
+    @property
+    def subject(self) -> Subject:
+        return _batch_subject("new", "batches of new records", self.batch.records, self.batch)
+
+    def run(self, bed: Bed) -> list[Series]:
+        return _measure(self, self.runs, lambda source: self._block(bed, source), {})
 
     def _block(self, bed: Bed, source: str) -> list[dict[str, float]]:
-        topic, producer, metrics = bed.create_topic(self.partitions), bed.producer(), []
+        topic, client = bed.create_topic(self.batch.partitions), producer(bed.bootstrap_servers)
+        metrics: list[dict[str, float]] = []
         with tempfile.TemporaryDirectory(prefix="groupkafka-bench-") as folder:
             checkpoint = Path(folder) / "checkpoint"
             writer = bed.stream(source, topic, checkpoint).writeStream.format("noop")
             query = writer.option("checkpointLocation", str(checkpoint)).start()
             try:
-                for number in range(_WARM_UP_BATCHES + 3 * self.batches):
+                for number in range(WARM_UP_BATCHES + 3 * self.batches):
                     produced_at = time.monotonic()
-                    batches = self._one_round(query, producer, topic)
+                    batches = self._one_round(query, client, topic)
                     seen_ms = (time.monotonic() - produced_at) * 1000
                     # The trigger may fire between two partitions' writes: such a round is two batches, and no case.
-                    if number >= _WARM_UP_BATCHES and len(batches) == 1:
-                        metrics.append(_batch_metrics(batches[0]) | {"produced to seen": round(seen_ms)})
+                    if number >= WARM_UP_BATCHES and len(batches) == 1:
+                        metrics.append(_batch_metrics(batches[0]) | {SEEN: round(seen_ms)})
                     if len(metrics) == self.batches:
                         return metrics
             finally:
                 query.stop()
         raise BenchError(f"{source}: only {len(metrics)} of {3 * self.batches} rounds were one batch")
 
-    def _one_round(self, query: StreamingQuery, producer: Producer, topic: str) -> Sequence[StreamingQueryProgress]:
+    def _one_round(self, query: StreamingQuery, client: Producer, topic: str) -> Sequence[StreamingQueryProgress]:
         before = query.lastProgress
         last = -1 if before is None else before.batchId
-        produce(producer, topic, self.partitions, self.records, self.size)
+        produce(client, topic, self.batch, values_of(self.batch))
         batches: dict[int, StreamingQueryProgress] = {}
 
         def all_read() -> bool:
@@ -255,52 +196,54 @@ class SmallBatches:
             if newest is None or newest.batchId <= last or newest.batchId in batches:
                 return False
             batches.update({p.batchId: p for p in query.recentProgress if p.batchId > last and p.numInputRows})
-            return sum(p.numInputRows for p in batches.values()) == self.records
+            return sum(p.numInputRows for p in batches.values()) == self.batch.records
 
-        wait_for(f"{self.records} records", all_read, query)
+        wait_for(f"{self.batch.records} records", all_read, query)
         return list(batches.values())
 
 
+def _batch_subject(group: str, what: str, records: int, content: Content) -> Subject:
+    return Subject(group, f"{what}, {records:,} x {size_name(content.size)}", content.partitions)
+
+
 def _batch_metrics(progress: StreamingQueryProgress) -> dict[str, float]:
-    return {name: float(progress.durationMs.get(name, 0)) for name in ("addBatch", "triggerExecution", "latestOffset")}
-
-
-def _say_block(run: int, runs: int, source: str, metrics: Sequence[dict[str, float]]) -> None:
-    middle = statistics.median(one["addBatch"] for one in metrics)
-    say(f"    block {run + 1} of {runs} {source}: addBatch {middle:.0f} ms, median of {len(metrics)} batches")
+    names = {ADD_BATCH: "addBatch", TRIGGER: "triggerExecution", LATEST_OFFSET: "latestOffset"}
+    return {metric: float(progress.durationMs.get(name, 0)) for metric, name in names.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class SmallBacklog:
-    """A topic read in batches of a few records (maxOffsetsPerTrigger) that are all there already."""
+class PeakMemory:
+    """What an application needs at most that reads a topic with one source: a fresh one for each run.
 
-    records: int
-    size: int
-    partitions: int
-    batches: int
+    In a session of both sources the JVM would keep what the other one made it take.
+    """
+
+    content: Content
     runs: int
 
     @property
-    def name(self) -> str:
-        return f"backlog, {self.records:,} x {self.size} B per batch, {self.partitions} partition(s)"
+    def subject(self) -> Subject:
+        return Subject("memory", f"{self.content}, noop sink, an application of its own", self.content.partitions)
 
     def run(self, bed: Bed) -> list[Series]:
-        topic, total = bed.create_topic(self.partitions), self.records * (_WARM_UP_BATCHES + self.batches)
-        produce(bed.producer(), topic, self.partitions, total, self.size)
-        check_same_records(bed, topic, total)
-        found: dict[str, list[dict[str, float]]] = {OURS: [], PEER: []}
-        for run, source in alternating(self.runs):
-            metrics = self._block(bed, source, topic, total)
-            found[source] += metrics
-            _say_block(run, self.runs, source, metrics)
-        return [one for source, runs in found.items() for one in series_of(self.name, source, runs)]
+        topic = bed.topic_of(self.content)
+        return _measure(self, self.runs, lambda source: self._application(bed, source, topic), {})
 
-    def _block(self, bed: Bed, source: str, topic: str, total: int) -> list[dict[str, float]]:
-        with tempfile.TemporaryDirectory(prefix="groupkafka-bench-") as folder:
-            checkpoint = Path(folder) / "checkpoint"
-            stream = bed.stream(source, topic, checkpoint, maxOffsetsPerTrigger=str(self.records))
-            progress = run_available_now(stream.writeStream.format("noop"), checkpoint)
-        rows = sum(one.numInputRows for one in progress)
-        if rows != total:
-            raise BenchError(f"{source} read {rows} of {total} records")
-        return [_batch_metrics(one) for one in progress[_WARM_UP_BATCHES:]]
+    def _application(self, bed: Bed, source: str, topic: str) -> list[dict[str, float]]:
+        told = {
+            "source": source,
+            "bootstrap_servers": bed.bootstrap_servers,
+            "topic": topic,
+            "records": self.content.records,
+            "jars": [str(jar) for jar in bed.jars],
+            "options": bed.options.get(source, {}),
+        }
+        command = [sys.executable, str(_APPLICATION), json.dumps(told)]
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"an application with {source} did not end in {TIMEOUT_S:.0f} s") from None
+        if run.returncode != 0:
+            raise BenchError(f"an application with {source} failed: {run.stderr.strip()[-1000:]}")
+        peaks = json.loads(run.stdout.splitlines()[-1])
+        return [{PEAK.format(kind): value for kind, value in peaks.items()}]

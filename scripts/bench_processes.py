@@ -1,0 +1,162 @@
+"""What a Spark application costs: CPU time and memory of its JVM and of all processes below it. Linux only (/proc).
+
+The broker and the Python process of the benchmark itself are not among them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+_PROC = Path("/proc")
+_SAMPLE_S = 0.1
+
+JVM, READER, WORKERS, PLANNERS, ALL = "JVM", "reader process", "Python workers", "Python planners", "all together"
+KINDS = (JVM, READER, WORKERS, PLANNERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What /proc/<pid>/stat says. `own_ticks` are of the process, `reaped_ticks` of ended children it waited for."""
+
+    pid: int
+    parent: int
+    own_ticks: int
+    reaped_ticks: int
+
+
+def parse_stat(text: str) -> Stat:
+    """Read the one line of /proc/<pid>/stat. The name in it may hold spaces and parentheses. Raises ValueError."""
+    head, found, tail = text.rpartition(")")
+    fields = tail.split()
+    if not found or len(fields) < 15:
+        raise ValueError(f"not a line of /proc/<pid>/stat: {text[:100]!r}")
+    # proc(5) counts from 1, the state is number 3: utime is 14, stime 15, cutime 16, cstime 17.
+    own, reaped = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+    return Stat(int(head.split(" ", 1)[0]), int(fields[1]), own, reaped)
+
+
+def parse_pss_kb(text: str) -> int:
+    """Return the proportional set size of /proc/<pid>/smaps_rollup: shared pages count by their share. 0 without."""
+    for line in text.splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1])
+    return 0
+
+
+def kind_of(command_line: bytes) -> str:
+    """Tell the kind of a process by /proc/<pid>/cmdline.
+
+    The query's reader, the JVM, the workers that run tasks, or those that Spark plans Python data sources with, which
+    it keeps for a minute. Workers are counted with the daemon that forks them.
+    """
+    if b"streaming_source_runner" in command_line:
+        return READER
+    if b"pyspark.sql.worker." in command_line:
+        return PLANNERS
+    program = command_line.split(b"\0", 1)[0]
+    return JVM if program.rsplit(b"/", 1)[-1] == b"java" else WORKERS
+
+
+def below(root: int, stats: Mapping[int, Stat]) -> dict[int, Stat]:
+    """Return the process and its descendants."""
+    children: dict[int, list[int]] = {}
+    for one in stats.values():
+        children.setdefault(one.parent, []).append(one.pid)
+    found: dict[int, Stat] = {}
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        if pid in stats and pid not in found:
+            found[pid] = stats[pid]
+            waiting += children.get(pid, [])
+    return found
+
+
+def ticks_between(root: int, before: Mapping[int, Stat], after: Mapping[int, Stat]) -> int:
+    """Return what a tree of processes used between two looks at it.
+
+    What an ended child of the root had used before is in the root's count of its children by then, and is taken out.
+    PySpark's daemon does not wait for its workers: what one used that ended meanwhile is not counted.
+    """
+    used = 0
+    for pid, now in after.items():
+        then = before.get(pid)
+        used += now.own_ticks + now.reaped_ticks - (then.own_ticks + then.reaped_ticks if then else 0)
+    ended = [one for pid, one in before.items() if pid not in after and one.parent == root]
+    return used - sum(one.own_ticks + one.reaped_ticks for one in ended)
+
+
+def is_available() -> bool:
+    """Whether this system tells what processes cost."""
+    return (_PROC / "self" / "smaps_rollup").exists()
+
+
+def tree(root: int) -> dict[int, Stat]:
+    """Return the running process and its descendants."""
+    stats: dict[int, Stat] = {}
+    for folder in _PROC.iterdir():
+        if folder.name.isdigit():
+            try:
+                one = parse_stat((folder / "stat").read_text(errors="replace"))
+            except OSError:
+                continue  # it has ended
+            stats[one.pid] = one
+    return below(root, stats)
+
+
+class CpuMeter:
+    """CPU seconds of a process and its descendants since this was made."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._before = tree(root)
+
+    def seconds(self) -> float:
+        """Return what they used so far."""
+        return ticks_between(self._root, self._before, tree(self._root)) / os.sysconf("SC_CLK_TCK")
+
+
+class PeakMemory:
+    """The most memory that a process and its descendants had, in a `with` block: looked at ten times a second.
+
+    Memory is the proportional set size, because Python workers are forks that share much.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._peaks_kb = dict.fromkeys((*KINDS, ALL), 0)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="peak-memory", daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def peaks_mb(self) -> dict[str, float]:
+        """Return each kind's peak, its processes together, and that of all, in MB of 1,000,000 bytes."""
+        return {kind: round(kb * 1024 / 1e6, 1) for kind, kb in self._peaks_kb.items()}
+
+    def _watch(self) -> None:
+        while True:
+            now = dict.fromkeys(KINDS, 0)
+            for pid in tree(self._root):
+                try:
+                    command_line = (_PROC / str(pid) / "cmdline").read_bytes()
+                    now[kind_of(command_line)] += parse_pss_kb((_PROC / str(pid) / "smaps_rollup").read_text())
+                except OSError:
+                    continue  # it has ended
+            now[ALL] = sum(now.values())
+            self._peaks_kb = {kind: max(peak, now[kind]) for kind, peak in self._peaks_kb.items()}
+            if self._ended.wait(_SAMPLE_S):
+                return
