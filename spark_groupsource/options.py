@@ -268,7 +268,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "How long an executor waits for the next record of a range before the task fails.",
     ),
     OptionSpec(
-        "fastLaneMaxOffsets", _integer(0), 10_000, "an integer from 0",
+        "fastLaneMaxOffsets", _integer(0), 2_000, "an integer from 0",
         "Largest batch that the driver reads itself, which saves a Spark Python task; 0: the executors read all.",
     ),
     OptionSpec(

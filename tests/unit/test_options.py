@@ -75,7 +75,7 @@ def test_defaults() -> None:
         on_conflict=OnConflict.CHECKPOINT,
         metrics_path=None,
         poll_timeout_s=120.0,
-        fast_lane_max_offsets=10_000,
+        fast_lane_max_offsets=2_000,
         prefetch_memory_bytes=64 * 1024 * 1024,
         session_timeout_s=45.0,
         heartbeat_interval_s=3.0,
