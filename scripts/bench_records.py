@@ -9,7 +9,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import Producer
+from deliveries import Deliveries
 from kafkajars import say
 
 COMPRESSIONS = ("none", "lz4", "zstd")
@@ -91,22 +92,13 @@ def producer(bootstrap_servers: str, compression: str = "none") -> Producer:
 
 def produce(client: Producer, topic: str, content: Content, values: Sequence[bytes]) -> None:
     """Write the records, evenly over the partitions; return when all are acknowledged. Raises `BenchError`."""
-    failed: list[KafkaError] = []
-    acknowledged = 0
-
-    def on_delivery(error: KafkaError | None, _message: Message) -> None:
-        nonlocal acknowledged
-        if error is None:
-            acknowledged += 1
-        else:
-            failed.append(error)
-
+    delivered = Deliveries()
     shown = time.monotonic()
     for number in range(content.records):
         value, partition = values[number % len(values)], number % content.partitions
         while True:
             try:
-                client.produce(topic, value, partition=partition, on_delivery=on_delivery)
+                client.produce(topic, value, partition=partition, on_delivery=delivered)
                 break
             except BufferError:
                 client.poll(0.1)
@@ -116,5 +108,6 @@ def produce(client: Producer, topic: str, content: Content, values: Sequence[byt
                 shown = time.monotonic()
                 say(f"    produced {number:,} of {content.records:,} records")
     client.flush(_FLUSH_TIMEOUT_S)
-    if failed or acknowledged != content.records:
-        raise BenchError(f"{acknowledged} of {content.records} records were acknowledged; {failed[:1]}")
+    if delivered.errors or delivered.acknowledged != content.records:
+        told = f"{delivered.acknowledged} of {content.records} records were acknowledged"
+        raise BenchError(f"{told}; {delivered.errors[:1]}")

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaException, Producer
+from deliveries import Deliveries
 
 FLUSH_TIMEOUT_S = 60.0
 ROWS_PER_STEP = 20_000
@@ -74,16 +75,7 @@ def load(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
     """Write all flights; returns how many the brokers have acknowledged, or raises the first error."""
-    errors: list[KafkaError] = []
-    acknowledged = 0
-
-    def on_delivery(error: KafkaError | None, _message: Message) -> None:
-        nonlocal acknowledged
-        if error is None:
-            acknowledged += 1
-        else:
-            errors.append(error)
-
+    delivered = Deliveries()
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -92,7 +84,7 @@ def load(
             "compression.type": "zstd",
             "linger.ms": 50,
             "batch.size": 512 * 1024,
-            "on_delivery": on_delivery,
+            "on_delivery": delivered,
             **(settings or {}),
         }
     )
@@ -100,15 +92,15 @@ def load(
         for record in records:
             timestamp_ms = record.timestamp_ms if event_time else int(time.time() * 1000)
             _produce(producer, topic, record, timestamp_ms)
-        if errors:
-            raise KafkaException(errors[0])
+        if delivered.errors:
+            raise KafkaException(delivered.errors[0])
         progress(min(step * ROWS_PER_STEP, flights.num_rows), flights.num_rows)
     waiting = producer.flush(FLUSH_TIMEOUT_S)
-    if errors:
-        raise KafkaException(errors[0])
+    if delivered.errors:
+        raise KafkaException(delivered.errors[0])
     if waiting:
         raise TimeoutError(f"waited {FLUSH_TIMEOUT_S:.0f} s for {bootstrap_servers} to take {waiting} records")
-    return acknowledged
+    return delivered.acknowledged
 
 
 def _produce(producer: Producer, topic: str, record: FlightRecord, timestamp_ms: int) -> None:

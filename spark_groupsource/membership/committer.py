@@ -75,9 +75,13 @@ class Committer:
         return self._answer_due is None or self._answer_due.expired()
 
     @property
+    def _keeps_quiet(self) -> bool:
+        return self._quiet is not None and not self._quiet.expired()
+
+    @property
     def free(self) -> bool:
         """Whether no commit is on its way, or may be."""
-        return self._answered and not self._doubtful and (self._quiet is None or self._quiet.expired())
+        return self._answered and not self._doubtful and not self._keeps_quiet
 
     def later(self, items: tuple[CommitItem, ...]) -> None:
         """Send a commit without waiting for the answer; while another is on its way, `send_pending` will."""
@@ -170,7 +174,7 @@ class Committer:
             self._report.retried()
             result = self.now(older)
             self._report.answered(result, result.refused_as(Refusal.LOST))
-        while items and self._quiet is not None and not self._quiet.expired():
+        while items and self._keeps_quiet:
             self._serve_commands(_RELEASE_RETRY_S)
 
     def _outlast(self, items: tuple[CommitItem, ...]) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,22 @@ from confluent_kafka.admin import (
 )
 
 Record = tuple[str, int, int]
+
+
+def run_script(command: Sequence[str], output: Path, timeout_s: float) -> tuple[int, str]:
+    """Run a script of this project to its end; return its exit code and what it said.
+
+    One that takes too long is terminated: it ends its own brokers and applications.
+    """
+    with output.open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said)
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(60)
+    return code, output.read_text(errors="replace")
 
 
 def wait_for(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from bench_plan import GROUPS
 from bench_processes import is_available
 from kafkajars import RealKafkaError, find_java
 from peerjars import peer_jars
+
+from .harness import run_script
 
 pytestmark = pytest.mark.kafka
 
@@ -30,15 +31,7 @@ def test_every_case_of_the_benchmark_runs(tmp_path: Path) -> None:
         pytest.skip(f"without Spark's own Kafka source there is nothing to compare with: {error}")
     results, chart = tmp_path / "bench.json", tmp_path / "bench.svg"
     command = [sys.executable, str(_SCRIPT), "--smoke", "--json", str(results), "--chart", str(chart)]
-    with (tmp_path / "output").open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
-        try:
-            code = process.wait(840)
-        finally:
-            if process.poll() is None:
-                process.terminate()  # it ends its broker and its Spark
-                process.wait(60)
-    text = (tmp_path / "output").read_text(errors="replace")
+    code, text = run_script(command, tmp_path / "output", 840)
     assert code == 0, text[-20_000:]
     found = json.loads(results.read_text())
     assert found["failures"] == []

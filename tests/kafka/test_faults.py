@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from .harness import run_script
 
 pytestmark = pytest.mark.kafka
 
@@ -18,14 +19,6 @@ _SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "faults_main.py"
 def test_p1_to_p8_hold_under_every_kind_of_fault(tmp_path: Path) -> None:
     """What breaks is in the output: the fault, the promise, the records; the seed is fixed."""
     command = [sys.executable, str(_SCRIPT), "--short", "--seed", "1", "--out", str(tmp_path)]
-    with (tmp_path / "output").open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
-        try:
-            code = process.wait(1740)
-        finally:
-            if process.poll() is None:
-                process.terminate()  # it ends its brokers and queries
-                process.wait(60)
-    text = (tmp_path / "output").read_text(errors="replace")
+    code, text = run_script(command, tmp_path / "output", 1740)
     assert code == 0, text[-20_000:]
     assert "PASSED" in text, text[-20_000:]

@@ -272,12 +272,18 @@ def test_a_refused_commit_is_kept_and_sent_again(refusal: Refusal) -> None:
         assert len(bed.group.named("commit_later")) == 2
 
 
+def leave_a_commit_unanswered(bed: Bed) -> GroupView:
+    """A batch is complete, its commit is taken, and the answer stays away; returns the view before."""
+    view = bed.own((0, 10))
+    bed.fix(R0)
+    bed.group.answer_commits = False
+    bed.member.complete(flight(R0).end, flight(R0).items)
+    return view
+
+
 def test_commits_do_not_pile_up_while_the_coordinator_is_away() -> None:
     with running() as bed:
-        bed.own((0, 10))
-        bed.fix(R0)
-        bed.group.answer_commits = False
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        leave_a_commit_unanswered(bed)
         for _ in range(5):
             bed.clock.advance(BRIEFLY_S)
             bed.tick()
@@ -289,10 +295,7 @@ def test_p4_a_commit_waits_for_the_answer_to_the_one_before() -> None:
     moves. 2. Batch 2 completes: its commit, sent now, could be taken first, and the group's offset would go back.
     """
     with running() as bed:
-        bed.own((0, 10))
-        bed.fix(R0)
-        bed.group.answer_commits = False
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        leave_a_commit_unanswered(bed)
         later = OffsetRange(P0, 20, 30)
         bed.fix(later)
         bed.member.complete(flight(later).end, flight(later).items)
@@ -305,7 +308,7 @@ def test_p4_a_commit_waits_for_the_answer_to_the_one_before() -> None:
 
 
 def two_batches_and_a_doubt(bed: Bed) -> OffsetRange:
-    """The first batch's commit has no clear answer, and the second batch is complete."""
+    """The first batch's commit has no clear answer; returns what the second one, in flight, reads."""
     later = OffsetRange(P0, 20, 30)
     bed.own((0, 10))
     bed.fix(R0)
@@ -338,10 +341,7 @@ def test_p5_a_newer_commit_waits_until_the_one_in_doubt_is_clear() -> None:
 def test_p5_a_newer_commit_waits_after_a_late_answer() -> None:
     """The client may have tried again over another connection, and the coordinator may read the first one yet."""
     with running() as bed:
-        bed.own((0, 10))
-        bed.fix(R0)
-        bed.group.answer_commits = False
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        leave_a_commit_unanswered(bed)
         bed.tick()
         later = OffsetRange(P0, 20, 30)
         bed.fix(later)
@@ -384,10 +384,7 @@ def test_p5_what_was_in_doubt_of_an_earlier_assignment_is_not_sent() -> None:
 
 def test_p4_start_positions_wait_for_the_commit_on_its_way() -> None:
     with running() as bed:
-        view = bed.own((0, 10))
-        bed.fix(R0)
-        bed.group.answer_commits = False
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        view = leave_a_commit_unanswered(bed)
         assert not bed.member.establish({P0: 50}, [item(0, 50)], view.assignment)
         bed.group.answer_late((item(0, 20),))
         bed.until("the answer", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
@@ -397,10 +394,7 @@ def test_p4_start_positions_wait_for_the_commit_on_its_way() -> None:
 def test_p6_a_handover_outlasts_an_older_commit_that_lands_after_its_own() -> None:
     """The handover's commit is taken; then the coordinator takes the older one, which the client had tried again."""
     with running() as bed:
-        bed.own((0, 10))
-        bed.fix(R0)
-        bed.group.answer_commits = False
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        leave_a_commit_unanswered(bed)
         later = OffsetRange(P0, 20, 30)
         bed.fix(later)
         bed.group.revoke(P0)
