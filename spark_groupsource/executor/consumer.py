@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import pyarrow as pa
 
@@ -150,23 +150,31 @@ class RangeConsumer:
         # An end-of-partition event before the range's end ends nothing: it may come from a leader that lags.
         return not self._kept.get(partition) and self._eof.get(partition, -1) >= item.end
 
-    def take(self, item: OffsetRange, timeout_s: float) -> list[pa.RecordBatch]:
-        """Return the next rows of one range, in order; empty when none came within the timeout.
+    def take(self, ranges: Sequence[OffsetRange], timeout_s: float) -> list[pa.RecordBatch]:
+        """Return the next rows of any of these ranges, each partition's in order; empty when none came in time.
 
-        Raises `OutOfRange` when the log does not have the position; `skip` is the way on. Raises `ReadError` for a
+        The ranges are of different partitions; their rows come in the order of their arrival, because what one range
+        waits for stands in the client's queue behind what the brokers sent of the others.
+        Raises `OutOfRange` when a log does not have the position; `skip` is the way on. Raises `ReadError` for a
         record that no row can hold.
         """
-        partition = item.partition
-        if partition not in self._fed:
-            self._assign({partition: self._position[partition]})
-        if not self._kept.get(partition) and partition not in self._lost:
-            self._receive(timeout_s)
-            self._bound_kept(partition)
-        taken = self._take_kept(item)
-        if not taken and partition in self._lost and not self._kept.get(partition):
-            raise OutOfRange(partition)
-        self._pass_markers(item)
+        dropped = [item.partition for item in ranges if item.partition not in self._fed]
+        self._assign({partition: self._position[partition] for partition in dropped})
+        more_to_come = False
+        if not any(self._kept.get(item.partition) or item.partition in self._lost for item in ranges):
+            more_to_come = self._receive(timeout_s)
+            self._bound_kept({item.partition for item in ranges})
+        taken = [rows for item in ranges for rows in self._take_kept(item)]
+        ended = [item.partition for item in ranges if self._is_lost(item.partition)]
+        if ended and not taken:
+            raise OutOfRange(ended[0])
+        if not more_to_come:
+            for item in ranges:
+                self._pass_markers(item)
         return taken
+
+    def _is_lost(self, partition: TopicPartition) -> bool:
+        return partition in self._lost and not self._kept.get(partition)
 
     def _take_kept(self, item: OffsetRange) -> list[pa.RecordBatch]:
         partition, kept = item.partition, self._kept.get(item.partition)
@@ -252,9 +260,9 @@ class RangeConsumer:
             self._fed[partition] = passed
             self._position[partition] = max(self._position[partition], min(passed, item.end))
 
-    def _bound_kept(self, current: TopicPartition) -> None:
+    def _bound_kept(self, current: Collection[TopicPartition]) -> None:
         """Give up what came of other partitions when it is too much; it is fetched again when it is their turn."""
-        others = [partition for partition, kept in self._kept.items() if kept and partition != current]
+        others = [partition for partition, kept in self._kept.items() if kept and partition not in current]
         rows = sum(item.batch.num_rows for tp in others for item in self._kept[tp] if isinstance(item, Chunk))
         if rows * self._average_bytes > self._max_kept_bytes:
             self._drop(others)
@@ -274,14 +282,18 @@ class RangeConsumer:
                     self.reason = str(error)
         self._topics |= topics
 
-    def _receive(self, timeout_s: float) -> None:
+    def _receive(self, timeout_s: float) -> bool:
+        """Take what has arrived; return whether there is most likely more."""
         remaining = sum(max(0, end - self._fed.get(partition, end)) for partition, end in self._ends.items())
         fitting = max(1, _MAX_BYTES // max(1, self._average_bytes))
-        for item in self._client.receive(max(1, min(remaining, fitting, _MAX_RECORDS)), _MAX_CHUNK_BYTES, timeout_s):
+        asked, came = max(1, min(remaining, fitting, _MAX_RECORDS)), 0
+        for item in self._client.receive(asked, _MAX_CHUNK_BYTES, timeout_s):
             if isinstance(item, Chunk | ImpossibleTimestamp):
+                came += item.batch.num_rows if isinstance(item, Chunk) else 1
                 self._on_rows(item)
             else:
                 self._on_event(item)
+        return came >= asked and asked < remaining
 
     def _on_rows(self, item: Chunk | ImpossibleTimestamp) -> None:
         if item.partition not in self._fed:

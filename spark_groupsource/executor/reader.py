@@ -1,7 +1,8 @@
 """Reads the ranges of one Spark task.
 
 A range ends when the position, or an end-of-partition event at or beyond its end, has passed it; never by waiting
-for the record at end - 1, because transaction markers and compaction leave offsets without records.
+for the record at end - 1, because transaction markers and compaction leave offsets without records. The ranges of one
+task are read side by side: offsets rise inside each of them, and nothing is said of their order among each other.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a task's ranges; offsets rise inside each range (promise P7).
 
-    Raises `ReadError` when a range makes no progress for kafkaConsumer.pollTimeoutMs, `DataLossError` when
+    Raises `ReadError` when no range makes progress for kafkaConsumer.pollTimeoutMs, `DataLossError` when
     records are gone and failOnDataLoss is true.
     """
     log_reading_path()
@@ -57,41 +58,54 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of ranges at whose starts the consumer stands.
 
-    Raises `ReadError` when a range makes no progress for the time given, `DataLossError` as `read_task`. The consumer
+    Raises `ReadError` when no range makes progress for the time given, `DataLossError` as `read_task`. The consumer
     then stands somewhere inside the ranges.
     """
     reach("while-reading", settings.options.client_id)
     small = SmallBatches()
-    for item in ranges:
-        for batch in _read_range(settings, consumer, item, clock, stall_timeout_s):
-            yield from small.add(batch)
+    deadline = Deadline(clock, stall_timeout_s)
+    unfinished = _unfinished(consumer, ranges)
+    while unfinished:
+        before = _positions(consumer, unfinished)
+        try:
+            for batch in consumer.take(unfinished, _POLL_S):
+                yield from small.add(batch)
+        except OutOfRange as error:
+            _skip_lost(settings, consumer, next(item for item in unfinished if item.partition == error.partition))
+        if _positions(consumer, unfinished) > before:
+            deadline = Deadline(clock, stall_timeout_s)
+        unfinished = _unfinished(consumer, unfinished)
+        if unfinished and deadline.expired():
+            raise _stalled(consumer, unfinished[0], stall_timeout_s)
     yield from small.flush()
 
 
-def _read_range(
-    settings: ReadSettings, consumer: RangeConsumer, item: OffsetRange, clock: Clock, stall_timeout_s: float
-) -> Iterator[pa.RecordBatch]:
-    deadline = Deadline(clock, stall_timeout_s)
-    while not consumer.finished(item):
-        before = consumer.position(item.partition)
-        try:
-            yield from consumer.take(item, _POLL_S)
-        except OutOfRange:
-            _skip_lost(settings, consumer, item)
-        if consumer.position(item.partition) > before:
-            deadline = Deadline(clock, stall_timeout_s)
-        elif deadline.expired():
-            raise ReadError(
-                errors.READ_STALLED,
-                topic=item.partition.topic,
-                partition=item.partition.partition,
-                timeout_s=stall_timeout_s,
-                offset=consumer.position(item.partition),
-                start=item.start,
-                end=item.end,
-                reason=consumer.reason,
-            )
-    consumer.settle(item)
+def _unfinished(consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return the ranges that still have records to take; the consumer stands at the end of the others."""
+    left = []
+    for item in ranges:
+        if consumer.finished(item):
+            consumer.settle(item)
+        else:
+            left.append(item)
+    return left
+
+
+def _positions(consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> int:
+    return sum(consumer.position(item.partition) for item in ranges)
+
+
+def _stalled(consumer: RangeConsumer, item: OffsetRange, stall_timeout_s: float) -> ReadError:
+    return ReadError(
+        errors.READ_STALLED,
+        topic=item.partition.topic,
+        partition=item.partition.partition,
+        timeout_s=stall_timeout_s,
+        offset=consumer.position(item.partition),
+        start=item.start,
+        end=item.end,
+        reason=consumer.reason,
+    )
 
 
 def _skip_lost(settings: ReadSettings, consumer: RangeConsumer, item: OffsetRange) -> None:

@@ -286,7 +286,7 @@ def offsets_read(consumer: RangeConsumer, item: OffsetRange) -> list[int]:
     deadline = time.monotonic() + WAIT_S
     while not consumer.finished(item):
         assert time.monotonic() < deadline, f"waited {WAIT_S} s for {item}, has {len(found)}"
-        for batch in consumer.take(item, 0.1):
+        for batch in consumer.take([item], 0.1):
             batch.validate(full=True)
             found += batch.column("offset").to_pylist()
     consumer.settle(item)

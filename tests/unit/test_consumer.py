@@ -39,7 +39,7 @@ def consumer_of(
 
 
 def taken(consumer: RangeConsumer, item: OffsetRange = R0) -> list[int]:
-    return [offset for batch in consumer.take(item, 0.1) for offset in batch.column("offset").to_pylist()]
+    return [offset for batch in consumer.take([item], 0.1) for offset in batch.column("offset").to_pylist()]
 
 
 def test_a_range_ends_by_position() -> None:
@@ -184,6 +184,27 @@ def test_partitions_of_one_task_do_not_mix() -> None:
     assert consumer.finished(R1)
 
 
+def test_what_comes_of_the_tasks_other_ranges_is_taken_with_it() -> None:
+    client = FakeClient(ManualClock(), [*records(1, 0, 1), *records(0, 10, 11, 12)])
+    consumer = range_consumer(client, max_kept_bytes=0)
+    consumer.position_at([R0, R1])
+    assert [batch.num_rows for batch in consumer.take([R0, R1], 0.1)] == [3, 2]
+    assert consumer.finished(R0)
+    assert consumer.finished(R1)
+    assert client.unassigned == []
+
+
+def test_an_answer_as_large_as_asked_for_is_no_time_to_look_for_markers() -> None:
+    """There is more behind it, and one question per partition and answer would cost more than its records."""
+    large = OffsetRange(P0, 0, 50_000)
+    consumer, client = consumer_of(records(0, *range(256)), records(0, 256), ranges=(large,))
+    client.passed[P0] = 40_000
+    assert len(taken(consumer, large)) == client.asked[0] == 256
+    assert consumer.position(P0) == 256
+    assert taken(consumer, large) == [256]
+    assert consumer.position(P0) == 40_000
+
+
 def test_an_end_of_partition_belongs_to_its_partition() -> None:
     consumer, _ = consumer_of([eof(1, 99)], ranges=(R0, R1))
     taken(consumer, R0)
@@ -296,7 +317,7 @@ def test_events_of_dropped_partitions_mean_nothing() -> None:
 def test_a_lost_position_takes_a_new_assignment() -> None:
     consumer, client = consumer_of([out_of_range(0)], records(0, 12))
     with pytest.raises(OutOfRange):
-        consumer.take(R0, 0.1)
+        consumer.take([R0], 0.1)
     ahead = OffsetRange(P0, 12, 13)
     consumer.position_at([ahead])
     assert taken(consumer, ahead) == [12]
@@ -347,7 +368,7 @@ def test_an_impossible_timestamp_beyond_the_range_does_not_matter() -> None:
 def test_a_position_that_the_log_does_not_have(code: int) -> None:
     consumer, _ = consumer_of([FakeMessage(P0, -1001, error=code)])
     with pytest.raises(OutOfRange, match="orders-0") as raised:
-        consumer.take(R0, 0.1)
+        consumer.take([R0], 0.1)
     assert raised.value.partition == P0
 
 
@@ -355,7 +376,7 @@ def test_what_was_delivered_before_comes_first() -> None:
     consumer, _ = consumer_of([*records(0, 10), out_of_range(0)])
     assert taken(consumer) == [10]
     with pytest.raises(OutOfRange):
-        consumer.take(R0, 0.1)
+        consumer.take([R0], 0.1)
 
 
 def test_it_is_remembered_for_another_range_of_the_task() -> None:
@@ -367,14 +388,14 @@ def test_it_is_remembered_for_another_range_of_the_task() -> None:
     asked = len(client.asked)
     for _ in range(2):
         with pytest.raises(OutOfRange, match="orders-1"):
-            consumer.take(R1, 0.1)
+            consumer.take([R1], 0.1)
     assert len(client.asked) == asked
 
 
 def test_skipping_goes_on_behind() -> None:
     consumer, client = consumer_of([out_of_range(0)], records(0, 12))
     with pytest.raises(OutOfRange):
-        consumer.take(R0, 0.1)
+        consumer.take([R0], 0.1)
     consumer.skip(P0, 12)
     assert client.assigned[-1] == [(P0, 12)]
     assert taken(consumer) == [12]
@@ -395,14 +416,14 @@ def test_log_bounds() -> None:
 def test_a_forbidden_topic_fails_at_once() -> None:
     consumer, _ = consumer_of([FakeMessage(P0, 0, error=KafkaError.TOPIC_AUTHORIZATION_FAILED)])
     with pytest.raises(AccessError, match=r"TOPIC_ACCESS_DENIED.*'orders'"):
-        consumer.take(R0, 0.1)
+        consumer.take([R0], 0.1)
 
 
 @pytest.mark.parametrize("code", [KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION])
 def test_a_damaged_record_fails_at_once(code: int) -> None:
     consumer, _ = consumer_of([FakeMessage(P0, 0, error=code)])
     with pytest.raises(ReadError, match=r"READ_FAILED.*orders-0.*offset 10"):
-        consumer.take(R0, 0.1)
+        consumer.take([R0], 0.1)
 
 
 def test_other_errors_are_remembered_as_the_reason() -> None:

@@ -49,10 +49,23 @@ class Bed:
 # --- ranges
 
 
-def test_a_task_reads_its_ranges_one_after_the_other() -> None:
+def test_a_task_reads_its_ranges_side_by_side() -> None:
     bed = Bed([*records(1, 0), *records(0, 10, 11)], [*records(0, 12), *records(1, 1)])
-    assert bed.read(R0, R1) == [(0, 10), (0, 11), (0, 12), (1, 0), (1, 1)]
+    assert bed.read(R0, R1) == [(0, 10), (0, 11), (1, 0), (0, 12), (1, 1)]
     assert repr(bed.pool) == "ConsumerPool(idle=1, resting=0)"
+
+
+def test_a_range_that_waits_does_not_hold_up_the_others() -> None:
+    """A leader that is away, a fetch that is answered later."""
+    bed = Bed(records(1, 0), [], records(1, 1), [], records(0, 10, 11, 12))
+    assert bed.read(R0, R1) == [(1, 0), (1, 1), (0, 10), (0, 11), (0, 12)]
+    assert len(bed.client.assigned) == 1, "nothing that came was fetched twice"
+
+
+def test_one_silent_range_meets_the_deadline_when_the_others_have_ended() -> None:
+    bed = Bed(records(1, 0), [], records(1, 1), kafkaConsumer__pollTimeoutMs="5000")
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 gave no record for 5 s at offset 10.*\[10, 13\)"):
+        bed.read(R0, R1)
 
 
 def test_a_range_that_ends_with_a_transaction_marker() -> None:
@@ -118,6 +131,13 @@ def test_lost_records_are_skipped_and_reported(caplog: pytest.LogCaptureFixture)
         assert bed.read(R0) == [(0, 12)]
     assert "orders-0 [10, 12)" in caplog.text
     assert bed.client.assigned[-1] == [(P0, 12)]
+
+
+def test_what_one_range_lost_does_not_touch_the_others() -> None:
+    bed = Bed([*records(1, 0), out_of_range(0)], records(1, 1), [eof(0, 13)], failOnDataLoss="false")
+    bed.client.bounds[P0] = (12, 50)
+    assert bed.read(R0, R1) == [(1, 0), (1, 1)]
+    assert bed.client.assigned == [[(P0, 10), (P1, 0)], [(P0, 12)]]
 
 
 def test_a_range_that_is_lost_as_a_whole_leaves_the_client_at_its_end() -> None:
