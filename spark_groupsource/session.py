@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster import ClusterPort, Edge, LogEnd, LogSurvey, TopicInfo
+from spark_groupsource.cluster import ClusterPort, Edge, TopicInfo
 from spark_groupsource.commits import Anchor
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.failpoints import reach
+from spark_groupsource.logwatch import LogWatch
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
@@ -23,10 +24,10 @@ from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.options import SourceOptions
-from spark_groupsource.planning.batch import Backlog, commit_items, next_offset, plan_ranges, plan_replay
+from spark_groupsource.planning.batch import commit_items, next_offset, plan_ranges, plan_replay
 from spark_groupsource.planning.packing import Task
 from spark_groupsource.planning.sizing import TaskSizing
-from spark_groupsource.positions import Lineage, StartPositions, all_partitions, metadata_of
+from spark_groupsource.positions import Lineage, StartPositions, metadata_of
 
 LOG = logging.getLogger("spark_groupsource.session")
 
@@ -79,9 +80,7 @@ class Session:
         self._first_assignment: Deadline | None = None
         self._flight: SourceOffset | None = None
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
-        self._targets: dict[TopicPartition, int] | None = None
-        self._newest: dict[TopicPartition, int] = {}
-        self._idle = True
+        self._logs = LogWatch(cluster, clock)
         self._behind = False
 
     def __repr__(self) -> str:
@@ -128,10 +127,7 @@ class Session:
     def prepare_available_now(self) -> None:
         """Fix the targets: the newest offsets of all partitions of the subscription, now."""
         self.start()
-        described = self._cluster.describe(self._topics)
-        wanted: dict[TopicPartition, Edge | int] = dict.fromkeys(all_partitions(described), Edge.LATEST)
-        ends = self._cluster.log_offsets(wanted)
-        self._targets = {partition: end.offset for partition, end in ends.items() if end is not None}
+        self._logs.fix_targets(self._topics)
 
     # --- planning
 
@@ -147,7 +143,7 @@ class Session:
         own = self._go_by(self._own or Lineage(start.lineage, start.reset))
         self._complete(start)
         self._refresh_pattern()
-        if self._targets == {}:
+        if self._logs.targets == {}:
             return start
         deadline: Deadline | None = None
         while deadline is None or not deadline.expired():
@@ -158,15 +154,12 @@ class Session:
             deadline = deadline or Deadline(self._clock, PLAN_TIMEOUT_S)
             if any(owned.position is None for owned in view.partitions):
                 own = self._go_by(self._starts.establish(view, start, self._topics, own))
+                self._logs.forget()
                 continue
-            backlogs, survey = self._backlogs(view)
-            if not self._worth_planning(backlogs, min_rows):
-                self._idle = True
+            backlogs = self._logs.backlogs(_positions(view), max_rows)
+            if not self._logs.worth_planning(backlogs, min_rows):
                 return start
-            # One round trip when the last trigger found records too; an idle one costs one request. A topic that is
-            # made anew between these answers is noticed by the next ones.
-            survey = survey or self._cluster.survey(backlogs)
-            self._idle = False
+            survey = self._logs.survey(backlogs)
             if self._made_anew(backlogs, survey.topics) or not self._commits_taken():
                 continue
             ranges = plan_ranges(self._losses.skip_lost(backlogs, survey.beginnings), max_rows)
@@ -176,7 +169,7 @@ class Session:
             if end is not None:
                 return end
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
-        if self._targets is not None:
+        if self._logs.targets is not None:
             # AvailableNow would end here with records unread.
             raise self._no_assignment(self._member.view())
         return start
@@ -184,14 +177,14 @@ class Session:
     def newest_offsets(self) -> Json:
         """Return the newest offsets of the owned partitions, as of the last plan: {topic: {partition: offset}}."""
         report: Json = {}
-        for partition, offset in sorted(self._newest.items()):
+        for partition, offset in sorted(self._logs.newest.items()):
             report.setdefault(partition.topic, {})[str(partition.partition)] = offset
         return report
 
     @property
     def owned(self) -> Collection[TopicPartition]:
         """The partitions that the last plan could read."""
-        return self._newest.keys()
+        return self._logs.newest.keys()
 
     def commit(self, end: SourceOffset) -> None:
         """Take Spark's own, late word that the batch that ends at `end` is complete."""
@@ -227,7 +220,7 @@ class Session:
         Only the first call of a session waits for an assignment that is not empty.
         """
         settle = Deadline(self._clock, SETTLE_S)
-        available_now = self._targets is not None
+        available_now = self._logs.targets is not None
         patience = Deadline(
             self._clock,
             self._options.session_timeout_s + AVAILABLE_NOW_MARGIN_S if available_now else SETTLE_S,
@@ -256,30 +249,6 @@ class Session:
             timeout_s=self._options.session_timeout_s + AVAILABLE_NOW_MARGIN_S,
             state=view.state.name,
         )
-
-    def _backlogs(self, view: GroupView) -> tuple[dict[TopicPartition, Backlog], LogSurvey | None]:
-        positions = {owned.partition: owned.position for owned in view.partitions if owned.position is not None}
-        survey = None if self._idle else self._cluster.survey(positions)
-        ends = self._cluster.log_offsets(dict.fromkeys(positions, Edge.LATEST)) if survey is None else survey.ends
-        self._newest = {partition: end.offset for partition, end in ends.items() if end is not None}
-        backlogs = {
-            partition: self._backlog(partition, position, ends.get(partition))
-            for partition, position in positions.items()
-        }
-        return backlogs, survey
-
-    def _backlog(self, partition: TopicPartition, position: int, end: LogEnd | None) -> Backlog:
-        newest = LogEnd(position) if end is None else end
-        if self._targets is not None:
-            newest = min(newest, LogEnd(self._targets.get(partition, 0)), key=lambda edge: edge.offset)
-        return Backlog(position, newest.offset, newest.leader_epoch)
-
-    def _worth_planning(self, backlogs: Mapping[TopicPartition, Backlog], min_rows: int | None) -> bool:
-        """Whether there is enough to read, or a log so short that its topic may be another one."""
-        available = sum(backlog.size for backlog in backlogs.values())
-        if self._targets is not None:
-            return available > 0
-        return available >= max(1, min_rows or 1) or any(b.end < b.position for b in backlogs.values())
 
     def _made_anew(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> bool:
         """Whether a topic was made anew since its positions were pinned; they are then forgotten.
@@ -384,3 +353,7 @@ class Session:
             self._options.group_id, records, sum(map(len, end.ranges)), replay.reset,
         )  # fmt: skip
         return self._sizing.tasks(read, self._clock.monotonic_s())
+
+
+def _positions(view: GroupView) -> dict[TopicPartition, int]:
+    return {owned.partition: owned.position for owned in view.partitions if owned.position is not None}

@@ -83,6 +83,11 @@ class Committer:
         """Whether no commit is on its way, or may be."""
         return self._answered and not self._doubtful and not self._keeps_quiet
 
+    @property
+    def expects_answer(self) -> bool:
+        """Whether the answer to a commit may come any moment."""
+        return self._answer_due is not None and self._clock.monotonic_s() - self._sent_s < _LATE_ANSWER_S
+
     def later(self, items: tuple[CommitItem, ...]) -> None:
         """Send a commit without waiting for the answer; while another is on its way, `send_pending` will."""
         if self.free:

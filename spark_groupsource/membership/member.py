@@ -47,6 +47,8 @@ from spark_groupsource.options import OnPartitionsLost, SourceOptions
 # How soon the thread notices a rebalance or a stop while it has no command. The client's own thread
 # heartbeats, so this bounds only the delay of a handover.
 _STEP_S = 0.02
+# While the answer to a commit is due any moment: the next batch waits for it.
+_ANSWER_STEP_S = 0.001
 # How often a waiting revoke or a stop looks at Spark's commit log.
 _PROBE_INTERVAL_S = 0.1
 # An unanswered fetch of offsets is sent again after this long.
@@ -121,7 +123,7 @@ class Member:
 
     def _step(self) -> None:
         """Do one round: commands, callbacks, what is due."""
-        self._serve_commands(_STEP_S)
+        self._serve_commands(_ANSWER_STEP_S if self._committer.expects_answer else _STEP_S)
         self.proof.notice_gap()
         if self._reopen_due:
             self._reopen()

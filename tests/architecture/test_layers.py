@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli", "progress", "pytest_plugin", "source"),
     ("fastlane", "session"),
+    ("logwatch",),
     ("checkpoint", "positions"),
     ("losses",),
     ("embedded", "executor", "membership", "planning"),

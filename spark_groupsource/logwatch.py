@@ -1,0 +1,102 @@
+"""How much there is to read: asks the cluster what a plan needs to know, no more and no more often than it must.
+
+Main thread of the reader process only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.cluster import ClusterPort, Edge, LogEnd, LogSurvey
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.planning.batch import Backlog
+from spark_groupsource.positions import all_partitions
+
+# A limited batch that a survey so old can fill is planned from it. The topics' ids and the logs' beginnings are then as
+# old, which is less than may pass between a plan and its read anyway.
+SURVEY_AGE_S = 1.0
+
+
+class LogWatch:
+    """What is known of the logs of the owned partitions.
+
+    An idle trigger costs one request, a trigger with records three at once, and one of a backlog's many none.
+    """
+
+    def __init__(self, cluster: ClusterPort, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._targets: dict[TopicPartition, int] | None = None
+        self._newest: dict[TopicPartition, int] = {}
+        self._survey: LogSurvey | None = None
+        self._young: Deadline | None = None
+        self._idle = True
+
+    @property
+    def targets(self) -> Mapping[TopicPartition, int] | None:
+        """Where AvailableNow ends; None without it."""
+        return self._targets
+
+    @property
+    def newest(self) -> Mapping[TopicPartition, int]:
+        """The ends of the logs that the last plan could read from."""
+        return self._newest
+
+    def fix_targets(self, topics: Collection[str]) -> None:
+        """Read no further than the ends of the logs as they are now."""
+        described = self._cluster.describe(topics)
+        wanted: dict[TopicPartition, Edge | int] = dict.fromkeys(all_partitions(described), Edge.LATEST)
+        ends = self._cluster.log_offsets(wanted)
+        self._targets = {partition: end.offset for partition, end in ends.items() if end is not None}
+
+    def backlogs(self, positions: Mapping[TopicPartition, int], limit: int | None) -> dict[TopicPartition, Backlog]:
+        """Return what there is to read from these positions on; `limit` is how much a batch may read."""
+        known = self._survey if self._young is not None and not self._young.expired() else None
+        if known is not None and limit is not None and positions.keys() <= known.ends.keys():
+            backlogs = self._between(positions, known.ends)
+            if sum(backlog.size for backlog in backlogs.values()) >= limit:
+                return backlogs
+        self.forget()
+        if self._idle:
+            return self._between(positions, self._cluster.log_offsets(dict.fromkeys(positions, Edge.LATEST)))
+        return self._between(positions, self.survey(positions).ends)
+
+    def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
+        """Return the survey that the last backlogs came from, or make it.
+
+        Its ends may then be newer than theirs. A topic that is made anew between both is noticed by the next ones.
+        """
+        if self._survey is None:
+            self._young = Deadline(self._clock, SURVEY_AGE_S)
+            self._survey = self._cluster.survey(partitions)
+        return self._survey
+
+    def forget(self) -> None:
+        """Ask anew: the topics or the positions are others."""
+        self._survey = self._young = None
+
+    def worth_planning(self, backlogs: Mapping[TopicPartition, Backlog], min_rows: int | None) -> bool:
+        """Whether there is enough to read, or a log so short that its topic may be another one."""
+        available = sum(backlog.size for backlog in backlogs.values())
+        if self._targets is not None:
+            worth = available > 0
+        else:
+            worth = available >= max(1, min_rows or 1) or any(b.end < b.position for b in backlogs.values())
+        self._idle = not worth
+        return worth
+
+    def _between(
+        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, LogEnd | None]
+    ) -> dict[TopicPartition, Backlog]:
+        known = {partition: ends.get(partition) for partition in positions}
+        self._newest = {partition: end.offset for partition, end in known.items() if end is not None}
+        return {
+            partition: self._backlog(partition, position, known[partition]) for partition, position in positions.items()
+        }
+
+    def _backlog(self, partition: TopicPartition, position: int, end: LogEnd | None) -> Backlog:
+        newest = LogEnd(position) if end is None else end
+        if self._targets is not None:
+            newest = min(newest, LogEnd(self._targets.get(partition, 0)), key=lambda edge: edge.offset)
+        return Backlog(position, newest.offset, newest.leader_epoch)
