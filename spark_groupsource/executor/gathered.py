@@ -1,8 +1,14 @@
-"""Arrow arrays round the memory that _gather.c has filled, without a copy."""
+"""Arrow arrays round the memory that _gather.c has filled, without a copy.
+
+Arrays are made from buffers only: `pyarrow.array` and `pyarrow.scalar` import pandas when it is installed, which takes
+half a second and 40 MB in every process that reads.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from array import array
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -10,33 +16,33 @@ from spark_groupsource.executor.port import Chunk
 from spark_groupsource.executor.rows import arrow_schema
 from spark_groupsource.offsets import TopicPartition
 
+T = TypeVar("T", str, int)
+
 Column: TypeAlias = tuple[bytes | None, bytes, bytes, int]
 """validity bits (None: nothing is null), 32-bit offsets, data, number of nulls."""
 
 _HEADERS = arrow_schema(True).field("headers").type
 _HEADER = _HEADERS.value_type
 _TIMESTAMP = arrow_schema(False).field("timestamp").type
-# Columns that are the same in every row are cut from longer ones; so many are kept.
-_REPEATED_ROWS = 16_384
-_REPEATED_MAX = 256
+# Columns that are the same in every row are cut from longer ones; so many of them are kept.
+_REPEATED_ROWS = 10_240
+_TOPICS_MAX, _NUMBERS_MAX = 8, 256
 
 
 class ConstantColumns:
-    """The columns topic and partition, made once per partition."""
+    """The columns topic and partition, made once per topic and partition."""
 
     def __init__(self) -> None:
-        self._known: dict[TopicPartition, tuple[pa.Array, pa.Array]] = {}
+        self._topics: dict[str, pa.Array] = {}
+        self._numbers: dict[int, pa.Array] = {}
 
-    def of(self, partition: TopicPartition, rows: int) -> tuple[pa.Array, pa.Array]:
-        """Return both columns for this many rows."""
-        if rows > _REPEATED_ROWS:
-            return _constant(partition, rows)
-        known = self._known.get(partition)
-        if known is None:
-            if len(self._known) >= _REPEATED_MAX:
-                self._known.clear()
-            known = self._known[partition] = _constant(partition, _REPEATED_ROWS)
-        return known[0].slice(0, rows), known[1].slice(0, rows)
+    def topic(self, name: str, rows: int) -> pa.Array:
+        """Return the column topic for this many rows."""
+        return _cut(self._topics, _TOPICS_MAX, name, rows, _same_text)
+
+    def partition(self, number: int, rows: int) -> pa.Array:
+        """Return the column partition for this many rows."""
+        return _cut(self._numbers, _NUMBERS_MAX, number, rows, _same_number)
 
 
 def chunk_of(run: tuple[Any, ...], constants: ConstantColumns) -> Chunk:
@@ -46,7 +52,8 @@ def chunk_of(run: tuple[Any, ...], constants: ConstantColumns) -> Chunk:
     arrays = [
         _binary(pa.binary(), rows, keys),
         _binary(pa.binary(), rows, values),
-        *constants.of(partition, rows),
+        constants.topic(topic, rows),
+        constants.partition(number, rows),
         _fixed(pa.int64(), rows, offsets),
         _fixed(_TIMESTAMP, rows, timestamps),
         _fixed(pa.int32(), rows, types),
@@ -56,11 +63,24 @@ def chunk_of(run: tuple[Any, ...], constants: ConstantColumns) -> Chunk:
     return Chunk(partition, pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(headers is not None)))
 
 
-def _constant(partition: TopicPartition, rows: int) -> tuple[pa.Array, pa.Array]:
-    return (
-        pa.repeat(pa.scalar(partition.topic, pa.string()), rows),
-        pa.repeat(pa.scalar(partition.partition, pa.int32()), rows),
-    )
+def _cut(known: dict[T, pa.Array], most: int, value: T, rows: int, make: Callable[[T, int], pa.Array]) -> pa.Array:
+    if rows > _REPEATED_ROWS:
+        return make(value, rows)
+    if value not in known:
+        if len(known) >= most:
+            known.clear()
+        known[value] = make(value, _REPEATED_ROWS)
+    return known[value].slice(0, rows)
+
+
+def _same_text(text: str, rows: int) -> pa.Array:
+    data = text.encode()
+    ends = array("i", range(0, (rows + 1) * len(data), len(data)))
+    return _binary(pa.string(), rows, (None, ends.tobytes(), data * rows, 0))
+
+
+def _same_number(number: int, rows: int) -> pa.Array:
+    return _fixed(pa.int32(), rows, array("i", [number]).tobytes() * rows)
 
 
 def _buffer(data: bytes | None) -> pa.Buffer | None:

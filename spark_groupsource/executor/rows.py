@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -29,8 +30,8 @@ _HEADERS = pa.field("headers", pa.list_(pa.field("element", pa.struct([("key", p
 
 OFFSET_COLUMN = 4
 
-# The offsets of a batch without gaps are these, plus its first one. More than `consume` returns at once.
-_NUMBERS = pa.array(range(16_384), pa.int64())
+# More than `consume` returns at once.
+_NUMBERS_MAX = 16_384
 
 
 # A record batch costs Spark a fixed amount, as much as some hundred rows: smaller ones are joined, at the price of a
@@ -108,13 +109,19 @@ def record_batch(partition: TopicPartition, messages: Sequence[ClientMessage], i
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(include_headers))
 
 
+@functools.cache
+def _numbers() -> pa.Array:
+    """Return the offsets of a batch without gaps, less its first one. Not made before it is needed: see gathered.py."""
+    return pa.array(range(_NUMBERS_MAX), pa.int64())
+
+
 def _offsets(messages: Sequence[ClientMessage]) -> pa.Array:
     count = len(messages)
     first = messages[0].offset() if messages else None
     last = messages[-1].offset() if messages else None
     # Offsets rise: when the ends are as far apart as the count says, none is missing between them. The usual case.
-    if first is not None and last is not None and last - first + 1 == count <= len(_NUMBERS):
-        return pc.add(_NUMBERS.slice(0, count), pa.scalar(first, pa.int64()))
+    if first is not None and last is not None and last - first + 1 == count <= _NUMBERS_MAX:
+        return pc.add(_numbers().slice(0, count), pa.scalar(first, pa.int64()))
     return pa.array([message.offset() for message in messages], pa.int64())
 
 
