@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from spark_groupsource.offsets import OffsetRange
 from spark_groupsource.planning.packing import PACK_RECORDS
 from spark_groupsource.planning.sizing import TaskSizing
@@ -35,10 +37,23 @@ def test_before_anything_is_measured() -> None:
     assert Bed().sizes(PACK_RECORDS // 2, PACK_RECORDS // 2, 10_000_000) == [PACK_RECORDS, 10_000_000]
 
 
+@pytest.mark.parametrize(
+    ("partitions", "records", "tasks"),
+    [
+        (64, 30_000, 22),  # three of them are 90,000
+        (256, 10_000, 26),  # ten of them are 100,000
+        (4, 25_000, 4),  # 100,000 in one task would be read by one core
+        (64, 3_000, 16),  # a sixteenth of them each
+    ],
+)
+def test_before_anything_is_measured_many_partitions_share_tasks(partitions: int, records: int, tasks: int) -> None:
+    assert len(Bed().sizes(*[records] * partitions)) == tasks
+
+
 def test_fast_tasks_take_more_partitions() -> None:
     bed = Bed()
     bed.batch(1.0, 1_000_000)
-    assert bed.sizes(20_000, 20_000, 20_000, 20_000) == [40_000, 40_000]  # up to 50,000, in 0.05 s
+    assert bed.sizes(40_000, 40_000, 40_000, 40_000) == [80_000, 80_000]  # up to 100,000, in 0.1 s
 
 
 def test_a_task_of_more_than_some_seconds_is_split() -> None:
