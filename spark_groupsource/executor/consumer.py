@@ -38,10 +38,12 @@ from spark_groupsource.executor.rows import OFFSET_COLUMN
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options import SourceOptions
 
-# Bounds of one `receive` call: enough records to pay for the call, few enough bytes to stay small. 5,000 to 20,000
-# records take the same time each; at 2,000 and at 30,000 they take a tenth more.
+# Bounds of one `receive` call: enough records to pay for the call, few enough bytes to stay in the processor's cache.
+# 5,000 to 20,000 records take the same time each; at 2,000 and at 30,000 they take a tenth more.
 _MAX_RECORDS = 10_000
-_MAX_BYTES = 8 * 1024 * 1024
+_MAX_BYTES = 2 * 1024 * 1024
+# What may be kept of partitions that no range of the task has, by default.
+_MAX_KEPT_BYTES = 8 * 1024 * 1024
 # What a record is taken to be before one has been seen.
 _FIRST_AVERAGE_BYTES = 32 * 1024
 # Of one record batch: Spark copies it whole, and Arrow's offsets have 32 bits.
@@ -72,7 +74,7 @@ class RangeConsumer:
         self,
         options: SourceOptions,
         make_client: Callable[[SourceOptions], FetchClient],
-        max_kept_bytes: int = _MAX_BYTES,
+        max_kept_bytes: int = _MAX_KEPT_BYTES,
         clock: Clock | None = None,
     ) -> None:
         self._options = options

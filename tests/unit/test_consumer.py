@@ -197,11 +197,11 @@ def test_what_comes_of_the_tasks_other_ranges_is_taken_with_it() -> None:
 def test_an_answer_as_large_as_asked_for_is_no_time_to_look_for_markers() -> None:
     """There is more behind it, and one question per partition and answer would cost more than its records."""
     large = OffsetRange(P0, 0, 50_000)
-    consumer, client = consumer_of(records(0, *range(256)), records(0, 256), ranges=(large,))
+    consumer, client = consumer_of(records(0, *range(64)), records(0, 64), ranges=(large,))
     client.passed[P0] = 40_000
-    assert len(taken(consumer, large)) == client.asked[0] == 256
-    assert consumer.position(P0) == 256
-    assert taken(consumer, large) == [256]
+    assert len(taken(consumer, large)) == client.asked[0] == 64
+    assert consumer.position(P0) == 64
+    assert taken(consumer, large) == [64]
     assert consumer.position(P0) == 40_000
 
 
