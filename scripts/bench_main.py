@@ -1,6 +1,6 @@
 """The benchmark: groupkafka beside Spark's own Kafka source, in one Spark session, on a real Kafka broker.
 
-    scripts/bench                                   # everything, about 25 minutes on two cores
+    scripts/bench                                   # everything, about 30 minutes on two cores
     scripts/bench --json bench-out.json --chart docs/bench.svg
     scripts/bench --case throughput --size 1000 --records 500000 --partitions 4
     scripts/bench --smoke                           # does it work? Below 3 minutes; the numbers say little
