@@ -138,6 +138,8 @@ class MembershipThread:
 
         def run() -> None:
             try:
+                # The member may have failed since the caller looked: that error says more than what it makes illegal.
+                self.check()
                 future.set_result(command())
             except BaseException as error:  # noqa: BLE001 - it belongs to the caller
                 future.set_exception(error)

@@ -674,6 +674,39 @@ def test_an_error_of_the_client_is_raised_by_the_next_call_and_stays() -> None:
         assert bed.group.owned == set()
 
 
+def test_an_error_that_comes_between_a_call_and_its_turn_is_the_one_that_is_raised() -> None:
+    """The call was posted to a member that was well; when its turn comes, the member has failed."""
+    failure = MembershipError(errors.MEMBER_FAILED, group="shop", reason="fenced")
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        posted = threading.Event()
+
+        def fail_once_posted() -> None:
+            assert posted.wait(WAIT_S)
+            bed.member._member.on_error(failure)
+
+        bed.member._commands.put(fail_once_posted)
+        raised: list[BaseException] = []
+
+        def complete() -> None:
+            try:
+                bed.member.complete(flight(R0).end, flight(R0).items)
+            except BaseException as error:  # noqa: BLE001 - looked at below
+                raised.append(error)
+
+        caller = threading.Thread(target=complete)
+        caller.start()
+        deadline = threading.Event()
+        for _ in range(1_000):
+            if not bed.member._commands.empty():
+                break
+            deadline.wait(0.01)
+        posted.set()
+        caller.join(WAIT_S)
+        assert raised == [failure]
+
+
 def test_an_unexpected_error_ends_the_member_and_is_raised() -> None:
     with running() as bed:
         bed.group.raise_in_poll(ZeroDivisionError("in a callback"))
