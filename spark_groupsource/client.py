@@ -24,7 +24,7 @@ from spark_groupsource.errors import (
     MembershipError,
     OptionError,
 )
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.options_client import CLIENT_PREFIX, shown_value
 
 LOG = logging.getLogger("spark_groupsource.client")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
@@ -27,7 +27,7 @@ from spark_groupsource.client import (
 )
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.options import SourceOptions, Subscription
+from spark_groupsource.option_types import SourceOptions, Subscription
 
 T = TypeVar("T")
 
@@ -120,6 +120,9 @@ class ClusterPort(Protocol):
     def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
         """Return both edges of the partitions and what `describe` tells of their topics, in one round trip."""
 
+    def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the committed offsets of any group; partitions without one are left out."""
+
     def close(self) -> None:
         """Free the client; idempotent."""
 
@@ -206,6 +209,33 @@ class LibrdkafkaCluster:
             return LogSurvey(ends(), beginnings(), self._or_known(names, topics))
 
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
+
+    def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """See `ClusterPort`. A consumer that does not subscribe asks for offsets without being a member."""
+        wanted = [ClientPartition(tp.topic, tp.partition) for tp in partitions]
+        settings = base_settings(self._options, "offsets") | {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "error_cb": self._transport,
+        }
+        settings.pop("group.instance.id", None)
+        with creating_client(self._options):
+            consumer = Consumer(settings)
+
+        def ask(timeout_s: float) -> dict[TopicPartition, int]:
+            try:
+                answers = consumer.committed(wanted, timeout=timeout_s)
+            except KafkaException as error:
+                raise _topic_error("?", error) from None
+            for part in answers:
+                if part.error is not None:
+                    raise _TopicError(part.topic, part.error)
+            return {TopicPartition(part.topic, part.partition): part.offset for part in answers if part.offset >= 0}
+
+        try:
+            return self._asked("OffsetFetch", ask, CONTACT_TIMEOUT_S)
+        finally:
+            consumer.close()
 
     def close(self) -> None:
         """See `ClusterPort`."""

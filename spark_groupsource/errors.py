@@ -193,6 +193,11 @@ INSTANCE_ID_IN_USE = Condition(
     " {reason}",
     "give every query of the group its own kafka.group.instance.id.",
 )
+ASSIGN_GROUP_IN_USE = Condition(
+    "GROUPKAFKA.ASSIGN_GROUP_IN_USE",
+    "Group '{group}' has members, so its coordinator takes no offsets of a query with option 'assign': {reason}",
+    "give the query a kafka.group.id of its own, or use 'subscribe'.",
+)
 MEMBER_FAILED = Condition(
     "GROUPKAFKA.MEMBER_FAILED",
     "The member of group '{group}' cannot go on: {reason}",

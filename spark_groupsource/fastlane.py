@@ -17,7 +17,7 @@ from spark_groupsource.executor.pool import make_consumer
 from spark_groupsource.executor.reader import read_ranges
 from spark_groupsource.executor.settings import ReadSettings
 from spark_groupsource.offsets import OffsetRange, TopicPartition
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,9 +24,11 @@ class LogWatch:
     An idle trigger costs one request, a trigger with records three at once, and one of a backlog's many none.
     """
 
-    def __init__(self, cluster: ClusterPort, clock: Clock) -> None:
+    def __init__(self, cluster: ClusterPort, clock: Clock, max_delay_s: float = 0.0) -> None:
         self._cluster = cluster
         self._clock = clock
+        self._max_delay_s = max_delay_s
+        self._held = Deadline(clock, 0.0)
         self._targets: dict[TopicPartition, int] | None = None
         self._newest: dict[TopicPartition, int] = {}
         self._survey: LogSurvey | None = None
@@ -76,15 +78,23 @@ class LogWatch:
         """Ask anew: the topics or the positions are others."""
         self._survey = self._young = None
 
-    def worth_planning(self, backlogs: Mapping[TopicPartition, Backlog], min_rows: int | None) -> bool:
-        """Whether there is enough to read, or a log so short that its topic may be another one."""
+    def worth_planning(self, backlogs: Mapping[TopicPartition, Backlog], least: int | None) -> bool:
+        """Whether there is enough to read, or a log so short that its topic may be another one.
+
+        Fewer than `least` offsets wait for option maxTriggerDelay, counted from the last batch as in Spark's own
+        source: what the first trigger finds does not wait, nor does AvailableNow.
+        """
         available = sum(backlog.size for backlog in backlogs.values())
-        if self._targets is not None:
-            worth = available > 0
-        else:
-            worth = available >= max(1, min_rows or 1) or any(b.end < b.position for b in backlogs.values())
+        worth = available > 0
+        if self._targets is None:
+            worth = worth and (available >= (least or 0) or self._held.expired())
+            worth = worth or any(backlog.end < backlog.position for backlog in backlogs.values())
         self._idle = not worth
         return worth
+
+    def planned(self) -> None:
+        """Note that a batch was planned: the next one may wait for more records."""
+        self._held = Deadline(self._clock, self._max_delay_s)
 
     def _between(
         self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, LogEnd | None]

@@ -10,7 +10,7 @@ from spark_groupsource.cluster import LogEnd
 from spark_groupsource.errors import DataLossError
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import OffsetRange, TopicPartition
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.planning.batch import Backlog
 
 LOG = logging.getLogger("spark_groupsource.losses")

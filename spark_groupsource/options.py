@@ -1,4 +1,4 @@
-"""The options: one table makes the parser, the errors and the option reference.
+"""Checks the options of a reader.
 
 Duty: turn Spark's string options into one frozen `SourceOptions`, or raise an `OptionError` that names the
 option, the value and what is allowed. No I/O, no Kafka client, no Spark.
@@ -10,285 +10,33 @@ would break a promise. Durations are milliseconds in options and seconds inside;
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
+from spark_groupsource.option_table import OPTIONS, OptionSpec
+from spark_groupsource.option_types import Reads, SourceOptions, Subscription
 from spark_groupsource.options_client import (
     CLIENT_PREFIX,
     GroupProtocol,
     check_client_settings,
     shown_value,
 )
-
-INT64_MAX = 2**63 - 1
-
-
-class StartingPosition(Enum):
-    """Where a partition starts that the group has no committed offset for."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    TIMESTAMP = "timestamp"
-
-
-class NoMatchStrategy(Enum):
-    """What `startingTimestamp` means for a partition without a record at or after it (as in Spark)."""
-
-    ERROR = "error"
-    LATEST = "latest"
-
-
-class OnPartitionsLost(Enum):
-    """What the query does when the group took partitions without a handover."""
-
-    CONTINUE = "continue"
-    FAIL = "fail"
-
-
-class OnConflict(Enum):
-    """Who is right when the group's offsets were moved by somebody else."""
-
-    CHECKPOINT = "checkpoint"
-    GROUP = "group"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class OptionSpec:
-    """One row of the option table; `allowed` and `doc` are for people, `parse` raises ValueError."""
-
-    name: str
-    parse: Callable[[str], object]
-    default: object
-    allowed: str
-    doc: str
-    required: bool = False
-    since: str = "0.1.0"
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """What the member subscribes to: topic names, or one pattern that a whole topic name must match."""
-
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-
-    @property
-    def option(self) -> str:
-        """Name of the option it came from, for errors."""
-        return "subscribe" if self.pattern is None else "subscribePattern"
-
-    @property
-    def value(self) -> str:
-        """The option's value, for errors."""
-        return ",".join(self.topics) if self.pattern is None else self.pattern
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """All options of one reader, checked. Durations in seconds."""
-
-    bootstrap_servers: str
-    group_id: str
-    subscription: Subscription
-    starting_position: StartingPosition
-    starting_timestamp_ms: int | None
-    no_match_strategy: NoMatchStrategy
-    max_offsets_per_trigger: int | None
-    min_partitions: int | None
-    max_records_per_partition: int | None
-    fail_on_data_loss: bool
-    include_headers: bool
-    # A URI may hold credentials: shown by `locations.shown_location` only.
-    checkpoint_location: str | None = field(repr=False)
-    drain_timeout_s: float
-    on_partitions_lost: OnPartitionsLost
-    on_conflict: OnConflict
-    metrics_path: str | None
-    poll_timeout_s: float
-    fast_lane_max_offsets: int
-    prefetch_memory_bytes: int
-    session_timeout_s: float
-    heartbeat_interval_s: float
-    group_protocol: GroupProtocol
-    # Secrets may be among the values: never in a repr.
-    client_settings: Mapping[str, str] = field(repr=False)
-
-    @property
-    def read_committed(self) -> bool:
-        """Whether records of aborted and open transactions are left out."""
-        return self.client_settings.get("isolation.level", "read_uncommitted") == "read_committed"
-
-    @property
-    def client_id(self) -> str | None:
-        """What kafka.client.id names this query."""
-        return self.client_settings.get("client.id")
-
-    @property
-    def instance_id(self) -> str | None:
-        """The static member's id, if it is one."""
-        return self.client_settings.get("group.instance.id")
-
-
-# --- parsers of single values
-
-
-def _text(value: str) -> str:
-    if not value.strip():
-        raise ValueError
-    return value.strip()
-
-
-def _topics(value: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
-    if not names or not all(re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) for name in names):
-        raise ValueError
-    return names
-
-
-def _pattern(value: str) -> str:
-    try:
-        re.compile(value)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError from error
-    return _text(value)
-
-
-def _boolean(value: str) -> bool:
-    lowered = value.strip().lower()
-    if lowered not in ("true", "false"):
-        raise ValueError
-    return lowered == "true"
-
-
-def _integer(low: int, high: int = INT64_MAX) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        if not re.fullmatch(r"\+?[0-9]{1,19}", value.strip()):
-            raise ValueError
-        number = int(value)
-        if not low <= number <= high:
-            raise ValueError
-        return number
-
-    return parse
-
-
-def _choice(kind: type[Enum], *members: Enum) -> Callable[[str], Enum]:
-    allowed = members or tuple(kind)
-
-    def parse(value: str) -> Enum:
-        member = kind(value.strip().lower())
-        if member not in allowed:
-            raise ValueError
-        return member
-
-    return parse
-
-
-# --- the table
-
-OPTIONS: tuple[OptionSpec, ...] = (
-    OptionSpec(
-        "kafka.bootstrap.servers", _text, None, "host:port, comma separated",
-        "Brokers to start from.", required=True,
-    ),
-    OptionSpec("kafka.group.id", _text, None, "a group name", "The consumer group to join.", required=True),
-    OptionSpec(
-        "subscribe", _topics, None, "topic names, comma separated",
-        "Topics to read. Exactly one of `subscribe` and `subscribePattern` is needed.",
-    ),
-    OptionSpec(
-        "subscribePattern", _pattern, None, "a regular expression",
-        "Read every topic whose whole name matches; new topics are picked up.",
-    ),
-    OptionSpec(
-        "startingOffsets",
-        _choice(StartingPosition, StartingPosition.EARLIEST, StartingPosition.LATEST),
-        StartingPosition.LATEST, "earliest, latest",
-        "Where a partition starts that the group has no offset for. It is pinned in the group once."
-        " Partitions and topics that appear later start at their beginning.",
-    ),
-    OptionSpec(
-        "startingTimestamp", _integer(0), None, "milliseconds since the epoch, 0 or more",
-        "Start at the first record at or after this time; takes precedence over `startingOffsets`.",
-    ),
-    OptionSpec(
-        "startingOffsetsByTimestampStrategy", _choice(NoMatchStrategy), NoMatchStrategy.ERROR,
-        "error, latest",
-        "What `startingTimestamp` does for a partition without a record at or after it.",
-    ),
-    OptionSpec(
-        "maxOffsetsPerTrigger", _integer(1), None, "an integer from 1",
-        "Upper bound of offsets per batch, shared out in proportion to the partitions' backlogs.",
-    ),
-    OptionSpec(
-        "minPartitions", _integer(1, 2**31 - 1), None, "an integer from 1",
-        "Smallest number of Spark tasks per batch: large ranges are split.",
-    ),
-    OptionSpec(
-        "maxRecordsPerPartition", _integer(1), None, "an integer from 1",
-        "Largest number of offsets per Spark task: larger ranges are split.",
-    ),
-    OptionSpec(
-        "failOnDataLoss", _boolean, True, "true, false",
-        "Fail the query when unread records are gone from the broker; false skips and reports them.",
-    ),
-    OptionSpec(
-        "includeHeaders", _boolean, False, "true, false",
-        "Adds the column `headers`: `array<struct<key string, value binary>>`.",
-    ),
-    OptionSpec(
-        "checkpointLocation", _text, None, "the path given to the writer",
-        "Lets the source see in Spark's commit log that a batch is complete: a handover then waits for the"
-        " batch's end only, and the last batch before a stop is committed.",
-    ),
-    OptionSpec(
-        "drainTimeoutMs", _integer(0), None, "0 to kafka.max.poll.interval.ms",
-        "How long a revoke waits for the batch in flight. Default: 0.8 x kafka.max.poll.interval.ms.",
-    ),
-    OptionSpec(
-        "onPartitionsLost", _choice(OnPartitionsLost), OnPartitionsLost.CONTINUE, "continue, fail",
-        "What to do when the group took partitions without a handover (session expired, fenced).",
-    ),
-    OptionSpec(
-        "onConflict", _choice(OnConflict), OnConflict.CHECKPOINT, "checkpoint, group, fail",
-        "Who is right when the group's offset was moved by somebody who is no query of this source.",
-    ),
-    OptionSpec(
-        "metricsPath", _text, None, "a path on the driver's machine",
-        "Append a JSON line per event of the member to this file: state, partitions, rebalances and how they ended,"
-        " drain times, commits, repeats.",
-    ),
-    OptionSpec(
-        "kafkaConsumer.pollTimeoutMs", _integer(1, 2**31 - 1), 120_000, "an integer from 1",
-        "How long an executor waits for the next record of a range before the task fails.",
-    ),
-    OptionSpec(
-        "fastLaneMaxOffsets", _integer(0), 2_000, "an integer from 0",
-        "Largest batch that the driver reads itself, which saves a Spark Python task; 0: the executors read all.",
-    ),
-    OptionSpec(
-        "kafkaConsumer.prefetchMemoryBytes", _integer(1024 * 1024, 2**40), 64 * 1024 * 1024,
-        "bytes, an integer from 1048576",
-        "About how much a Python worker may hold of fetched records; one answer of a broker may go beyond it.",
-    ),
-)  # fmt: skip
+from spark_groupsource.starting import AtEdge, AtTime, Start, Starting
 
 _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
 # Options that Spark itself puts among a source's options.
 _IGNORED_KEYS = frozenset({"path"})
+_MAX_TRIGGER_DELAY_S = 900.0
 
 
 # --- parsing
 
 
-def parse_options(raw: Mapping[str, str]) -> SourceOptions:
+def parse_options(raw: Mapping[str, str], reads: Reads | None = Reads.STREAM) -> SourceOptions:
     """Check all options of a reader; names are case-insensitive, as in Spark.
 
+    Without `reads` it is not known yet what they are for: what only one of both needs or forbids is not checked.
     Raises `OptionError` for the first option that is missing, unknown, malformed, out of range or refused.
     """
     given = {key.lower(): value for key, value in raw.items() if key.lower() not in _IGNORED_KEYS}
@@ -303,7 +51,9 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
             if key.startswith(CLIENT_PREFIX) and key not in _BY_KEY
         }
     )
-    return _assemble(values, client)
+    if reads is not None:
+        _check_use(values, reads)
+    return _assemble(values, client, reads)
 
 
 def _parse_one(spec: OptionSpec, value: str | None) -> object:
@@ -328,39 +78,78 @@ def _unknown_option(key: str) -> OptionError:
     return OptionError(errors.OPTION_UNKNOWN, option=key, suggestion=suggestion)
 
 
+def _check_use(values: Mapping[str, object], reads: Reads) -> None:
+    """Raise for what makes no sense in a streaming query, or in a batch read."""
+    if reads is Reads.STREAM:
+        if values["kafka.group.id"] is None:
+            raise OptionError(errors.OPTION_MISSING, option="kafka.group.id", meaning="the consumer group to join.")
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if values[name] is not None:
+                raise OptionError(
+                    errors.OPTION_REFUSED, option=name, value="...", reason="a streaming query has no end.",
+                    replacement="leave it out, or read with spark.read.",
+                )  # fmt: skip
+    else:
+        _check_edge("startingOffsets", values["startingOffsets"], latest=True)
+        _check_edge("endingOffsets", values["endingOffsets"], latest=False)
+
+
+def _check_edge(name: str, value: object, *, latest: bool) -> None:
+    """Raise when a batch read is to start at the log's end, or to end at its beginning: it would be empty."""
+    wrong = AtEdge(latest=latest)
+    if value == wrong or (isinstance(value, dict) and wrong in value.values()):
+        shown = ("latest (-1)" if latest else "earliest (-2)") if isinstance(value, dict) else str(wrong)
+        raise invalid_option(name, shown, "in a batch read " + ("no latest (-1)" if latest else "no earliest (-2)"))
+
+
 def _subscription(values: Mapping[str, object]) -> Subscription:
-    topics, pattern = values["subscribe"], values["subscribePattern"]
-    if topics is None and pattern is None:
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if values[name] is not None]
+    if not given:
         raise OptionError(
             errors.OPTION_MISSING,
             option="subscribe",
-            meaning="the topics to read; 'subscribePattern' is the alternative.",
+            meaning="the topics to read; 'subscribePattern' and 'assign' are the alternatives.",
         )
-    if topics is not None and pattern is not None:
+    if len(given) > 1:
         raise OptionError(
-            errors.OPTION_CONFLICT,
-            options="'subscribe' and 'subscribePattern'",
-            reason="a member has one subscription.",
+            errors.OPTION_CONFLICT, options=" and ".join(map(repr, given)), reason="a query has one subscription."
         )
-    if isinstance(topics, tuple):
-        return Subscription(topics=topics)
-    return Subscription(pattern=str(pattern))
+    value = values[given[0]]
+    if not isinstance(value, tuple):
+        return Subscription(pattern=str(value))
+    if given == ["subscribe"]:
+        return Subscription(topics=value)
+    return Subscription(tuple(dict.fromkeys(partition.topic for partition in value)), partitions=value)
 
 
-def _assemble(values: Mapping[str, object], client: Mapping[str, str]) -> SourceOptions:
+def _position(values: Mapping[str, object], kind: str, default: Start) -> Starting:
+    """Return what the first of the starting (or ending) options says that is given, as in Spark."""
+    timestamp_ms, times = values[f"{kind}Timestamp"], values[f"{kind}OffsetsByTimestamp"]
+    if isinstance(timestamp_ms, int):
+        return Starting(AtTime(timestamp_ms), option=f"{kind}Timestamp")
+    if isinstance(times, dict):
+        return Starting(None, times, f"{kind}OffsetsByTimestamp")
+    given, option = values[f"{kind}Offsets"], f"{kind}Offsets"
+    if isinstance(given, dict):
+        return Starting(None, given, option)
+    return Starting(default if given is None else given, option=option)  # type: ignore[arg-type]
+
+
+def _assemble(values: Mapping[str, object], client: Mapping[str, str], reads: Reads | None) -> SourceOptions:
     max_poll_interval_ms = int(client.get("max.poll.interval.ms", "300000"))
     drain_timeout_ms = values["drainTimeoutMs"]
     if isinstance(drain_timeout_ms, int) and drain_timeout_ms > max_poll_interval_ms:
         raise invalid_option("drainTimeoutMs", str(drain_timeout_ms), f"0 to {max_poll_interval_ms}")
-    timestamp_ms = values["startingTimestamp"]
     typed: dict[str, object] = {
         "bootstrap_servers": values["kafka.bootstrap.servers"],
-        "group_id": values["kafka.group.id"],
+        "group_id": values["kafka.group.id"] or "",
         "subscription": _subscription(values),
-        "starting_position": values["startingOffsets"] if timestamp_ms is None else StartingPosition.TIMESTAMP,
-        "starting_timestamp_ms": timestamp_ms,
+        "starting": _position(values, "starting", AtEdge(latest=reads is not Reads.BATCH)),
+        "ending": _position(values, "ending", AtEdge(latest=True)),
         "no_match_strategy": values["startingOffsetsByTimestampStrategy"],
         "max_offsets_per_trigger": values["maxOffsetsPerTrigger"],
+        "min_offsets_per_trigger": values["minOffsetsPerTrigger"],
+        "max_trigger_delay_s": _MAX_TRIGGER_DELAY_S if values["maxTriggerDelay"] is None else values["maxTriggerDelay"],
         "min_partitions": values["minPartitions"],
         "max_records_per_partition": values["maxRecordsPerPartition"],
         "fail_on_data_loss": values["failOnDataLoss"],
@@ -381,20 +170,3 @@ def _assemble(values: Mapping[str, object], client: Mapping[str, str]) -> Source
         "client_settings": dict(client),
     }
     return SourceOptions(**typed)  # type: ignore[arg-type]
-
-
-def option_reference() -> str:
-    """Return the option table of the README, in Markdown."""
-    lines = ["| option | allowed | default | meaning |", "|---|---|---|---|"]
-    for spec in OPTIONS:
-        default = "(required)" if spec.required else _shown_default(spec.default)
-        lines.append(f"| `{spec.name}` | {spec.allowed} | {default} | {spec.doc} |")
-    return "\n".join(lines)
-
-
-def _shown_default(default: object) -> str:
-    if default is None:
-        return "-"
-    if isinstance(default, bool):
-        return f"`{str(default).lower()}`"
-    return f"`{default.value if isinstance(default, Enum) else default}`"

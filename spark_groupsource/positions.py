@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, ClusterPort, Edge, TopicInfo
+from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, ClusterPort, TopicInfo
 from spark_groupsource.commits import (
     Anchor,
     CommitItem,
@@ -22,20 +22,21 @@ from spark_groupsource.commits import (
     topics_digest,
 )
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError
+from spark_groupsource.lookup import look_up
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.machine import GroupView, OwnedView
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import Reset, SourceOffset, TopicPartition, newer
-from spark_groupsource.options import NoMatchStrategy, OnConflict, SourceOptions, StartingPosition
+from spark_groupsource.option_types import NoMatchStrategy, OnConflict, SourceOptions, Subscription
 from spark_groupsource.planning.start import (
     StartDecision,
     Takeover,
     appeared_later,
     conflicts,
     decide_start,
-    log_edge,
     newest_reset,
+    open_start,
     voided,
 )
 
@@ -165,7 +166,7 @@ class StartPositions:
         They are asked for only when a partition has no offset and 'earliest' would not be the answer anyway.
         """
         undecided = any(o.position is None and o.group and o.group.offset is None for o in view.partitions)
-        if not undecided or self._options.starting_position is StartingPosition.EARLIEST:
+        if not undecided or self._options.starting.is_earliest:
             return {}
         found = self.fetch_offsets(all_partitions(described))
         metadata = {partition: metadata_of(group) for partition, group in found.items()}
@@ -209,29 +210,13 @@ class StartPositions:
         return lineage
 
     def _resolve(self, decisions: list[StartDecision]) -> dict[TopicPartition, int]:
-        """Ask the log for the positions that are open."""
+        """Return the positions, and look up those that are open."""
         positions = {d.partition: d.offset for d in decisions if d.offset is not None}
-        options = self._options
-        wanted: dict[TopicPartition, Edge | int] = {}
-        for decision in decisions:
-            if decision.offset is None:
-                edge = log_edge(decision, options.starting_position, options.starting_timestamp_ms)
-                wanted[decision.partition] = Edge(edge) if isinstance(edge, str) else edge
-        answers = self._cluster.log_offsets(wanted)
-        unmatched = [partition for partition, answer in answers.items() if answer is None]
-        if unmatched and options.no_match_strategy is NoMatchStrategy.ERROR:
-            raise errors.OptionError(
-                errors.OPTION_INVALID,
-                option="startingTimestamp",
-                value=options.starting_timestamp_ms,
-                allowed=f"a time at or before the newest record of every partition ({unmatched[0]} has none), or"
-                " startingOffsetsByTimestampStrategy=latest",
-            )
-        latest = self._cluster.log_offsets(dict.fromkeys(unmatched, Edge.LATEST))
-        for partition, answer in (answers | latest).items():
-            if answer is not None:
-                positions[partition] = answer.offset
-        return positions
+        open_ones = [decision for decision in decisions if decision.offset is None]
+        starts = {decision.partition: open_start(decision, self._options.starting) for decision in open_ones}
+        latest = self._options.no_match_strategy is NoMatchStrategy.LATEST
+        option = self._options.starting.option
+        return positions | look_up(self._cluster, starts, option, unmatched_is_latest=latest)
 
     def _pin(
         self,
@@ -243,7 +228,7 @@ class StartPositions:
         info = described[partition.topic]
         if metadata is not None and metadata.topic_id == info.topic_id:
             return metadata.pin
-        earliest = self._options.starting_position is StartingPosition.EARLIEST
+        earliest = self._options.starting.is_earliest
         return Pin(position, info.partition_count, None if earliest else topics_digest(described))
 
 
@@ -281,3 +266,18 @@ def all_partitions(described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
         for topic, info in sorted(described.items())
         for number in range(info.partition_count)
     ]
+
+
+def check_assigned(subscription: Subscription, described: Mapping[str, TopicInfo]) -> None:
+    """Raise `OptionError` when option assign names a partition that its topic does not have."""
+    for partition in subscription.partitions:
+        count = described[partition.topic].partition_count
+        if partition.partition >= count:
+            allowed = f"partitions 0 to {count - 1} of topic '{partition.topic}'"
+            raise errors.OptionError(errors.OPTION_INVALID, option="assign", value=partition, allowed=allowed)
+
+
+def partitions_of(subscription: Subscription, described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
+    """Return the partitions to read: those of option assign, or all of these topics."""
+    check_assigned(subscription, described)
+    return list(subscription.partitions) or all_partitions(described)

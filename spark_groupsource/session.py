@@ -23,11 +23,11 @@ from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.planning.batch import commit_items, next_offset, plan_ranges, plan_replay
 from spark_groupsource.planning.packing import Task
 from spark_groupsource.planning.sizing import TaskSizing
-from spark_groupsource.positions import Lineage, StartPositions, metadata_of
+from spark_groupsource.positions import Lineage, StartPositions, check_assigned, metadata_of
 
 LOG = logging.getLogger("spark_groupsource.session")
 
@@ -80,7 +80,7 @@ class Session:
         self._first_assignment: Deadline | None = None
         self._flight: SourceOffset | None = None
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
-        self._logs = LogWatch(cluster, clock)
+        self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
         self._behind = False
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class Session:
             return
         self._topics = self._cluster.matching_topics(self._options.subscription)
         if self._options.subscription.pattern is None:
-            self._cluster.describe(self._topics)
+            check_assigned(self._options.subscription, self._cluster.describe(self._topics))
         if self._options.checkpoint_location is None:
             LOG.warning(
                 "option checkpointLocation is not set: a handover waits for the next trigger, and the last batch"
@@ -306,6 +306,7 @@ class Session:
         end = next_offset(start, own.name, ids, ranges, own.reset)
         if not self._member.fix(FlightBatch(end, commit_items(end, self._starts.anchors)), view.assignment):
             return None
+        self._logs.planned()
         self._flight = end
         return end
 

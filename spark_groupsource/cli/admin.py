@@ -20,7 +20,7 @@ from spark_groupsource.cluster import admin_client
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import CommandError
 from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 
 # How a coordinator says that a group with members takes no commit of somebody else.
 _HAS_MEMBERS = {

@@ -14,7 +14,9 @@ from spark_groupsource import errors
 from spark_groupsource._version import __version__
 from spark_groupsource.errors import CommandError
 from spark_groupsource.offsets import TIME_MAX_MS
-from spark_groupsource.options import OPTIONS, SourceOptions, parse_options
+from spark_groupsource.option_table import OPTIONS
+from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.options import parse_options
 from spark_groupsource.options_client import CLIENT_PREFIX
 
 _ABOUT = """\

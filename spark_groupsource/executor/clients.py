@@ -15,7 +15,7 @@ from spark_groupsource.executor.events import executor_settings
 from spark_groupsource.executor.native import NativeClient, NativeLibrary
 from spark_groupsource.executor.port import FetchClient
 from spark_groupsource.executor.pyclient import PythonClient
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.executor")
 

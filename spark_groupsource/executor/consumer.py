@@ -36,7 +36,7 @@ from spark_groupsource.executor.port import (
 )
 from spark_groupsource.executor.rows import OFFSET_COLUMN
 from spark_groupsource.offsets import OffsetRange, TopicPartition
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 
 # Bounds of one `receive` call: enough records to pay for the call, few enough bytes to stay in the processor's cache.
 # 5,000 to 20,000 records take the same time each; at 2,000 and at 30,000 they take a tenth more.

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError
 from spark_groupsource.client import LastTransportError, base_settings
 from spark_groupsource.executor.port import Damaged, EndOfPartition, Item, PositionLost, TopicForbidden, Trouble
 from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 
 # The client insists on a group id; nothing is ever asked of or told to that group.
 _UNUSED_GROUP = "groupkafka-executor"

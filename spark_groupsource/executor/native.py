@@ -19,7 +19,7 @@ from spark_groupsource.executor.events import item_of
 from spark_groupsource.executor.gathered import ConstantColumns, chunk_of
 from spark_groupsource.executor.port import ImpossibleTimestamp, Item, RequestFailed, Trouble
 from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 
 # What this module expects of _gather.c.
 GATHER_VERSION = 1

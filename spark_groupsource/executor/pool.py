@@ -17,7 +17,7 @@ from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.executor.clients import make_client
 from spark_groupsource.executor.consumer import REST_AFTER_S, RangeConsumer
 from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 
 # A worker runs one task at a time; several consumers keep the places of large partitions apart. Each costs a few
 # threads, and its share of the memory for records fetched ahead: the client's queue, and what was taken out of it.

@@ -16,7 +16,7 @@ from spark_groupsource.executor.events import item_of
 from spark_groupsource.executor.port import Chunk, ImpossibleTimestamp, Item, RequestFailed, Trouble
 from spark_groupsource.executor.rows import UnfitTimestamp, record_batch
 from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 
 # After the first message: how long to wait for more before rows are made of what is there.
 _LINGER_S = 0.005

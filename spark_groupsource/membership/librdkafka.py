@@ -32,7 +32,7 @@ from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
 from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.options_client import GroupProtocol
 
 LOG = logging.getLogger("spark_groupsource.membership")

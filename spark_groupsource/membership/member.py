@@ -42,7 +42,7 @@ from spark_groupsource.membership.proof import MembershipProof
 from spark_groupsource.membership.report import MemberReport, shown
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import SourceOffset, TopicPartition
-from spark_groupsource.options import OnPartitionsLost, SourceOptions
+from spark_groupsource.option_types import OnPartitionsLost, SourceOptions
 
 # How soon the thread notices a rebalance or a stop while it has no command. The client's own thread
 # heartbeats, so this bounds only the delay of a handover.

@@ -14,7 +14,7 @@ from spark_groupsource.commits import CommitItem
 from spark_groupsource.membership.machine import MemberMachine, MemberState
 from spark_groupsource.membership.port import CommitResult
 from spark_groupsource.membership.report import MemberReport
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 
 _RETRY_INTERVAL_S = 0.5
 

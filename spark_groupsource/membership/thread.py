@@ -28,7 +28,7 @@ from spark_groupsource.membership.member import Member
 from spark_groupsource.membership.port import GroupPort
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import SourceOffset, TopicPartition
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spark_groupsource.commits import Anchor, CommitItem, CommitMetadata
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer
-from spark_groupsource.options import OnConflict
+from spark_groupsource.option_types import OnConflict
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.planning.packing import PACK_RECORDS, Task, pack_tasks
 
 # Twice what a Spark Python task costs on its own, about: ranges are packed together up to as much reading.
@@ -43,11 +43,8 @@ class TaskSizing:
         most = self._options.max_records_per_partition
         if most is None and rate is not None:
             most = max(_SPLIT_RECORDS, round(rate * _SPLIT_S))
-        if rate is None:
-            pack = min(_PACK_UNMEASURED_RECORDS, sum(map(len, ranges)) // _UNMEASURED_TASKS)
-        else:
-            pack = round(rate * _PACK_S)
-        tasks = pack_tasks(ranges, self._options.min_partitions, most, max(PACK_RECORDS, pack))
+        pack = unmeasured_pack(ranges) if rate is None else max(PACK_RECORDS, round(rate * _PACK_S))
+        tasks = pack_tasks(ranges, self._options.min_partitions, most, pack)
         self._largest = max((sum(map(len, task)) for task in tasks), default=0)
         self._began_s = now_s
         return tasks
@@ -59,3 +56,8 @@ class TaskSizing:
         if self._largest >= PACK_RECORDS and took_s > 0:
             self._rate = max(self._largest / took_s, _FADING * (self._rate or 0.0))
         self._largest = 0
+
+
+def unmeasured_pack(ranges: Iterable[OffsetRange]) -> int:
+    """Return how many records of several ranges a task may take before anything is measured."""
+    return max(PACK_RECORDS, min(_PACK_UNMEASURED_RECORDS, sum(map(len, ranges)) // _UNMEASURED_TASKS))

@@ -19,7 +19,8 @@ from enum import Enum
 
 from spark_groupsource.commits import CommitMetadata, Pin
 from spark_groupsource.offsets import Reset, SourceOffset, TopicPartition, newer
-from spark_groupsource.options import OnConflict, StartingPosition
+from spark_groupsource.option_types import OnConflict
+from spark_groupsource.starting import AtEdge, Start, Starting
 
 
 class Basis(Enum):
@@ -27,7 +28,7 @@ class Basis(Enum):
 
     GROUP = "the group's committed offset"
     LINEAGE = "this lineage's own completed end"
-    STARTING_POSITION = "startingOffsets or startingTimestamp"
+    STARTING_POSITION = "startingOffsets or its relatives"
     BEGINNING = "the partition's beginning, because it appeared later"
 
 
@@ -113,13 +114,9 @@ def appeared_later(partition: TopicPartition, pins: Mapping[TopicPartition, Pin]
     return bool(pins) and not any(pin.knows_topic(partition.topic) for pin in pins.values())
 
 
-def log_edge(decision: StartDecision, position: StartingPosition, timestamp_ms: int | None) -> str | int:
-    """Return which end of the log an open decision asks for: 'earliest', 'latest', or a time in ms."""
-    if decision.basis is Basis.BEGINNING or position is StartingPosition.EARLIEST:
-        return StartingPosition.EARLIEST.value
-    if position is StartingPosition.TIMESTAMP and timestamp_ms is not None:
-        return timestamp_ms
-    return StartingPosition.LATEST.value
+def open_start(decision: StartDecision, starting: Starting) -> Start | None:
+    """Return where an open decision starts; None when the options do not name the partition."""
+    return AtEdge() if decision.basis is Basis.BEGINNING else starting.of(decision.partition)
 
 
 def conflicts(decisions: Iterable[StartDecision]) -> str:

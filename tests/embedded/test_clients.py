@@ -25,7 +25,8 @@ from spark_groupsource.executor.reader import read_task
 from spark_groupsource.executor.rows import arrow_schema
 from spark_groupsource.executor.settings import ReadSettings
 from spark_groupsource.offsets import OffsetRange, TopicPartition
-from spark_groupsource.options import SourceOptions, parse_options
+from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.options import parse_options
 
 WAIT_S = 60.0
 MIB = 1024 * 1024

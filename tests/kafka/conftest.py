@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafkajars import RealKafkaError
+from pyspark.sql import DataFrame, SparkSession
 from realkafka import RealKafka
 
 from .application import application
 from .harness import Independent, Query
 
 __all__ = ["application"]  # a fixture of another module
+
+ReadAll = Callable[..., DataFrame]
 
 
 @pytest.fixture(scope="session")
@@ -85,3 +88,25 @@ def start_query(tmp_path: Path) -> Iterator[Callable[..., Query]]:
     yield start
     for query in started:
         query.kill()
+
+
+@pytest.fixture
+def read_all(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> ReadAll:
+    """Run a query with Trigger.AvailableNow to its end and return what it wrote, with the batch's number."""
+
+    def run(checkpoint: str = "checkpoint", drop: Sequence[str] = (), **more: str) -> DataFrame:
+        given = {name: value for name, value in options.items() if name not in drop}
+        location, out = str(tmp_path / checkpoint), str(tmp_path / f"{checkpoint}-out")
+        reader = spark.readStream.format("groupkafka").options(**given | {"checkpointLocation": location} | more)
+
+        def write(batch: DataFrame, number: int) -> None:
+            batch.selectExpr(f"{number} as batch", "*", "spark_partition_id() as task").write.mode("append").parquet(
+                out
+            )
+
+        writer = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", location)
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(120), "the query did not end"
+        return spark.read.parquet(out)
+
+    return run

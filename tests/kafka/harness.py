@@ -120,6 +120,20 @@ class Independent:
             found = self._readers[group].committed([TopicPartition(*name) for name in names], timeout=30)
         return {(p.topic, p.partition): p.offset for p in found if p.error is None and p.offset >= 0}
 
+    def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Set offsets of a group without members."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": group})
+        found = consumer.commit(offsets=[TopicPartition(*name, at) for name, at in offsets.items()], asynchronous=False)
+        consumer.close()
+        assert found is not None
+        assert all(part.error is None for part in found)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Remove the records before an offset, as retention does."""
+        wanted = [TopicPartition(topic, partition, before)]
+        for future in self._admin.delete_records(wanted).values():
+            future.result(30)
+
     def ends(self, topic: str) -> dict[tuple[str, int], int]:
         """Return the end of each partition's log."""
         numbers = self._admin.list_topics(topic, timeout=10).topics[topic].partitions

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from chispa import assert_df_equality
 from confluent_kafka import Producer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
+from .conftest import ReadAll
 from .harness import Independent, wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-ReadAll = Callable[..., DataFrame]
-
-
-@pytest.fixture
-def read_all(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> ReadAll:
-    """Run a query with Trigger.AvailableNow to its end and return what it wrote, with the batch's number."""
-
-    def run(checkpoint: str = "checkpoint", **more: str) -> DataFrame:
-        location, out = str(tmp_path / checkpoint), str(tmp_path / f"{checkpoint}-out")
-        reader = spark.readStream.format("groupkafka").options(**options | {"checkpointLocation": location} | more)
-
-        def write(batch: DataFrame, number: int) -> None:
-            batch.selectExpr(f"{number} as batch", "*", "spark_partition_id() as task").write.mode("append").parquet(
-                out
-            )
-
-        writer = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", location)
-        query = writer.trigger(availableNow=True).start()
-        assert query.awaitTermination(120), "the query did not end"
-        return spark.read.parquet(out)
-
-    return run
 
 
 def test_available_now_reads_what_is_there_and_commits_its_last_batch(

@@ -32,7 +32,8 @@ from spark_groupsource.membership.machine import GroupView, MemberMachine, Membe
 from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition
-from spark_groupsource.options import SourceOptions, Subscription, parse_options
+from spark_groupsource.option_types import SourceOptions, Subscription
+from spark_groupsource.options import parse_options
 
 WAIT_S = 5.0
 TOPIC_ID = "topic-id-1"
@@ -370,6 +371,7 @@ class FakeCluster:
         self.topics = {topic: TopicInfo(TOPIC_ID, count) for topic, count in partition_counts.items()}
         self.ends: dict[TopicPartition, int] = {}
         self.beginnings: dict[TopicPartition, int] = {}
+        self.groups: dict[str, dict[TopicPartition, int]] = {}
         self.at_time: dict[TopicPartition, int | None] = {}
         self.closed = False
         self.matching: tuple[str, ...] | None = None
@@ -393,6 +395,10 @@ class FakeCluster:
         wanted = list(partitions)
         ends, beginnings = (self.log_offsets(dict.fromkeys(wanted, edge)) for edge in (Edge.LATEST, Edge.EARLIEST))
         return LogSurvey(ends, beginnings, self.describe({partition.topic for partition in wanted}))
+
+    def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        held = self.groups.get(group, {})
+        return {partition: held[partition] for partition in partitions if partition in held}
 
     def close(self) -> None:
         self.closed = True

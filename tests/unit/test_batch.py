@@ -9,7 +9,7 @@ import pytest
 
 from spark_groupsource.commits import Anchor, CommitMetadata, Pin, parse_metadata
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
-from spark_groupsource.options import OnConflict
+from spark_groupsource.option_types import OnConflict
 from spark_groupsource.planning.batch import (
     Backlog,
     Replay,

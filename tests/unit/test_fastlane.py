@@ -9,7 +9,7 @@ from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.rows import arrow_schema
 from spark_groupsource.fastlane import MAX_BYTES, READ_TIMEOUT_S, REST_S, FastLane
 from spark_groupsource.offsets import OffsetRange, TopicPartition
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 
 from .fakes import FakeClient, FakeMessage, ManualClock, eof, make_options, out_of_range, range_consumer, records, tp
 

@@ -7,7 +7,7 @@ import pytest
 import states
 
 from spark_groupsource.membership.machine import BATCH_TRANSITIONS, GROUP_TRANSITIONS, BatchState, MemberState
-from spark_groupsource.options import option_reference
+from spark_groupsource.option_table import option_reference
 
 
 def test_the_page_of_states_is_up_to_date() -> None:

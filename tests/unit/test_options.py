@@ -9,18 +9,10 @@ import pytest
 
 from spark_groupsource.errors import GroupKafkaError, OptionError
 from spark_groupsource.executor.settings import ReadSettings
-from spark_groupsource.options import (
-    INT64_MAX,
-    OPTIONS,
-    NoMatchStrategy,
-    OnConflict,
-    OnPartitionsLost,
-    SourceOptions,
-    StartingPosition,
-    Subscription,
-    option_reference,
-    parse_options,
-)
+from spark_groupsource.option_table import OPTIONS, option_reference
+from spark_groupsource.option_types import NoMatchStrategy, OnConflict, OnPartitionsLost, SourceOptions, Subscription
+from spark_groupsource.option_values import INT64_MAX
+from spark_groupsource.options import parse_options
 from spark_groupsource.options_client import (
     MASK,
     REFUSED_CLIENT_SETTINGS,
@@ -29,8 +21,13 @@ from spark_groupsource.options_client import (
     shown_value,
 )
 from spark_groupsource.source import GroupKafkaDataSource
+from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Starting
+
+from .fakes import tp
 
 CANARY = "canary-7f3a"
+EACH = {tp(0): AtOffset(7), tp(1): AtEdge(latest=True), tp(2): AtEdge()}
+BY_TIME = Starting(None, {tp(0): AtTime(5)}, "startingOffsetsByTimestamp")
 REQUIRED = {"kafka.bootstrap.servers": "broker:9092", "kafka.group.id": "shop", "subscribe": "orders"}
 
 
@@ -61,10 +58,12 @@ def test_defaults() -> None:
         bootstrap_servers="broker:9092",
         group_id="shop",
         subscription=Subscription(topics=("orders",)),
-        starting_position=StartingPosition.LATEST,
-        starting_timestamp_ms=None,
+        starting=Starting(AtEdge(latest=True)),
+        ending=Starting(AtEdge(latest=True), option="endingOffsets"),
         no_match_strategy=NoMatchStrategy.ERROR,
         max_offsets_per_trigger=None,
+        min_offsets_per_trigger=None,
+        max_trigger_delay_s=900.0,
         min_partitions=None,
         max_records_per_partition=None,
         fail_on_data_loss=True,
@@ -93,9 +92,15 @@ def test_defaults() -> None:
     [
         ("subscribe", "b, a,,b", "subscription", Subscription(topics=("b", "a"))),
         ("subscribe", "a" * 249, "subscription", Subscription(topics=("a" * 249,))),
-        ("startingOffsets", "Earliest", "starting_position", StartingPosition.EARLIEST),
-        ("startingTimestamp", "0", "starting_timestamp_ms", 0),
-        ("startingTimestamp", "1700000000000", "starting_position", StartingPosition.TIMESTAMP),
+        ("startingOffsets", "Earliest", "starting", Starting(AtEdge())),
+        ("startingOffsets", "GROUP: other ", "starting", Starting(AtGroup("other"))),
+        ("startingOffsets", '{"orders":{"0":7,"1":-1,"2":-2}}', "starting", Starting(None, EACH)),
+        ("startingTimestamp", "0", "starting", Starting(AtTime(0), option="startingTimestamp")),
+        ("startingOffsetsByTimestamp", '{"orders":{"0":5}}', "starting", BY_TIME),
+        ("minOffsetsPerTrigger", "10", "min_offsets_per_trigger", 10),
+        ("maxTriggerDelay", "500", "max_trigger_delay_s", 0.5),
+        ("maxTriggerDelay", "2 Min", "max_trigger_delay_s", 120.0),
+        ("maxTriggerDelay", "1h", "max_trigger_delay_s", 3600.0),
         ("startingOffsetsByTimestampStrategy", "latest", "no_match_strategy", NoMatchStrategy.LATEST),
         ("maxOffsetsPerTrigger", "1", "max_offsets_per_trigger", 1),
         ("maxOffsetsPerTrigger", str(INT64_MAX), "max_offsets_per_trigger", INT64_MAX),
@@ -127,7 +132,7 @@ def test_names_are_case_insensitive() -> None:
     """Spark hands them over in lower case, or as they were written."""
     shouted = {name.upper(): value for name, value in REQUIRED.items()}
     options = parse_options(shouted | {"STARTINGOFFSETS": "earliest", "KAFKA.FETCH.WAIT.MAX.MS": "7"})
-    assert options.starting_position is StartingPosition.EARLIEST
+    assert options.starting.is_earliest
     assert options.client_settings["fetch.wait.max.ms"] == "7"
 
 
@@ -208,7 +213,10 @@ def test_one_subscription_only() -> None:
         ("subscribe", "^a"),
         ("subscribe", "a" * 250),
         ("startingOffsets", "timestamp"),
-        ("startingOffsets", '{"orders":{"0":1}}'),
+        ("startingOffsets", '{"orders":{"0":-3}}'),
+        ("maxTriggerDelay", "1 week"),
+        ("assign", '{"orders":[-1]}'),
+        ("assign", '{"orders":0}'),
         ("startingTimestamp", "-1"),
         ("startingTimestamp", "1.5"),
         ("startingTimestamp", str(INT64_MAX + 1)),
@@ -376,6 +384,6 @@ def test_the_reference_has_a_row_per_option() -> None:
     rows = option_reference().splitlines()
     assert len(rows) == 2 + len(OPTIONS)
     assert "| `kafka.group.id` | a group name | (required) |" in rows[3]
-    assert "`latest`" in next(row for row in rows if row.startswith("| `startingOffsets` "))
+    assert "`latest (batch: earliest)`" in next(row for row in rows if row.startswith("| `startingOffsets` "))
     assert "| `true` |" in next(row for row in rows if row.startswith("| `failOnDataLoss` "))
     assert "| - |" in next(row for row in rows if row.startswith("| `minPartitions` "))

@@ -9,7 +9,7 @@ import pytest
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.pool import IDLE_TIMEOUT_S, MAX_CONSUMERS, REST_AFTER_S, ConsumerPool, pool_key
 from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 
 from .fakes import WAIT_S, FakeClient, ManualClock, make_options, range_consumer, tp
 

@@ -16,7 +16,7 @@ from spark_groupsource.executor.reader import read_task
 from spark_groupsource.executor.rows import SmallBatches, arrow_schema, record_batch
 from spark_groupsource.executor.settings import ReadSettings
 from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.options import SourceOptions
+from spark_groupsource.option_types import SourceOptions
 
 from .fakes import FakeClient, FakeMessage, ManualClock, eof, make_options, out_of_range, range_consumer, records, tp
 

@@ -303,19 +303,32 @@ def test_the_limit_is_shared_out() -> None:
     assert ranges(bed.session.latest_offset(START, max_rows=40)) == ["orders-0 [0, 30)", "orders-1 [0, 10)"]
 
 
-@pytest.mark.parametrize(("available", "planned"), [(9, False), (10, True)])
-def test_too_few_records_are_left_for_later(available: int, planned: bool) -> None:
-    bed = Bed(startingOffsets="earliest")
+@pytest.mark.parametrize(("available", "later_s", "planned"), [(9, 59.0, False), (10, 0.0, True), (1, 60.0, True)])
+def test_too_few_records_are_left_for_later(available: int, later_s: float, planned: bool) -> None:
+    """The first batch does not wait; the next ones do until there are enough records, or for maxTriggerDelay."""
+    bed = Bed(startingOffsets="earliest", maxTriggerDelay="1m")
     bed.join(P0)
-    bed.ends(p0=available)
-    assert (bed.session.latest_offset(START, min_rows=10) is not START) is planned
+    bed.ends(p0=1)
+    first = bed.session.latest_offset(START, min_rows=10)
+    assert ranges(first) == ["orders-0 [0, 1)"]
+    bed.ends(p0=1 + available)
+    bed.clock.advance(later_s)
+    assert (bed.session.latest_offset(first, min_rows=10) is not first) is planned
+
+
+def test_no_records_are_no_batch_however_long_it_waited() -> None:
+    bed = Bed(startingOffsets="earliest", maxTriggerDelay="1m")
+    bed.join(P0)
+    assert bed.session.latest_offset(START, min_rows=10) is START
+    bed.clock.advance(120.0)
+    assert bed.session.latest_offset(START, min_rows=10) is START
 
 
 def test_a_plan_is_made_anew_when_ownership_changed_under_it() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0, P1)
+    assert bed.session.latest_offset(START) is START
     bed.ends(p0=5, p1=7)
-    assert bed.session.latest_offset(START, min_rows=100) is START
 
     def lose_one() -> None:
         bed.member.during_fix = lambda: None

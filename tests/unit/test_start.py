@@ -8,7 +8,7 @@ import pytest
 
 from spark_groupsource.commits import CommitMetadata, Pin, topics_digest
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
-from spark_groupsource.options import OnConflict, StartingPosition
+from spark_groupsource.option_types import OnConflict
 from spark_groupsource.planning.start import (
     Basis,
     StartDecision,
@@ -16,10 +16,11 @@ from spark_groupsource.planning.start import (
     appeared_later,
     conflicts,
     decide_start,
-    log_edge,
     newest_reset,
+    open_start,
     voided,
 )
+from spark_groupsource.starting import AtEdge, AtOffset, AtTime, Starting
 
 from .fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, offset_of, tp
 
@@ -156,19 +157,17 @@ def test_appeared_later(partition: TopicPartition, pinned: dict[TopicPartition, 
     assert appeared_later(partition, pinned) is later
 
 
-@pytest.mark.parametrize(
-    ("basis", "position", "timestamp_ms", "edge"),
-    [
-        (Basis.STARTING_POSITION, StartingPosition.LATEST, None, "latest"),
-        (Basis.STARTING_POSITION, StartingPosition.EARLIEST, None, "earliest"),
-        (Basis.STARTING_POSITION, StartingPosition.TIMESTAMP, 1_700_000_000_000, 1_700_000_000_000),
-        (Basis.STARTING_POSITION, StartingPosition.TIMESTAMP, 0, 0),
-        (Basis.BEGINNING, StartingPosition.LATEST, None, "earliest"),
-        (Basis.BEGINNING, StartingPosition.TIMESTAMP, 5, "earliest"),
-    ],
-)
-def test_log_edge(basis: Basis, position: StartingPosition, timestamp_ms: int | None, edge: str | int) -> None:
-    assert log_edge(StartDecision(P0, basis, None), position, timestamp_ms) == edge
+def test_an_open_start_is_what_the_options_say() -> None:
+    open_one = StartDecision(P0, Basis.STARTING_POSITION, None)
+    assert open_start(open_one, Starting(AtTime(5))) == AtTime(5)
+    assert open_start(open_one, Starting(None, {P0: AtOffset(7)})) == AtOffset(7)
+    assert open_start(open_one, Starting(None, {tp(1): AtOffset(7)})) is None
+
+
+def test_the_options_do_not_count_for_a_partition_that_appeared_later() -> None:
+    later = StartDecision(P0, Basis.BEGINNING, None)
+    for starting in (Starting(), Starting(AtTime(5)), Starting(None, {tp(1): AtOffset(7)})):
+        assert open_start(later, starting) == AtEdge()
 
 
 def test_conflicts_are_named_together() -> None:

@@ -1,0 +1,70 @@
+"""Turns what the starting and ending options say of partitions into offsets: asks the log, and other groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_groupsource import errors
+from spark_groupsource.cluster import ClusterPort, Edge
+from spark_groupsource.errors import OptionError
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Start
+
+
+def look_up(
+    cluster: ClusterPort, starts: Mapping[TopicPartition, Start | None], option: str, *, unmatched_is_latest: bool
+) -> dict[TopicPartition, int]:
+    """Return the offset of each partition; `option` is named in errors.
+
+    `unmatched_is_latest`: the log's end stands for a time that no record is at or after; else it is an error.
+    Raises `OptionError` also for a partition that the option does not name, and for an offset behind the log's end.
+    """
+    unnamed = sorted(partition for partition, start in starts.items() if start is None)
+    if unnamed:
+        names = ", ".join(map(str, unnamed))
+        raise _not_allowed(option, "...", f"a value for every partition of the topics; {names} has none")
+    known = {partition: start for partition, start in starts.items() if start is not None}
+    known |= _of_other_groups(cluster, known)
+    given = {partition: start.offset for partition, start in known.items() if isinstance(start, AtOffset)}
+    _check_given(cluster, given, option)
+    wanted: dict[TopicPartition, Edge | int] = {}
+    for partition, start in known.items():
+        if isinstance(start, AtEdge):
+            wanted[partition] = Edge.LATEST if start.latest else Edge.EARLIEST
+        elif isinstance(start, AtTime):
+            wanted[partition] = start.timestamp_ms
+    answers = cluster.log_offsets(wanted)
+    unmatched = [partition for partition, answer in answers.items() if answer is None]
+    if unmatched and not unmatched_is_latest:
+        raise _not_allowed(
+            option,
+            str(wanted[unmatched[0]]),
+            f"a time at or before the newest record of every partition ({unmatched[0]} has none), or"
+            " startingOffsetsByTimestampStrategy=latest",
+        )
+    latest = cluster.log_offsets(dict.fromkeys(unmatched, Edge.LATEST))
+    return given | {partition: end.offset for partition, end in (answers | latest).items() if end is not None}
+
+
+def _of_other_groups(cluster: ClusterPort, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+    """Return where other groups have got to; the log's beginning where they have no offset."""
+    asked = {partition: start.group for partition, start in starts.items() if isinstance(start, AtGroup)}
+    found: dict[TopicPartition, Start] = {}
+    for group in sorted(set(asked.values())):
+        partitions = [partition for partition, other in asked.items() if other == group]
+        offsets = cluster.group_offsets(group, partitions)
+        found |= {p: AtEdge() if (at := offsets.get(p)) is None else AtOffset(at) for p in partitions}
+    return found
+
+
+def _check_given(cluster: ClusterPort, given: Mapping[TopicPartition, int], option: str) -> None:
+    """Raise for an offset behind the log's end; one before its beginning is data loss, told when it is planned."""
+    ends = cluster.log_offsets(dict.fromkeys(given, Edge.LATEST))
+    for partition, end in sorted(ends.items()):
+        if end is not None and given[partition] > end.offset:
+            allowed = f"for {partition} an offset up to {end.offset}, where its log ends"
+            raise _not_allowed(option, str(given[partition]), allowed)
+
+
+def _not_allowed(option: str, value: str, allowed: str) -> OptionError:
+    return OptionError(errors.OPTION_INVALID, option=option, value=value, allowed=allowed)

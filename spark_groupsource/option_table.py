@@ -1,0 +1,169 @@
+"""The table of options: the parser, the errors and the option reference are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from spark_groupsource import option_values as read
+from spark_groupsource.option_types import NoMatchStrategy, OnConflict, OnPartitionsLost
+from spark_groupsource.starting import start_of, times_of
+
+
+@dataclass(frozen=True, slots=True)
+class OptionSpec:
+    """One row of the option table; `allowed` and `doc` are for people, `parse` raises ValueError."""
+
+    name: str
+    parse: Callable[[str], object]
+    default: object
+    allowed: str
+    doc: str
+    required: bool = False
+    since: str = "0.1.0"
+    # The default as a person reads it, where the value itself does not say it.
+    shown_default: str | None = None
+
+
+OPTIONS: tuple[OptionSpec, ...] = (
+    OptionSpec(
+        "kafka.bootstrap.servers", read.text, None, "host:port, comma separated",
+        "Brokers to start from.", required=True,
+    ),
+    OptionSpec(
+        "kafka.group.id", read.text, None, "a group name",
+        "The consumer group to join. Not needed for a batch read, which joins none.", shown_default="(required)",
+    ),
+    OptionSpec(
+        "subscribe", read.topics, None, "topic names, comma separated",
+        "Topics to read. Exactly one of `subscribe`, `subscribePattern` and `assign` is needed.",
+    ),
+    OptionSpec(
+        "subscribePattern", read.pattern, None, "a regular expression",
+        "Read every topic whose whole name matches; new topics are picked up.",
+    ),
+    OptionSpec(
+        "assign", read.partitions, None, 'JSON such as {"topic":[0,1]}',
+        "Read these partitions and no others, without being a member: the offsets are committed to the group all"
+        " the same, which must have no members.",
+    ),
+    OptionSpec(
+        "startingOffsets", start_of, None,
+        'earliest, latest, `group:<other group id>`, or JSON such as {"topic":{"0":23,"1":-1,"2":-2}} with an offset'
+        " for every partition (-1: latest, -2: earliest)",
+        "Where a partition starts that the group has no offset for: it is pinned in the group once. `group:` starts"
+        " where another group has got to (at the beginning where it has no offset). Partitions and topics that"
+        " appear later start at their beginning.", shown_default="latest (batch: earliest)",
+    ),
+    OptionSpec(
+        "startingTimestamp", read.integer(0), None, "milliseconds since the epoch, 0 or more",
+        "Start at the first record at or after this time; takes precedence over `startingOffsetsByTimestamp`.",
+    ),
+    OptionSpec(
+        "startingOffsetsByTimestamp", times_of, None,
+        'JSON such as {"topic":{"0":1700000000000}} with milliseconds since the epoch for every partition',
+        "The same for each partition; takes precedence over `startingOffsets`.",
+    ),
+    OptionSpec(
+        "startingOffsetsByTimestampStrategy", read.choice(NoMatchStrategy), NoMatchStrategy.ERROR,
+        "error, latest",
+        "What a starting time does for a partition without a record at or after it.",
+    ),
+    OptionSpec(
+        "endingOffsets", start_of, None, 'latest, `group:<other group id>`, or JSON as for `startingOffsets`',
+        "Batch only: where the read ends; the record at this offset is not read any more.",
+        shown_default="latest",
+    ),
+    OptionSpec(
+        "endingTimestamp", read.integer(0), None, "milliseconds since the epoch, 0 or more",
+        "Batch only: end before the first record at or after this time; takes precedence over"
+        " `endingOffsetsByTimestamp`. Where there is none, at the log's end.",
+    ),
+    OptionSpec(
+        "endingOffsetsByTimestamp", times_of, None, "JSON as for `startingOffsetsByTimestamp`",
+        "Batch only: the same for each partition; takes precedence over `endingOffsets`.",
+    ),
+    OptionSpec(
+        "maxOffsetsPerTrigger", read.integer(1), None, "an integer from 1",
+        "Upper bound of offsets per batch, shared out in proportion to the partitions' backlogs.",
+    ),
+    OptionSpec(
+        "minOffsetsPerTrigger", read.integer(1), None, "an integer from 1",
+        "A batch waits until there are so many offsets to read, or until `maxTriggerDelay` is over.",
+    ),
+    OptionSpec(
+        "maxTriggerDelay", read.duration_s, None, "a duration such as 500ms, 30s, 15m, 1h",
+        "How long `minOffsetsPerTrigger` may hold records back.", shown_default="15m",
+    ),
+    OptionSpec(
+        "minPartitions", read.integer(1, 2**31 - 1), None, "an integer from 1",
+        "Smallest number of Spark tasks per batch: large ranges are split.",
+    ),
+    OptionSpec(
+        "maxRecordsPerPartition", read.integer(1), None, "an integer from 1",
+        "Largest number of offsets per Spark task: larger ranges are split.",
+    ),
+    OptionSpec(
+        "failOnDataLoss", read.boolean, True, "true, false",
+        "Fail the query when unread records are gone from the broker; false skips and reports them.",
+    ),
+    OptionSpec(
+        "includeHeaders", read.boolean, False, "true, false",
+        "Adds the column `headers`: `array<struct<key string, value binary>>`.",
+    ),
+    OptionSpec(
+        "checkpointLocation", read.text, None, "the path given to the writer",
+        "Lets the source see in Spark's commit log that a batch is complete: a handover then waits for the"
+        " batch's end only, and the last batch before a stop is committed.",
+    ),
+    OptionSpec(
+        "drainTimeoutMs", read.integer(0), None, "0 to kafka.max.poll.interval.ms",
+        "How long a revoke waits for the batch in flight. Default: 0.8 x kafka.max.poll.interval.ms.",
+    ),
+    OptionSpec(
+        "onPartitionsLost", read.choice(OnPartitionsLost), OnPartitionsLost.CONTINUE, "continue, fail",
+        "What to do when the group took partitions without a handover (session expired, fenced).",
+    ),
+    OptionSpec(
+        "onConflict", read.choice(OnConflict), OnConflict.CHECKPOINT, "checkpoint, group, fail",
+        "Who is right when the group's offset was moved by somebody who is no query of this source.",
+    ),
+    OptionSpec(
+        "metricsPath", read.text, None, "a path on the driver's machine",
+        "Append a JSON line per event of the member to this file: state, partitions, rebalances and how they ended,"
+        " drain times, commits, repeats.",
+    ),
+    OptionSpec(
+        "kafkaConsumer.pollTimeoutMs", read.integer(1, 2**31 - 1), 120_000, "an integer from 1",
+        "How long an executor waits for the next record of a range before the task fails.",
+    ),
+    OptionSpec(
+        "fastLaneMaxOffsets", read.integer(0), 2_000, "an integer from 0",
+        "Largest batch that the driver reads itself, which saves a Spark Python task; 0: the executors read all.",
+    ),
+    OptionSpec(
+        "kafkaConsumer.prefetchMemoryBytes", read.integer(1024 * 1024, 2**40), 64 * 1024 * 1024,
+        "bytes, an integer from 1048576",
+        "About how much a Python worker may hold of fetched records; one answer of a broker may go beyond it.",
+    ),
+)  # fmt: skip
+
+
+def option_reference() -> str:
+    """Return the option table of the README, in Markdown."""
+    lines = ["| option | allowed | default | meaning |", "|---|---|---|---|"]
+    for spec in OPTIONS:
+        default = "(required)" if spec.required else _shown_default(spec)
+        lines.append(f"| `{spec.name}` | {spec.allowed} | {default} | {spec.doc} |")
+    return "\n".join(lines)
+
+
+def _shown_default(spec: OptionSpec) -> str:
+    default = spec.default if spec.shown_default is None else spec.shown_default
+    if default is None:
+        return "-"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    shown = str(default.value if isinstance(default, Enum) else default)
+    return shown if shown.startswith("(") else f"`{shown}`"

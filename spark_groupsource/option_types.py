@@ -1,0 +1,109 @@
+"""What options are once they are checked. No I/O, no parsing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.options_client import GroupProtocol
+from spark_groupsource.starting import Starting
+
+
+class Reads(Enum):
+    """What options are for: a streaming query, or one read of a range."""
+
+    STREAM = "a streaming query"
+    BATCH = "a batch read"
+
+
+class NoMatchStrategy(Enum):
+    """What a starting time means for a partition without a record at or after it (as in Spark)."""
+
+    ERROR = "error"
+    LATEST = "latest"
+
+
+class OnPartitionsLost(Enum):
+    """What the query does when the group took partitions without a handover."""
+
+    CONTINUE = "continue"
+    FAIL = "fail"
+
+
+class OnConflict(Enum):
+    """Who is right when the group's offsets were moved by somebody else."""
+
+    CHECKPOINT = "checkpoint"
+    GROUP = "group"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What is read: topics, or all topics whose whole name matches a pattern, or only some partitions of topics."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+
+    @property
+    def option(self) -> str:
+        """Name of the option it came from, for errors."""
+        return "assign" if self.partitions else "subscribe" if self.pattern is None else "subscribePattern"
+
+    @property
+    def value(self) -> str:
+        """The option's value, for errors."""
+        if self.partitions:
+            return ",".join(map(str, self.partitions))
+        return ",".join(self.topics) if self.pattern is None else self.pattern
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """All options of one reader, checked. Durations in seconds."""
+
+    bootstrap_servers: str
+    group_id: str
+    subscription: Subscription
+    starting: Starting
+    ending: Starting
+    no_match_strategy: NoMatchStrategy
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_s: float
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    fail_on_data_loss: bool
+    include_headers: bool
+    # A URI may hold credentials: shown by `locations.shown_location` only.
+    checkpoint_location: str | None = field(repr=False)
+    drain_timeout_s: float
+    on_partitions_lost: OnPartitionsLost
+    on_conflict: OnConflict
+    metrics_path: str | None
+    poll_timeout_s: float
+    fast_lane_max_offsets: int
+    prefetch_memory_bytes: int
+    session_timeout_s: float
+    heartbeat_interval_s: float
+    group_protocol: GroupProtocol
+    # Secrets may be among the values: never in a repr.
+    client_settings: Mapping[str, str] = field(repr=False)
+
+    @property
+    def read_committed(self) -> bool:
+        """Whether records of aborted and open transactions are left out."""
+        return self.client_settings.get("isolation.level", "read_uncommitted") == "read_committed"
+
+    @property
+    def client_id(self) -> str | None:
+        """What kafka.client.id names this query."""
+        return self.client_settings.get("client.id")
+
+    @property
+    def instance_id(self) -> str | None:
+        """The static member's id, if it is one."""
+        return self.client_settings.get("group.instance.id")

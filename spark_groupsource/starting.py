@@ -1,0 +1,128 @@
+"""Where partitions start that the group has no offset for: what startingOffsets and its relatives say. Pure.
+
+As in Spark's own source, of several options the first one given counts: startingTimestamp, then
+startingOffsetsByTimestamp, then startingOffsets. The JSON is Spark's: {"topic": {"partition": value}}, where the
+offset -1 stands for the log's end and -2 for its beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from spark_groupsource.offsets import OFFSET_MAX, PARTITION_MAX, TIME_MAX_MS, TopicPartition
+
+EARLIEST, LATEST = "earliest", "latest"
+GROUP_PREFIX = "group:"
+_LATEST_OFFSET, _EARLIEST_OFFSET = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffset:
+    """At an offset of the log."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """At the first record at or after a time."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtEdge:
+    """At the log's beginning or at its end."""
+
+    latest: bool = False
+
+    def __str__(self) -> str:
+        return LATEST if self.latest else EARLIEST
+
+
+@dataclass(frozen=True, slots=True)
+class AtGroup:
+    """Where another group has got to; at the log's beginning where it has no offset."""
+
+    group: str
+
+
+Start: TypeAlias = AtOffset | AtTime | AtEdge | AtGroup
+PartitionValues: TypeAlias = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """`everywhere` counts for all partitions; when it is None, `each` names every partition by itself.
+
+    `option` is the name of the option that counts, for errors.
+    """
+
+    everywhere: Start | None = field(default_factory=lambda: AtEdge(latest=True))
+    each: Mapping[TopicPartition, Start] = field(default_factory=dict)
+    option: str = "startingOffsets"
+
+    def of(self, partition: TopicPartition) -> Start | None:
+        """Return where a partition starts; None when the option does not name it."""
+        return self.everywhere if self.everywhere is not None else self.each.get(partition)
+
+    @property
+    def is_earliest(self) -> bool:
+        """Whether every partition starts at its log's beginning."""
+        return self.everywhere == AtEdge()
+
+
+def start_of(value: str) -> Start | dict[TopicPartition, Start]:
+    """Read startingOffsets. Raises `ValueError`."""
+    text = value.strip()
+    if text.lower() in (EARLIEST, LATEST):
+        return AtEdge(latest=text.lower() == LATEST)
+    if text.lower().startswith(GROUP_PREFIX):
+        group = text[len(GROUP_PREFIX) :].strip()
+        if not group:
+            raise ValueError("no group")
+        return AtGroup(group)
+    return {
+        partition: _at(offset) for partition, offset in partition_values(text, _EARLIEST_OFFSET, OFFSET_MAX).items()
+    }
+
+
+def times_of(value: str) -> dict[TopicPartition, Start]:
+    """Read startingOffsetsByTimestamp. Raises `ValueError`."""
+    return {partition: AtTime(ms) for partition, ms in partition_values(value, 0, TIME_MAX_MS).items()}
+
+
+def partition_values(text: str, low: int, high: int) -> dict[TopicPartition, int]:
+    """Read Spark's JSON of a number per partition. Raises `ValueError` for anything else, duplicates included."""
+    try:
+        topics = json.loads(text, object_pairs_hook=_without_duplicates)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(topics, dict) or not topics:
+        raise ValueError("no object of topics")
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in topics.items():
+        if not isinstance(partitions, dict) or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic):
+            raise ValueError("no object of partitions")
+        for number, value in partitions.items():
+            if not re.fullmatch(r"0|[1-9][0-9]{0,9}", number) or int(number) > PARTITION_MAX:
+                raise ValueError("no partition number")
+            if type(value) is not int or not low <= value <= high:
+                raise ValueError("no number in range")
+            found[TopicPartition(topic, int(number))] = value
+    return found
+
+
+def _at(offset: int) -> Start:
+    return AtEdge(latest=offset == _LATEST_OFFSET) if offset < 0 else AtOffset(offset)
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("duplicate keys")
+    return value

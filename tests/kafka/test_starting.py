@@ -1,0 +1,131 @@
+"""Where a streaming query starts, and what it waits for; on a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from .conftest import ReadAll
+from .harness import Independent, wait_for
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+TIME_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def filled(client: Independent, topic: str, kafka: Any) -> str:
+    """Return a topic of three partitions with ten records each, a second apart."""
+    client.create_topic(topic, 3, **{"retention.ms": "-1"})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(30):
+        producer.produce(topic, b"%d" % number, partition=number % 3, timestamp=TIME_MS + number // 3 * 1000)
+    assert producer.flush(30) == 0
+    return topic
+
+
+def counts(frame: DataFrame) -> dict[int, int]:
+    return {row.partition: row["count"] for row in frame.groupBy("partition").count().collect()}
+
+
+def each(topic: str, *values: int) -> str:
+    return json.dumps({topic: {str(number): value for number, value in enumerate(values)}})
+
+
+def test_each_partition_at_its_own_offset(read_all: ReadAll, filled: str, client: Independent, group: str) -> None:
+    assert counts(read_all(startingOffsets=each(filled, 3, -1, -2))) == {0: 7, 2: 10}
+    assert client.committed(group) == client.ends(filled)
+
+
+def test_the_groups_offset_wins_over_the_option(
+    read_all: ReadAll, filled: str, client: Independent, group: str
+) -> None:
+    client.commit(group, {(filled, 0): 8})
+    assert counts(read_all(startingOffsets=each(filled, 3, 4, 5))) == {0: 2, 1: 6, 2: 5}
+
+
+def test_where_another_group_has_got_to(read_all: ReadAll, filled: str, client: Independent, group: str) -> None:
+    client.commit(f"{group}-other", {(filled, 0): 8, (filled, 1): 10})
+    assert counts(read_all(startingOffsets=f"group:{group}-other")) == {0: 2, 2: 10}
+    assert client.committed(f"{group}-other") == {(filled, 0): 8, (filled, 1): 10}, "it is only asked"
+
+
+def test_each_partition_at_its_own_time(read_all: ReadAll, filled: str) -> None:
+    times = each(filled, TIME_MS + 7_500, TIME_MS, TIME_MS + 9_000)
+    assert counts(read_all(startingOffsetsByTimestamp=times, startingOffsets="latest")) == {0: 2, 1: 10, 2: 1}
+
+
+def test_a_partition_that_is_not_named_and_an_offset_behind_the_end(read_all: ReadAll, filled: str) -> None:
+    with pytest.raises(StreamingQueryException, match=r"'startingOffsets'.*-2 has none"):
+        read_all("unnamed", startingOffsets=each(filled, 0, 0))
+    with pytest.raises(StreamingQueryException, match=r"'startingOffsets' has the value '11'.*up to 10"):
+        read_all("behind", startingOffsets=each(filled, 0, 0, 11))
+
+
+def test_an_ending_is_refused(read_all: ReadAll, filled: str) -> None:
+    with pytest.raises(StreamingQueryException, match=r"'endingOffsets'.*a streaming query has no end"):
+        read_all(endingOffsets="latest")
+
+
+# --- assign
+
+
+def assigned(read_all: ReadAll, checkpoint: str, topic: str, *partitions: int, **more: str) -> DataFrame:
+    return read_all(checkpoint, drop=("subscribe",), assign=json.dumps({topic: partitions}), **more)
+
+
+def test_assign_commits_without_being_a_member(read_all: ReadAll, filled: str, client: Independent, group: str) -> None:
+    assert counts(assigned(read_all, "assigned", filled, 0, 2)) == {0: 10, 2: 10}
+    assert client.committed(group) == {(filled, 0): 10, (filled, 2): 10}
+    client.produce(filled, ["more"] * 3, 3)
+    assert counts(assigned(read_all, "assigned", filled, 0, 2)) == {0: 11, 2: 11}
+    assert client.committed(group) == {(filled, 0): 11, (filled, 2): 11}
+
+
+def test_assign_in_a_group_with_members_fails(
+    read_all: ReadAll, filled: str, start_query: Callable[..., Any], options: dict[str, str], client: Independent
+) -> None:
+    """At its first commit: the coordinator takes none of somebody who is no member."""
+    client.create_topic(f"{filled}-other", 1)
+    client.produce(f"{filled}-other", ["one"], 1)
+    member = start_query("member", options | {"subscribe": f"{filled}-other"})
+    member.wait_for_records({(f"{filled}-other", 0, 0)})
+    with pytest.raises(StreamingQueryException, match=r"ASSIGN_GROUP_IN_USE"):
+        assigned(read_all, "assigned", filled, 0)
+
+
+# --- minOffsetsPerTrigger
+
+
+def test_few_records_wait_for_more(
+    spark: SparkSession, options: dict[str, str], client: Independent, topic: str, tmp_path: Path
+) -> None:
+    """The first batch does not wait; then five records do, and go on with the ten that follow, at most twelve."""
+    client.create_topic(topic, 1)
+    client.produce(topic, ["first"], 1)
+    sizes: list[int] = []
+    reader = spark.readStream.format("groupkafka").options(**options)
+    limits = {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "12", "maxTriggerDelay": "20s"}
+    query = (
+        reader.options(**limits, checkpointLocation=str(tmp_path)).load().writeStream
+        .foreachBatch(lambda batch, _: sizes.append(batch.count()))
+        .option("checkpointLocation", str(tmp_path)).start()
+    )  # fmt: skip
+    try:
+        wait_for("the first batch", lambda: sum(sizes) == 1)
+        client.produce(topic, [f"few {n}" for n in range(5)], 1)
+        with pytest.raises(AssertionError):
+            wait_for("nothing", lambda: sum(sizes) > 1, 5)
+        client.produce(topic, [f"more {n}" for n in range(10)], 1)
+        wait_for("a full batch", lambda: sum(sizes) == 13)
+        wait_for("the rest, after the delay", lambda: sum(sizes) == 16)
+    finally:
+        query.stop()
+    assert [size for size in sizes if size] == [1, 12, 3]

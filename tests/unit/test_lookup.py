@@ -1,0 +1,61 @@
+"""From positions to offsets."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_groupsource.errors import OptionError
+from spark_groupsource.lookup import look_up
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Start
+
+from .fakes import FakeCluster, tp
+
+P0, P1 = tp(0), tp(1)
+
+
+class Bed:
+    """Two partitions, [10, 100) and [20, 200), and another group."""
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster(orders=2)
+        self.cluster.beginnings = {P0: 10, P1: 20}
+        self.cluster.ends = {P0: 100, P1: 200}
+        self.cluster.groups["billing"] = {P0: 50}
+
+    def find(self, p0: Start | None, p1: Start | None = None, *, latest: bool = False) -> dict[TopicPartition, int]:
+        starts = {P0: p0} if p1 is None else {P0: p0, P1: p1}
+        return look_up(self.cluster, starts, "startingOffsets", unmatched_is_latest=latest)
+
+
+def test_edges_and_offsets() -> None:
+    assert Bed().find(AtEdge(), AtEdge(latest=True)) == {P0: 10, P1: 200}
+    assert Bed().find(AtOffset(42), AtOffset(200)) == {P0: 42, P1: 200}
+
+
+def test_an_offset_that_is_gone_is_kept() -> None:
+    """What lies between it and the log's beginning is lost, and told so."""
+    assert Bed().find(AtOffset(3)) == {P0: 3}
+
+
+def test_an_offset_behind_the_end() -> None:
+    with pytest.raises(OptionError, match=r"'startingOffsets' has the value '101'.*orders-0 an offset up to 100"):
+        Bed().find(AtOffset(101))
+
+
+def test_another_group_and_where_it_has_no_offset() -> None:
+    assert Bed().find(AtGroup("billing"), AtGroup("billing")) == {P0: 50, P1: 20}
+
+
+def test_times() -> None:
+    bed = Bed()
+    bed.cluster.at_time = {P0: 33}
+    assert bed.find(AtTime(5)) == {P0: 33}
+    assert bed.find(AtTime(5), AtTime(6), latest=True) == {P0: 33, P1: 200}
+    with pytest.raises(OptionError, match=r"value '6'.*orders-1 has none"):
+        bed.find(AtTime(5), AtTime(6))
+
+
+def test_a_partition_that_is_not_named() -> None:
+    with pytest.raises(OptionError, match=r"every partition of the topics; orders-0 has none"):
+        Bed().find(None)
