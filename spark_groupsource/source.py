@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -35,7 +36,9 @@ from pyspark.sql.types import (
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
 from spark_groupsource.offsets import OffsetRange, SourceOffset, parse_offset
-from spark_groupsource.options import SourceOptions, parse_options
+from spark_groupsource.option_types import Reads, SourceOptions
+from spark_groupsource.options import parse_options
+from spark_groupsource.planning.filters import Comparison, Restriction, restrict
 from spark_groupsource.prefetch import HandsOverRows, spark_hook
 
 if TYPE_CHECKING:
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from spark_groupsource.session import Session
 
 LOG = logging.getLogger("spark_groupsource")
+# Where PySpark plans a read together with its filters.
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def source_schema(include_headers: bool) -> StructType:
@@ -72,7 +77,8 @@ class GroupKafkaDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._parsed = parse_options(options)
+        # Spark does not say yet whether it will be a streaming query or a batch read.
+        self._parsed = parse_options(options, None)
 
     def __repr__(self) -> str:
         return f"GroupKafkaDataSource({self._parsed!r})"
@@ -88,9 +94,22 @@ class GroupKafkaDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> GroupKafkaStreamReader:
         """Return a reader; it does no I/O before its first driver-side call."""
+        self._check_schema(schema)
+        return GroupKafkaStreamReader(parse_options(self.options, Reads.STREAM))
+
+    def reader(self, schema: StructType) -> GroupKafkaBatchReader:
+        """Return the reader of a range.
+
+        One that takes filters only where Spark asks for them: without spark.sql.python.filterPushdown.enabled it
+        refuses every reader that could.
+        """
+        self._check_schema(schema)
+        options = parse_options(self.options, Reads.BATCH)
+        return PushedBatchReader(options) if _PUSHDOWN_WORKER in sys.modules else GroupKafkaBatchReader(options)
+
+    def _check_schema(self, schema: StructType) -> None:
         if schema != self.schema():
             raise OptionError(errors.SCHEMA_FIXED, given=schema.simpleString())
-        return GroupKafkaStreamReader(self._parsed)
 
 
 class GroupKafkaPartition(InputPartition):
@@ -128,14 +147,21 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return option maxOffsetsPerTrigger as Spark's read limit."""
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """Return options minOffsetsPerTrigger and maxOffsetsPerTrigger as Spark's read limit.
+
+        Python has no composite limit: with both, Spark is told the smallest one, and the largest one is kept here.
+        """
+        least, most = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
+        if least is not None:
+            return ReadMinRows(least)
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the next batch; returns `start` itself, to the letter, when there is nothing to read."""
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         min_rows = limit.min_rows if isinstance(limit, ReadMinRows) else None
+        if min_rows is not None:
+            max_rows = self._options.max_offsets_per_trigger
         if max_rows is None and min_rows is None and not isinstance(limit, ReadAllAvailable):
             raise OptionError(errors.READ_LIMIT_UNSUPPORTED, limit=limit)
         offset = parse_offset(start)
@@ -184,14 +210,68 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges as Arrow record batches."""
-        # Imported here: the driver needs none of it, and executors need nothing of the membership.
-        from spark_groupsource.executor.reader import read_task  # noqa: PLC0415
-        from spark_groupsource.executor.settings import ReadSettings  # noqa: PLC0415
+        return _read(self._options, partition)
 
-        if not isinstance(partition, GroupKafkaPartition):
-            raise TypeError(f"not a partition of this source: {partition!r}")
+
+class GroupKafkaBatchReader(DataSourceReader):
+    """Serves one `spark.read`: plans in a process of the driver, reads on executors, joins no group."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._wanted = Restriction()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._options.subscription.value!r})"
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks: where the range starts and ends is looked up now."""
+        # Imported here: executors need none of it.
+        from spark_groupsource.batchread import batch_ranges, batch_tasks  # noqa: PLC0415
+        from spark_groupsource.clock import SystemClock  # noqa: PLC0415
+        from spark_groupsource.cluster import LibrdkafkaCluster  # noqa: PLC0415
+
         _log_to_stderr()
-        return read_task(ReadSettings(self._options), partition.ranges)
+        cluster = LibrdkafkaCluster(self._options, SystemClock(), time.sleep)
+        try:
+            ranges = batch_ranges(self._options, cluster, self._wanted)
+        finally:
+            cluster.close()
+        # Spark reads a source without partitions as one without a plan.
+        return [GroupKafkaPartition(task) for task in batch_tasks(ranges, self._options)] or [GroupKafkaPartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges as Arrow record batches."""
+        return _read(self._options, partition)
+
+
+class PushedBatchReader(GroupKafkaBatchReader):
+    """A batch reader that takes filters on topic, partition, offset and timestamp."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        """Take what leaves out records before they are read; yield what Spark must apply itself."""
+        for item in filters:
+            column: tuple[str, ...] = getattr(item, "attribute", ())
+            comparison = Comparison(
+                type(item).__name__, column[0] if len(column) == 1 else "", getattr(item, "value", None)
+            )
+            found = restrict(self._wanted, comparison)
+            if found is None:
+                yield item
+                continue
+            self._wanted, exact = found
+            if not exact:
+                yield item
+
+
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    # Imported here: the driver needs none of it, and executors need nothing of the membership.
+    from spark_groupsource.executor.reader import read_task  # noqa: PLC0415
+    from spark_groupsource.executor.settings import ReadSettings  # noqa: PLC0415
+
+    if not isinstance(partition, GroupKafkaPartition):
+        raise TypeError(f"not a partition of this source: {partition!r}")
+    _log_to_stderr()
+    return read_task(ReadSettings(options), partition.ranges)
 
 
 def _make_session(options: SourceOptions) -> Session:
@@ -200,6 +280,7 @@ def _make_session(options: SourceOptions) -> Session:
     from spark_groupsource.clock import SystemClock  # noqa: PLC0415
     from spark_groupsource.cluster import LibrdkafkaCluster  # noqa: PLC0415
     from spark_groupsource.executor.clients import log_reading_path  # noqa: PLC0415
+    from spark_groupsource.membership.assigned import AssignedPartitions  # noqa: PLC0415
     from spark_groupsource.membership.librdkafka import LibrdkafkaGroup  # noqa: PLC0415
     from spark_groupsource.membership.thread import MembershipThread  # noqa: PLC0415
     from spark_groupsource.metrics import MetricsLog  # noqa: PLC0415
@@ -215,8 +296,9 @@ def _make_session(options: SourceOptions) -> Session:
     def is_complete(end: SourceOffset) -> bool:
         return log is not None and log.is_complete(end.to_json())
 
+    port = AssignedPartitions(options) if options.subscription.partitions else LibrdkafkaGroup(options)
     metrics = MetricsLog(options.metrics_path, options.group_id, clock)
-    member = MembershipThread(options, LibrdkafkaGroup(options), clock, is_complete, metrics)
+    member = MembershipThread(options, port, clock, is_complete, metrics)
     cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)
     return Session(options, clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep)
 

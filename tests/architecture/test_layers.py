@@ -20,15 +20,19 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("__main__",),
     ("cli", "progress", "pytest_plugin", "source"),
-    ("fastlane", "session"),
+    ("batchread", "fastlane", "session"),
     ("logwatch",),
     ("checkpoint", "positions"),
-    ("losses",),
+    ("lookup", "losses"),
     ("embedded", "executor", "membership", "planning"),
     ("_mockcluster", "cluster"),
     ("client",),
     ("commits", "metrics"),
-    ("locations", "offsets", "options"),
+    ("options",),
+    ("option_table",),
+    ("option_types", "option_values"),
+    ("lag", "locations", "starting"),
+    ("offsets",),
     ("options_client",),
     ("_librdkafka", "_version", "clock", "errors", "failpoints", "prefetch"),
 )
@@ -51,15 +55,21 @@ MAY_IMPORT = {
 }
 # Decisions: no I/O, clock, thread or log.
 PURE = (
+    "lag.py",
     "membership/events.py",
     "membership/machine.py",
     "planning/batch.py",
+    "planning/filters.py",
     "planning/packing.py",
     "planning/sizing.py",
     "planning/start.py",
+    "starting.py",
 )
-PURE_IMPORTS = {"__future__", "collections", "dataclasses", "enum", "heapq", "spark_groupsource", "typing"}
-PURE_NEIGHBOURS = {"commits", "offsets", "options", "membership", "planning"}
+PURE_IMPORTS = {
+    "__future__", "collections", "dataclasses", "datetime", "enum", "heapq", "json", "re",
+    "spark_groupsource", "typing",
+}  # fmt: skip
+PURE_NEIGHBOURS = {"commits", "offsets", "option_types", "membership", "planning", "starting"}
 
 
 @dataclass(frozen=True, slots=True)

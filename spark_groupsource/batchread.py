@@ -1,0 +1,76 @@
+"""One read of a range, `spark.read.format("groupkafka")`: where it begins and ends, and its tasks. Joins no group.
+
+Runs where Spark plans the read: in a Python process of the driver, which ends with the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from spark_groupsource import errors
+from spark_groupsource.cluster import ClusterPort, Edge
+from spark_groupsource.errors import DataLossError
+from spark_groupsource.lookup import look_up
+from spark_groupsource.offsets import OffsetRange, TopicPartition
+from spark_groupsource.option_types import NoMatchStrategy, SourceOptions
+from spark_groupsource.planning.filters import Restriction
+from spark_groupsource.planning.packing import Task, pack_tasks
+from spark_groupsource.planning.sizing import unmeasured_pack
+from spark_groupsource.positions import partitions_of
+
+
+def batch_ranges(options: SourceOptions, cluster: ClusterPort, wanted: Restriction) -> tuple[OffsetRange, ...]:
+    """Return what to read, a range per partition of the topics, less what the query's filters leave out anyway.
+
+    Raises `DataLossError` when the log no longer has the start and failOnDataLoss is true. A range that would end
+    before it starts is empty, as in Spark's own source.
+    """
+    topics = cluster.matching_topics(options.subscription)
+    partitions = [p for p in partitions_of(options.subscription, cluster.describe(topics)) if wanted.admits(p)]
+    unmatched_is_latest = options.no_match_strategy is NoMatchStrategy.LATEST
+    starts = look_up(
+        cluster,
+        {partition: options.starting.of(partition) for partition in partitions},
+        options.starting.option,
+        unmatched_is_latest=unmatched_is_latest,
+    )
+    ends = look_up(
+        cluster,
+        {partition: options.ending.of(partition) for partition in partitions},
+        options.ending.option,
+        unmatched_is_latest=True,
+    )
+    beginnings = _beginnings(cluster, starts, options)
+    found = [
+        OffsetRange(p, beginnings[p], max(beginnings[p], ends[p])) for p in partitions if p in starts and p in ends
+    ]
+    return tuple(item for item in map(wanted.clip, _since(cluster, found, wanted.since_ms)) if len(item))
+
+
+def _since(cluster: ClusterPort, ranges: Sequence[OffsetRange], since_ms: int | None) -> Sequence[OffsetRange]:
+    """Return the ranges without their records before the first one at or after a time; those are all older."""
+    if since_ms is None:
+        return ranges
+    answers = cluster.log_offsets(dict.fromkeys((item.partition for item in ranges), since_ms))
+    firsts = {partition: answer.offset for partition, answer in answers.items() if answer is not None}
+    return [
+        OffsetRange(item.partition, min(max(item.start, firsts.get(item.partition, item.end)), item.end), item.end)
+        for item in ranges
+    ]
+
+
+def _beginnings(
+    cluster: ClusterPort, starts: Mapping[TopicPartition, int], options: SourceOptions
+) -> dict[TopicPartition, int]:
+    """Return the starts, moved up to where the logs begin now."""
+    answers = cluster.log_offsets(dict.fromkeys(starts, Edge.EARLIEST))
+    lows = {partition: answer.offset for partition, answer in answers.items() if answer is not None}
+    lost = [OffsetRange(p, start, lows[p]) for p, start in sorted(starts.items()) if lows.get(p, start) > start]
+    if lost and options.fail_on_data_loss:
+        raise DataLossError(errors.DATA_LOST, ranges=", ".join(map(str, lost)))
+    return {partition: max(start, lows.get(partition, start)) for partition, start in starts.items()}
+
+
+def batch_tasks(ranges: tuple[OffsetRange, ...], options: SourceOptions) -> tuple[Task, ...]:
+    """Return the Spark tasks."""
+    return pack_tasks(ranges, options.min_partitions, options.max_records_per_partition, unmeasured_pack(ranges))

@@ -1,0 +1,173 @@
+"""`spark.read.format("groupkafka")`: ranges by offset, time and group, without joining one; on a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from .harness import Independent
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+Read = Callable[..., DataFrame]
+TIME_MS = 1_700_000_000_000
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture
+def read(spark: SparkSession, kafka: Any, topic: str) -> Read:
+    """Return a way to read the topic; a keyword's `__` stands for a dot."""
+
+    def frame(**options: str) -> DataFrame:
+        given = {name.replace("__", "."): value for name, value in options.items()}
+        settings = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic} | given
+        if {"assign", "subscribePattern"} & given.keys():
+            del settings["subscribe"]
+        return spark.read.format("groupkafka").options(**settings).load()
+
+    return frame
+
+
+@pytest.fixture
+def filled(client: Independent, topic: str, kafka: Any) -> str:
+    """Return a topic of two partitions with ten records each, a second apart."""
+    client.create_topic(topic, 2, **{"retention.ms": "-1"})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(20):
+        producer.produce(topic, b"%d" % number, partition=number % 2, timestamp=TIME_MS + number // 2 * 1000)
+    assert producer.flush(30) == 0
+    return topic
+
+
+@pytest.fixture(params=["true", "false"])
+def pushdown(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Spark's filter pushdown, on and off."""
+    spark.conf.set(PUSHDOWN, request.param)
+    yield request.param
+    spark.conf.unset(PUSHDOWN)
+
+
+def offsets(frame: DataFrame) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for row in frame.select("partition", "offset").collect():
+        found.setdefault(row.partition, []).append(row.offset)
+    return {partition: sorted(values) for partition, values in sorted(found.items())}
+
+
+def span(start: int, end: int) -> list[int]:
+    return list(range(start, end))
+
+
+def each(topic: str, p0: int, p1: int) -> str:
+    return json.dumps({topic: {"0": p0, "1": p1}})
+
+
+def test_a_read_without_a_group(read: Read, filled: str) -> None:
+    assert offsets(read()) == {0: span(0, 10), 1: span(0, 10)}
+
+
+def test_from_offset_to_offset(read: Read, filled: str) -> None:
+    frame = read(startingOffsets=each(filled, 3, -2), endingOffsets=each(filled, 5, -1))
+    assert offsets(frame) == {0: [3, 4], 1: span(0, 10)}
+
+
+def test_what_a_group_has_not_done_and_what_it_has(read: Read, filled: str, client: Independent, group: str) -> None:
+    client.commit(group, {(filled, 0): 4})
+    assert offsets(read(startingOffsets=f"group:{group}")) == {0: span(4, 10), 1: span(0, 10)}
+    assert offsets(read(endingOffsets=f"group:{group}")) == {0: span(0, 4)}
+    assert client.member_count(group) == 0
+
+
+def test_from_time_to_time(read: Read, filled: str) -> None:
+    frame = read(startingTimestamp=str(TIME_MS + 2_500), endingTimestamp=str(TIME_MS + 5_000))
+    assert offsets(frame) == {0: [3, 4], 1: [3, 4]}
+    by_partition = json.dumps({filled: {"0": TIME_MS, "1": TIME_MS + 9_000}})
+    assert offsets(read(startingOffsetsByTimestamp=by_partition)) == {0: span(0, 10), 1: [9]}
+    assert offsets(read(endingTimestamp=str(TIME_MS + 60_000))) == {0: span(0, 10), 1: span(0, 10)}
+
+
+@pytest.mark.parametrize("strategy", ["error", "latest"])
+def test_a_start_after_all_records(strategy: str, read: Read, filled: str) -> None:
+    frame = read(startingTimestamp=str(TIME_MS + 60_000), startingOffsetsByTimestampStrategy=strategy)
+    if strategy == "latest":
+        assert frame.count() == 0
+    else:
+        with pytest.raises(PySparkException, match=r"startingTimestamp.*has none"):
+            frame.count()
+
+
+def test_some_partitions_and_a_pattern(read: Read, filled: str) -> None:
+    assert offsets(read(assign=json.dumps({filled: [1]}))) == {1: span(0, 10)}
+    assert offsets(read(subscribePattern=f"{filled[:-2]}.*")) == {0: span(0, 10), 1: span(0, 10)}
+    assert read(subscribePattern=f"{filled}-none").count() == 0
+    with pytest.raises(PySparkException, match=r"'assign'.*partitions 0 to 1"):
+        read(assign=json.dumps({filled: [2]})).count()
+
+
+def test_an_empty_topic(read: Read, client: Independent, topic: str) -> None:
+    client.create_topic(topic, 3)
+    frame = read()
+    assert (frame.count(), frame.columns) == (
+        0,
+        ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"],
+    )
+
+
+def test_a_frame_keeps_to_what_it_found_first(read: Read, filled: str, client: Independent) -> None:
+    """PySpark plans a frame once. Spark's own source looks anew for every action."""
+    frame = read()
+    assert frame.count() == 20
+    client.produce(filled, ["more", "still more"], 2)
+    assert frame.count() == 20
+    assert read().count() == 22
+
+
+def test_records_that_are_gone(read: Read, filled: str, client: Independent) -> None:
+    client.delete_records(filled, 0, 6)
+    assert offsets(read())[0] == span(6, 10)
+    gone = each(filled, 2, 0)
+    with pytest.raises(PySparkException, match=r"DATA_LOST.*-0 \[2, 6\)"):
+        read(startingOffsets=gone).count()
+    assert offsets(read(startingOffsets=gone, failOnDataLoss="false"))[0] == span(6, 10)
+
+
+def test_filters(read: Read, filled: str, pushdown: str) -> None:
+    """The same rows either way; with pushdown, fewer are read."""
+    frame = read()
+    assert offsets(frame.where("partition = 1 and offset between 3 and 5")) == {1: [3, 4, 5]}
+    assert offsets(frame.where(f"topic = '{filled}' and partition in (0)")) == {0: span(0, 10)}
+    assert frame.where("topic = 'nowhere'").count() == 0
+    late = frame.where(f"timestamp >= timestamp_millis({TIME_MS + 8_000})")
+    assert offsets(late) == {0: [8, 9], 1: [8, 9]}
+    early = frame.where(f"timestamp < timestamp_millis({TIME_MS + 1_000})")
+    assert offsets(early) == {0: [0], 1: [0]}
+    assert offsets(frame.where("value = cast('5' as binary)")) == {1: [2]}
+
+
+def test_min_partitions(read: Read, filled: str) -> None:
+    assert read(minPartitions="4").rdd.getNumPartitions() == 4
+    assert read(maxRecordsPerPartition="3").rdd.getNumPartitions() == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"startingOffsets": "latest"}, "in a batch read no latest"),
+        ({"endingOffsets": "earliest"}, "in a batch read no earliest"),
+        ({"endingOffset": "latest"}, "Did you mean 'endingOffsets'"),
+    ],
+)
+def test_what_makes_no_sense(options: dict[str, str], text: str, read: Read, filled: str) -> None:
+    with pytest.raises((AnalysisException, PySparkException), match=text):
+        read(**options).count()
+
+
+def test_an_offset_behind_the_end(read: Read, filled: str) -> None:
+    with pytest.raises(PySparkException, match=r"value '11'.*-0 an offset up to 10"):
+        read(startingOffsets=each(filled, 11, 0)).count()

@@ -1,0 +1,96 @@
+"""What a batch read reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_groupsource.batchread import batch_ranges, batch_tasks
+from spark_groupsource.errors import DataLossError, OptionError
+from spark_groupsource.option_types import Reads
+from spark_groupsource.options import parse_options
+from spark_groupsource.planning.filters import Restriction
+
+from .fakes import FakeCluster, tp
+
+P0, P1 = tp(0), tp(1)
+EVERYTHING = Restriction()
+
+
+class Bed:
+    """Two partitions, [10, 100) and [20, 200)."""
+
+    def __init__(self, **extra: str) -> None:
+        self.options = parse_options({"kafka.bootstrap.servers": "b:1", "subscribe": "orders"} | extra, Reads.BATCH)
+        self.cluster = FakeCluster(orders=2)
+        self.cluster.beginnings = {P0: 10, P1: 20}
+        self.cluster.ends = {P0: 100, P1: 200}
+
+    def ranges(self, wanted: Restriction = EVERYTHING) -> list[str]:
+        return [str(item) for item in batch_ranges(self.options, self.cluster, wanted)]
+
+
+def test_all_that_is_there() -> None:
+    assert Bed().ranges() == ["orders-0 [10, 100)", "orders-1 [20, 200)"]
+
+
+def test_from_one_offset_to_another() -> None:
+    bed = Bed(startingOffsets='{"orders":{"0":30,"1":-2}}', endingOffsets='{"orders":{"0":40,"1":-1}}')
+    assert bed.ranges() == ["orders-0 [30, 40)", "orders-1 [20, 200)"]
+
+
+def test_what_a_group_has_not_done_yet_and_what_it_has_done() -> None:
+    for options, expected in (
+        ({"startingOffsets": "group:billing"}, ["orders-0 [50, 100)", "orders-1 [20, 200)"]),
+        ({"endingOffsets": "group:billing"}, ["orders-0 [10, 50)"]),
+    ):
+        bed = Bed(**options)
+        bed.cluster.groups["billing"] = {P0: 50}
+        assert bed.ranges() == expected
+
+
+def test_times() -> None:
+    bed = Bed(startingTimestamp="5", endingTimestamp="9")
+    bed.cluster.at_time = {P0: 33, P1: 44}
+    assert bed.ranges() == []
+    bed = Bed(endingTimestamp="9")
+    bed.cluster.at_time = {P0: 33}
+    assert bed.ranges() == ["orders-0 [10, 33)", "orders-1 [20, 200)"], "no record at or after it: up to the end"
+
+
+def test_an_end_before_the_start_is_an_empty_range() -> None:
+    each = '{"orders":{"0":%d,"1":%d}}'
+    assert Bed(startingOffsets=each % (60, 60), endingOffsets=each % (50, 70)).ranges() == ["orders-1 [60, 70)"]
+
+
+def test_lost_records() -> None:
+    start = {"startingOffsets": '{"orders":{"0":3,"1":-2}}'}
+    with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[3, 10\)"):
+        Bed(**start).ranges()
+    assert Bed(**start, failOnDataLoss="false").ranges() == ["orders-0 [10, 100)", "orders-1 [20, 200)"]
+
+
+def test_filters() -> None:
+    assert Bed().ranges(Restriction(numbers=frozenset({1}), low=30, high=50)) == ["orders-1 [30, 50)"]
+    assert Bed().ranges(Restriction(topics=frozenset({"refunds"}))) == []
+    bed = Bed()
+    bed.cluster.at_time = {P0: 33}
+    assert bed.ranges(Restriction(since_ms=5)) == ["orders-0 [33, 100)"]
+
+
+def test_tasks_follow_the_options() -> None:
+    bed = Bed(minPartitions="4")
+    assert len(batch_tasks(batch_ranges(bed.options, bed.cluster, Restriction()), bed.options)) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("startingOffsets", "latest"),
+        ("startingOffsets", '{"orders":{"0":-1}}'),
+        ("endingOffsets", "earliest"),
+        ("endingOffsets", '{"orders":{"0":-2}}'),
+    ],
+)
+def test_a_read_that_must_be_empty_is_refused(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=rf"OPTION_INVALID.*'{name}'.*in a batch read no"):
+        Bed(**{name: value})
