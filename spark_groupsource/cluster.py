@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
@@ -28,6 +28,7 @@ from spark_groupsource.client import (
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions, Subscription
+from spark_groupsource.probe import Probe
 
 T = TypeVar("T")
 
@@ -67,10 +68,11 @@ _UNKNOWN_TOPIC_PATIENCE_S = 3.0
 # How long brokers that have answered before may be away before the query fails, as kafkaConsumer.pollTimeoutMs does
 # for executors: a restart of a broker, or the election of a new leader, is no reason to end a query.
 OUTAGE_TIMEOUT_S = 120.0
-_RETRY_PAUSE_S = 0.1
 # How long one request to brokers that have answered before may take; twice as long each time that it is repeated. The
 # client does not send a request anew by itself when the broker that has it stops: it waits until its time is over.
 _REQUEST_TIMEOUT_S = 3.0
+# How long a look into logs may hold up a trigger; what is not heard by then is asked for again by the next one.
+_PROBE_TIMEOUT_S = 3.0
 
 
 class Edge(Enum):
@@ -123,6 +125,15 @@ class ClusterPort(Protocol):
     def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets of any group; partitions without one are left out."""
 
+    def missing_topics(self, topics: Iterable[str]) -> set[str]:
+        """Return those of these topics that do not exist."""
+
+    def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
+        """Return where the log was truncated before an offset that it had in a leader epoch; see `Probe.diverged`."""
+
+    def record_bytes(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        """Return the average size of what follows these offsets; see `Probe.record_bytes`."""
+
     def close(self) -> None:
         """Free the client; idempotent."""
 
@@ -156,6 +167,7 @@ class LibrdkafkaCluster:
         self._abandoned = abandoned
         self._transport = LastTransportError()
         self._admin: AdminClient | None = None
+        self._probe = Probe(options, self._transport)
         self._answered = False
         self._topics: dict[str, TopicInfo] = {}  # as last told
 
@@ -211,20 +223,12 @@ class LibrdkafkaCluster:
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
 
     def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """See `ClusterPort`. A consumer that does not subscribe asks for offsets without being a member."""
-        wanted = [ClientPartition(tp.topic, tp.partition) for tp in partitions]
-        settings = base_settings(self._options, "offsets") | {
-            "group.id": group,
-            "enable.auto.commit": False,
-            "error_cb": self._transport,
-        }
-        settings.pop("group.instance.id", None)
-        with creating_client(self._options):
-            consumer = Consumer(settings)
+        """See `ClusterPort`."""
+        wanted = list(partitions)
 
         def ask(timeout_s: float) -> dict[TopicPartition, int]:
             try:
-                answers = consumer.committed(wanted, timeout=timeout_s)
+                answers = self._probe.committed(group, wanted, timeout_s)
             except KafkaException as error:
                 raise _topic_error("?", error) from None
             for part in answers:
@@ -232,14 +236,38 @@ class LibrdkafkaCluster:
                     raise _TopicError(part.topic, part.error)
             return {TopicPartition(part.topic, part.partition): part.offset for part in answers if part.offset >= 0}
 
-        try:
-            return self._asked("OffsetFetch", ask, CONTACT_TIMEOUT_S)
-        finally:
-            consumer.close()
+        return self._asked("OffsetFetch", ask, CONTACT_TIMEOUT_S)
+
+    def missing_topics(self, topics: Iterable[str]) -> set[str]:
+        """See `ClusterPort`."""
+        names = sorted(set(topics))
+
+        def ask(timeout_s: float) -> set[str]:
+            missing = set()
+            futures = self._client().describe_topics(TopicCollection(names), request_timeout=timeout_s)
+            for name in names:
+                try:
+                    self._result(futures[name], name)
+                except _TopicError as error:
+                    if error.cause.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+                    missing.add(name)
+            return missing
+
+        return self._asked("DescribeTopics", ask, CONTACT_TIMEOUT_S) if names else set()
+
+    def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
+        """See `ClusterPort`."""
+        return self._probe.diverged(positions, _PROBE_TIMEOUT_S)
+
+    def record_bytes(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        """See `ClusterPort`."""
+        return self._probe.record_bytes(positions, _PROBE_TIMEOUT_S)
 
     def close(self) -> None:
         """See `ClusterPort`."""
         self._admin = None
+        self._probe.close()
 
     # --- helpers: requests that are sent, and the answers when they are asked for
 
@@ -287,14 +315,16 @@ class LibrdkafkaCluster:
         stale = Deadline(self._clock, stale_s)
         outage = Deadline(self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S)
         timeout_s = _REQUEST_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S
+        left = self._options.fetch_retries
         while True:
             try:
                 answer = ask(timeout_s)
             except _TopicError as error:
-                if not self._may_heal(error.cause, stale, outage):
+                if left == 0 or not self._may_heal(error.cause, stale, outage):
                     raise map_error(self._options, error.cause, request, self._transport, error.topic) from None
+                left = None if left is None else left - 1
                 timeout_s = min(2 * timeout_s, CONTACT_TIMEOUT_S)
-                self._pause(_RETRY_PAUSE_S)
+                self._pause(self._options.fetch_retry_interval_s)
             else:
                 self._answered = True
                 return answer

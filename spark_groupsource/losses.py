@@ -17,12 +17,16 @@ LOG = logging.getLogger("spark_groupsource.losses")
 
 
 class LossReporter:
-    """Fails, or reports and counts, as option failOnDataLoss says. `records_lost` counts offsets skipped."""
+    """Fails, or reports and counts, as option failOnDataLoss says.
+
+    `records_lost` counts offsets skipped; `last_ends` are the logs' ends as they were last seen.
+    """
 
     def __init__(self, options: SourceOptions, metrics: MetricsLog) -> None:
         self._options = options
         self._metrics = metrics
         self.records_lost = 0
+        self.last_ends: Mapping[TopicPartition, int] = {}
 
     def skip_lost(
         self, backlogs: Mapping[TopicPartition, Backlog], beginnings: Mapping[TopicPartition, LogEnd | None]
@@ -58,21 +62,51 @@ class LossReporter:
         self._count(lost)
         return tuple(kept)
 
-    def _count(self, lost: list[OffsetRange]) -> None:
-        if lost:
-            self._report(", ".join(map(str, lost)))
-            self.records_lost += sum(map(len, lost))
-            ranges = [[*item.partition, item.start, item.end] for item in lost]
-            self._metrics.write("data_lost", (item.partition for item in lost), ranges=ranges)
+    def trim_truncated(
+        self, ranges: Iterable[OffsetRange], logs: Mapping[TopicPartition, int]
+    ) -> tuple[OffsetRange, ...]:
+        """Return the ranges of a batch that runs again, without what a truncated log has no more.
 
-    def report_recreated(self, partitions: Iterable[TopicPartition]) -> None:
-        """Report partitions whose topic was deleted and made again; how much was lost cannot be told."""
-        names = sorted(set(partitions))
-        if names:
-            self._report(f"{', '.join(map(str, names))}: the topic was deleted and made again")
-            self._metrics.write("data_lost", names, reason="the topic was deleted and made again")
-
-    def _report(self, ranges: str) -> None:
+        Raises `DataLossError` when failOnDataLoss is true; else the next plan reports it.
+        """
+        every = tuple(ranges)
         if self._options.fail_on_data_loss:
-            raise DataLossError(errors.DATA_LOST, ranges=ranges)
-        LOG.warning("data lost and skipped, failOnDataLoss=false: group=%s %s", self._options.group_id, ranges)
+            self.report_truncated(
+                {item.partition: (logs[item.partition], item.end) for item in every if item.partition in logs}
+            )
+        return tuple(
+            OffsetRange(r.partition, r.start, max(r.start, min(r.end, logs.get(r.partition, r.end)))) for r in every
+        )
+
+    def report_recreated(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """Report partitions whose topic was deleted and made again, and how far they were read before."""
+        self._gone(positions, "the topic was deleted and made again, and is read from its beginning")
+
+    def report_deleted(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """Report partitions whose topic was deleted, and how far they were read."""
+        self._gone(positions, "the topic was deleted")
+
+    def report_truncated(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Report logs that were truncated at the first offset and had been read up to the second one."""
+        lost = [OffsetRange(partition, at, position) for partition, (at, position) in sorted(logs.items())]
+        self._count(lost, "the log was truncated, what it has there now was not read")
+
+    def _gone(self, positions: Mapping[TopicPartition, int | None], reason: str) -> None:
+        """Report what is known to be lost: from the position to the end that was last seen, which may be more."""
+        lost = []
+        for partition, position in sorted(positions.items()):
+            start = position or 0
+            lost.append(OffsetRange(partition, start, max(start, self.last_ends.get(partition, start))))
+        self._count(lost, reason)
+
+    def _count(self, lost: list[OffsetRange], reason: str = "") -> None:
+        if not lost:
+            return
+        shown = ", ".join(map(str, lost)) + (f": {reason}" if reason else "")
+        if self._options.fail_on_data_loss:
+            raise DataLossError(errors.DATA_LOST, ranges=shown)
+        LOG.warning("data lost and skipped, failOnDataLoss=false: group=%s %s", self._options.group_id, shown)
+        self.records_lost += sum(map(len, lost))
+        ranges = [[*item.partition, item.start, item.end] for item in lost]
+        told = {"reason": reason} if reason else {}
+        self._metrics.write("data_lost", (item.partition for item in lost), ranges=ranges, **told)

@@ -5,7 +5,7 @@
 
 - `ranges`: half-open [start, end) per partition that the member owned when the batch was planned.
 - `done`: how far this lineage has completed a partition that it did not own then.
-- `epochs`: leader epoch of a range's end, where the broker told it.
+- `epochs`: a leader epoch in which the log reached the range's end, where the broker told it.
 - `lineage`: made once per checkpoint.
 - `reset`: `[<ms since the epoch>,"<uuid>"]`, the newest reset of the group that this lineage knows; absent if none.
 
@@ -45,7 +45,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """Half-open range [start, end) of one partition; `leader_epoch` is that of the end, None if unknown."""
+    """Half-open range [start, end) of one partition; in `leader_epoch` the log reached the end, None if unknown."""
 
     partition: TopicPartition
     start: int

@@ -97,6 +97,11 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "How long `minOffsetsPerTrigger` may hold records back.", shown_default="15m",
     ),
     OptionSpec(
+        "maxBytesPerTrigger", read.integer(1), None, "bytes, an integer from 1",
+        "Upper bound of bytes (keys, values and headers) per batch, met about: by the size of the next records of each"
+        " partition.",
+    ),
+    OptionSpec(
         "minPartitions", read.integer(1, 2**31 - 1), None, "an integer from 1",
         "Smallest number of Spark tasks per batch: large ranges are split.",
     ),
@@ -137,6 +142,15 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "kafkaConsumer.pollTimeoutMs", read.integer(1, 2**31 - 1), 120_000, "an integer from 1",
         "How long an executor waits for the next record of a range before the task fails.",
+    ),
+    OptionSpec(
+        "fetchOffset.numRetries", read.integer(0), None, "an integer from 0",
+        "How often a request for offsets is repeated when it fails. Default: as often as 2 minutes allow (20 s for the"
+        " first one).",
+    ),
+    OptionSpec(
+        "fetchOffset.retryIntervalMs", read.integer(1), 100, "milliseconds, an integer from 1",
+        "How long to wait before it is repeated.",
     ),
     OptionSpec(
         "fastLaneMaxOffsets", read.integer(0), 2_000, "an integer from 0",

@@ -62,6 +62,18 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadBounds:
+    """What a batch is limited by; None: by nothing. `max_bytes` is met about, the others exactly."""
+
+    max_rows: int | None = None
+    min_rows: int | None = None
+    max_bytes: int | None = None
+
+
+UNBOUNDED = ReadBounds()
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """All options of one reader, checked. Durations in seconds."""
 
@@ -74,6 +86,7 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_s: float
+    max_bytes_per_trigger: int | None
     min_partitions: int | None
     max_records_per_partition: int | None
     fail_on_data_loss: bool
@@ -85,6 +98,8 @@ class SourceOptions:
     on_conflict: OnConflict
     metrics_path: str | None
     poll_timeout_s: float
+    fetch_retries: int | None
+    fetch_retry_interval_s: float
     fast_lane_max_offsets: int
     prefetch_memory_bytes: int
     session_timeout_s: float

@@ -27,7 +27,7 @@ from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.machine import GroupView, OwnedView
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.offsets import Reset, SourceOffset, TopicPartition, newer
+from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer
 from spark_groupsource.option_types import NoMatchStrategy, OnConflict, SourceOptions, Subscription
 from spark_groupsource.planning.start import (
     StartDecision,
@@ -39,6 +39,7 @@ from spark_groupsource.planning.start import (
     open_start,
     voided,
 )
+from spark_groupsource.truncation import TruncationWatch
 
 LOG = logging.getLogger("spark_groupsource.session")
 
@@ -60,7 +61,10 @@ class Lineage:
 
 
 class StartPositions:
-    """`anchors` are those of the positions established so far."""
+    """`anchors` are those of the positions established so far; `truncated` says where logs are to be read anew.
+
+    `truncation` knows in which leader epochs the positions were reached.
+    """
 
     def __init__(
         self,
@@ -81,12 +85,14 @@ class StartPositions:
         self._metrics = metrics
         self._pause = pause
         self.anchors: dict[TopicPartition, Anchor] = {}
+        self.truncation = TruncationWatch(cluster, clock)
+        self.truncated: dict[TopicPartition, int] = {}
 
     def establish(self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage) -> Lineage:
         """Find the start of each new partition and pin it in the group; nothing is planned from it before.
 
-        `topics` are those of the subscription. Returns the lineage to go on with: a new one after a conflict or a
-        reset. Raises what options onConflict and failOnDataLoss ask for.
+        `topics` are those of the subscription that exist. Returns the lineage to go on with: a new one after a
+        conflict or a reset. Raises what options onConflict and failOnDataLoss ask for.
 
         The sequence this protects against: 'latest' is looked up, a batch is planned, the process dies before
         anything is committed; started again, 'latest' is further on and the records between are lost.
@@ -97,10 +103,12 @@ class StartPositions:
         own = self._learn_resets(view, start, own)
         decisions = [self._decide(owned, start, described, known, own) for owned in new]
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
-        recreated = {decision.partition for decision in decisions if decision.recreated}
-        self._losses.report_recreated(recreated)
-        positions = self._resolve(decisions)
+        ends = start.ends()
         group = {owned.partition: owned.group for owned in view.partitions}
+        self._losses.report_recreated(
+            {d.partition: _furthest(group[d.partition], ends.get(d.partition)) for d in decisions if d.recreated}
+        )
+        positions = self._resolve(decisions)
         items = []
         for decision in decisions:
             partition = decision.partition
@@ -110,10 +118,15 @@ class StartPositions:
             metadata = metadata_of(group[partition])
             pin = self._pin(partition, position, metadata, described)
             self.anchors[partition] = Anchor(described[partition.topic].topic_id, pin, own.reset)
+            self.truncation.forget([partition])
+            if not decision.moves_back:
+                self.truncation.learn(_reached(partition, group[partition], start))
             offset = _offset_to_pin(decision, position, group[partition], metadata)
             if offset is not None:
                 items.append(_start_item(partition, offset, self.anchors[partition], own))
-        if not self._member.establish(positions, items, view.assignment):
+        if self._member.establish(positions, items, view.assignment):
+            self.truncated = {partition: at for partition, at in self.truncated.items() if partition not in positions}
+        else:
             self._pause(_PAUSE_S)
         return own
 
@@ -157,6 +170,7 @@ class StartPositions:
             # After a conflict, and until the next batch is logged, both names are this query's.
             lineage=own.name if metadata is not None and metadata.lineage == own.name else start.lineage,
             reset=newer(own.reset, start.reset),
+            truncated_at=self.truncated.get(partition),
         )
         return decide_start(takeover, self._options.on_conflict, appeared_later(partition, known))
 
@@ -236,7 +250,7 @@ def _offset_to_pin(
     decision: StartDecision, position: int, group: GroupOffset | None, metadata: CommitMetadata | None
 ) -> int | None:
     """Return the offset to commit before anything is planned from `position`; None when the group's will do."""
-    if group is None or group.offset is None or position > group.offset or decision.recreated:
+    if group is None or group.offset is None or position > group.offset or decision.moves_back:
         return position
     if metadata is None and position == group.offset:
         # Set by another program. Said in our name, a later offset without metadata is one that moved since.
@@ -247,6 +261,20 @@ def _offset_to_pin(
         # would be turned round silently.
         return group.offset
     return None
+
+
+def _furthest(group: GroupOffset | None, own_end: int | None) -> int | None:
+    known = [offset for offset in (group.offset if group else None, own_end) if offset is not None]
+    return max(known, default=None)
+
+
+def _reached(partition: TopicPartition, group: GroupOffset | None, start: SourceOffset) -> list[OffsetRange]:
+    """Return what is known of the leader epochs in which a partition's offsets were reached."""
+    known = [item for item in start.ranges if item.partition == partition]
+    metadata = metadata_of(group)
+    if group is not None and metadata is not None and metadata.end == group.offset:
+        known.append(OffsetRange(partition, metadata.start, metadata.end, metadata.leader_epoch))
+    return known
 
 
 def _start_item(partition: TopicPartition, offset: int, anchor: Anchor, own: Lineage) -> CommitItem:
@@ -271,8 +299,8 @@ def all_partitions(described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
 def check_assigned(subscription: Subscription, described: Mapping[str, TopicInfo]) -> None:
     """Raise `OptionError` when option assign names a partition that its topic does not have."""
     for partition in subscription.partitions:
-        count = described[partition.topic].partition_count
-        if partition.partition >= count:
+        count = described[partition.topic].partition_count if partition.topic in described else None
+        if count is not None and partition.partition >= count:
             allowed = f"partitions 0 to {count - 1} of topic '{partition.topic}'"
             raise errors.OptionError(errors.OPTION_INVALID, option="assign", value=partition, allowed=allowed)
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster import ClusterPort, Edge, TopicInfo
+from spark_groupsource.cluster import ClusterPort, LogEnd, TopicInfo
 from spark_groupsource.commits import Anchor
-from spark_groupsource.errors import MembershipError
+from spark_groupsource.errors import MembershipError, OptionError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.logwatch import LogWatch
 from spark_groupsource.losses import LossReporter
@@ -23,11 +23,19 @@ from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition
-from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.planning.batch import commit_items, next_offset, plan_ranges, plan_replay
+from spark_groupsource.option_types import UNBOUNDED, ReadBounds, SourceOptions
+from spark_groupsource.planning.batch import (
+    Backlog,
+    commit_items,
+    next_offset,
+    plan_ranges,
+    plan_replay,
+    within_bytes,
+)
 from spark_groupsource.planning.packing import Task
 from spark_groupsource.planning.sizing import TaskSizing
-from spark_groupsource.positions import Lineage, StartPositions, check_assigned, metadata_of
+from spark_groupsource.positions import Lineage, StartPositions, metadata_of
+from spark_groupsource.topicwatch import TopicWatch
 
 LOG = logging.getLogger("spark_groupsource.session")
 
@@ -42,7 +50,6 @@ AVAILABLE_NOW_MARGIN_S = 30.0
 PLAN_TIMEOUT_S = 30.0
 # How long a plan waits for the commit of the batch before it, once: then batches go on without commits.
 COMMIT_S = 1.0
-PATTERN_REFRESH_S = 5.0
 STOP_TIMEOUT_S = 15.0
 _PAUSE_S = 0.01
 # The answer to a commit takes some milliseconds, and a trigger waits for it.
@@ -75,8 +82,7 @@ class Session:
         )
         self._started = False
         self._own: Lineage | None = None
-        self._topics: tuple[str, ...] = ()
-        self._topics_checked: Deadline | None = None
+        self._topics = TopicWatch(options, cluster, clock, self._losses)
         self._first_assignment: Deadline | None = None
         self._flight: SourceOffset | None = None
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
@@ -89,17 +95,15 @@ class Session:
 
     # --- life
 
-    def start(self) -> None:
-        """Contact the cluster and join the group; does nothing when already done.
+    def start(self, known: Mapping[TopicPartition, int] = {}) -> None:
+        """Contact the cluster and join the group; does nothing when already done. `known` is what was read before.
 
         Raises what the cluster or the client refuses: unknown topics, missing rights, wrong settings.
         """
         self._member.check()
         if self._started:
             return
-        self._topics = self._cluster.matching_topics(self._options.subscription)
-        if self._options.subscription.pattern is None:
-            check_assigned(self._options.subscription, self._cluster.describe(self._topics))
+        self._topics.find(known)
         if self._options.checkpoint_location is None:
             LOG.warning(
                 "option checkpointLocation is not set: a handover waits for the next trigger, and the last batch"
@@ -108,9 +112,8 @@ class Session:
                 self._options.group_id,
             )
         self._member.start()
-        self._member.subscribe(self._topics)
+        self._member.subscribe(self._topics.names)
         self._first_assignment = Deadline(self._clock, FIRST_ASSIGNMENT_S)
-        self._topics_checked = Deadline(self._clock, PATTERN_REFRESH_S)
         self._started = True
 
     def request_stop(self) -> None:
@@ -127,45 +130,57 @@ class Session:
     def prepare_available_now(self) -> None:
         """Fix the targets: the newest offsets of all partitions of the subscription, now."""
         self.start()
-        self._logs.fix_targets(self._topics)
+        self._logs.fix_targets(self._topics.present)
 
     # --- planning
 
-    def latest_offset(
-        self, start: SourceOffset, max_rows: int | None = None, min_rows: int | None = None
-    ) -> SourceOffset:
+    def latest_offset(self, start: SourceOffset, bounds: ReadBounds = UNBOUNDED) -> SourceOffset:
         """Complete the batch that ended at `start`, plan the next one and fix it.
 
         Returns `start` itself when there is nothing to read. 1. complete, 2. settle, 3. establish start
         positions, 4. plan, 5. fix; from 2 again when ownership changed meanwhile.
         """
-        self.start()
-        own = self._go_by(self._own or Lineage(start.lineage, start.reset))
-        self._complete(start)
-        self._refresh_pattern()
-        if self._logs.targets == {}:
+        try:
+            self.start(start.ends())
+            self._go_by(self._lineage(start))
+            self._complete(start)
+            if self._topics.refresh():
+                self._member.subscribe(self._topics.names)
+            return start if self._logs.targets == {} else self._planned(start, bounds)
+        except OptionError as error:
+            self._topics.on_unknown(error, start.ends())
             return start
+
+    def _planned(self, start: SourceOffset, bounds: ReadBounds) -> SourceOffset:
         deadline: Deadline | None = None
         while deadline is None or not deadline.expired():
             view = self._settled_view()
+            if view is not None:
+                self._topics.check(_positions(view), start.ends())
             if view is None or not view.partitions:
                 return start
             # Waiting for the assignment has bounds of its own.
             deadline = deadline or Deadline(self._clock, PLAN_TIMEOUT_S)
             if any(owned.position is None for owned in view.partitions):
-                own = self._go_by(self._starts.establish(view, start, self._topics, own))
+                self._go_by(self._starts.establish(view, start, self._topics.present, self._lineage(start)))
                 self._logs.forget()
                 continue
-            backlogs = self._logs.backlogs(_positions(view), max_rows)
-            if not self._logs.worth_planning(backlogs, min_rows):
+            backlogs = self._logs.backlogs(_positions(view), bounds.max_rows)
+            if self._truncated(backlogs):
+                continue
+            if not self._logs.worth_planning(backlogs, bounds.min_rows):
                 return start
             survey = self._logs.survey(backlogs)
             if self._made_anew(backlogs, survey.topics) or not self._commits_taken():
                 continue
-            ranges = plan_ranges(self._losses.skip_lost(backlogs, survey.beginnings), max_rows)
+            left = self._losses.skip_lost(backlogs, survey.beginnings)
+            if bounds.max_bytes is not None:
+                sizes = self._cluster.record_bytes({p: backlog.position for p, backlog in left.items() if backlog.size})
+                left = within_bytes(left, sizes, bounds.max_bytes)
+            ranges = plan_ranges(left, bounds.max_rows)
             if all(item.end == backlogs[item.partition].position for item in ranges):
                 return start
-            end = self._fix(view, start, ranges, survey.topics, own)
+            end = self._fix(view, start, ranges, survey.topics)
             if end is not None:
                 return end
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
@@ -202,17 +217,12 @@ class Session:
         self._flight = None
         self._replays.clear()
 
+    def _lineage(self, start: SourceOffset) -> Lineage:
+        return self._own or Lineage(start.lineage, start.reset)
+
     def _go_by(self, own: Lineage) -> Lineage:
         self._own, self._metrics.lineage = own, own.name
         return own
-
-    def _refresh_pattern(self) -> None:
-        if self._options.subscription.pattern is None or self._topics_checked is None:
-            return
-        if self._topics_checked.expired():
-            self._topics = self._cluster.matching_topics(self._options.subscription)
-            self._member.subscribe(self._topics)
-            self._topics_checked = Deadline(self._clock, PATTERN_REFRESH_S)
 
     def _settled_view(self) -> GroupView | None:
         """Wait until the member may plan; None when that takes longer than a trigger should.
@@ -262,6 +272,15 @@ class Session:
             self._member.forget(changed)
         return bool(changed)
 
+    def _truncated(self, backlogs: Mapping[TopicPartition, Backlog]) -> bool:
+        """Whether logs have lost what was read already; those are read from where they were truncated."""
+        found = self._starts.truncation.truncated(backlogs)
+        if found:
+            self._losses.report_truncated({p: (at, backlogs[p].position) for p, at in found.items()})
+            self._starts.truncated |= found
+            self._member.forget(sorted(found))
+        return bool(found)
+
     def _commits_taken(self) -> bool:
         """Wait until the group holds what is complete; False when that was in vain, and what was asked is old by now.
 
@@ -295,7 +314,6 @@ class Session:
         start: SourceOffset,
         ranges: tuple[OffsetRange, ...],
         described: Mapping[str, TopicInfo],
-        own: Lineage,
     ) -> SourceOffset | None:
         """Put the plan in flight; None when ownership changed since it was made.
 
@@ -303,10 +321,13 @@ class Session:
         """
         reach("before-fix", self._options.client_id)
         ids = {topic: info.topic_id for topic, info in described.items()}
+        own = self._lineage(start)
         end = next_offset(start, own.name, ids, ranges, own.reset)
         if not self._member.fix(FlightBatch(end, commit_items(end, self._starts.anchors)), view.assignment):
             return None
         self._logs.planned()
+        self._losses.last_ends = dict(self._logs.newest)
+        self._starts.truncation.learn(ranges)
         self._flight = end
         return end
 
@@ -328,12 +349,12 @@ class Session:
 
     def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
         """Read a logged batch once more: its ranges, owned or not, less what is completed already."""
-        self.start()
-        described = self._cluster.describe({item.partition.topic for item in end.ranges})
-        gone = [
-            r.partition for r in end.ranges if described[r.partition.topic].topic_id != end.topic_id(r.partition.topic)
-        ]
-        self._losses.report_recreated(gone)
+        begun = {item.partition: item.start for item in end.ranges}
+        self.start(begun)
+        described = self._topics.describe({partition.topic for partition in begun}, begun)
+        ids = {topic: info.topic_id for topic, info in described.items()}
+        gone = {p: at for p, at in begun.items() if ids.get(p.topic) != end.topic_id(p.topic)}
+        self._losses.report_recreated({p: at for p, at in gone.items() if p.topic in ids})
         ranges = [item for item in end.ranges if item.partition not in gone]
         found = self._starts.fetch_offsets(item.partition for item in ranges)
         committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
@@ -342,8 +363,10 @@ class Session:
                 self._starts.anchors[partition] = Anchor(metadata.topic_id, metadata.pin, metadata.reset)
         replay = plan_replay(end, ranges, committed, self._options.on_conflict)
         unread = [item for item in replay.ranges if len(item)]
-        beginnings = self._cluster.log_offsets(dict.fromkeys((item.partition for item in unread), Edge.EARLIEST))
-        read = self._losses.trim_lost(replay.ranges, beginnings)
+        survey = self._cluster.survey(item.partition for item in unread)
+        self._starts.truncation.learn(unread)
+        cut = self._starts.truncation.truncated(_beyond(unread, survey.ends))
+        read = self._losses.trim_lost(self._losses.trim_truncated(replay.ranges, cut), survey.beginnings)
         self._go_by(Lineage(self._starts.settle_conflict(replay.conflict, end.lineage), end.reset))
         self._member.replay(FlightBatch(end, commit_items(end, self._starts.anchors)))
         self._flight = end
@@ -358,3 +381,11 @@ class Session:
 
 def _positions(view: GroupView) -> dict[TopicPartition, int]:
     return {owned.partition: owned.position for owned in view.partitions if owned.position is not None}
+
+
+def _beyond(
+    ranges: Iterable[OffsetRange], ends: Mapping[TopicPartition, LogEnd | None]
+) -> dict[TopicPartition, Backlog]:
+    """Return what follows the ranges in their logs."""
+    known = ((item, ends.get(item.partition)) for item in ranges)
+    return {r.partition: Backlog(r.end, end.offset, end.leader_epoch) for r, end in known if end is not None}

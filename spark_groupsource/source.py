@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
@@ -36,7 +37,7 @@ from pyspark.sql.types import (
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
 from spark_groupsource.offsets import OffsetRange, SourceOffset, parse_offset
-from spark_groupsource.option_types import Reads, SourceOptions
+from spark_groupsource.option_types import UNBOUNDED, ReadBounds, Reads, SourceOptions
 from spark_groupsource.options import parse_options
 from spark_groupsource.planning.filters import Comparison, Restriction, restrict
 from spark_groupsource.prefetch import HandsOverRows, spark_hook
@@ -147,27 +148,39 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return options minOffsetsPerTrigger and maxOffsetsPerTrigger as Spark's read limit.
+        """Return options minOffsetsPerTrigger, maxOffsetsPerTrigger or maxBytesPerTrigger as Spark's read limit.
 
-        Python has no composite limit: with both, Spark is told the smallest one, and the largest one is kept here.
+        Python has no composite limit: of several, Spark is told the first one, and the others are kept here.
         """
-        least, most = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
-        if least is not None:
-            return ReadMinRows(least)
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        options = self._options
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        return (
+            ReadAllAvailable() if options.max_bytes_per_trigger is None else ReadMaxBytes(options.max_bytes_per_trigger)
+        )
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the next batch; returns `start` itself, to the letter, when there is nothing to read."""
-        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        min_rows = limit.min_rows if isinstance(limit, ReadMinRows) else None
-        if min_rows is not None:
-            max_rows = self._options.max_offsets_per_trigger
-        if max_rows is None and min_rows is None and not isinstance(limit, ReadAllAvailable):
-            raise OptionError(errors.READ_LIMIT_UNSUPPORTED, limit=limit)
+        bounds = self._bounds(limit)
         offset = parse_offset(start)
-        end = self._driver().latest_offset(offset, max_rows, min_rows)
+        end = self._driver().latest_offset(offset, bounds)
         # Spark compares offsets as text: unchanged means no batch.
         return start if end is offset else end.to_json()
+
+    def _bounds(self, limit: ReadLimit) -> ReadBounds:
+        """Return what Spark's limit means; without one (Trigger.Once) the options' limits are not meant either."""
+        max_bytes = self._options.max_bytes_per_trigger
+        if isinstance(limit, ReadAllAvailable):
+            return UNBOUNDED
+        if isinstance(limit, ReadMaxRows):
+            return ReadBounds(limit.max_rows, max_bytes=max_bytes)
+        if isinstance(limit, ReadMinRows):
+            return ReadBounds(self._options.max_offsets_per_trigger, limit.min_rows, max_bytes)
+        if isinstance(limit, ReadMaxBytes):
+            return ReadBounds(max_bytes=limit.max_bytes)
+        raise OptionError(errors.READ_LIMIT_UNSUPPORTED, limit=limit)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the newest offsets of the owned partitions, for Spark's progress and the lag."""

@@ -120,7 +120,13 @@ class Committer:
         again = [item for item in clear if self._doubtful.pop(item.partition, None) is not None]
         if again or took_s >= _LATE_ANSWER_S:
             self._quiet = Deadline(self._clock, _QUIET_S)
-        self._doubtful |= {item.partition: item for item, why in result.refused if why is Refusal.UNCERTAIN}
+        owned = set(self._machine.partitions())
+        self._doubtful |= {
+            item.partition: item
+            for item, why in result.refused
+            # The answer may come when the partition has gone: then the offset is the next owner's.
+            if why is Refusal.UNCERTAIN and item.partition in owned
+        }
 
     def released(self, partitions: Partitions) -> None:
         """Partitions went: their offsets are the next owner's."""
@@ -157,8 +163,8 @@ class Committer:
             lost = result.refused_as(Refusal.LOST)
             self._report.answered(result, lost)
             taken += len(result.acknowledged)
-            wanted = tuple(item for item, _ in result.refused)
-            if lost or (wanted and deadline.expired()):
+            wanted = tuple(item for item, why in result.refused if why is not Refusal.NO_TOPIC)
+            if lost or (result.refused and (not wanted or deadline.expired())):
                 self._report.uncommitted(result)
                 break
             if wanted:

@@ -72,9 +72,11 @@ _STATISTICS_MS = "2000"
 
 
 def classify_refusal(error: KafkaError) -> Refusal:
-    """Tell a lost membership from a rebalance under way, and both from what leaves the outcome open."""
+    """Tell a lost membership, a rebalance under way and a deleted topic from what leaves the outcome open."""
     if error.code() in _LOST:
         return Refusal.LOST
+    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return Refusal.NO_TOPIC
     return Refusal.REBALANCE if error.code() in _REBALANCE else Refusal.UNCERTAIN
 
 

@@ -20,6 +20,8 @@ class Refusal(Enum):
     LOST = "the group does not know this member any more"
     # REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH: commit again afterwards what is still owned.
     REBALANCE = "a rebalance is under way"
+    # UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted.
+    NO_TOPIC = "the partition does not exist any more"
     # All else: no answer in time, a lost connection, a coordinator that moves; also after a first try of the client's.
     UNCERTAIN = "no clear answer: it may have been taken, or may be taken later"
 

@@ -12,7 +12,7 @@ from spark_groupsource.option_types import OnConflict
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a partition has to offer: [position, end), and the leader epoch of the end."""
+    """What a partition has to offer: [position, end), and the leader epoch in which the log has reached the end."""
 
     position: int
     end: int
@@ -48,6 +48,24 @@ def share_out(sizes: Mapping[TopicPartition, int], limit: int | None) -> dict[To
     return shares
 
 
+def within_bytes(
+    backlogs: Mapping[TopicPartition, Backlog], record_bytes: Mapping[TopicPartition, float], max_bytes: int
+) -> dict[TopicPartition, Backlog]:
+    """Shorten backlogs so that together they hold about `max_bytes`; each keeps at least one offset.
+
+    A partition without a known record size is taken to have the average one; when none is known, nothing is shortened.
+    """
+    if not record_bytes:
+        return dict(backlogs)
+    average = sum(record_bytes.values()) / len(record_bytes)
+    each = {partition: max(1.0, record_bytes.get(partition, average)) for partition in backlogs}
+    shares = share_out({p: round(backlog.size * each[p]) for p, backlog in backlogs.items()}, max_bytes)
+    return {
+        p: Backlog(b.position, min(b.end, b.position + max(1, int(shares[p] / each[p]))), b.leader_epoch)
+        for p, b in backlogs.items()
+    }
+
+
 def plan_ranges(backlogs: Mapping[TopicPartition, Backlog], limit: int | None) -> tuple[OffsetRange, ...]:
     """Return one range per partition, empty where there is nothing to read."""
     shares = share_out({partition: backlog.size for partition, backlog in backlogs.items()}, limit)
@@ -56,8 +74,8 @@ def plan_ranges(backlogs: Mapping[TopicPartition, Backlog], limit: int | None) -
             partition,
             backlog.position,
             backlog.position + shares[partition],
-            # The epoch belongs to the log's end only.
-            backlog.leader_epoch if backlog.position + shares[partition] == backlog.end else None,
+            # What the log held in an epoch up to its end, it held up to every offset before, too.
+            backlog.leader_epoch if backlog.position <= backlog.end else None,
         )
         for partition, backlog in sorted(backlogs.items())
     )

@@ -22,10 +22,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "progress", "pytest_plugin", "source"),
     ("batchread", "fastlane", "session"),
     ("logwatch",),
+    ("topicwatch",),
     ("checkpoint", "positions"),
-    ("lookup", "losses"),
+    ("lookup", "losses", "truncation"),
     ("embedded", "executor", "membership", "planning"),
     ("_mockcluster", "cluster"),
+    ("probe",),
     ("client",),
     ("commits", "metrics"),
     ("options",),
@@ -51,6 +53,7 @@ MAY_IMPORT = {
         "executor/native.py",
         "executor/pyclient.py",
         "membership/librdkafka.py",
+        "probe.py",
     },
 }
 # Decisions: no I/O, clock, thread or log.

@@ -74,6 +74,17 @@ class Independent:
         self._admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
         wait_for(f"topic {topic}", lambda: self._leaders(topic) == partitions, 30)
 
+    def create_replicated(self, topic: str, brokers: Sequence[int], config: Mapping[str, str]) -> None:
+        """Create a topic with one partition, whose replicas are on these brokers."""
+        wanted = NewTopic(topic, 1, replica_assignment=[list(brokers)], config=dict(config))
+        self._admin.create_topics([wanted])[topic].result(30)
+        wait_for(f"topic {topic}", lambda: self._leaders(topic) == 1, 30)
+
+    def replicas(self, topic: str) -> tuple[int, set[int]]:
+        """Return the leader of a topic's only partition, and its in-sync replicas."""
+        found = self._admin.list_topics(topic, timeout=10).topics[topic].partitions[0]
+        return found.leader, set(found.isrs)
+
     def add_partitions(self, topic: str, total: int) -> None:
         """Grow a topic to `total` partitions."""
         self._admin.create_partitions([NewPartitions(topic, total)])[topic].result(30)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from realkafka import RealKafka
 
-from .harness import wait_for
+from .harness import Independent, Query, wait_for
 from .holding import Held, released
 from .test_drain import Scene, make_scene
 
@@ -39,3 +42,107 @@ def test_p8_records_deleted_between_the_plan_and_the_read_are_skipped(
     wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
     offsets = {offset for _, number, offset in query.completed_records() if number == 0}
     assert offsets >= set(range(10)) | set(range(15, 30))
+
+
+# --- topics that are deleted
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def protocol(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Return the options of a group protocol."""
+    if request.param == "classic":
+        return {}
+    return {"kafka.group.protocol": "consumer"}
+
+
+def for_protocol(options: dict[str, str], protocol: dict[str, str]) -> dict[str, str]:
+    """Return the options with those of the protocol; under KIP-848 the broker sets the intervals."""
+    dropped = ("kafka.session.timeout.ms", "kafka.heartbeat.interval.ms") if protocol else ()
+    return {name: value for name, value in options.items() if name not in dropped} | protocol
+
+
+def test_p8_a_topic_with_unread_records_is_deleted_while_the_query_runs(
+    client: Independent, options: dict[str, str], protocol: dict[str, str], topic: str, tmp_path: Path,
+    start_query: Callable[..., Query],
+) -> None:  # fmt: skip
+    """failOnDataLoss=false: the other topic goes on, and what is known to be lost is told; true: the query fails."""
+    other, told = f"{topic}-other", tmp_path / "metrics"
+    client.create_topic(topic, 1)
+    client.create_topic(other, 1)
+    options = for_protocol(options, protocol) | {"subscribe": f"{topic},{other}", "maxOffsetsPerTrigger": "10"}
+    going_on = start_query("going-on", options | {"failOnDataLoss": "false", "metricsPath": str(told)}, batch_s=2)
+    failing = start_query("failing", options | {"kafka.group.id": f"{topic}-failing"}, batch_s=2)
+    client.produce(topic, (f"old{n}" for n in range(200)), 1)
+    for query in going_on, failing:
+        wait_for("a batch", query.records, evidence=query.log)
+    client.delete_topic(topic)
+    client.produce(other, (f"other{n}" for n in range(5)), 1)
+    assert failing.wait_ended() == 1
+    assert "DATA_LOST" in failing.failure()
+    assert f"{topic}-0 [" in failing.failure()
+    assert "the topic was deleted" in failing.failure()
+    going_on.wait_for_records({(other, 0, offset) for offset in range(5)})
+    losses = [json.loads(line)["details"] for line in told.read_text().splitlines() if '"data_lost"' in line]
+    (((name, number, start, end),),) = [loss["ranges"] for loss in losses]
+    assert (name, number, end) == (topic, 0, 200)
+    read = {offset for of, _, offset in going_on.completed_records() if of == topic}
+    assert read == set(range(start))
+
+
+def test_p8_a_topic_that_is_made_anew_under_a_running_query_is_told_by_its_id(
+    client: Independent, options: dict[str, str], protocol: dict[str, str], topic: str,
+    start_query: Callable[..., Query],
+) -> None:  # fmt: skip
+    """More records than before: by offset alone nothing would seem to be missing."""
+    client.create_topic(topic, 1)
+    client.produce(topic, (f"old{n}" for n in range(10)), 1)
+    options = for_protocol(options, protocol)
+    going_on = start_query("going-on", options | {"failOnDataLoss": "false"})
+    failing = start_query("failing", options | {"kafka.group.id": f"{topic}-failing"})
+    for query in going_on, failing:
+        query.wait_for_records({(topic, 0, offset) for offset in range(10)})
+    client.delete_topic(topic)
+    client.create_topic(topic, 1)
+    client.produce(topic, (f"new{n}" for n in range(30)), 1)
+    assert failing.wait_ended() == 1
+    assert f"{topic}-0 [10, 10): the topic was deleted" in failing.failure()
+    wait_for("the new records", lambda: len(going_on.completed_records()) == 30, evidence=going_on.log)
+    values = [value for batch in going_on.batches() for *_, value in batch["rows"]]
+    assert values == [f"old{n}" for n in range(10)] + [f"new{n}" for n in range(30)]
+
+
+# --- a truncated log
+
+
+def test_p8_a_log_that_an_unclean_leader_election_truncated(
+    tmp_path: Path, topic: str, group: str, start_query: Callable[..., Query]
+) -> None:
+    """Twenty records are read; a replica that has ten of them becomes the leader and takes thirty new ones.
+
+    failOnDataLoss=true: fails; false: reads the new records, from the tenth on.
+    """
+    with RealKafka(brokers=3) as kafka:
+        client = Independent(kafka.bootstrap_servers)
+        client.create_replicated(topic, [2, 3], {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"})
+        options = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": group, "subscribe": topic,
+            "startingOffsets": "earliest", "kafka.session.timeout.ms": "6000",
+        }  # fmt: skip
+        client.produce(topic, (f"kept{n}" for n in range(10)), 1)
+        kafka.kill_broker(3)
+        wait_for("a single replica", lambda: client.replicas(topic) == (2, {2}))
+        client.produce(topic, (f"cut{n}" for n in range(10)), 1)
+        query = start_query("query", options)
+        query.wait_for_records({(topic, 0, offset) for offset in range(20)})
+        kafka.kill_broker(2)
+        kafka.start_broker(3)
+        wait_for("the other replica", lambda: client.replicas(topic)[0] == 3)
+        client.produce(topic, (f"new{n}" for n in range(30)), 1)
+        assert query.wait_ended() == 1
+        assert f"{topic}-0 [10, 20): the log was truncated" in query.failure()
+        query = start_query("query", options | {"failOnDataLoss": "false"})
+        wait_for("the new records", lambda: len(query.completed_records()) >= 30, evidence=query.log)
+        query.stop()
+        values = {value for batch in query.batches() for *_, value in batch["rows"]}
+        assert values == {f"new{n}" for n in range(30)}
+        assert client.committed(group) == {(topic, 0): 40}

@@ -203,6 +203,11 @@ class FakeGroup:
         """Answer a commit that `answer_commits = False` has left without an answer."""
         self._post(lambda: self._on().on_commit_result(CommitResult(acknowledged=items)))
 
+    def refuse_late(self, items: tuple[CommitItem, ...], refusal: Refusal) -> None:
+        """Refuse a commit that `answer_commits = False` has left without an answer."""
+        refused = tuple((item, refusal) for item in items)
+        self._post(lambda: self._on().on_commit_result(CommitResult(refused=refused, reason=refusal.value)))
+
     def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
         self.before_commit()
         result = self._commit(items)
@@ -375,6 +380,10 @@ class FakeCluster:
         self.at_time: dict[TopicPartition, int | None] = {}
         self.closed = False
         self.matching: tuple[str, ...] | None = None
+        self.epoch = 3
+        # Where a log was cut, for whoever has read further in an older epoch.
+        self.cut: dict[TopicPartition, int] = {}
+        self.sizes: dict[TopicPartition, float] = {}
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
         if subscription.pattern is None:
@@ -400,12 +409,21 @@ class FakeCluster:
         held = self.groups.get(group, {})
         return {partition: held[partition] for partition in partitions if partition in held}
 
+    def missing_topics(self, topics: Iterable[str]) -> set[str]:
+        return set(topics) - self.topics.keys()
+
+    def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
+        return {p: self.cut[p] if self.cut.get(p, offset) < offset else None for p, (offset, _) in positions.items()}
+
+    def record_bytes(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        return {partition: size for partition, size in self.sizes.items() if partition in positions}
+
     def close(self) -> None:
         self.closed = True
 
     def _log_offset(self, partition: TopicPartition, edge: Edge | int) -> LogEnd | None:
         if edge is Edge.LATEST:
-            return LogEnd(self.ends.get(partition, 0), 3)
+            return LogEnd(self.ends.get(partition, 0), self.epoch)
         if edge is Edge.EARLIEST:
             return LogEnd(self.beginnings.get(partition, 0))
         offset = self.at_time.get(partition)

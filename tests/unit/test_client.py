@@ -197,6 +197,7 @@ def test_a_secret_in_the_clients_own_words_is_masked() -> None:
         (KafkaError.REBALANCE_IN_PROGRESS, Refusal.REBALANCE),
         (KafkaError.ILLEGAL_GENERATION, Refusal.REBALANCE),
         (KafkaError.STALE_MEMBER_EPOCH, Refusal.REBALANCE),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, Refusal.NO_TOPIC),
         (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, Refusal.UNCERTAIN),
         (KafkaError._TIMED_OUT, Refusal.UNCERTAIN),
     ],

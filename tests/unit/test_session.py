@@ -13,6 +13,7 @@ from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, parse_me
 from spark_groupsource.errors import DataLossError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
+from spark_groupsource.option_types import ReadBounds
 from spark_groupsource.session import COMMIT_S, FIRST_ASSIGNMENT_S, SETTLE_S, Session
 
 from .fakes import (
@@ -300,7 +301,7 @@ def test_the_limit_is_shared_out() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0, P1)
     bed.ends(p0=300, p1=100)
-    assert ranges(bed.session.latest_offset(START, max_rows=40)) == ["orders-0 [0, 30)", "orders-1 [0, 10)"]
+    assert ranges(bed.session.latest_offset(START, ReadBounds(max_rows=40))) == ["orders-0 [0, 30)", "orders-1 [0, 10)"]
 
 
 @pytest.mark.parametrize(("available", "later_s", "planned"), [(9, 59.0, False), (10, 0.0, True), (1, 60.0, True)])
@@ -309,19 +310,19 @@ def test_too_few_records_are_left_for_later(available: int, later_s: float, plan
     bed = Bed(startingOffsets="earliest", maxTriggerDelay="1m")
     bed.join(P0)
     bed.ends(p0=1)
-    first = bed.session.latest_offset(START, min_rows=10)
+    first = bed.session.latest_offset(START, ReadBounds(min_rows=10))
     assert ranges(first) == ["orders-0 [0, 1)"]
     bed.ends(p0=1 + available)
     bed.clock.advance(later_s)
-    assert (bed.session.latest_offset(first, min_rows=10) is not first) is planned
+    assert (bed.session.latest_offset(first, ReadBounds(min_rows=10)) is not first) is planned
 
 
 def test_no_records_are_no_batch_however_long_it_waited() -> None:
     bed = Bed(startingOffsets="earliest", maxTriggerDelay="1m")
     bed.join(P0)
-    assert bed.session.latest_offset(START, min_rows=10) is START
+    assert bed.session.latest_offset(START, ReadBounds(min_rows=10)) is START
     bed.clock.advance(120.0)
-    assert bed.session.latest_offset(START, min_rows=10) is START
+    assert bed.session.latest_offset(START, ReadBounds(min_rows=10)) is START
 
 
 def test_a_plan_is_made_anew_when_ownership_changed_under_it() -> None:
@@ -495,8 +496,8 @@ def test_a_conflict_that_the_checkpoint_has_won_stays_won(writer: str | None, ca
     bed.member.committed[P0] = GroupOffset(90, "" if writer is None else metadata(writer, 80, 90))
     bed.join(P0)
     bed.ends(p0=95)
-    first = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)), max_rows=10)
-    second = bed.session.latest_offset(first, max_rows=5)
+    first = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)), ReadBounds(max_rows=10))
+    second = bed.session.latest_offset(first, ReadBounds(max_rows=5))
     assert (ranges(first), ranges(second)) == (["orders-0 [70, 80)"], ["orders-0 [80, 85)"])
     assert bed.committed() == {0: 90}, "the group's offset went back"
 
@@ -691,7 +692,7 @@ def recreated(**options: str) -> tuple[Bed, SourceOffset]:
 
 def test_a_topic_made_anew_fails_the_query() -> None:
     bed, end = recreated()
-    with pytest.raises(DataLossError, match=r"orders-0: the topic was deleted and made again"):
+    with pytest.raises(DataLossError, match=r"orders-0 \[50, 50\): the topic was deleted and made again"):
         bed.session.latest_offset(end)
 
 
@@ -716,6 +717,136 @@ def test_a_topic_made_anew_that_is_shorter_is_noticed_too() -> None:
     assert ranges(following) == ["orders-0 [0, 5)"]
     bed.session.latest_offset(following)
     assert bed.committed() == {0: 5}
+
+
+# --- a topic that is deleted
+
+
+def deleted(**options: str) -> tuple[Bed, SourceOffset]:
+    """Return a session that has planned up to 50 of 60 records when the topic is deleted."""
+    bed = Bed(startingOffsets="earliest", subscribe="orders,refunds", **options)
+    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
+    bed.join(P0, tp(0, "refunds"))
+    bed.ends(p0=60)
+    end = bed.session.latest_offset(START, ReadBounds(max_rows=50))
+    del bed.cluster.topics["orders"]
+    return bed, end
+
+
+def take_deleted(bed: Bed) -> None:
+    """Let the group take the deleted topic's partition."""
+    bed.member.lose(P0, tp(0, "refunds"))
+    bed.member.assign(tp(0, "refunds"))
+
+
+def test_a_deleted_topic_fails_the_query_with_what_is_lost() -> None:
+    bed, end = deleted()
+    take_deleted(bed)
+    with pytest.raises(DataLossError, match=r"orders-0 \[50, 60\): the topic was deleted"):
+        bed.session.latest_offset(end)
+
+
+def test_a_deleted_topic_that_the_group_has_not_taken_yet_is_told_too() -> None:
+    bed, end = deleted()
+    with pytest.raises(DataLossError, match=r"orders-0 \[50, 60\): the topic was deleted"):
+        bed.session.latest_offset(end)
+
+
+def test_the_others_go_on_without_a_deleted_topic(caplog: pytest.LogCaptureFixture) -> None:
+    bed, end = deleted(failOnDataLoss="false")
+    take_deleted(bed)
+    bed.cluster.ends[tp(0, "refunds")] = 4
+    with caplog.at_level(logging.WARNING):
+        following = bed.session.latest_offset(end)
+        assert ranges(following) == ["refunds-0 [0, 4)"]
+        assert bed.session.latest_offset(following) is following
+    assert caplog.text.count("orders-0 [50, 60): the topic was deleted") == 1
+
+
+def test_a_topic_that_was_deleted_while_the_query_was_down() -> None:
+    bed = Bed(startingOffsets="earliest")
+    del bed.cluster.topics["orders"]
+    with pytest.raises(DataLossError, match=r"orders-0 \[50, 50\): the topic was deleted"):
+        bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 50)))
+    with pytest.raises(OptionError, match="TOPIC_UNKNOWN"):
+        bed.session.latest_offset(START)
+
+
+def test_a_logged_batch_of_a_deleted_topic_is_not_read_again(caplog: pytest.LogCaptureFixture) -> None:
+    logged = offset_of(OffsetRange(P0, 40, 50))
+    failing, going_on = Bed(), Bed(failOnDataLoss="false", subscribe="orders,refunds")
+    for bed in failing, going_on:
+        del bed.cluster.topics["orders"]
+    going_on.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
+    with pytest.raises(DataLossError, match=r"orders-0 \[40, 40\): the topic was deleted"):
+        failing.session.tasks(START, logged)
+    with caplog.at_level(logging.WARNING):
+        assert going_on.session.tasks(START, logged) == ()
+    assert "orders-0 [40, 40): the topic was deleted" in caplog.text
+
+
+# --- a truncated log
+
+
+def truncated(**options: str) -> tuple[Bed, SourceOffset]:
+    """Return a session that has read 20 records; a new leader has only ten of them, and twelve new ones."""
+    bed = Bed(startingOffsets="earliest", **options)
+    bed.join(P0)
+    bed.ends(p0=20)
+    end = bed.session.latest_offset(START)
+    assert bed.session.latest_offset(end) is end
+    bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
+    bed.ends(p0=22)
+    return bed, end
+
+
+def test_a_truncated_log_fails_the_query() -> None:
+    bed, end = truncated()
+    with pytest.raises(DataLossError, match=r"orders-0 \[10, 20\): the log was truncated"):
+        bed.session.latest_offset(end)
+
+
+def test_a_truncated_log_is_read_from_where_it_was_cut(caplog: pytest.LogCaptureFixture) -> None:
+    bed, end = truncated(failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        following = bed.session.latest_offset(end)
+    assert ranges(following) == ["orders-0 [10, 22)"]
+    assert caplog.text.count("orders-0 [10, 20): the log was truncated") == 1
+    assert bed.committed() == {0: 10}
+    bed.ends(p0=23)
+    assert ranges(bed.session.latest_offset(following)) == ["orders-0 [22, 23)"]
+    assert bed.committed() == {0: 22}
+
+
+def test_a_truncation_while_the_query_was_down_is_told_by_the_checkpoint() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=22)
+    bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
+    with pytest.raises(DataLossError, match=r"orders-0 \[10, 20\): the log was truncated"):
+        bed.session.latest_offset(offset_of(OffsetRange(P0, 0, 20, 3)))
+
+
+def test_a_truncation_is_told_to_the_next_owner_by_the_groups_offset() -> None:
+    bed = Bed(startingOffsets="earliest")
+    told = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 20, PIN, leader_epoch=3).to_text()
+    bed.member.committed[P0] = GroupOffset(20, told)
+    bed.join(P0)
+    bed.ends(p0=22)
+    bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
+    with pytest.raises(DataLossError, match=r"orders-0 \[10, 20\): the log was truncated"):
+        bed.session.latest_offset(START)
+
+
+def test_a_logged_batch_of_a_truncated_log_reads_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    logged = offset_of(OffsetRange(P0, 5, 20, 3))
+    failing, going_on = Bed(), Bed(failOnDataLoss="false")
+    for bed in failing, going_on:
+        bed.ends(p0=22)
+        bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
+    with pytest.raises(DataLossError, match=r"orders-0 \[10, 20\): the log was truncated"):
+        failing.session.tasks(START, logged)
+    assert flat(going_on.session.tasks(START, logged)) == ["orders-0 [5, 10)"]
 
 
 # --- replay
@@ -837,7 +968,7 @@ def test_available_now_reads_up_to_its_targets_and_ends() -> None:
     bed.ends(p0=5, p1=3)
     bed.session.prepare_available_now()
     bed.ends(p0=100)
-    first = bed.session.latest_offset(START, max_rows=4)
+    first = bed.session.latest_offset(START, ReadBounds(max_rows=4))
     assert ranges(first) == ["orders-0 [0, 4)"]
     second = bed.session.latest_offset(first)
     assert ranges(second) == ["orders-0 [4, 5)"]

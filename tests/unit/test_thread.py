@@ -307,6 +307,41 @@ def test_p4_a_commit_waits_for_the_answer_to_the_one_before() -> None:
         assert bed.group.named("commit_later") == [(item(0, 20),), (item(0, 30),)]
 
 
+def test_an_answer_that_comes_when_the_partition_is_gone_leaves_no_doubt() -> None:
+    """1. A topic is deleted while a batch of it is in flight: its commit has no answer yet. 2. The group takes the
+    partition. 3. The answer comes, and is none: sent again and again, it would hold up all later commits.
+    """
+    with running() as bed:
+        bed.own((0, 10), (1, 5))
+        bed.fix(R0)
+        bed.group.answer_commits = False
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.tick()
+        bed.group.revoke(P0)
+        bed.until("the release", lambda v: [owned.partition for owned in v.partitions] == [P1], 0.05)
+        bed.group.answer_commits = True
+        bed.group.refuse_late((item(0, 20),), Refusal.UNCERTAIN)
+        bed.tick()
+        later = OffsetRange(P1, 5, 9)
+        bed.fix(later)
+        bed.member.complete(flight(later).end, flight(later).items)
+        bed.until("the other partition's commit", lambda v: v.partitions[0].group == GroupOffset(9, "m"), 0.01)
+        assert bed.group.named("commit_later") == [(item(0, 20),), (item(1, 9),)]
+
+
+def test_a_handover_does_not_wait_for_a_topic_that_is_gone() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.answer_commits = False
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.tick()
+        bed.group.refusals.extend([Refusal.NO_TOPIC] * 100)
+        bed.group.revoke(P0)
+        bed.until("the release", lambda v: not v.partitions)
+        assert bed.group.named("commit_now") == [(item(0, 20),)]
+
+
 def two_batches_and_a_doubt(bed: Bed) -> OffsetRange:
     """The first batch's commit has no clear answer; returns what the second one, in flight, reads."""
     later = OffsetRange(P0, 20, 30)

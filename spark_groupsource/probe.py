@@ -1,0 +1,130 @@
+"""Looks into groups and logs with a consumer that joins nothing: what the client's admin requests do not tell.
+
+One thread at a time. Errors are the client's own, `KafkaException`; whoever asks maps them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as ClientPartition
+
+from spark_groupsource.client import LastTransportError, base_settings, creating_client
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.option_types import SourceOptions
+
+# Answers are small, and come at once: the first record, or the end of the partition.
+_SETTINGS: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "allow.auto.create.topics": False,
+    "fetch.wait.max.ms": 10,
+    "fetch.message.max.bytes": 64 * 1024,
+    "queued.min.messages": 1,
+}
+_MEMBER_SETTINGS = (
+    "group.protocol", "group.instance.id", "group.remote.assignor", "partition.assignment.strategy",
+    "session.timeout.ms", "heartbeat.interval.ms", "fetch.max.bytes", "max.partition.fetch.bytes", "fetch.min.bytes",
+)  # fmt: skip
+_POLL_S = 0.1
+# The client tells it in words only; what it does not find there is read as "from here on".
+_TRUNCATED_AT = re.compile(r"log truncation detected.*broker end offset is (\d+)")
+
+
+class Probe:
+    """See the module's head. `Probe` makes its client when it is first asked, and keeps it until `close`."""
+
+    def __init__(self, options: SourceOptions, transport: LastTransportError) -> None:
+        self._options = options
+        self._transport = transport
+        self._consumer: Consumer | None = None
+
+    def committed(self, group: str, partitions: Iterable[TopicPartition], timeout_s: float) -> list[ClientPartition]:
+        """Return what a group has committed, a client's answer per partition."""
+        consumer = self._client(group)
+        try:
+            return consumer.committed([ClientPartition(p.topic, p.partition) for p in partitions], timeout=timeout_s)
+        finally:
+            consumer.close()
+
+    def diverged(
+        self, positions: Mapping[TopicPartition, tuple[int, int]], timeout_s: float
+    ) -> dict[TopicPartition, int | None]:
+        """Say of each (offset, leader epoch) whether the log still has what it had up to that offset.
+
+        None: it has. An offset: the log was truncated there since (KIP-320). Partitions that nothing was heard of in
+        time are left out.
+        """
+        wanted = [ClientPartition(*tp, offset, None, epoch) for tp, (offset, epoch) in positions.items()]
+        found: dict[TopicPartition, int | None] = {}
+        for message in self._heard(wanted, timeout_s):
+            partition, error = _partition_of(message), message.error()
+            if partition in found:
+                continue
+            match = None if error is None else _TRUNCATED_AT.search(error.str())
+            if match is not None:
+                found[partition] = min(int(match[1]), positions[partition][0])
+            elif error is None or error.code() == KafkaError._PARTITION_EOF:
+                found[partition] = None
+            if len(found) == len(positions):
+                break
+        return found
+
+    def record_bytes(self, positions: Mapping[TopicPartition, int], timeout_s: float) -> dict[TopicPartition, float]:
+        """Return how many bytes an offset takes on average, keys, values and headers, in what follows these offsets.
+
+        Judged by the first records of each partition; partitions that gave none in time are left out.
+        """
+        sizes: dict[TopicPartition, int] = {}
+        ends: dict[TopicPartition, int] = {}
+        left = set(positions)
+        for message in self._heard([ClientPartition(*tp, offset) for tp, offset in positions.items()], timeout_s):
+            partition = _partition_of(message)
+            if message.error() is None:
+                sizes[partition] = sizes.get(partition, 0) + _size_of(message)
+                ends[partition] = (message.offset() or 0) + 1
+            left.discard(partition)
+            if not left:
+                break
+        return {tp: sizes[tp] / max(1, ends[tp] - positions[tp]) for tp in sizes}
+
+    def close(self) -> None:
+        """Free the client; idempotent."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def _client(self, group: str) -> Consumer:
+        settings = base_settings(self._options, "probe")
+        for name in _MEMBER_SETTINGS:
+            settings.pop(name, None)
+        with creating_client(self._options):
+            return Consumer(settings | _SETTINGS | {"group.id": group, "error_cb": self._transport})
+
+    def _heard(self, wanted: list[ClientPartition], timeout_s: float) -> Iterator[Message]:
+        """Yield records and events of partitions, until the caller has enough, or the time is over."""
+        self._consumer = consumer = self._consumer or self._client("groupkafka-probe")
+        consumer.assign(wanted)
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while time.monotonic() < deadline_s:
+                # Errors that are no partition's are told to `error_cb`, too.
+                yield from (message for message in consumer.consume(500, _POLL_S) if message.topic() is not None)
+        finally:
+            consumer.unassign()
+
+
+def _partition_of(message: Message) -> TopicPartition:
+    return TopicPartition(str(message.topic()), int(message.partition() or 0))
+
+
+def _size_of(message: Message) -> int:
+    headers: Any = message.headers() or []
+    parts = [message.key(), message.value(), *(part for pair in headers for part in pair)]
+    return sum(len(part or b"") for part in parts)

@@ -1,0 +1,97 @@
+"""Which topics are read now: matches a pattern again and again, and notices topics that are deleted.
+
+Main thread of the reader process only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.cluster import ClusterPort, TopicInfo
+from spark_groupsource.errors import OptionError
+from spark_groupsource.losses import LossReporter
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.positions import check_assigned
+
+# How often a pattern is matched, and a topic that is gone looked for.
+REFRESH_S = 5.0
+
+
+class TopicWatch:
+    """`names` are the subscription's topics that exist, as far as is known."""
+
+    def __init__(self, options: SourceOptions, cluster: ClusterPort, clock: Clock, losses: LossReporter) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._losses = losses
+        self._clock = clock
+        self._checked = Deadline(clock, 0.0)
+        self._positions: dict[TopicPartition, int] = {}
+        self._gone: set[str] = set()
+        self.names: tuple[str, ...] = ()
+
+    def find(self, known: Mapping[TopicPartition, int]) -> None:
+        """Look for the topics; `known` says how far partitions are read.
+
+        Raises `OptionError` for one that is named, does not exist and was never read.
+        """
+        subscription = self._options.subscription
+        self.names = self._cluster.matching_topics(subscription)
+        if subscription.pattern is None:
+            check_assigned(subscription, self.describe(self.names, known))
+        self._checked = Deadline(self._clock, REFRESH_S)
+
+    def refresh(self) -> bool:
+        """Look for them again when it is time to; whether the member is to subscribe anew."""
+        if not self._checked.expired() or (self._options.subscription.pattern is None and not self._gone):
+            return False
+        self.names = self._cluster.matching_topics(self._options.subscription)
+        self._gone &= self._cluster.missing_topics(self._gone)
+        self._checked = Deadline(self._clock, REFRESH_S)
+        return self._options.subscription.pattern is not None
+
+    @property
+    def present(self) -> list[str]:
+        """The names without those of topics that were deleted."""
+        return [name for name in self.names if name not in self._gone]
+
+    def describe(self, topics: Iterable[str], known: Mapping[TopicPartition, int]) -> dict[str, TopicInfo]:
+        """Return what exists of these topics; for the others see `on_unknown`."""
+        try:
+            return self._cluster.describe(set(topics) - self._gone)
+        except OptionError as error:
+            self.on_unknown(error, known)
+            return self._cluster.describe(set(topics) - self._gone)
+
+    def check(self, positions: Mapping[TopicPartition, int], known: Mapping[TopicPartition, int]) -> None:
+        """Take what is owned and how far it is read: what is owned no longer may have been deleted.
+
+        `known` is how far the lineage has completed all that it has read.
+
+        The sequence this protects against: a topic with unread records is deleted; the group takes its partitions
+        from the members, and a query without partitions would idle for ever, as if all were read.
+        """
+        left = {p: max(at, known.get(p, at)) for p, at in self._positions.items() if p not in positions}
+        self._positions = dict(positions)
+        if left:
+            self._notice(left, self._cluster.missing_topics({partition.topic for partition in left}))
+
+    def on_unknown(self, error: OptionError, known: Mapping[TopicPartition, int]) -> None:
+        """Take the cluster's answer that a topic does not exist: a loss when it was read before, else the error."""
+        if error.condition != errors.TOPIC_UNKNOWN:
+            raise error
+        read = {**self._positions, **known}
+        missing = self._cluster.missing_topics({*self.names, *(partition.topic for partition in read)} - self._gone)
+        lost = {partition: at for partition, at in read.items() if partition.topic in missing}
+        if not lost:
+            raise error
+        self._positions = {partition: at for partition, at in self._positions.items() if partition not in lost}
+        self._notice(lost, missing)
+
+    def _notice(self, positions: Mapping[TopicPartition, int], missing: set[str]) -> None:
+        deleted = {partition: at for partition, at in positions.items() if partition.topic in missing - self._gone}
+        self._losses.report_deleted(deleted)
+        self._gone |= {partition.topic for partition in deleted}

@@ -1,0 +1,84 @@
+"""Logs that lost what was read already: noticed by leader epoch, and by an end that stays too short."""
+
+from __future__ import annotations
+
+from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.planning.batch import Backlog
+from spark_groupsource.truncation import SHORT_S, TruncationWatch
+
+from .fakes import FakeCluster, ManualClock, tp
+
+P0, P1 = tp(0), tp(1)
+
+
+class Bed:
+    """A watch that has read both partitions up to 20 in epoch 3, and counts its looks into the logs."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.cluster = FakeCluster(orders=2)
+        self.looks: list[dict[str, int]] = []
+        diverged = self.cluster.diverged
+        self.cluster.diverged = lambda asked: (  # type: ignore[method-assign]
+            self.looks.append({str(p): epoch for p, (_, epoch) in asked.items()}) or diverged(asked)  # type: ignore[func-returns-value]
+        )
+        self.watch = TruncationWatch(self.cluster, self.clock)
+        self.watch.learn([OffsetRange(P0, 0, 20, 3), OffsetRange(P1, 0, 20, 3)])
+
+
+def test_the_same_leader_is_not_asked() -> None:
+    bed = Bed()
+    assert bed.watch.truncated({P0: Backlog(20, 30, 3), P1: Backlog(20, 20, 3)}) == {}
+    assert bed.looks == []
+
+
+def test_a_new_leader_is_asked_once() -> None:
+    bed = Bed()
+    for _ in range(2):
+        assert bed.watch.truncated({P0: Backlog(20, 30, 4), P1: Backlog(20, 20, 3)}) == {}
+    assert bed.looks == [{"orders-0": 3}]
+
+
+def test_a_truncated_log_is_told_however_long_it_has_grown_since() -> None:
+    bed = Bed()
+    bed.cluster.cut = {P0: 10}
+    for end in (10, 20, 30):
+        assert bed.watch.truncated({P0: Backlog(20, end, 4)}) == {P0: 10}
+    bed.watch.forget([P0])
+    bed.watch.learn([OffsetRange(P0, 10, 30, 4)])
+    assert bed.watch.truncated({P0: Backlog(30, 40, 4)}) == {}
+
+
+def test_what_was_cut_behind_the_position_is_no_loss() -> None:
+    """A batch that was planned up to 20 was given up: the position is still 5."""
+    bed = Bed()
+    bed.cluster.cut = {P0: 10}
+    assert bed.watch.truncated({P0: Backlog(5, 30, 4)}) == {}
+
+
+def test_a_partition_without_an_epoch_learns_it_from_its_first_look() -> None:
+    bed = Bed()
+    bed.watch.forget([P0])
+    assert bed.watch.truncated({P0: Backlog(15, 20, 3)}) == {}
+    bed.cluster.cut = {P0: 10}
+    assert bed.watch.truncated({P0: Backlog(15, 20, 4)}) == {P0: 10}
+    assert bed.watch.truncated({P0: Backlog(15, 20, None)}) == {}, "a broker that tells no epoch"
+
+
+def test_an_end_before_the_position_is_a_lagging_leader_for_a_while() -> None:
+    bed = Bed()
+    short = {P0: Backlog(20, 15, 3), P1: Backlog(20, 20, 3)}
+    assert bed.watch.truncated(short) == {}
+    bed.clock.advance(SHORT_S - 1)
+    assert bed.watch.truncated(short) == {}
+    bed.clock.advance(1)
+    assert bed.watch.truncated(short) == {P0: 15}
+
+
+def test_an_end_that_has_come_back_is_forgotten() -> None:
+    bed = Bed()
+    bed.watch.truncated({P0: Backlog(20, 15, 3)})
+    bed.clock.advance(SHORT_S - 1)
+    bed.watch.truncated({P0: Backlog(20, 20, 3)})
+    bed.clock.advance(2)
+    assert bed.watch.truncated({P0: Backlog(20, 15, 3)}) == {}
