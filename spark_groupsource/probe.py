@@ -33,6 +33,9 @@ _MEMBER_SETTINGS = (
     "session.timeout.ms", "heartbeat.interval.ms", "fetch.max.bytes", "max.partition.fetch.bytes", "fetch.min.bytes",
 )  # fmt: skip
 _POLL_S = 0.1
+_MAX_RECORDS = 500
+# The client insists on a group id; nothing is asked of or told to that group.
+_UNUSED_GROUP = "groupkafka-probe"
 # The client tells it in words only; what it does not find there is read as "from here on".
 _TRUNCATED_AT = re.compile(r"log truncation detected.*broker end offset is (\d+)")
 
@@ -61,9 +64,20 @@ class Probe:
         None: it has. An offset: the log was truncated there since (KIP-320). Partitions that nothing was heard of in
         time are left out.
         """
-        wanted = [ClientPartition(*tp, offset, None, epoch) for tp, (offset, epoch) in positions.items()]
+        wanted = [ClientPartition(*tp, offset, leader_epoch=epoch) for tp, (offset, epoch) in positions.items()]
+        # A client that is asked about a partition once more takes the log for whole, or says nothing.
+        consumer = self._client(_UNUSED_GROUP)
+        try:
+            return self._judged(_heard(consumer, wanted, timeout_s), positions)
+        finally:
+            consumer.close()
+
+    @staticmethod
+    def _judged(
+        heard: Iterable[Message], positions: Mapping[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, int | None]:
         found: dict[TopicPartition, int | None] = {}
-        for message in self._heard(wanted, timeout_s):
+        for message in heard:
             partition, error = _partition_of(message), message.error()
             if partition in found:
                 continue
@@ -84,7 +98,9 @@ class Probe:
         sizes: dict[TopicPartition, int] = {}
         ends: dict[TopicPartition, int] = {}
         left = set(positions)
-        for message in self._heard([ClientPartition(*tp, offset) for tp, offset in positions.items()], timeout_s):
+        self._consumer = self._consumer or self._client(_UNUSED_GROUP)
+        wanted = [ClientPartition(*tp, offset) for tp, offset in positions.items()]
+        for message in _heard(self._consumer, wanted, timeout_s):
             partition = _partition_of(message)
             if message.error() is None:
                 sizes[partition] = sizes.get(partition, 0) + _size_of(message)
@@ -107,17 +123,19 @@ class Probe:
         with creating_client(self._options):
             return Consumer(settings | _SETTINGS | {"group.id": group, "error_cb": self._transport})
 
-    def _heard(self, wanted: list[ClientPartition], timeout_s: float) -> Iterator[Message]:
-        """Yield records and events of partitions, until the caller has enough, or the time is over."""
-        self._consumer = consumer = self._consumer or self._client("groupkafka-probe")
-        consumer.assign(wanted)
-        deadline_s = time.monotonic() + timeout_s
-        try:
-            while time.monotonic() < deadline_s:
-                # Errors that are no partition's are told to `error_cb`, too.
-                yield from (message for message in consumer.consume(500, _POLL_S) if message.topic() is not None)
-        finally:
-            consumer.unassign()
+
+def _heard(consumer: Consumer, wanted: list[ClientPartition], timeout_s: float) -> Iterator[Message]:
+    """Yield records and events of partitions, until the caller has enough, or the time is over."""
+    consumer.incremental_assign(wanted)
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        while time.monotonic() < deadline_s:
+            first = consumer.poll(_POLL_S)
+            came = [] if first is None else [first, *consumer.consume(_MAX_RECORDS, 0.001)]
+            # Errors that are no partition's are told to `error_cb`, too.
+            yield from (message for message in came if message.topic() is not None)
+    finally:
+        consumer.incremental_unassign(wanted)
 
 
 def _partition_of(message: Message) -> TopicPartition:

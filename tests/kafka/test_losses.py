@@ -126,7 +126,7 @@ def test_p8_a_log_that_an_unclean_leader_election_truncated(
         client.create_replicated(topic, [2, 3], {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"})
         options = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": group, "subscribe": topic,
-            "startingOffsets": "earliest", "kafka.session.timeout.ms": "6000",
+            "startingOffsets": "earliest", "kafka.session.timeout.ms": "6000", "metricsPath": str(tmp_path / "metrics"),
         }  # fmt: skip
         client.produce(topic, (f"kept{n}" for n in range(10)), 1)
         kafka.kill_broker(3)
