@@ -15,10 +15,14 @@ from spark_groupsource.offsets import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a topic's configuration says about removing records; None: nothing is removed for that reason."""
+    """What a topic's configuration says about removing records; None: nothing is removed for that reason.
+
+    It is not `known` when the cluster did not tell it.
+    """
 
     after_ms: int | None = None
     above_bytes: int | None = None
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Lag:
     lost: int
     behind_s: float | None
     safe_s: float | None
+    retention: Retention = Retention()
 
 
 def lag_of(standing: Standing, now_ms: int) -> Lag:
@@ -61,7 +66,9 @@ def lag_of(standing: Standing, now_ms: int) -> Lag:
         behind_s = age_ms / 1000
         if standing.retention.after_ms is not None:
             safe_s = max(0, standing.retention.after_ms - age_ms) / 1000
-    return Lag(standing.partition, standing.committed, standing.end, records, lost, behind_s, safe_s)
+    return Lag(
+        standing.partition, standing.committed, standing.end, records, lost, behind_s, safe_s, standing.retention
+    )
 
 
 def total(lags: Iterable[Lag]) -> tuple[int, int, float | None, float | None]:

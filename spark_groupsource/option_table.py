@@ -140,6 +140,10 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " drain times, commits, repeats.",
     ),
     OptionSpec(
+        "metricsLagIntervalMs", read.integer(0, 2**31 - 1), 30_000, "an integer from 0",
+        "With `metricsPath`: how often the event `lag` is written, measured beside the batches; 0: never.",
+    ),
+    OptionSpec(
         "kafkaConsumer.pollTimeoutMs", read.integer(1, 2**31 - 1), 120_000, "an integer from 1",
         "How long an executor waits for the next record of a range before the task fails.",
     ),

@@ -97,6 +97,7 @@ class SourceOptions:
     on_partitions_lost: OnPartitionsLost
     on_conflict: OnConflict
     metrics_path: str | None
+    metrics_lag_interval_s: float
     poll_timeout_s: float
     fetch_retries: int | None
     fetch_retry_interval_s: float

@@ -162,6 +162,7 @@ def _assemble(values: Mapping[str, object], client: Mapping[str, str], reads: Re
         "on_partitions_lost": values["onPartitionsLost"],
         "on_conflict": values["onConflict"],
         "metrics_path": values["metricsPath"],
+        "metrics_lag_interval_s": float(str(values["metricsLagIntervalMs"])) / 1000,
         "poll_timeout_s": float(str(values["kafkaConsumer.pollTimeoutMs"])) / 1000,
         "fetch_retries": values["fetchOffset.numRetries"],
         "fetch_retry_interval_s": float(str(values["fetchOffset.retryIntervalMs"])) / 1000,

@@ -16,6 +16,7 @@ from spark_groupsource.cluster import ClusterPort, LogEnd, TopicInfo
 from spark_groupsource.commits import Anchor
 from spark_groupsource.errors import MembershipError, OptionError
 from spark_groupsource.failpoints import reach
+from spark_groupsource.lagthread import LagThread
 from spark_groupsource.logwatch import LogWatch
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.events import FlightBatch
@@ -51,6 +52,8 @@ PLAN_TIMEOUT_S = 30.0
 # How long a plan waits for the commit of the batch before it, once: then batches go on without commits.
 COMMIT_S = 1.0
 STOP_TIMEOUT_S = 15.0
+# A request of the lag thread may be under way when the query stops; it is not waited for, the process ends anyway.
+_LAG_STOP_S = 1.0
 _PAUSE_S = 0.01
 # The answer to a commit takes some milliseconds, and a trigger waits for it.
 _COMMIT_PAUSE_S = 0.002
@@ -68,11 +71,13 @@ class Session:
         member: MembershipThread,
         metrics: MetricsLog,
         pause: Callable[[float], object],
+        lag: LagThread | None = None,
     ) -> None:
         self._options = options
         self._clock = clock
         self._cluster = cluster
         self._member = member
+        self._lag = lag
         self._metrics = metrics
         self._pause = pause
         self._losses = LossReporter(options, metrics)
@@ -113,6 +118,8 @@ class Session:
             )
         self._member.start()
         self._member.subscribe(self._topics.names)
+        if self._lag is not None:
+            self._lag.start()
         self._first_assignment = Deadline(self._clock, FIRST_ASSIGNMENT_S)
         self._started = True
 
@@ -125,6 +132,8 @@ class Session:
         self._member.request_stop()
         if not self._member.join(STOP_TIMEOUT_S):
             LOG.warning("the member did not leave within %.0f s: %r", STOP_TIMEOUT_S, self._member)
+        if self._lag is not None:
+            self._lag.join(_LAG_STOP_S)
         self._cluster.close()
 
     def prepare_available_now(self) -> None:

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_groupsource.fastlane import FastLane
+    from spark_groupsource.lagthread import LagThread
+    from spark_groupsource.membership.thread import MembershipThread
+    from spark_groupsource.metrics import MetricsLog
     from spark_groupsource.session import Session
 
 LOG = logging.getLogger("spark_groupsource")
@@ -313,7 +316,24 @@ def _make_session(options: SourceOptions) -> Session:
     metrics = MetricsLog(options.metrics_path, options.group_id, clock)
     member = MembershipThread(options, port, clock, is_complete, metrics)
     cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)
-    return Session(options, clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep)
+    lag = _make_lag_thread(options, member, metrics)
+    return Session(options, clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag)
+
+
+def _make_lag_thread(options: SourceOptions, member: MembershipThread, metrics: MetricsLog) -> LagThread | None:
+    """Return what measures the lag for the metrics, if somebody wants to know."""
+    from spark_groupsource.clock import SystemClock  # noqa: PLC0415
+    from spark_groupsource.lagthread import LagThread  # noqa: PLC0415
+    from spark_groupsource.standing import LibrdkafkaStandings  # noqa: PLC0415
+
+    if options.metrics_path is None or options.metrics_lag_interval_s == 0:
+        return None
+    clock = SystemClock()
+    standings = LibrdkafkaStandings(options, clock, time.sleep, abandoned=lambda: member.stopping)
+    return LagThread(
+        options.metrics_lag_interval_s,
+        clock=clock, member=member, standings=standings, metrics=metrics, pause=time.sleep,
+    )  # fmt: skip
 
 
 def _make_lane(options: SourceOptions) -> FastLane | None:

@@ -20,7 +20,7 @@ from spark_groupsource.options import parse_options
 from spark_groupsource.options_client import CLIENT_PREFIX
 
 _ABOUT = """\
-Moves and saves the committed offsets of a group of groupkafka queries.
+Moves and saves the committed offsets of a group of groupkafka queries, and tells how far any group is behind.
 """
 _RESET = """\
 Moves the committed offsets of a group, so that its queries read records again, or leave some out.
@@ -56,6 +56,26 @@ example:
   python -m spark_groupsource savepoint --bootstrap-servers localhost:9092 --group orders-to-lake friday.json
 
 exit codes: 0 done; 1 refused; 2 wrong arguments
+"""
+_LAG = """\
+Tells how far a group is behind, per partition: in records, in time, and how long until retention removes the next
+unread record. It works for any group, of any program, with members or without, and joins none.
+
+  lag        records between the group's committed offset and the log's end (with isolation.level=read_committed in
+             --config: the end of what is committed). As with Kafka's own tools, transaction markers count.
+  behind     the age of the next unread record
+  safe for   until its age reaches the topic's retention.ms; Kafka may keep it longer, never less, unless the topic is
+             larger than its retention.bytes
+
+A '-' stands where there is no unread record, where its time is not known, or where nothing is removed by time.
+"""
+_LAG_MORE = """\
+examples:
+  python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake
+  python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --json --watch 30
+  python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --max-behind 600
+
+exit codes: 0 done; 1 refused; 2 wrong arguments; 3 beyond --max-lag or --max-behind
 """
 
 
@@ -105,7 +125,23 @@ class SavepointCommand:
     path: Path
 
 
-Command = ResetCommand | SavepointCommand
+@dataclass(frozen=True, slots=True)
+class LagCommand:
+    """`lag`; all topics that the group has offsets of when `topics` is empty.
+
+    It ends with exit code 3 when the lag of all partitions together, or the age of any unread record, is larger than
+    its bound.
+    """
+
+    connection: Connection
+    topics: tuple[str, ...] = ()
+    as_json: bool = False
+    watch_s: float | None = None
+    max_lag: int | None = None
+    max_behind_s: float | None = None
+
+
+Command = ResetCommand | SavepointCommand | LagCommand
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
@@ -133,10 +169,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
     _add_connection(savepoint)
     savepoint.add_argument("file", type=Path, metavar="FILE", help="where to write it; an older file is replaced")
 
+    _add_lag(commands.add_parser("lag", help="tell how far any group is behind", description=_LAG, epilog=_LAG_MORE,
+                                 formatter_class=raw))  # fmt: skip
+
     given = parser.parse_args(arguments)
     connection = Connection(given.bootstrap_servers, given.group, given.config)
     if given.command == "savepoint":
         return SavepointCommand(connection, given.file)
+    if given.command == "lag":
+        topics = tuple(dict.fromkeys(given.topic))
+        return LagCommand(connection, topics, given.json, given.watch, given.max_lag, given.max_behind)
     try:
         target = parse_target(given.to)
     except ValueError as error:
@@ -144,9 +186,37 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
     return ResetCommand(connection, target, tuple(dict.fromkeys(given.topic)), given.execute)
 
 
+def _add_lag(parser: argparse.ArgumentParser) -> None:
+    _add_connection(parser)
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="T",
+        help="this topic only; may be given more than once (default: all topics that the group has offsets of)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one line of JSON; durations in seconds")
+    parser.add_argument("--watch", type=_positive_s, metavar="SECONDS", help="go on, with a pause of so many seconds")
+    parser.add_argument(
+        "--max-lag", type=_count, metavar="N", help="exit with 3 when more than N records are unread, in all"
+    )
+    parser.add_argument(
+        "--max-behind", type=_positive_s, metavar="SECONDS", help="exit with 3 when an unread record is older than this"
+    )
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is no integer from 0")
+    return int(text)
+
+
+def _positive_s(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,3})?", text) or float(text) <= 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds above 0")
+    return float(text)
+
+
 def _add_connection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="brokers, comma separated")
-    parser.add_argument("--group", required=True, metavar="GROUP", help="the queries' kafka.group.id")
+    parser.add_argument("--group", required=True, metavar="GROUP", help="the group's id (kafka.group.id)")
     parser.add_argument(
         "--config", type=Path, metavar="FILE",
         help="client properties (TLS, SASL), a name=value per line: librdkafka's names, with or without 'kafka.';"

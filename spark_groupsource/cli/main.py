@@ -1,4 +1,7 @@
-"""The command line: `python -m spark_groupsource COMMAND`. Exit codes: 0 done, 1 refused, 2 wrong arguments."""
+"""The command line: `python -m spark_groupsource COMMAND`.
+
+Exit codes: 0 done, 1 refused, 2 wrong arguments, 3 a lag beyond its bound.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,14 @@ import time
 from collections.abc import Sequence
 
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
-from spark_groupsource.cli.arguments import ResetCommand, client_options, parse_arguments
+from spark_groupsource.cli.arguments import LagCommand, ResetCommand, client_options, parse_arguments
+from spark_groupsource.cli.lag import report_lag
 from spark_groupsource.cli.reset import Commands
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster import LibrdkafkaCluster
 from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.standing import LibrdkafkaStandings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("spark_groupsource").addHandler(logging.NullHandler())
     try:
         options = client_options(command.connection)
+        if isinstance(command, LagCommand):
+            return _lag(command, options)
         clock = SystemClock()
         cluster = LibrdkafkaCluster(options, clock, time.sleep)
         commands = Commands(LibrdkafkaGroupAdmin(options, clock, time.sleep), cluster, clock, print)
@@ -33,3 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _lag(command: LagCommand, options: SourceOptions) -> int:
+    standings = LibrdkafkaStandings(options, SystemClock(), time.sleep)
+    try:
+        return report_lag(command, standings, SystemClock(), lambda line: print(line, flush=True), time.sleep)
+    except KeyboardInterrupt:
+        # The usual end of --watch.
+        return 0
+    finally:
+        standings.close()

@@ -23,8 +23,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("batchread", "fastlane", "session"),
     ("logwatch",),
     ("topicwatch",),
-    ("checkpoint", "positions"),
-    ("lookup", "losses", "truncation"),
+    ("checkpoint", "lagthread", "positions"),
+    ("lookup", "losses", "standing", "truncation"),
     ("embedded", "executor", "membership", "planning"),
     ("_mockcluster", "cluster"),
     ("probe",),
@@ -54,6 +54,7 @@ MAY_IMPORT = {
         "executor/pyclient.py",
         "membership/librdkafka.py",
         "probe.py",
+        "standing.py",
     },
 }
 # Decisions: no I/O, clock, thread or log.

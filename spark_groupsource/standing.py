@@ -1,0 +1,243 @@
+"""Asks a cluster how partitions stand, as `lag.py` wants to know it, without joining or telling any group.
+
+The time of a record is known by nobody but who reads it, so the next unread record of each partition is fetched: by
+an assigned consumer, in small requests, for a bounded time. One thread uses it, with clients of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+from spark_groupsource.client import (
+    CONTACT_TIMEOUT_S,
+    LastTransportError,
+    base_settings,
+    creating_client,
+    kafka_error,
+    map_error,
+)
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.cluster import LibrdkafkaCluster, admin_client
+from spark_groupsource.lag import Retention, Standing
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.option_types import SourceOptions
+
+# How many partitions one request is about. A request for 5,000 offsets of a group is some 100 KB.
+_CHUNK = 5_000
+# How long all next records together may take: some never come, because only transaction markers are left.
+_RECORDS_S = 10.0
+_STEP_S = 0.2
+# A producer's usual batch. The broker answers with a larger one if it is the first of its answer.
+_FETCH_BYTES = 16 * 1024
+# The client takes no less than its message.max.bytes, which is 1,000,000 unless it is set.
+_ANSWER_BYTES = 4 * 1024 * 1024
+_CONFIGS_S = 5.0
+# It is no member, and it reads otherwise than a query does.
+_NOT_TAKEN_OVER = re.compile(
+    r"group\..*|session\.timeout\.ms|heartbeat\.interval\.ms|max\.poll\..*|partition\.assignment\.strategy"
+    r"|fetch\..*|queued\..*|max\.partition\.fetch\.bytes"
+)
+
+
+class StandingsPort(Protocol):
+    """What lag reports need of a cluster. Errors are the catalogue's, and all waits are bounded."""
+
+    def topics(self) -> dict[str, int]:
+        """Return all topics that the client may see, with their numbers of partitions."""
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the committed offsets of any group; partitions without one are left out."""
+
+    def standings(self, committed: Mapping[TopicPartition, int | None]) -> list[Standing]:
+        """Return how these partitions stand; `next_ms` is None where no record came in time."""
+
+    def close(self) -> None:
+        """Free the clients; idempotent."""
+
+
+class LibrdkafkaStandings:
+    """A `StandingsPort` on confluent-kafka. `abandoned` tells that nobody wants the answer any more."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        clock: Clock,
+        pause: Callable[[float], object],
+        abandoned: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._abandoned = abandoned
+        self._transport = LastTransportError()
+        self._cluster = LibrdkafkaCluster(options, clock, pause, abandoned)
+        self._admin: AdminClient | None = None
+        self._consumer: Consumer | None = None
+
+    def topics(self) -> dict[str, int]:
+        """See `StandingsPort`."""
+        try:
+            metadata = self._reader().list_topics(timeout=CONTACT_TIMEOUT_S)
+        except KafkaException as error:
+            raise self._mapped(error, "ListTopics") from None
+        return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See `StandingsPort`."""
+        found: dict[TopicPartition, int] = {}
+        for chunk in _chunks(partitions):
+            found |= self._cluster.group_offsets(group, chunk)
+        return found
+
+    def standings(self, committed: Mapping[TopicPartition, int | None]) -> list[Standing]:
+        """See `StandingsPort`. The log's ends are asked after the group's offsets, so that no lag is below 0."""
+        retentions = self._retentions({partition.topic for partition in committed})
+        deadline = Deadline(self._clock, _RECORDS_S)
+        standings = []
+        for chunk in _chunks(list(committed)):
+            survey = self._cluster.survey(chunk)
+            bounds: dict[TopicPartition, tuple[int, int]] = {}
+            for partition in chunk:
+                beginning, end = survey.beginnings[partition], survey.ends[partition]
+                if beginning is not None and end is not None:
+                    bounds[partition] = beginning.offset, end.offset
+            unread = {}
+            for partition, (first, end_offset) in bounds.items():
+                at = max(first, committed[partition] or 0)
+                if at < end_offset:
+                    unread[partition] = at, end_offset
+            times = self._times(unread, deadline) if unread else {}
+            for partition, (first, last) in bounds.items():
+                retention = retentions.get(partition.topic, Retention(known=False))
+                at_ms = times.get(partition)
+                standings.append(Standing(partition, committed[partition], first, last, at_ms, retention))
+        return standings
+
+    def close(self) -> None:
+        """See `StandingsPort`."""
+        self._cluster.close()
+        self._admin = None
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    # --- the next records
+
+    def _times(self, unread: Mapping[TopicPartition, tuple[int, int]], deadline: Deadline) -> dict[TopicPartition, int]:
+        """Return the time (ms) of the first record in each of these ranges of offsets."""
+        consumer = self._reader()
+        waiting, times = dict(unread), dict[TopicPartition, int]()
+        try:
+            consumer.assign([ClientPartition(*partition, at) for partition, (at, _) in unread.items()])
+            while waiting and not deadline.expired() and not self._abandoned():
+                answered = []
+                for message in _received(consumer):
+                    partition = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                    if partition in waiting and _answers(message, waiting[partition][1]):
+                        kind, at_ms = message.timestamp()
+                        if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE and at_ms >= 0:
+                            times[partition] = at_ms
+                        del waiting[partition]
+                        answered.append(ClientPartition(*partition))
+                if answered:
+                    consumer.incremental_unassign(answered)
+            consumer.unassign()
+        except KafkaException as error:
+            raise self._mapped(error, "Fetch") from None
+        return times
+
+    def _reader(self) -> Consumer:
+        if self._consumer is None:
+            settings = {
+                name: value
+                for name, value in base_settings(self._options, "lag").items()
+                if not _NOT_TAKEN_OVER.fullmatch(name)
+            }
+            settings |= {
+                # The client insists on a group id; nothing is ever asked of or told to that group.
+                "group.id": "groupkafka-lag",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "allow.auto.create.topics": False,
+                # Removed since the log's beginning was asked for: then it is the first one that is left.
+                "auto.offset.reset": "earliest",
+                "fetch.message.max.bytes": _FETCH_BYTES,
+                "fetch.max.bytes": _ANSWER_BYTES,
+                "fetch.wait.max.ms": 100,
+                "fetch.queue.backoff.ms": 1,
+                "queued.min.messages": 1,
+                "queued.max.messages.kbytes": _ANSWER_BYTES // 1024,
+                "error_cb": self._transport,
+            }
+            with creating_client(self._options):
+                self._consumer = Consumer(settings)
+        return self._consumer
+
+    # --- retention
+
+    def _retentions(self, topics: set[str]) -> dict[str, Retention]:
+        """Return what removes the topics' records; without those that do not tell.
+
+        It takes a right of its own (DESCRIBE_CONFIGS), and nothing else depends on it: no error comes of it.
+        """
+        if not topics:
+            return {}
+        if self._admin is None:
+            self._admin = admin_client(self._options, self._transport)
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(topics)]
+        found = {}
+        for resource, future in self._admin.describe_configs(resources, request_timeout=_CONFIGS_S).items():
+            try:
+                entries = future.result(timeout=_CONFIGS_S + 1.0)
+            except (KafkaException, TimeoutError):
+                continue
+            found[resource.name] = retention_of({name: str(entry.value) for name, entry in entries.items()})
+        return found
+
+    def _mapped(self, error: KafkaException, request: str) -> Exception:
+        cause = kafka_error(error) or KafkaError(KafkaError._FAIL, str(error))
+        return map_error(self._options, cause, request, self._transport)
+
+
+def retention_of(config: Mapping[str, str]) -> Retention:
+    """Return what a topic's configuration says about removing records; a log that is only compacted keeps the last."""
+    if "delete" not in (policy.strip() for policy in config.get("cleanup.policy", "delete").split(",")):
+        return Retention()
+    return Retention(_limit(config.get("retention.ms")), _limit(config.get("retention.bytes")))
+
+
+def _limit(text: str | None) -> int | None:
+    try:
+        value = -1 if text is None else int(text)
+    except ValueError:
+        return None
+    return value if value >= 0 else None
+
+
+def _received(consumer: Consumer) -> list[Message]:
+    # Asked for many at once, the client would wait out the timeout for all of them.
+    messages = consumer.consume(1, _STEP_S)
+    return messages + consumer.consume(1_000, 0.0) if messages else messages
+
+
+def _answers(message: Message, end: int) -> bool:
+    """Whether there is nothing more to wait for: a record, no record up to the end, or no right to read."""
+    error = message.error()
+    if error is None or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return True
+    offset: Any = message.offset()
+    # A follower or a new leader may say "end" too early.
+    return error.code() == KafkaError._PARTITION_EOF and offset is not None and offset >= end
+
+
+def _chunks(partitions: Sequence[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    rest = iter(partitions)
+    while chunk := list(islice(rest, _CHUNK)):
+        yield chunk
