@@ -74,6 +74,7 @@ def test_defaults() -> None:
         on_partitions_lost=OnPartitionsLost.CONTINUE,
         on_conflict=OnConflict.CHECKPOINT,
         metrics_path=None,
+        metrics_lag_interval_s=30.0,
         poll_timeout_s=120.0,
         fetch_retries=None,
         fetch_retry_interval_s=0.1,

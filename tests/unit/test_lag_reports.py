@@ -1,0 +1,323 @@
+"""Who tells the lag: the command `lag`, and the thread that writes it to the metrics."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_groupsource.cli.arguments import Connection, LagCommand, parse_arguments
+from spark_groupsource.cli.lag import measure, report_lag
+from spark_groupsource.commits import GroupOffset
+from spark_groupsource.errors import BROKER_UNREACHABLE as UNREACHABLE
+from spark_groupsource.errors import CommandError, KafkaUnavailableError
+from spark_groupsource.lag import Retention, Standing
+from spark_groupsource.lagthread import LagThread
+from spark_groupsource.membership.events import RevokeStarted
+from spark_groupsource.metrics import MetricsLog
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.standing import retention_of
+
+from .fakes import FakeMember, ManualClock, tp
+
+P0, P1, REFUNDS = tp(0), tp(1), TopicPartition("refunds", 0)
+GIVEN = ["lag", "--bootstrap-servers", "broker:9092", "--group", "shop"]
+COMMAND = LagCommand(Connection("broker:9092", "shop"))
+HOUR = Retention(after_ms=3_600_000)
+
+
+class FakeStandings:
+    """A `StandingsPort` on dicts. Each log is [10, 100), its next unread record 90 s old."""
+
+    def __init__(self, clock: ManualClock, **counts: int) -> None:
+        self.clock = clock
+        self.counts = counts
+        self.groups: dict[TopicPartition, int] = {}
+        self.retention = HOUR
+        self.asked: list[dict[TopicPartition, int | None]] = []
+        self.error: Exception | None = None
+        self.closed = 0
+
+    def topics(self) -> dict[str, int]:
+        return dict(self.counts)
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        assert group == "shop"
+        return {p: self.groups[p] for p in partitions if p in self.groups}
+
+    def standings(self, committed: Mapping[TopicPartition, int | None]) -> list[Standing]:
+        self.asked.append(dict(committed))
+        if self.error is not None:
+            raise self.error
+        next_ms = int(self.clock.epoch_s() * 1000) - 90_000
+        return [
+            Standing(p, at, 10, 100, None if at is not None and at >= 100 else next_ms, self.retention)
+            for p, at in reversed(committed.items())
+        ]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def standings(clock: ManualClock) -> FakeStandings:
+    """Return a cluster with a group that has read all of orders-0, nothing of orders-1, and has lost records."""
+    found = FakeStandings(clock, orders=2, refunds=1, other=3)
+    found.groups = {P0: 100, REFUNDS: 4}
+    return found
+
+
+def run(command: LagCommand, standings: FakeStandings, pauses: int = 0) -> tuple[int, list[str]]:
+    """Return the exit code and what was printed; `pauses` of --watch, then Ctrl-C."""
+    said: list[str] = []
+    left = [None] * pauses
+
+    def pause(seconds: float) -> None:
+        standings.clock.advance(seconds)
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+
+    try:
+        return report_lag(command, standings, standings.clock, said.append, pause), said
+    except KeyboardInterrupt:
+        return -1, said
+
+
+# --- the command
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ([], COMMAND),
+        (["--topic", "a", "--topic", "b", "--topic", "a"], replace(COMMAND, topics=("a", "b"))),
+        (["--json", "--watch", "0.5"], replace(COMMAND, as_json=True, watch_s=0.5)),
+        (["--max-lag", "0", "--max-behind", "600"], replace(COMMAND, max_lag=0, max_behind_s=600.0)),
+        (["--config", "c"], replace(COMMAND, connection=replace(COMMAND.connection, config=Path("c")))),
+    ],
+)
+def test_arguments(words: list[str], command: LagCommand) -> None:
+    assert parse_arguments([*GIVEN, *words]) == command
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--watch", "0"], "--watch: '0' is no number of seconds above 0"),
+        (["--watch", "nan"], "'nan' is no number of seconds"),
+        (["--max-behind", "-1"], "--max-behind"),
+        (["--max-lag", "1.5"], "--max-lag: '1.5' is no integer from 0"),
+        (["--max-lag", "-1"], "--max-lag"),
+    ],
+)
+def test_wrong_arguments(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments([*GIVEN, *words])
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(["lag", "--help"])
+    assert ended.value.code == 0
+    assert "3 beyond --max-lag or --max-behind" in capsys.readouterr().out
+
+
+def test_all_partitions_of_the_groups_topics_in_a_table(standings: FakeStandings) -> None:
+    code, said = run(COMMAND, standings)
+    assert code == 0
+    assert said == [
+        "topic    partition  committed  end  lag  behind  safe for",
+        "orders           0        100  100    0       -         -",
+        "orders           1          -  100   90   1m30s    58m30s  no offset: all counts as unread",
+        "refunds          0          4  100   90   1m30s    58m30s  6 lost: gone before they were read",
+        "total                               180   1m30s    58m30s  6 lost",
+    ]
+
+
+def test_only_the_topics_that_the_user_names(standings: FakeStandings) -> None:
+    lags = measure(replace(COMMAND, topics=("refunds", "other")), standings, standings.clock)
+    assert [lag.partition for lag in lags] == [*(tp(n, "other") for n in range(3)), REFUNDS]
+    assert [lag.committed for lag in lags] == [None, None, None, 4]
+
+
+def test_other_notes(standings: FakeStandings) -> None:
+    standings.groups = {P0: 120, P1: 50}
+    standings.retention = Retention(above_bytes=1_000)
+    _, said = run(COMMAND, standings)
+    assert said[1].endswith("beyond the log's end: the topic was made anew, or its log cut")
+    assert said[2].endswith("1m30s         -  safe up to 1000 bytes only")
+    standings.retention = Retention(known=False)
+    _, said = run(COMMAND, standings)
+    assert said[-1] == "retention not told (it takes the right DESCRIBE_CONFIGS on the topic): orders"
+
+
+def test_json(standings: FakeStandings) -> None:
+    code, (line,) = run(replace(COMMAND, as_json=True), standings)
+    told = json.loads(line)
+    assert (code, told["group"], told["at_ms"]) == (0, "shop", 1_700_001_000_000)
+    assert told["total"] == {"lag": 180, "lost": 6, "behind_s": 90.0, "safe_s": 3510.0}
+    assert told["partitions"][2] == {
+        "topic": "refunds", "partition": 0, "committed": 4, "end": 100, "lag": 90, "lost": 6, "behind_s": 90.0,
+        "safe_s": 3510.0, "retention_ms": 3_600_000, "retention_bytes": None,
+    }  # fmt: skip
+    assert told["partitions"][1]["committed"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"max_lag": 180}, 0), ({"max_lag": 179}, 3), ({"max_behind_s": 90.0}, 0), ({"max_behind_s": 89.0}, 3),
+        ({"max_lag": 1_000, "max_behind_s": 1.0}, 3),
+    ],
+)  # fmt: skip
+def test_bounds(more: dict[str, Any], code: int, standings: FakeStandings) -> None:
+    assert run(replace(COMMAND, **more), standings)[0] == code
+
+
+def test_watch(standings: FakeStandings) -> None:
+    code, said = run(replace(COMMAND, watch_s=30.0, topics=("refunds",)), standings, pauses=1)
+    assert code == -1
+    assert [line for line in said if line.startswith("2023")] == [
+        "2023-11-14T22:30:00.000Z  group shop", "2023-11-14T22:30:30.000Z  group shop",
+    ]  # fmt: skip
+
+
+def test_watch_ends_beyond_a_bound(standings: FakeStandings) -> None:
+    assert run(replace(COMMAND, watch_s=30.0, max_lag=1), standings)[0] == 3
+
+
+def test_an_unknown_group_and_an_unknown_topic(standings: FakeStandings) -> None:
+    with pytest.raises(CommandError, match="Topic nowhere, gone does not exist"):
+        measure(replace(COMMAND, topics=("nowhere", "orders", "gone")), standings, standings.clock)
+    standings.groups = {}
+    with pytest.raises(CommandError, match="Group 'shop' has no committed offsets on 'broker:9092'"):
+        measure(COMMAND, standings, standings.clock)
+
+
+@pytest.mark.parametrize(
+    ("config", "retention"),
+    [
+        ({"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}, Retention(604_800_000)),
+        ({"cleanup.policy": "compact, delete", "retention.ms": "5", "retention.bytes": "0"}, Retention(5, 0)),
+        ({"cleanup.policy": "compact", "retention.ms": "5", "retention.bytes": "6"}, Retention()),
+        ({"cleanup.policy": "", "retention.ms": "5"}, Retention()),
+        ({"retention.ms": "-1"}, Retention()),
+        ({"retention.ms": "soon"}, Retention()),
+        ({}, Retention()),
+    ],
+)
+def test_retention(config: dict[str, str], retention: Retention) -> None:
+    assert retention_of(config) == retention
+
+
+# --- the thread
+
+
+class Bed:
+    """The thread's loop on the test's own thread; it ends after so many seconds."""
+
+    def __init__(self, clock: ManualClock, folder: Path, interval_s: float = 30.0) -> None:
+        self.clock = clock
+        self.member = FakeMember()
+        self.member.start()
+        self.standings = FakeStandings(clock)
+        self.path = folder / "metrics.jsonl"
+        self.ends_s = 0.0
+        self.then: dict[float, Any] = {}
+        self.thread = LagThread(
+            interval_s, clock=clock, member=self.member, standings=self.standings,
+            metrics=MetricsLog(str(self.path), "shop", clock), pause=self._pause,
+        )  # fmt: skip
+
+    def _pause(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.member.stopping = self.clock.now_s >= self.ends_s
+
+    def run(self, seconds: float) -> list[dict[str, Any]]:
+        """Run for so long; return the lines written."""
+        self.ends_s, self.member.stopping = self.clock.now_s + seconds, False
+        self.path.write_text("")
+        self.thread.run()
+        return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+    def own(self, *partitions: TopicPartition, offset: int | None = 40) -> None:
+        """Let the group give partitions whose start is pinned there; without an offset it is not pinned yet."""
+        if offset is not None:
+            self.member.committed |= dict.fromkeys(partitions, GroupOffset(offset))
+        self.member.assign(*partitions)
+        self.member.view()
+        if offset is not None:
+            self.member.machine.positions_established(dict.fromkeys(partitions, offset), ())
+
+
+def test_the_event(clock: ManualClock, tmp_path: Path) -> None:
+    bed = Bed(clock, tmp_path)
+    bed.own(P0, P1)
+    (line,) = bed.run(20)
+    assert (line["event"], line["partitions"]) == ("lag", [["orders", 0], ["orders", 1]])
+    assert sorted(line["details"]["lag"]) == [["orders", 0, 60, 90.0, 3510.0], ["orders", 1, 60, 90.0, 3510.0]]
+    assert line["details"]["total"] == {"records": 120, "lost": 0, "behind_s": 90.0, "safe_s": 3510.0}
+    assert bed.standings.asked == [{P0: 40, P1: 40}]
+    assert bed.standings.closed == 1
+
+
+def test_one_event_per_interval(clock: ManualClock, tmp_path: Path) -> None:
+    bed = Bed(clock, tmp_path, interval_s=10.0)
+    bed.own(P0)
+    times = [line["at"] for line in bed.run(35)]
+    assert len(times) == 4
+    assert all(10.0 <= later - earlier < 10.3 for earlier, later in pairwise(times))
+
+
+def test_no_event_without_a_partition_or_before_its_start_is_pinned(clock: ManualClock, tmp_path: Path) -> None:
+    bed = Bed(clock, tmp_path)
+    assert bed.run(40) == []
+    bed.own(P0, offset=None)
+    assert bed.run(40) == []
+    assert bed.standings.asked == []
+
+
+def test_what_is_assigned_later_is_told_soon(clock: ManualClock, tmp_path: Path) -> None:
+    """The interval begins with the first event, not with the query."""
+    bed = Bed(clock, tmp_path, interval_s=600.0)
+    started_s = clock.now_s
+    bed.member.during_view = lambda: bed.own(P0) if clock.now_s > started_s + 5 and not bed.member.committed else None
+    assert len(bed.run(8)) == 1
+
+
+def test_no_event_while_a_revoke_drains(clock: ManualClock, tmp_path: Path) -> None:
+    bed = Bed(clock, tmp_path)
+    bed.own(P0)
+    bed.member.machine.handle(RevokeStarted((P0,), whole_assignment=False))
+    assert bed.run(5) == []
+
+
+def test_trouble_is_told_once_until_it_is_over(
+    clock: ManualClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed = Bed(clock, tmp_path, interval_s=1.0)
+    bed.own(P0)
+    bed.standings.error = KafkaUnavailableError(UNREACHABLE, servers="broker:9092", timeout_s=20.0, reason="away")
+    with caplog.at_level(logging.INFO):
+        assert bed.run(10) == []
+        assert caplog.text.count("the lag is not measured") == 1
+        bed.standings.error = None
+        assert bed.run(2)
+        assert caplog.text.count("the lag is measured again") == 1
+        bed.standings.error = RuntimeError("what nobody expected")
+        assert bed.run(5) == []
+    assert caplog.text.count("the lag is not measured") == 2
