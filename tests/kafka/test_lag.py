@@ -1,0 +1,319 @@
+"""How far a group is behind, in records and in time: the command `lag`, the event `lag`, and Spark's own progress."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from spark_groupsource.cli.main import main
+from spark_groupsource.progress import progress_line
+
+from .application import Application
+from .harness import Independent, wait_for
+from .holding import Gate, Told, released
+
+pytestmark = pytest.mark.kafka
+
+HOUR_S = 3_600.0
+# What may pass between the production of a record and the look at it, or between two clocks on one machine.
+SLACK_S = 20.0
+
+Asked = dict[tuple[str, int], dict[str, Any]]
+
+
+class Tool:
+    """The command line, in this process."""
+
+    def __init__(self, servers: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self._given = ["lag", "--bootstrap-servers", servers, "--group", group]
+        self._capsys = capsys
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Return the exit code, and what went to stdout and stderr."""
+        self._capsys.readouterr()
+        code = main([*self._given, *words])
+        said = self._capsys.readouterr()
+        return code, said.out, said.err
+
+    def ask(self, *words: str) -> Asked:
+        """Return what --json says of each partition."""
+        code, out, err = self.run("--json", *words)
+        assert (code, err) == (0, "")
+        return {(found["topic"], found["partition"]): found for found in json.loads(out)["partitions"]}
+
+
+@pytest.fixture
+def tool(client: Independent, group: str, capsys: pytest.CaptureFixture[str]) -> Tool:
+    """Return the command line for the test's group."""
+    return Tool(client.bootstrap_servers, group, capsys)
+
+
+def produce_at(client: Independent, topic: str, partition: int, ages_s: list[float], key: str = "k") -> None:
+    """Produce a record per age; its time is so long ago."""
+    producer = Producer({"bootstrap.servers": client.bootstrap_servers})
+    now_s = time.time()
+    for age_s in ages_s:
+        producer.produce(topic, b"v", key=key.encode(), partition=partition, timestamp=int((now_s - age_s) * 1000))
+    assert producer.flush(30) == 0
+
+
+def commit_transaction(client: Independent, topic: str, values: int, *, abort: bool = False) -> None:
+    """Write a transaction to partition 0; its marker takes one offset."""
+    producer = Producer({"bootstrap.servers": client.bootstrap_servers, "transactional.id": f"writer-{topic}"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for number in range(values):
+        producer.produce(topic, str(number).encode(), partition=0)
+    if abort:
+        assert producer.flush(30) == 0
+        producer.abort_transaction(60)
+    else:
+        producer.commit_transaction(60)
+
+
+def test_records_and_time_of_every_kind_of_partition(client: Independent, topic: str, group: str, tool: Tool) -> None:
+    """0 is behind, 1 is done, 2 has lost records, 3 has no offset, 4 is empty, 5 no offset and empty."""
+    client.create_topic(topic, 6, **{"retention.ms": "3600000"})
+    for partition in range(4):
+        produce_at(client, topic, partition, [1_000.0, 900.0, 800.0, 700.0, 600.0])
+    client.delete_records(topic, 2, 3)
+    client.commit(group, {(topic, 0): 1, (topic, 1): 5, (topic, 2): 1, (topic, 4): 0})
+    found = tool.ask()
+    assert {name[1]: (one["committed"], one["end"], one["lag"], one["lost"]) for name, one in found.items()} == {
+        0: (1, 5, 4, 0), 1: (5, 5, 0, 0), 2: (1, 5, 2, 2), 3: (None, 5, 5, 0), 4: (0, 0, 0, 0), 5: (None, 0, 0, 0),
+    }  # fmt: skip
+    for partition, age_s in {0: 900.0, 2: 700.0, 3: 1_000.0}.items():
+        one = found[topic, partition]
+        assert age_s <= one["behind_s"] < age_s + SLACK_S
+        assert one["safe_s"] == pytest.approx(HOUR_S - one["behind_s"], abs=0.002)
+    for partition in (1, 4, 5):
+        assert (found[topic, partition]["behind_s"], found[topic, partition]["safe_s"]) == (None, None)
+    code, table, _ = tool.run("--topic", topic)
+    assert code == 0
+    assert "2 lost: gone before they were read" in table
+    assert "no offset: all counts as unread" in table
+    assert table.splitlines()[-1].split()[:2] == ["total", "11"]
+
+
+def test_safe_for_is_when_retention_takes_the_next_record(
+    client: Independent, topic: str, group: str, tool: Tool
+) -> None:
+    """What is told is never too long, and the record goes soon after."""
+    client.create_topic(topic, 1, **{"retention.ms": "6000"})
+    produce_at(client, topic, 0, [0.0])
+    client.commit(group, {(topic, 0): 0})
+    promised: list[float] = []
+
+    def lost() -> bool:
+        one = tool.ask()[topic, 0]
+        if not one["lost"]:
+            assert one["behind_s"] is not None
+            promised.append(time.time() + one["safe_s"])
+        return bool(one["lost"])
+
+    wait_for("the record's end", lost, 60)
+    assert 0.0 <= time.time() - promised[0] < 30.0
+    assert promised[0] == pytest.approx(promised[len(promised) // 2], abs=1.0)
+
+
+def test_compacted_and_transactional_logs(client: Independent, topic: str, group: str, tool: Tool) -> None:
+    """The next record may be far behind the group's offset; at a log's end there may be none, only a marker."""
+    compacted, marked, aborted = f"{topic}-compacted", f"{topic}-marked", f"{topic}-aborted"
+    config = {
+        "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01",
+        "max.compaction.lag.ms": "100", "retention.ms": "3600000",
+    }  # fmt: skip
+    client.create_topic(compacted, 1, **config)
+    produce_at(client, compacted, 0, [3_000.0 - 60.0 * number for number in range(30)])
+
+    def is_compacted() -> bool:
+        # A record into a new segment makes the old one eligible.
+        produce_at(client, compacted, 0, [0.0], key="another")
+        return min(offset for _, _, offset in client.records(compacted)) == 29
+
+    wait_for("the log cleaner", is_compacted, 120)
+    for name in (marked, aborted):
+        client.create_topic(name, 1)
+    commit_transaction(client, marked, 3)
+    commit_transaction(client, aborted, 3, abort=True)
+    client.commit(group, {(compacted, 0): 1, (marked, 0): 3, (aborted, 0): 0})
+    found = tool.ask()
+    one = found[compacted, 0]
+    assert 3_000.0 - 29 * 60.0 <= one["behind_s"] < 3_000.0 - 29 * 60.0 + SLACK_S + 120.0
+    # A compacted log keeps the last record of each key whatever retention.ms says.
+    assert (one["safe_s"], one["retention_ms"]) == (None, None)
+    # Kafka's own tools count the marker too.
+    assert (found[marked, 0]["lag"], found[marked, 0]["behind_s"]) == (1, None)
+    assert found[aborted, 0]["lag"] == 4
+    assert found[aborted, 0]["behind_s"] is not None
+
+
+def test_read_committed_counts_to_the_end_of_what_is_committed(
+    client: Independent, topic: str, group: str, tool: Tool, tmp_path: Path
+) -> None:
+    client.create_topic(topic, 1)
+    client.produce(topic, ["a", "b"], 1)
+    producer = Producer({"bootstrap.servers": client.bootstrap_servers, "transactional.id": f"open-{topic}"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"c", partition=0)
+    assert producer.flush(30) == 0
+    client.commit(group, {(topic, 0): 1})
+    file = tmp_path / "client.properties"
+    file.write_text("isolation.level=read_committed\n")
+    assert tool.ask()[topic, 0]["lag"] == 2
+    assert tool.ask("--config", str(file))[topic, 0]["lag"] == 1
+    client.commit(group, {(topic, 0): 2})
+    one = tool.ask("--config", str(file))[topic, 0]
+    assert (one["lag"], one["behind_s"]) == (0, None)
+    producer.abort_transaction(60)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_of_another_program_is_left_alone(
+    client: Independent, topic: str, group: str, tool: Tool, protocol: str
+) -> None:
+    client.create_topic(topic, 2)
+    client.produce(topic, map(str, range(20)), 2)
+    rebalances: list[int] = []
+    consumer = Consumer(
+        {
+            "bootstrap.servers": client.bootstrap_servers, "group.id": group, "group.protocol": protocol,
+            "auto.offset.reset": "earliest", "enable.auto.commit": False,
+        }
+    )  # fmt: skip
+    try:
+        consumer.subscribe([topic], on_assign=lambda _, partitions: rebalances.append(len(partitions)))
+        messages: list[Any] = []
+        wait_for("12 records", lambda: messages.extend(consumer.consume(1, 1.0)) or len(messages) >= 12)
+        consumer.commit(message=messages[11], asynchronous=False)
+        before, last = client.members(group), messages[11]
+        found = tool.ask()
+        assert found[topic, last.partition()]["committed"] == last.offset() + 1
+        assert found[topic, last.partition()]["lag"] == 9 - last.offset()
+        assert found[topic, 1 - last.partition()]["committed"] is None
+        consumer.poll(1.0)
+        assert client.members(group) == before
+        assert sum(rebalances) == 2
+    finally:
+        consumer.close()
+    assert tool.ask() == found | {name: one | {"behind_s": pytest.approx(one["behind_s"], abs=SLACK_S),
+                                               "safe_s": pytest.approx(one["safe_s"], abs=SLACK_S)}
+                                  for name, one in found.items() if one["lag"]}  # fmt: skip
+
+
+def test_exit_codes(client: Independent, topic: str, group: str, tool: Tool) -> None:
+    client.create_topic(topic, 1)
+    produce_at(client, topic, 0, [100.0, 50.0])
+    code, out, err = tool.run()
+    assert (code, out) == (1, "")
+    assert f"Group '{group}' has no committed offsets" in err
+    client.commit(group, {(topic, 0): 0})
+    assert tool.run("--max-lag", "2", "--max-behind", "1000")[0] == 0
+    assert tool.run("--max-lag", "1")[0] == 3
+    assert tool.run("--max-behind", "60", "--watch", "1")[0] == 3
+    code, _, err = tool.run("--topic", "no-such-topic")
+    assert code == 1
+    assert "no-such-topic does not exist" in err
+
+
+def test_a_broker_that_is_not_there(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error comes in bounded time, and names the servers."""
+    started_s = time.monotonic()
+    code, out, err = Tool("127.0.0.1:1", group, capsys).run()
+    assert (code, out) == (1, "")
+    assert "[GROUPKAFKA.BROKER_UNREACHABLE]" in err
+    assert "127.0.0.1:1" in err
+    assert time.monotonic() - started_s < 40
+
+
+# --- a running query
+
+
+def details(line: Mapping[str, Any]) -> dict[int, list[Any]]:
+    """Return what an event says, by partition."""
+    return {number: rest for _, number, *rest in line["details"]["lag"]}
+
+
+def test_the_lag_of_a_running_query(
+    application: Application, client: Independent, options: dict[str, str], topic: str, tool: Tool, tmp_path: Path
+) -> None:
+    """What counts is what the group has: a batch that the sink has, but Spark has not recorded, is still behind."""
+    client.create_topic(topic, 2, **{"retention.ms": "3600000"})
+    told, gate = Told(tmp_path, "query"), Gate()
+    gate.armed = True
+
+    def lag_is(*wanted: int) -> Callable[[], bool]:
+        def check() -> bool:
+            lines = told.lines("lag")
+            return bool(lines) and tuple(details(lines[-1])[n][0] for n in range(2)) == wanted
+
+        return check
+
+    with released(gate):
+        query = application.start_query("query", options | told.options | {"metricsLagIntervalMs": "200"}, batch=gate)
+        wait_for("the first event", lag_is(0, 0), 60, told.tail)
+        produce_at(client, topic, 0, [300.0] * 3)
+        gate.wait_reached(told.tail)
+        wait_for("the lag of the batch in flight", lag_is(3, 0), 30, told.tail)
+        line = told.lines("lag")[-1]
+        records, behind_s, safe_s = details(line)[0]
+        assert 300.0 <= behind_s < 300.0 + SLACK_S + 60.0
+        assert safe_s == pytest.approx(HOUR_S - behind_s, abs=0.002)
+        assert details(line)[1] == [0, None, None]
+        assert line["details"]["total"] == {"records": records, "lost": 0, "behind_s": behind_s, "safe_s": safe_s}
+        assert (line["state"], line["partitions"]) == ("JOINED", [[topic, 0], [topic, 1]])
+        assert tool.ask()[topic, 0]["lag"] == 3
+    wait_for("the end of the lag", lag_is(0, 0), 30, told.tail)
+    assert [one["lag"] for one in tool.ask().values()] == [0, 0]
+    assert told.metrics()["assignments"] == 1
+    pid = told.reader_pid()
+    query.stop()
+    told.wait_for("left")
+    wait_for("the reader process's end", lambda: not Path(f"/proc/{pid}").exists(), 15, told.tail)
+    assert told.lines()[-1]["event"] == "left"
+
+
+def test_no_event_when_it_is_off(
+    application: Application, client: Independent, options: dict[str, str], topic: str, tmp_path: Path
+) -> None:
+    client.create_topic(topic, 1)
+    client.produce(topic, map(str, range(10)), 1)
+    told = Told(tmp_path, "query")
+    query = application.start_query("query", options | told.options | {"metricsLagIntervalMs": "0"})
+    query.wait_for_records(client.records(topic))
+    query.stop()
+    told.wait_for("left")
+    assert told.lines("lag") == []
+
+
+@pytest.mark.parametrize("fast_lane", ["0", "10000"])
+def test_sparks_progress_tells_the_newest_offsets(
+    application: Application, client: Independent, options: dict[str, str], topic: str, fast_lane: str
+) -> None:
+    """Each batch takes 10 of 40 offsets; the fast lane's reader is asked like any other (reportLatestOffset)."""
+    client.create_topic(topic, 2)
+    client.produce(topic, map(str, range(40)), 2)
+    query = application.start_query("query", options | {"maxOffsetsPerTrigger": "10", "fastLaneMaxOffsets": fast_lane})
+    query.wait_for_records(client.records(topic))
+
+    def reports() -> list[dict[str, Any]]:
+        found = [json.loads(progress.json) for progress in query.query.recentProgress]
+        return [one for one in found if one["numInputRows"]]
+
+    wait_for("four reports", lambda: len(reports()) == 4, 30)
+    newest = {topic: {"0": 20, "1": 20}}
+    for number, report in enumerate(reports()):
+        (source,) = report["sources"]
+        latest = source["latestOffset"]
+        assert (json.loads(latest) if isinstance(latest, str) else latest) == newest
+        line = progress_line(report)
+        assert line is not None
+        assert f" lag={30 - 10 * number} partitions={topic}[0,1]" in line
+    query.stop()
