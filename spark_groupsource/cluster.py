@@ -62,6 +62,9 @@ _AWAY = {
     KafkaError.BROKER_NOT_AVAILABLE,
     KafkaError.REPLICA_NOT_AVAILABLE,
     KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
 }
 # A topic that was named and does not exist is told soon; new partitions and moving leaders take longer.
 _UNKNOWN_TOPIC_PATIENCE_S = 3.0

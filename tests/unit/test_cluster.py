@@ -89,10 +89,16 @@ FOUND = {tp(0): LogEnd(7, 3)}
 
 @pytest.mark.parametrize(
     "code",
-    [KafkaError._NOENT, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._UNKNOWN_PARTITION],
-)
+    [
+        KafkaError._NOENT, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._UNKNOWN_PARTITION,
+        KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE,
+    ],
+)  # fmt: skip
 def test_a_cut_connection_is_asked_again(code: int) -> None:
-    """All connections are cut once: the client's own metadata request fails, and 'no leaders' are found."""
+    """All connections are cut once: the client's own metadata request fails, and 'no leaders' are found.
+
+    A group's coordinator that moves is no different.
+    """
     admin = FakeAdmin([code] * 3)
     assert cluster_of(admin, ManualClock()).log_offsets(WANTED) == FOUND
     assert admin.asked == 4

@@ -1,0 +1,22 @@
+"""The command `lag` on the embedded broker, which tells no topic's configuration, as a broker without the right to."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from spark_groupsource.cli.main import main
+from spark_groupsource.embedded import EmbeddedKafka
+
+
+def test_lag_without_a_word_about_retention(capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedKafka(topics={"orders": 1}) as broker:
+        broker.produce("orders", ["a", "b", "c"])
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "shop", "log_level": 0})
+        consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
+        consumer.close()
+        assert main(["lag", "--bootstrap-servers", broker.bootstrap_servers, "--group", "shop"]) == 0
+    _, first, last, note = capsys.readouterr().out.splitlines()
+    assert first.split()[:4] == ["orders", "0", "1", "3"]
+    assert (last.split()[:2], last.split()[-1]) == (["total", "2"], "-")
+    assert note == "retention not told (it takes the right DESCRIBE_CONFIGS on the topic): orders"
