@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client import LastTransportError, base_settings, creating_client
@@ -36,6 +36,8 @@ _POLL_S = 0.1
 _MAX_RECORDS = 500
 # The client insists on a group id; nothing is asked of or told to that group.
 _UNUSED_GROUP = "groupkafka-probe"
+# How often a client that waits for a group's coordinator is asked why.
+_LOOK_S = 2.0
 # The client tells it in words only; what it does not find there is read as "from here on".
 _TRUNCATED_AT = re.compile(r"log truncation detected.*broker end offset is (\d+)")
 
@@ -49,10 +51,24 @@ class Probe:
         self._consumer: Consumer | None = None
 
     def committed(self, group: str, partitions: Iterable[TopicPartition], timeout_s: float) -> list[ClientPartition]:
-        """Return what a group has committed, a client's answer per partition."""
+        """Return what a group has committed, a client's answer per partition.
+
+        A client that may not ask for the group's coordinator waits for it all the time, and says why only when polled.
+        """
         consumer = self._client(group)
+        wanted = [ClientPartition(p.topic, p.partition) for p in partitions]
+        deadline_s = time.monotonic() + timeout_s
         try:
-            return consumer.committed([ClientPartition(p.topic, p.partition) for p in partitions], timeout=timeout_s)
+            while True:
+                left_s = deadline_s - time.monotonic()
+                try:
+                    return consumer.committed(wanted, timeout=max(0.001, min(left_s, _LOOK_S)))
+                except KafkaException as error:
+                    denied = _group_denied(consumer)
+                    if denied is not None:
+                        raise KafkaException(denied) from None
+                    if left_s <= _LOOK_S or error.args[0].code() != KafkaError._TIMED_OUT:
+                        raise
         finally:
             consumer.close()
 
@@ -136,6 +152,14 @@ def _heard(consumer: Consumer, wanted: list[ClientPartition], timeout_s: float) 
             yield from (message for message in came if message.topic() is not None)
     finally:
         consumer.incremental_unassign(wanted)
+
+
+def _group_denied(consumer: Consumer) -> KafkaError | None:
+    while (message := consumer.poll(0.0)) is not None:
+        error = message.error()
+        if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return error
+    return None
 
 
 def _partition_of(message: Message) -> TopicPartition:
