@@ -103,20 +103,19 @@ class LibrdkafkaStandings:
         for chunk in _chunks(list(committed)):
             survey = self._cluster.survey(chunk)
             bounds: dict[TopicPartition, tuple[int, int]] = {}
+            unread: dict[TopicPartition, tuple[int, int]] = {}
             for partition in chunk:
                 beginning, end = survey.beginnings[partition], survey.ends[partition]
                 if beginning is not None and end is not None:
                     bounds[partition] = beginning.offset, end.offset
-            unread = {}
-            for partition, (first, end_offset) in bounds.items():
-                at = max(first, committed[partition] or 0)
-                if at < end_offset:
-                    unread[partition] = at, end_offset
+                    start = max(beginning.offset, committed[partition] or 0)
+                    if start < end.offset:
+                        unread[partition] = start, end.offset
             times = self._times(unread, deadline) if unread else {}
             for partition, (first, last) in bounds.items():
                 retention = retentions.get(partition.topic, Retention(known=False))
-                at_ms = times.get(partition)
-                standings.append(Standing(partition, committed[partition], first, last, at_ms, retention))
+                next_ms = times.get(partition)
+                standings.append(Standing(partition, committed[partition], first, last, next_ms, retention))
         return standings
 
     def close(self) -> None:

@@ -319,7 +319,7 @@ def test_the_lag_of_a_running_query(
 
     with released(gate):
         query = application.start_query("query", options | told.options | {"metricsLagIntervalMs": "200"}, batch=gate)
-        wait_for("the first event", lag_is(0, 0), 60, told.tail)
+        wait_for("the first event", lag_is(0, 0), 120, told.tail)
         produce_at(client, topic, 0, [300.0] * 3)
         gate.wait_reached(told.tail)
         wait_for("the lag of the batch in flight", lag_is(3, 0), 30, told.tail)
