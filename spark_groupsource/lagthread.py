@@ -21,6 +21,8 @@ LOG = logging.getLogger("spark_groupsource.lag")
 
 # How soon it notices a stop.
 _STEP_S = 0.1
+# A request may be under way when the query stops. It is not waited for any longer: the process ends all the same.
+_STOP_S = 1.0
 # While there is nothing to measure yet.
 _RETRY_S = 1.0
 
@@ -65,11 +67,10 @@ class LagThread:
         """Start the thread."""
         self._thread.start()
 
-    def join(self, timeout_s: float) -> bool:
-        """Wait for its end, which a request to stop brings; False when it takes longer."""
+    def join(self) -> None:
+        """Wait a moment for its end, which a request to stop brings."""
         if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+            self._thread.join(_STOP_S)
 
     def run(self) -> None:
         """Lag thread only. Measure until a stop is requested."""

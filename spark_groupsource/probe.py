@@ -30,7 +30,8 @@ _SETTINGS: dict[str, Any] = {
 }
 _MEMBER_SETTINGS = (
     "group.protocol", "group.instance.id", "group.remote.assignor", "partition.assignment.strategy",
-    "session.timeout.ms", "heartbeat.interval.ms", "fetch.max.bytes", "max.partition.fetch.bytes", "fetch.min.bytes",
+    "session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms",
+    "fetch.max.bytes", "max.partition.fetch.bytes", "fetch.min.bytes",
 )  # fmt: skip
 _POLL_S = 0.1
 _MAX_RECORDS = 500

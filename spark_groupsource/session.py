@@ -52,8 +52,6 @@ PLAN_TIMEOUT_S = 30.0
 # How long a plan waits for the commit of the batch before it, once: then batches go on without commits.
 COMMIT_S = 1.0
 STOP_TIMEOUT_S = 15.0
-# A request of the lag thread may be under way when the query stops; it is not waited for, the process ends anyway.
-_LAG_STOP_S = 1.0
 _PAUSE_S = 0.01
 # The answer to a commit takes some milliseconds, and a trigger waits for it.
 _COMMIT_PAUSE_S = 0.002
@@ -133,7 +131,7 @@ class Session:
         if not self._member.join(STOP_TIMEOUT_S):
             LOG.warning("the member did not leave within %.0f s: %r", STOP_TIMEOUT_S, self._member)
         if self._lag is not None:
-            self._lag.join(_LAG_STOP_S)
+            self._lag.join()
         self._cluster.close()
 
     def prepare_available_now(self) -> None:

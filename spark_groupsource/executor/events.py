@@ -20,6 +20,8 @@ _GROUP_SETTINGS = (
     "partition.assignment.strategy",
     "session.timeout.ms",
     "heartbeat.interval.ms",
+    # The client refuses one below its session timeout, also where it is no member.
+    "max.poll.interval.ms",
 )
 # What the client's queue needs per record besides its key and value.
 _MESSAGE_BYTES = 400

@@ -351,7 +351,7 @@ def test_the_lag_of_assigned_partitions(
     chosen |= {"assign": json.dumps({topic: [1]}), "metricsLagIntervalMs": "200"}
     application.start_query("query", chosen | told.options)
     wait_for(
-        "an event", lambda: any(details(line) == {1: [0, None, None]} for line in told.lines("lag")), 60, told.tail
+        "an event", lambda: any(details(line) == {1: [0, None, None]} for line in told.lines("lag")), 120, told.tail
     )
 
 

@@ -18,10 +18,12 @@ from spark_groupsource.client import (
     quiet_logger,
 )
 from spark_groupsource.errors import OptionError
+from spark_groupsource.executor.clients import make_client
 from spark_groupsource.membership.librdkafka import LibrdkafkaGroup, classify_refusal
 from spark_groupsource.membership.port import Refusal
+from spark_groupsource.probe import Probe
 
-from .fakes import ManualClock, make_options
+from .fakes import ManualClock, make_options, tp
 
 CANARY = "canary-7f3a"
 OPTIONS = make_options(kafka__sasl__password=CANARY, kafka__sasl__username="u", kafka__group__instance__id="one")
@@ -217,3 +219,11 @@ def test_refused_commits_are_not_all_alike(code: int, refusal: Refusal) -> None:
 )
 def test_which_protocols_revoke_incrementally(settings: dict[str, str], incremental: bool) -> None:
     assert LibrdkafkaGroup(make_options(**settings)).incremental is incremental
+
+
+def test_a_poll_interval_below_the_default_session_timeout_suits_all_clients() -> None:
+    """The member's session timeout allows it; the others are no members, and their client would refuse it."""
+    options = make_options(kafka__session__timeout__ms="6000", kafka__max__poll__interval__ms="10000")
+    make_client(options, 1024 * 1024).close()
+    with pytest.raises(KafkaException, match=r"Timed out|Transport|resolve"):
+        Probe(options, LastTransportError()).committed("shop", [tp(0)], 0.01)
