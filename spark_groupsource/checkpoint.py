@@ -7,14 +7,17 @@ nothing.
 A waiting revoke asks ten times a second, and on an object store each look is a request of tens of milliseconds: what
 was read is remembered, because Spark never changes an entry of its logs. A look costs one request once N is known.
 
-Formats: offset log v1 (a line per source) and v2 (a JSON object keyed by source id), as in Spark's OffsetSeqLog.
+Formats: offset log v1 (a line per source) and v2 (`<source id>:` before each line), as in Spark's OffsetSeqLog. The
+checkpoint may be that of another source, whose users move over: `read_spark_checkpoint` says how far it has got.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -33,20 +36,43 @@ _NEWEST_ENTRIES = 5
 _TROUBLES = (OSError, ValueError, ImportError, pa.ArrowException)
 
 
+# A line of an offset log v2: ids are numbers, or names that the query gives its sources.
+_NAMED_OFFSET = re.compile(r"([A-Za-z0-9_]+):(.*)", re.DOTALL)
+_NO_OFFSET = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCheckpoint:
+    """How far a query has got, for any source.
+
+    `completed` is the number of the newest completed batch, None before the first one; `logged`, of the newest one in
+    the offset log. `offsets` has each source's text at the end of the completed batch, or of its initial offset.
+    """
+
+    completed: int | None
+    logged: int | None
+    offsets: Mapping[str, str]
+
+
+def sources_in_log_entry(text: str) -> dict[str, str]:
+    """Return the sources' offsets in one file of the offset log, as text, by source id, where there is one."""
+    version, _, body = text.partition("\n")
+    _metadata, *lines = body.rstrip("\n").split("\n")
+    match version.strip():
+        case "v1":
+            found = {str(number): line for number, line in enumerate(lines)}
+        case "v2":
+            named = (_NAMED_OFFSET.fullmatch(line) for line in lines)
+            found = {match[1]: match[2] for match in named if match is not None}
+        case _:
+            return {}
+    return {source: line for source, line in found.items() if line not in ("", _NO_OFFSET)}
+
+
 def offsets_in_log_entry(text: str) -> list[object]:
     """Return the sources' offsets in one file of the offset log, parsed; what is no JSON is left out."""
-    version, _, body = text.partition("\n")
-    lines = [line for line in body.split("\n") if line]
-    if version.strip() not in ("v1", "v2") or not lines:
-        return []
-    found = []
-    for line in lines[1:]:
-        value = _json_or_none(line)
-        if version.strip() == "v2" and isinstance(value, dict):
-            found += [_json_or_none(item) if isinstance(item, str) else item for item in value.values()]
-        else:
-            found.append(value)
-    return [value for value in found if value is not None]
+    values = (_json_or_none(line) for line in sources_in_log_entry(text).values())
+    return [value for value in values if value is not None]
 
 
 def _json_or_none(text: str) -> object:
@@ -67,6 +93,54 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
     else:
         filesystem, root = fs.LocalFileSystem(), target
     return filesystem, root.rstrip("/")
+
+
+def read_spark_checkpoint(
+    location: str, open_location: Callable[[str], tuple[fs.FileSystem, str]] = open_location
+) -> SparkCheckpoint:
+    """Read how far the query of a checkpoint has got, whatever its sources are.
+
+    Raises ValueError, with a text for users, for a location that cannot be read or holds no checkpoint.
+    """
+    try:
+        filesystem, root = open_location(location)
+        logged, completed = (_newest_batch(filesystem, f"{root}/{name}") for name in ("offsets", "commits"))
+        if logged is None:
+            raise FileNotFoundError("there is no checkpoint of a query that has planned a batch")
+        if completed is None:
+            sources = _initial_offsets(filesystem, root)
+        else:
+            sources = sources_in_log_entry(_text(filesystem, f"{root}/offsets/{completed}"))
+    except _TROUBLES as error:
+        raise ValueError(scrubbed(str(error) or type(error).__name__, location)) from None
+    return SparkCheckpoint(completed, logged, sources)
+
+
+def _newest_batch(filesystem: fs.FileSystem, folder: str) -> int | None:
+    found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    return max((int(info.base_name) for info in found if info.base_name.isdigit()), default=None)
+
+
+def _initial_offsets(filesystem: fs.FileSystem, root: str) -> dict[str, str]:
+    """Return where the sources began that have written it down: `sources/<id>/0` is "v1" and the offset.
+
+    Spark's Kafka source writes a zero byte before it, for releases that are long gone.
+    """
+    found = {}
+    for info in filesystem.get_file_info(fs.FileSelector(f"{root}/sources", allow_not_found=True)):
+        try:
+            text = _text(filesystem, f"{root}/sources/{info.base_name}/0")
+        except (FileNotFoundError, UnicodeDecodeError):
+            continue  # a source that writes something else, or nothing
+        version, _, offset = text.removeprefix("\0").partition("\n")
+        if version == "v1":
+            found[info.base_name] = offset.strip()
+    return found
+
+
+def _text(filesystem: fs.FileSystem, path: str) -> str:
+    with filesystem.open_input_stream(path) as stream:
+        return bytes(stream.read()).decode("utf-8")
 
 
 class CheckpointLog:
@@ -190,5 +264,4 @@ class CheckpointLog:
         return True
 
     def _read(self, name: str) -> str:
-        with self._open().open_input_stream(f"{self._root}/{name}") as stream:
-            return bytes(stream.read()).decode("utf-8")
+        return _text(self._open(), f"{self._root}/{name}")

@@ -44,6 +44,17 @@ def batch_end_s(query: AppQuery, number: int = 0) -> float:
     return (query.checkpoint / "commits" / str(number)).stat().st_mtime
 
 
+@contextmanager
+def offset_log(application: Application, version: str) -> Iterator[None]:
+    """Let the queries that are started meanwhile write this format of the offset log."""
+    name = "spark.sql.streaming.offsetLog.formatVersion"
+    application.spark.conf.set(name, version)
+    try:
+        yield
+    finally:
+        application.spark.conf.unset(name)
+
+
 def assert_once(queries: list[AppQuery], everything: set[Record]) -> None:
     """F1 and F2."""
     total = sum((query.completed_records() for query in queries), start=Counter[Record]())
@@ -316,11 +327,14 @@ def test_several_sources_in_one_query_hand_over_together(
             assert two.records() == Counter()
 
 
+@pytest.mark.parametrize("version", ["1", "2"])
 def test_several_sources_in_one_query_stop_with_their_last_batch_committed(
-    application: Application, client: Independent, sources: list[dict[str, str]], tmp_path: Path
+    version: str, application: Application, client: Independent, sources: list[dict[str, str]], tmp_path: Path
 ) -> None:
+    """In both formats of Spark's offset log."""
     union = Union(application, tmp_path, "query", sources)
-    query = union.start(**LONG_TRIGGER)
+    with offset_log(application, version):
+        query = union.start(**LONG_TRIGGER)
     with stopped(query):
         query.wait_for_records(everything(client, sources))
         assert lag(client, sources) == 80, "something else than the stop commits: nothing is shown"
@@ -328,6 +342,7 @@ def test_several_sources_in_one_query_stop_with_their_last_batch_committed(
         told.wait_for("left", timeout_s=15)
     assert lag(client, sources) == 0, union.evidence()
     assert_once([query], everything(client, sources))
+    assert (query.checkpoint / "offsets" / "0").read_text().startswith(f"v{version}\n")
 
 
 def test_several_queries_of_one_application_share_a_group(
