@@ -278,6 +278,22 @@ NO_INITIAL_OFFSET = Condition(
     " gets a partition.",
     "reset these topics with --topic and --to earliest, latest or a time.",
 )
+ORIGIN_UNUSABLE = Condition(
+    "GROUPKAFKA.ORIGIN_UNUSABLE",
+    "The offsets of {origin} cannot be taken over: {reason}",
+    "{instead}.",
+)
+GROUP_HAS_OFFSETS = Condition(
+    "GROUPKAFKA.GROUP_HAS_OFFSETS",
+    "Group '{group}' already has offsets of: {partitions}.",
+    "choose a new group; or, if these offsets count for nothing, add --overwrite.",
+)
+OFFSETS_BEHIND_END = Condition(
+    "GROUPKAFKA.OFFSETS_BEHIND_END",
+    "The offsets of {origin} are behind the end of the log: {partitions}. The topic was deleted and made again, or its"
+    " log was truncated: which records were read cannot be told.",
+    "name the other topics with --topic; the query then starts with this topic's beginning.",
+)
 SAVEPOINT_INVALID = Condition(
     "GROUPKAFKA.SAVEPOINT_INVALID",
     "File '{path}' is not a savepoint: {reason}",

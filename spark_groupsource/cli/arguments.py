@@ -20,7 +20,8 @@ from spark_groupsource.options import parse_options
 from spark_groupsource.options_client import CLIENT_PREFIX
 
 _ABOUT = """\
-Moves and saves the committed offsets of a group of groupkafka queries, and tells how far any group is behind.
+Moves, saves and takes over the committed offsets of a group of groupkafka queries, and tells how far any group is
+behind.
 """
 _RESET = """\
 Moves the committed offsets of a group, so that its queries read records again, or leave some out.
@@ -76,6 +77,26 @@ examples:
   python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --max-behind 600
 
 exit codes: 0 done; 1 refused; 2 wrong arguments; 3 beyond --max-lag or --max-behind
+"""
+_ADOPT = """\
+Gives a group the offsets that another query has got to, so that its queries go on there without a gap: those of a
+query of Spark's own Kafka source (format "kafka"), read from its checkpoint, or those of another consumer group.
+
+Stop the old query first. Without --execute nothing is changed: the command prints what it would do. Start the new
+query with a checkpoint location of its own. A partition that the old query has not seen starts at its beginning.
+"""
+_ADOPT_MORE = """\
+The checkpoint says what is complete: a batch that the old query was stopped in is read again. It is refused while the
+group has members, when it has offsets already (unless --overwrite), and for offsets behind the end of their log, whose
+topic was deleted and made again. Records that are gone are reported by the new query (failOnDataLoss).
+
+examples:
+  python -m spark_groupsource adopt --bootstrap-servers localhost:9092 --group orders-to-lake \\
+      --from-checkpoint s3a://lake/checkpoints/orders
+  python -m spark_groupsource adopt --bootstrap-servers localhost:9092 --group orders-to-lake \\
+      --from-group orders-service --topic orders --execute
+
+exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments
 """
 
 
@@ -141,7 +162,23 @@ class LagCommand:
     max_behind_s: float | None = None
 
 
-Command = ResetCommand | SavepointCommand | LagCommand
+@dataclass(frozen=True, slots=True)
+class AdoptCommand:
+    """`adopt`: from a checkpoint of Spark's own source, or else from another group; without `topics` all of them.
+
+    `source` is the source's id in the offset log, needed when there are several.
+    """
+
+    connection: Connection
+    checkpoint: str | None = None
+    from_group: str = ""
+    source: str | None = None
+    topics: tuple[str, ...] = ()
+    overwrite: bool = False
+    execute: bool = False
+
+
+Command = ResetCommand | SavepointCommand | LagCommand | AdoptCommand
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
@@ -171,19 +208,56 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
 
     _add_lag(commands.add_parser("lag", help="tell how far any group is behind", description=_LAG, epilog=_LAG_MORE,
                                  formatter_class=raw))  # fmt: skip
+    adopt = commands.add_parser(
+        "adopt", help="take over another query's offsets", description=_ADOPT, epilog=_ADOPT_MORE, formatter_class=raw
+    )
+    _add_adopt(adopt)
 
     given = parser.parse_args(arguments)
     connection = Connection(given.bootstrap_servers, given.group, given.config)
     if given.command == "savepoint":
         return SavepointCommand(connection, given.file)
+    topics = tuple(dict.fromkeys(given.topic))
     if given.command == "lag":
-        topics = tuple(dict.fromkeys(given.topic))
         return LagCommand(connection, topics, given.json, given.watch, given.max_lag, given.max_behind)
+    if given.command == "adopt":
+        if given.from_group == connection.group:
+            adopt.error("argument --from-group: it is the group itself")
+        if given.source is not None and given.from_checkpoint is None:
+            adopt.error("argument --source: it needs --from-checkpoint")
+        return AdoptCommand(
+            connection,
+            given.from_checkpoint,
+            given.from_group or "",
+            given.source,
+            topics,
+            given.overwrite,
+            given.execute,
+        )
     try:
         target = parse_target(given.to)
     except ValueError as error:
         reset.error(f"argument --to: {error}")
-    return ResetCommand(connection, target, tuple(dict.fromkeys(given.topic)), given.execute)
+    return ResetCommand(connection, target, topics, given.execute)
+
+
+def _add_adopt(parser: argparse.ArgumentParser) -> None:
+    _add_connection(parser)
+    origin = parser.add_mutually_exclusive_group(required=True)
+    origin.add_argument(
+        "--from-checkpoint", metavar="LOCATION",
+        help="checkpointLocation of the old query's writer: a path, or a URI (hdfs:, s3a:, gs: ...)",
+    )  # fmt: skip
+    origin.add_argument("--from-group", metavar="OTHER", help="the other group; it is only asked")
+    parser.add_argument(
+        "--source", metavar="N", help="which source, when the checkpoint has several of Kafka: 0, 1 ..."
+    )
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="T",
+        help="take over this topic only; may be given more than once (default: all that the old query has read)",
+    )  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="also where the group has offsets already")
+    parser.add_argument("--execute", action="store_true", help="commit the offsets (default: a dry run)")
 
 
 def _add_lag(parser: argparse.ArgumentParser) -> None:

@@ -9,12 +9,14 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
-from spark_groupsource.cli.arguments import LagCommand, ResetCommand, client_options, parse_arguments
+from spark_groupsource.cli.adopt import Origin, checkpoint_origin, group_origin
+from spark_groupsource.cli.arguments import AdoptCommand, LagCommand, ResetCommand, client_options, parse_arguments
 from spark_groupsource.cli.lag import report_lag
 from spark_groupsource.cli.reset import Commands
-from spark_groupsource.clock import SystemClock
+from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.cluster import LibrdkafkaCluster
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.option_types import SourceOptions
@@ -35,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         commands = Commands(LibrdkafkaGroupAdmin(options, clock, time.sleep), cluster, clock, print)
         if isinstance(command, ResetCommand):
             commands.reset(command)
+        elif isinstance(command, AdoptCommand):
+            commands.adopt(command, _origin(command, options, clock))
         else:
             commands.savepoint(command)
     except GroupKafkaError as error:
@@ -52,3 +56,10 @@ def _lag(command: LagCommand, options: SourceOptions) -> int:
         return 0
     finally:
         standings.close()
+
+
+def _origin(command: AdoptCommand, options: SourceOptions, clock: Clock) -> Origin:
+    if command.checkpoint is not None:
+        return checkpoint_origin(command.checkpoint, command.source)
+    other = replace(options, group_id=command.from_group)
+    return group_origin(other.group_id, LibrdkafkaGroupAdmin(other, clock, time.sleep))

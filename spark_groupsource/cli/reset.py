@@ -1,4 +1,4 @@
-"""`reset` and `savepoint`: ask the group and the cluster, decide with `plan.py`, print, and commit if told to.
+"""`reset`, `savepoint` and `adopt`: ask the group and the cluster, decide with `plan.py`, print, and commit if told to.
 
 Every wait is bounded by the clients' own deadlines.
 """
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.cli.admin import GroupAdmin
-from spark_groupsource.cli.arguments import ResetCommand, SavepointCommand, TargetKind, shown_time
+from spark_groupsource.cli.adopt import Origin, check_held, chosen_topics, wishes_of
+from spark_groupsource.cli.arguments import AdoptCommand, ResetCommand, SavepointCommand, TargetKind, shown_time
 from spark_groupsource.cli.plan import (
     Log,
     Move,
@@ -87,14 +88,45 @@ class Commands:
             raise CommandError(errors.NO_INITIAL_OFFSET, partitions=f"topic {', '.join(described)}")
         wishes = self._wishes(command, groups, logs, saved)
         moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
+        if self._show(moves, command.execute):
+            self._commit(moves, groups, logs, wishes)
+            self._say(f"\nGroup {group}: {len(moves)} offsets committed. Queries that start from now on follow them.")
+
+    # --- adopt
+
+    def adopt(self, command: AdoptCommand, origin: Origin) -> None:
+        """Print what the group takes over, and commit it with `execute`. Raises what the catalogue has for it.
+
+        1. no members, 2. the topics, 3. nothing that the group has already, 4. the moves, 5. one commit.
+        """
+        group = command.connection.group
+        self._refuse_members(group)
+        described = self._described(origin.positions, chosen_topics(origin, command.topics), group)
+        logs = self._logs(_partitions(None, (), described), described)
+        groups = self._admin.offsets()
+        if not command.overwrite:
+            check_held(group, groups, logs)
+        wishes = wishes_of(origin, logs, described)
+        moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
+        for note in origin.notes:
+            self._say(note)
+        if self._show(moves, command.execute):
+            self._commit(moves, groups, logs, wishes)
+            self._say(
+                f"\nGroup {group}: {len(moves)} offsets committed. Start its queries with kafka.group.id={group}, and"
+                " each with a new checkpointLocation."
+            )
+
+    # --- helpers
+
+    def _show(self, moves: list[Move], execute: bool) -> bool:
+        """Print the moves; return whether to commit them."""
         self._say(table(moves))
         for line in warnings(moves):
             self._say(line)
-        if not command.execute:
+        if not execute:
             self._say("\nDry run: nothing was changed. Add --execute to commit the new offsets.")
-            return
-        self._commit(moves, groups, logs, wishes)
-        self._say(f"\nGroup {group}: {len(moves)} offsets committed. Queries that start from now on follow them.")
+        return execute
 
     def _refuse_members(self, group: str) -> None:
         members = self._admin.members()
@@ -206,7 +238,7 @@ def _refuse_topics_made_anew(command: ResetCommand, saved: Savepoint, described:
 
 
 def _partitions(
-    kind: TargetKind, known: Iterable[TopicPartition], described: Mapping[str, TopicInfo]
+    kind: TargetKind | None, known: Iterable[TopicPartition], described: Mapping[str, TopicInfo]
 ) -> list[TopicPartition]:
     """Return what to move: all partitions that there are.
 

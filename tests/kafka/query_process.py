@@ -19,8 +19,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 
-def session(name: str) -> SparkSession:
-    """Return a small local session; the tests run several processes on a small machine."""
+def session(name: str, conf: dict[str, str]) -> SparkSession:
+    """Return a small local session, with `conf` on top; the tests run several processes on a small machine."""
     builder = SparkSession.builder.master("local[2]").appName(name)
     for key, value in {
         "spark.ui.enabled": "false",
@@ -30,6 +30,7 @@ def session(name: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.streaming.pollingDelay": "50ms",
+        **conf,
     }.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
@@ -40,7 +41,7 @@ def main(settings: dict[str, Any]) -> None:
     out = Path(settings["out"])
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
-    spark = session(settings["name"])
+    spark = session(settings["name"], settings.get("conf", {}))
     spark.sparkContext.setLogLevel("WARN")
 
     def write(batch: DataFrame, number: int) -> None:
@@ -52,7 +53,7 @@ def main(settings: dict[str, Any]) -> None:
         scratch.write_text(json.dumps({"batch": number, "rows": rows, "at": time.time()}))
         scratch.rename(target)
 
-    reader = spark.readStream.format("groupkafka").options(**settings["options"])
+    reader = spark.readStream.format(settings.get("format", "groupkafka")).options(**settings["options"])
     writer = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", settings["checkpoint"])
     trigger = settings.get("trigger", {"processingTime": "200 milliseconds"})
     query = writer.trigger(**trigger).start()
