@@ -73,6 +73,11 @@ def invalid_option(name: str, value: str, allowed: str) -> OptionError:
 
 
 def _unknown_option(key: str) -> OptionError:
+    if key == "groupidprefix":
+        return OptionError(
+            errors.OPTION_REFUSED, option="groupIdPrefix", value="...",
+            reason="no group's name is made up here.", replacement="leave it out; kafka.group.id names the group.",
+        )  # fmt: skip
     near = difflib.get_close_matches(key, _BY_KEY, n=1, cutoff=0.6)
     suggestion = f" Did you mean '{_BY_KEY[near[0]].name}'?" if near else ""
     return OptionError(errors.OPTION_UNKNOWN, option=key, suggestion=suggestion)

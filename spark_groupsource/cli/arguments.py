@@ -83,7 +83,8 @@ Gives a group the offsets that another query has got to, so that its queries go 
 query of Spark's own Kafka source (format "kafka"), read from its checkpoint, or those of another consumer group.
 
 Stop the old query first. Without --execute nothing is changed: the command prints what it would do. Start the new
-query with a checkpoint location of its own. A partition that the old query has not seen starts at its beginning.
+query with a new checkpoint location (and Spark's file sink with a new folder: in the old one it takes the batches of a
+new checkpoint for those that it has). A partition that the old query has not seen starts at its beginning.
 """
 _ADOPT_MORE = """\
 The checkpoint says what is complete: a batch that the old query was stopped in is read again. It is refused while the

@@ -202,6 +202,12 @@ def test_an_unknown_option_far_from_all_suggests_nothing() -> None:
     assert "Did you mean" not in refused(zzz="1")
 
 
+def test_sparks_prefix_of_group_names_is_refused_with_a_reason() -> None:
+    text = refused(groupIdPrefix="x")
+    assert "OPTION_REFUSED] Option 'groupIdPrefix'" in text
+    assert "kafka.group.id names the group" in text
+
+
 def test_one_subscription_only() -> None:
     assert "OPTION_CONFLICT" in refused(subscribePattern="x")
 
