@@ -138,6 +138,12 @@ OFFSET_TOO_NEW = Condition(
     "The stored {what} has format version {version}; this release reads versions up to {newest}.",
     "run the release that wrote it, or a newer one.",
 )
+OFFSET_OF_SPARKS_SOURCE = Condition(
+    "GROUPKAFKA.OFFSET_OF_SPARKS_SOURCE",
+    "The checkpoint is one of a query of Spark's own Kafka source (format 'kafka').",
+    "run 'python -m spark_groupsource adopt --from-checkpoint ...' with it, so that the group goes on where that query"
+    " has got to, and start the query with a new checkpointLocation.",
+)
 
 # --- cluster
 

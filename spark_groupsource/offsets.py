@@ -214,6 +214,8 @@ def parse_offset(value: object) -> SourceOffset:
     Raises `OffsetFormatError` when it is not exactly what `SourceOffset.to_json` writes, or is newer.
     """
     what = "offset"
+    if _is_of_sparks_source(value):
+        raise OffsetFormatError(errors.OFFSET_OF_SPARKS_SOURCE)
     if isinstance(value, dict) and "v" in value:
         check_version(what, value["v"], VERSION)
     root = checked_object(what, value, {"v", "lineage", "topics"}, {"reset"})
@@ -236,6 +238,13 @@ def parse_offset(value: object) -> SourceOffset:
                 raise malformed(what, f"{partition} is both in 'ranges' and in 'done'")
             done[partition] = checked_int(what, end)
     return SourceOffset.of(lineage, ids, ranges, done, reset)
+
+
+def _is_of_sparks_source(value: object) -> bool:
+    """Whether it looks like an offset of Spark's own Kafka source: {"topic":{"0":23}}."""
+    topics = value.values() if isinstance(value, dict) else ()
+    offsets = [offset for topic in topics for offset in (topic.values() if isinstance(topic, dict) else (None,))]
+    return bool(offsets) and all(type(offset) is int for offset in offsets)
 
 
 def _parse_ranges(topic: str, entry: Json) -> list[OffsetRange]:

@@ -117,6 +117,12 @@ def test_a_query_of_sparks_own_source_goes_on_as_a_group(
     assert move.adopt("--from-checkpoint", str(old.checkpoint), "--execute") == 1
     assert "GROUPKAFKA.GROUP_HAS_OFFSETS" in capsys.readouterr().err
 
+    shutil.copytree(old.checkpoint, move.folder / "copied")
+    wrong = move.application.start_query("wrong", move.options, checkpoint=move.folder / "copied")
+    wait_for("an error", lambda: not wrong.query.isActive, 60, lambda: repr(wrong))
+    assert "GROUPKAFKA.OFFSET_OF_SPARKS_SOURCE" in str(wrong.query.exception())
+    wait_for("it to leave the group", lambda: client.member_count(group) == 0, 30)
+
     everything = client.records(topic)
     new = move.go_on(everything - set(done))
     assert move.adopt("--from-checkpoint", str(old.checkpoint), "--overwrite", "--execute") == 1
