@@ -222,24 +222,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
     if given.command == "lag":
         return LagCommand(connection, topics, given.json, given.watch, given.max_lag, given.max_behind)
     if given.command == "adopt":
-        if given.from_group == connection.group:
-            adopt.error("argument --from-group: it is the group itself")
-        if given.source is not None and given.from_checkpoint is None:
-            adopt.error("argument --source: it needs --from-checkpoint")
-        return AdoptCommand(
-            connection,
-            given.from_checkpoint,
-            given.from_group or "",
-            given.source,
-            topics,
-            given.overwrite,
-            given.execute,
-        )
+        return _adopt_command(adopt, given, connection)
     try:
         target = parse_target(given.to)
     except ValueError as error:
         reset.error(f"argument --to: {error}")
-    return ResetCommand(connection, target, topics, given.execute)
+    return ResetCommand(connection, target, tuple(dict.fromkeys(given.topic)), given.execute)
 
 
 def _add_adopt(parser: argparse.ArgumentParser) -> None:
@@ -287,6 +275,17 @@ def _positive_s(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,3})?", text) or float(text) <= 0:
         raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds above 0")
     return float(text)
+
+
+def _adopt_command(parser: argparse.ArgumentParser, given: argparse.Namespace, connection: Connection) -> AdoptCommand:
+    if given.from_group == connection.group:
+        parser.error("argument --from-group: it is the group itself")
+    if given.source is not None and given.from_checkpoint is None:
+        parser.error("argument --source: it needs --from-checkpoint")
+    return AdoptCommand(
+        connection, given.from_checkpoint, given.from_group or "", given.source, tuple(dict.fromkeys(given.topic)),
+        given.overwrite, given.execute,
+    )  # fmt: skip
 
 
 def _add_connection(parser: argparse.ArgumentParser) -> None:
