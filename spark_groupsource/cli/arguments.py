@@ -239,7 +239,7 @@ def _add_adopt(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     origin.add_argument("--from-group", metavar="OTHER", help="the other group; it is only asked")
     parser.add_argument(
-        "--source", metavar="N", help="which source, when the checkpoint has several of Kafka: 0, 1 ..."
+        "--source", metavar="N", help="which source, when the checkpoint has several of Kafka: 0, 1 ..., or its name"
     )
     parser.add_argument(
         "--topic", action="append", default=[], metavar="T",
