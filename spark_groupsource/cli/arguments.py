@@ -227,7 +227,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
         target = parse_target(given.to)
     except ValueError as error:
         reset.error(f"argument --to: {error}")
-    return ResetCommand(connection, target, tuple(dict.fromkeys(given.topic)), given.execute)
+    return ResetCommand(connection, target, topics, given.execute)
 
 
 def _add_adopt(parser: argparse.ArgumentParser) -> None:
