@@ -136,10 +136,10 @@ def parse_metadata(text: str | None) -> CommitMetadata | None:
     if not text or len(text) > MAX_BYTES or not text.startswith("{"):
         return None
     try:
-        value = json.loads(text, object_pairs_hook=_without_duplicates)
+        value = json.loads(text, object_pairs_hook=offsets.without_duplicates)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict) or "gk" not in value:
+    if not isinstance(value, dict) or type(value.get("gk")) is not int or value["gk"] < 1:
         return None
     offsets.check_version(_WHAT, value["gk"], VERSION)
     try:
@@ -159,20 +159,13 @@ def overruled(item: CommitItem, group: GroupOffset) -> bool:
     return held is not None and own is not None and newer(held.reset, own.reset)
 
 
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise ValueError("duplicate keys")
-    return value
-
-
 def _parse_version_1(value: object) -> CommitMetadata | None:
     root = offsets.checked_object(_WHAT, value, {"gk", "l", "t", "r", "p", "n"}, {"e", "k", "z"})
     if not isinstance(root["r"], list) or len(root["r"]) != 2:
         return None
     start, end = (offsets.checked_int(_WHAT, item) for item in root["r"])
-    known = checked_digests(_WHAT, root.get("k"))
-    epoch = root.get("e")
+    if start > end:
+        return None
     return CommitMetadata(
         lineage=offsets.checked_text(_WHAT, root["l"]),
         topic_id=offsets.checked_text(_WHAT, root["t"]),
@@ -181,8 +174,8 @@ def _parse_version_1(value: object) -> CommitMetadata | None:
         pin=Pin(
             offset=offsets.checked_int(_WHAT, root["p"]),
             partition_count=offsets.checked_int(_WHAT, root["n"], offsets.PARTITION_MAX),
-            known_topics=known,
+            known_topics=checked_digests(_WHAT, root["k"]) if "k" in root else None,
         ),
-        leader_epoch=None if epoch is None else offsets.checked_int(_WHAT, epoch, 2**31 - 1),
+        leader_epoch=offsets.checked_int(_WHAT, root["e"], 2**31 - 1) if "e" in root else None,
         reset=offsets.checked_reset(_WHAT, root["z"]) if "z" in root else None,
     )

@@ -155,28 +155,55 @@ def malformed(what: str, reason: str) -> OffsetFormatError:
     return OffsetFormatError(errors.OFFSET_MALFORMED, what=what, reason=reason)
 
 
+def without_duplicates(pairs: list[tuple[str, object]]) -> Json:
+    """Return a JSON object's pairs, for `json.loads`. Raises `ValueError` when a key comes twice."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("duplicate keys")
+    return value
+
+
 def checked_object(what: str, value: object, required: set[str], optional: set[str] = frozenset()) -> Json:  # type: ignore[assignment]
     """Return `value` as an object that has all `required` keys and no others but `optional`."""
     if not isinstance(value, dict):
         raise malformed(what, f"expected an object, found {type(value).__name__}")
     missing, unknown = required - value.keys(), value.keys() - required - optional
     if missing or unknown:
-        raise malformed(what, f"missing keys {sorted(missing)}, unknown keys {sorted(map(str, unknown))}")
+        names = ", ".join(sorted(map(shown, unknown))[:10])
+        raise malformed(what, f"missing keys {sorted(missing)}, unknown keys [{names}]")
     return value
 
 
 def checked_int(what: str, value: object, high: int = OFFSET_MAX) -> int:
     """Return `value` as an integer from 0 to `high`; bool and float are no integers here."""
     if type(value) is not int or not 0 <= value <= high:
-        raise malformed(what, f"expected an integer from 0 to {high}, found {str(value)[:40]!r}")
+        raise malformed(what, f"expected an integer from 0 to {high}, found {shown(value)}")
     return value
 
 
 def checked_text(what: str, value: object) -> str:
     """Return `value` as a string of 1 to 255 characters."""
-    if not isinstance(value, str) or not 0 < len(value) <= 255:
-        raise malformed(what, f"expected a text of 1 to 255 characters, found {str(value)[:40]!r}")
+    if not isinstance(value, str) or not 0 < len(value) <= 255 or not _is_text(value):
+        raise malformed(what, f"expected a text of 1 to 255 characters, found {shown(value)}")
     return value
+
+
+def _is_text(value: str) -> bool:
+    """Whether UTF-8 can hold it: JSON can also spell halves of surrogate pairs, which neither Kafka nor Spark take."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shown(value: object) -> str:
+    """Return the beginning of a stored value, for an error; whatever it is."""
+    try:
+        return ascii(str(value)[:40])
+    except (ValueError, RecursionError):
+        # Integers of thousands of digits, and lists in lists in lists.
+        return f"something too large of type {type(value).__name__}"
 
 
 def checked_reset(what: str, value: object) -> Reset:
@@ -197,7 +224,7 @@ def check_version(what: str, value: object, newest: int) -> None:
 
 def _number(what: str, key: object) -> int:
     if not isinstance(key, str) or not re.fullmatch(r"0|[1-9][0-9]{0,9}", key):
-        raise malformed(what, f"{str(key)[:40]!r} is no partition number")
+        raise malformed(what, f"{shown(key)} is no partition number")
     return checked_int(what, int(key), PARTITION_MAX)
 
 

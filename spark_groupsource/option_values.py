@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from enum import Enum
 
-from spark_groupsource.offsets import PARTITION_MAX, TopicPartition
+from spark_groupsource.offsets import PARTITION_MAX, TopicPartition, without_duplicates
 
 INT64_MAX = 2**63 - 1
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -75,7 +75,7 @@ def choice(kind: type[Enum], *members: Enum) -> Callable[[str], Enum]:
 def partitions(value: str) -> tuple[TopicPartition, ...]:
     """Return the partitions of Spark's JSON {"topic": [0, 1]}, each once."""
     try:
-        given = json.loads(value)
+        given = json.loads(value, object_pairs_hook=without_duplicates)
     except RecursionError as error:
         raise ValueError from error
     if not isinstance(given, dict) or not given:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from spark_groupsource.offsets import OFFSET_MAX, PARTITION_MAX, TIME_MAX_MS, TopicPartition
+from spark_groupsource.offsets import OFFSET_MAX, PARTITION_MAX, TIME_MAX_MS, TopicPartition, without_duplicates
 
 EARLIEST, LATEST = "earliest", "latest"
 GROUP_PREFIX = "group:"
@@ -99,7 +99,7 @@ def times_of(value: str) -> dict[TopicPartition, Start]:
 def partition_values(text: str, low: int, high: int) -> dict[TopicPartition, int]:
     """Read Spark's JSON of a number per partition. Raises `ValueError` for anything else, duplicates included."""
     try:
-        topics = json.loads(text, object_pairs_hook=_without_duplicates)
+        topics = json.loads(text, object_pairs_hook=without_duplicates)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(topics, dict) or not topics:
@@ -119,10 +119,3 @@ def partition_values(text: str, low: int, high: int) -> dict[TopicPartition, int
 
 def _at(offset: int) -> Start:
     return AtEdge(latest=offset == _LATEST_OFFSET) if offset < 0 else AtOffset(offset)
-
-
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise ValueError("duplicate keys")
-    return value

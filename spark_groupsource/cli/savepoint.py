@@ -105,7 +105,7 @@ def read_savepoint(path: Path) -> Savepoint:
 def parse_savepoint(text: str) -> Savepoint:
     """Parse a file's content. Raises `OffsetFormatError` when it is not exactly what `to_text` writes, or newer."""
     try:
-        value = json.loads(text, object_pairs_hook=_without_duplicates)
+        value = json.loads(text, object_pairs_hook=offsets.without_duplicates)
     except RecursionError:
         raise malformed(_WHAT, "it is nested too deeply") from None
     except ValueError as error:
@@ -130,13 +130,6 @@ def parse_savepoint(text: str) -> Savepoint:
         topic_ids=ids,
         partitions=partitions,
     )
-
-
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise ValueError("duplicate keys")
-    return value
 
 
 def _parse_saved(value: object) -> Saved:

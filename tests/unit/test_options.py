@@ -228,6 +228,7 @@ def test_one_subscription_only() -> None:
         ("startingOffsets", "timestamp"),
         ("startingOffsets", '{"orders":{"0":-3}}'),
         ("maxTriggerDelay", "1 week"),
+        ("assign", '{"orders":[0],"orders":[1]}'),
         ("assign", '{"orders":[-1]}'),
         ("assign", '{"orders":0}'),
         ("startingTimestamp", "-1"),
