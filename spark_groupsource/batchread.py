@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from spark_groupsource import errors
 from spark_groupsource.cluster import ClusterPort, Edge
 from spark_groupsource.errors import DataLossError
-from spark_groupsource.lookup import look_up
+from spark_groupsource.lookup import check_named, look_up
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.option_types import NoMatchStrategy, SourceOptions
 from spark_groupsource.planning.filters import Restriction
@@ -26,7 +26,10 @@ def batch_ranges(options: SourceOptions, cluster: ClusterPort, wanted: Restricti
     before it starts is empty, as in Spark's own source.
     """
     topics = cluster.matching_topics(options.subscription)
-    partitions = [p for p in partitions_of(options.subscription, cluster.describe(topics)) if wanted.admits(p)]
+    existing = partitions_of(options.subscription, cluster.describe(topics))
+    check_named(options.starting, existing)
+    check_named(options.ending, existing)
+    partitions = [partition for partition in existing if wanted.admits(partition)]
     unmatched_is_latest = options.no_match_strategy is NoMatchStrategy.LATEST
     starts = look_up(
         cluster,

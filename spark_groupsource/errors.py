@@ -39,7 +39,8 @@ class GroupKafkaError(Exception):
         message = condition.template.format(**parameters)
         advice = condition.advice.format(**parameters)
         # A reason at the message's end comes from elsewhere, with or without a full stop.
-        super().__init__(f"[{condition.id}] {message.rstrip('. ')}. What to do: {advice}")
+        message = message.rstrip(". ")
+        super().__init__(f"[{condition.id}] {message}{'' if message.endswith('?') else '.'} What to do: {advice}")
 
     def __reduce__(self) -> tuple[object, ...]:
         """Spark pickles exceptions between processes: rebuild from the condition, not from the text."""

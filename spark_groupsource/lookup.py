@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.cluster import ClusterPort, Edge
 from spark_groupsource.errors import OptionError
 from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Start
+from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Start, Starting
 
 
 def look_up(
@@ -44,6 +44,14 @@ def look_up(
         )
     latest = cluster.log_offsets(dict.fromkeys(unmatched, Edge.LATEST))
     return given | {partition: end.offset for partition, end in (answers | latest).items() if end is not None}
+
+
+def check_named(starting: Starting, partitions: Iterable[TopicPartition]) -> None:
+    """Raise `OptionError` when the option names a partition that is not among these: it would count for nothing."""
+    unknown = sorted(starting.each.keys() - set(partitions))
+    if unknown:
+        names = ", ".join(map(str, unknown))
+        raise _not_allowed(starting.option, "...", f"partitions of the topics that are read; {names} is none of them")
 
 
 def _of_other_groups(cluster: ClusterPort, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:

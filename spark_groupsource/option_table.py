@@ -40,7 +40,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "Topics to read. Exactly one of `subscribe`, `subscribePattern` and `assign` is needed.",
     ),
     OptionSpec(
-        "subscribePattern", read.pattern, None, "a regular expression",
+        "subscribePattern", read.pattern, None, "a Python regular expression",
         "Read every topic whose whole name matches; new topics are picked up.",
     ),
     OptionSpec(

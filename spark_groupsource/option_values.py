@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable
 from enum import Enum
 
@@ -29,10 +30,12 @@ def topics(value: str) -> tuple[str, ...]:
 
 
 def pattern(value: str) -> str:
-    """Return a regular expression that compiles."""
+    """Return a regular expression that compiles, and has no set that means something else in Java ([a[b]], [a&&b])."""
     try:
-        re.compile(value)
-    except (re.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)
+            re.compile(value)
+    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
         raise ValueError from error
     return text(value)
 

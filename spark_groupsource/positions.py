@@ -22,7 +22,7 @@ from spark_groupsource.commits import (
     topics_digest,
 )
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError
-from spark_groupsource.lookup import look_up
+from spark_groupsource.lookup import check_named, look_up
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.machine import GroupView, OwnedView
 from spark_groupsource.membership.thread import MembershipThread
@@ -30,6 +30,7 @@ from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer
 from spark_groupsource.option_types import NoMatchStrategy, OnConflict, SourceOptions, Subscription
 from spark_groupsource.planning.start import (
+    Basis,
     StartDecision,
     Takeover,
     appeared_later,
@@ -108,7 +109,7 @@ class StartPositions:
         self._losses.report_recreated(
             {d.partition: _furthest(group[d.partition], ends.get(d.partition)) for d in decisions if d.recreated}
         )
-        positions = self._resolve(decisions)
+        positions = self._resolve(decisions, described)
         items = []
         for decision in decisions:
             partition = decision.partition
@@ -172,7 +173,9 @@ class StartPositions:
             reset=newer(own.reset, start.reset),
             truncated_at=self.truncated.get(partition),
         )
-        return decide_start(takeover, self._options.on_conflict, appeared_later(partition, known))
+        # Where none of the topics has a pin, the subscription of a query that has read others was changed.
+        later = appeared_later(partition, known) if known else bool(start.ends()) and logged_id is None
+        return decide_start(takeover, self._options.on_conflict, later)
 
     def _known_pins(self, view: GroupView, described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
         """Return the pins of all partitions of the subscription, owned or not.
@@ -223,10 +226,12 @@ class StartPositions:
         self._metrics.write("conflict", on_conflict=self._options.on_conflict.value, ranges=details)
         return lineage
 
-    def _resolve(self, decisions: list[StartDecision]) -> dict[TopicPartition, int]:
+    def _resolve(self, decisions: list[StartDecision], described: Mapping[str, TopicInfo]) -> dict[TopicPartition, int]:
         """Return the positions, and look up those that are open."""
         positions = {d.partition: d.offset for d in decisions if d.offset is not None}
         open_ones = [decision for decision in decisions if decision.offset is None]
+        if any(decision.basis is Basis.STARTING_POSITION for decision in open_ones):
+            check_named(self._options.starting, partitions_of(self._options.subscription, described))
         starts = {decision.partition: open_start(decision, self._options.starting) for decision in open_ones}
         latest = self._options.no_match_strategy is NoMatchStrategy.LATEST
         option = self._options.starting.option

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_groupsource.errors import OptionError
-from spark_groupsource.lookup import look_up
+from spark_groupsource.lookup import check_named, look_up
 from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Start
+from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Start, Starting
 
 from .fakes import FakeCluster, tp
 
@@ -59,3 +59,11 @@ def test_times() -> None:
 def test_a_partition_that_is_not_named() -> None:
     with pytest.raises(OptionError, match=r"every partition of the topics; orders-0 has none"):
         Bed().find(None)
+
+
+def test_a_partition_that_does_not_exist_is_named() -> None:
+    check_named(Starting(AtEdge()), [])
+    starting = Starting(None, {P0: AtOffset(5), P1: AtEdge()}, "endingOffsets")
+    check_named(starting, [P0, P1])
+    with pytest.raises(OptionError, match=r"'endingOffsets'.*orders-1 is none of them"):
+        check_named(starting, [P0, tp(2)])

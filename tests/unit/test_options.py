@@ -189,6 +189,7 @@ def test_required(name: str) -> None:
         ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
         ("group.id", "kafka.group.id"),
         ("CHECKPOINTLOCATIONS", "checkpointLocation"),
+        ("topics", "subscribe"),
     ],
 )
 def test_an_unknown_option_suggests_the_nearest(unknown: str, suggested: str) -> None:
@@ -196,6 +197,17 @@ def test_an_unknown_option_suggests_the_nearest(unknown: str, suggested: str) ->
     assert error.condition.id == "GROUPKAFKA.OPTION_UNKNOWN"
     assert f"Did you mean '{suggested}'?" in str(error)
     assert CANARY not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("groupIdPrefix", "set 'kafka.group.id' instead"),
+        ("fetchOffset.numRetries", "two minutes at most: leave it out"),
+    ],
+)
+def test_options_of_sparks_own_source_that_have_no_equal(name: str, text: str) -> None:
+    assert text in str(refusal(REQUIRED | {name: "3"}))
 
 
 def test_an_unknown_option_far_from_all_suggests_nothing() -> None:
@@ -275,7 +287,11 @@ def test_refused_value(name: str, value: str) -> None:
     assert f"'{name}' has the value '" in str(error)
 
 
-@pytest.mark.parametrize("pattern", ["(", "*", "a{99999999999999999999}", "(" * 5000, " "])
+# Java reads the sets of the last three otherwise than Python.
+@pytest.mark.parametrize(
+    "pattern",
+    ["(", "*", "a{99999999999999999999}", "(" * 5000, " ", "[a-z&&[^b]]", "[[:alpha:]]", "[[a]b]"],
+)
 def test_a_pattern_that_does_not_compile(pattern: str) -> None:
     raw = {name: value for name, value in REQUIRED.items() if name != "subscribe"}
     assert refusal(raw | {"subscribePattern": pattern}).condition.id == "GROUPKAFKA.OPTION_INVALID"

@@ -414,6 +414,18 @@ def test_a_topic_that_appears_later_starts_at_its_beginning() -> None:
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [5, 5)", "refunds-0 [0, 4)"]
 
 
+def test_other_topics_after_a_restart_start_at_their_beginning() -> None:
+    """As in Spark's own source: the starting options are those of a new query."""
+    refund = TopicPartition("refunds", 0)
+    for start, position in ((offset_of(OffsetRange(P0, 0, 5)), 0), (START, 4)):
+        bed = Bed(subscribe="refunds")
+        bed.cluster.topics["refunds"] = TopicInfo("refunds-id", 1)
+        bed.join(refund)
+        bed.cluster.ends[refund] = 4
+        bed.session.latest_offset(start)
+        assert bed.member.committed[refund].offset == position
+
+
 def test_starting_timestamp() -> None:
     bed = Bed(startingTimestamp="1700000000000")
     bed.join(P0)
