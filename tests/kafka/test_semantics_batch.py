@@ -1,0 +1,118 @@
+"""What users of Spark's own Kafka source know `spark.read` to do, on a real broker."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from .local_query import TIME_MS, Filler, Streams, classic, fill
+
+__all__ = ["classic", "fill"]
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+PREDICATES = (
+    "topic <=> null or topic in ('{a}', 'x', null) and partition = 1",
+    "partition in (0, null) and offset not in (1, 2)",
+    "not (topic = '{a}')",
+    "topic = '{b}' or offset > 17",
+    "partition = 0 and partition = 1",
+    "partition = 99999999999",
+    "offset <=> 3",
+    "offset between 3 and 5 and upper(topic) != 'X'",
+    "offset > 9223372036854775806 or offset < -5",
+    "offset >= -5 and offset <= 9223372036854775807 and cast(offset as int) % 7 = 0",
+    "offset > 5 and offset < 3",
+    "timestamp = timestamp_millis({t} + 5000)",
+    "timestamp >= timestamp_micros(({t} + 5000) * 1000 + 1)",
+    "timestamp > timestamp_micros(({t} + 5000) * 1000 - 1) and partition = 0",
+    "timestamp <= timestamp_millis({t} + 2000)",
+    "timestamp > timestamp'9999-12-31 23:59:59.999999'",
+    "timestamp > timestamp'0001-01-01' and timestampType = 0 and key is null",
+    "value = X'35' and offset = 2 or partition = 0 and timestamp > timestamp_millis({t} + 17000)",
+)
+
+
+def places(frame: DataFrame) -> list[tuple[str, int, int]]:
+    return sorted(
+        (row.topic, row.partition, row.offset) for row in frame.select("topic", "partition", "offset").collect()
+    )
+
+
+def test_filters_find_the_same_with_and_without_pushdown(spark: SparkSession, classic: Streams, fill: Filler) -> None:
+    """Compared with all rows, filtered by Spark alone; some records are out of order in time."""
+    first, second = fill.topic("a", 40), fill.topic("b", 10)
+    odd = [{"value": b"odd", "partition": 0}] * 4
+    fill.produce(first, odd, [TIME_MS + 1, TIME_MS + 999, TIME_MS + 50_000, TIME_MS + 10])
+    rows = classic.table(subscribe=f"{first},{second}").localCheckpoint()
+    found, expected = {}, {}
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        for predicate in PREDICATES:
+            condition = predicate.format(a=first, b=second, t=TIME_MS)
+            found[predicate] = places(classic.table(subscribe=f"{first},{second}").where(condition))
+            expected[predicate] = places(rows.where(condition))
+    finally:
+        spark.conf.unset(PUSHDOWN)
+    assert found == expected
+    assert sum(map(bool, expected.values())) > 10
+
+
+def test_ranges_that_are_empty_or_cannot_be(classic: Streams, fill: Filler) -> None:
+    topic = fill.topic("a", 20)
+
+    def each(*offsets: int) -> str:
+        return json.dumps({topic: {str(number): offset for number, offset in enumerate(offsets)}})
+
+    assert classic.table(subscribe=topic, startingOffsets=each(5, 1), endingOffsets=each(3, 2)).count() == 1
+    late, early = str(TIME_MS + 5_000), str(TIME_MS + 1_000)
+    assert classic.table(subscribe=topic, startingTimestamp=late, endingTimestamp=early).count() == 0
+    for options, text in (
+        ({"startingOffsets": each(0, 0, 0)}, rf"'startingOffsets'.*{topic}-2 is none of them"),
+        ({"endingOffsets": each(5)}, rf"'endingOffsets'.*{topic}-1 has none"),
+        ({"endingOffsets": each(5, 11)}, rf"'endingOffsets' has the value '11'.*{topic}-1 an offset up to 10"),
+        ({"startingOffsets": each(-1, 0)}, r"'startingOffsets' has the value 'latest \(-1\)'"),
+        ({"endingOffsets": each(-2, 0)}, r"'endingOffsets' has the value 'earliest \(-2\)'"),
+        ({"topics": topic}, r"'topics' is not known. Did you mean 'subscribe'\?"),
+    ):
+        with pytest.raises(PySparkException, match=text):
+            classic.table(**{"subscribe": topic} | options).count()
+
+
+def test_a_frame_is_used_many_times(classic: Streams, fill: Filler) -> None:
+    """Joined, cached, counted, pruned and split."""
+    topic = fill.topic("a", 20)
+    frame = classic.table(subscribe=topic)
+    latter = classic.table(subscribe=topic, startingOffsets=json.dumps({topic: {"0": 5, "1": 5}}))
+    assert frame.join(latter.select("partition", "offset"), ["partition", "offset"]).count() == 10
+    assert frame.union(frame).count() == 40
+    cached = frame.cache()
+    assert (cached.count(), cached.where("partition = 1").count()) == (20, 10)
+    cached.unpersist()
+    assert frame.selectExpr("sum(offset)").collect()[0][0] == 90
+    for number in (3, 7, 50):
+        split = classic.table(subscribe=topic, minPartitions=str(number))
+        assert (split.count(), split.rdd.getNumPartitions()) == (20, min(number, 20))
+
+
+def test_transactions(classic: Streams, fill: Filler) -> None:
+    """Offsets without records are no loss, and nobody waits for them."""
+    topic = fill.topic("a", 0, 1)
+    producer = Producer({"bootstrap.servers": fill.client.bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions(30)
+    for commits in (True, False):
+        producer.begin_transaction()
+        for number in range(5):
+            producer.produce(topic, b"%d" % number)
+        producer.flush(30)
+        producer.commit_transaction(30) if commits else producer.abort_transaction(30)
+    committed: dict[str, Any] = {"subscribe": topic, "kafka__isolation__level": "read_committed"}
+    assert [offset for _, _, offset in places(classic.table(**committed))] == [0, 1, 2, 3, 4]
+    assert classic.table(**committed, startingOffsets=json.dumps({topic: {"0": 6}})).count() == 0
+    assert classic.table(subscribe=topic).count() == 10

@@ -1,0 +1,164 @@
+"""Queries on streams as users of Spark's own Kafka source write them, under both group protocols."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from .harness import wait_for
+from .local_query import TIME_MS, Filler, Streams, classic, fill, streams
+
+__all__ = ["classic", "fill", "streams"]
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+class Tables:
+    """Streaming frames into tables in memory."""
+
+    def __init__(self, spark: SparkSession, streams: Streams) -> None:
+        self._spark = spark
+        self._streams = streams
+        self.queries: list[Any] = []
+
+    def start(self, frame: DataFrame, mode: str = "append", **trigger: Any) -> str:
+        """Start a query and return its table's name."""
+        name = f"table_{uuid.uuid4().hex}"
+        writer = frame.writeStream.format("memory").queryName(name).outputMode(mode)
+        query = writer.option("checkpointLocation", str(self._streams.fresh())).trigger(**trigger).start()
+        self.queries.append(query)
+        return name
+
+    def read(self, name: str) -> DataFrame:
+        """Return the table, when its query has read all that there is."""
+        next(query for query in self.queries if query.name == name).processAllAvailable()
+        return self._spark.table(name)
+
+
+@pytest.fixture
+def tables(spark: SparkSession, streams: Streams) -> Any:
+    made = Tables(spark, streams)
+    yield made
+    for query in made.queries:
+        query.stop()
+
+
+def every(seconds: float) -> dict[str, Any]:
+    return {"processingTime": f"{seconds} seconds"}
+
+
+def test_several_queries_and_what_their_progress_says(streams: Streams, tables: Tables, fill: Filler) -> None:
+    topic = fill.topic("a", 20)
+    rows = tables.start(streams.frame(streams.fresh(), subscribe=topic), **every(0.2))
+    sums = tables.start(
+        streams.frame(streams.fresh(), subscribe=topic).groupBy("partition").count(), "complete", **every(0.2)
+    )
+    assert tables.read(rows).count() == 20
+    fill.more(topic, 10)
+    assert tables.read(rows).count() == 30
+    wait_for("the sums", lambda: {tuple(row) for row in tables.read(sums).collect()} == {(0, 15), (1, 15)})
+
+    progress = [json.loads(item.json) for item in tables.queries[0].recentProgress]
+    batches = [item for item in progress if item["numInputRows"]]
+    assert sum(item["numInputRows"] for item in batches) == 30
+    (source,) = batches[-1]["sources"]
+    assert source["startOffset"]["topics"][topic]["ranges"] == {"0": [0, 10], "1": [0, 10]}
+    assert source["endOffset"]["topics"][topic]["ranges"] == {"0": [10, 15], "1": [10, 15]}
+    assert source["latestOffset"] == {topic: {"0": 15, "1": 15}}
+    assert source["numInputRows"] == 10
+
+
+def test_windows_and_joins(streams: Streams, tables: Tables, fill: Filler) -> None:
+    left, right = fill.topic("a", 20), fill.topic("b", 6)
+
+    def frame(topic: str) -> DataFrame:
+        return streams.frame(streams.fresh(), subscribe=topic)
+
+    windows = frame(left).withWatermark("timestamp", "2 seconds").groupBy(F.window("timestamp", "5 seconds")).count()
+    counted = tables.start(windows, **every(0.2))
+    tables.read(counted)
+    fill.produce(left, [{"value": b"later", "partition": 0}], [TIME_MS + 60_000])
+    wait_for("closed windows", lambda: [row["count"] for row in tables.read(counted).collect()] == [10, 10])
+
+    one = frame(left).selectExpr("value as a", "timestamp as ta").withWatermark("ta", "10 seconds")
+    other = frame(right).selectExpr("value as b", "timestamp as tb").withWatermark("tb", "10 seconds")
+    joined = tables.start(one.join(other, F.expr("a = b and ta = tb")), **every(0.2))
+    assert tables.read(joined).count() == 6
+
+
+def test_a_frame_used_twice_is_one_member(streams: Streams, tables: Tables, fill: Filler) -> None:
+    topic = fill.topic("a", 6)
+    frame = streams.frame(streams.fresh(), subscribe=topic)
+    twice = tables.start(frame.union(frame), **every(0.2))
+    assert {row["count"] for row in tables.read(twice).groupBy("partition", "offset").count().collect()} == {2}
+    assert tables.read(twice).count() == 12
+
+
+def test_what_is_refused(classic: Streams, fill: Filler, spark: SparkSession) -> None:
+    topic = fill.topic("a", 2)
+    place = classic.fresh()
+    frame = classic.frame(place, subscribe=topic)
+    continuous = (
+        frame.writeStream.format("noop").option("checkpointLocation", str(place)).trigger(continuous="1 second")
+    )
+    with pytest.raises(PySparkException, match=r"does not support continuous processing"):
+        continuous.start().awaitTermination(30)
+    reader = spark.readStream.schema("a int").format("groupkafka").option("subscribe", topic)
+    reader = reader.option("kafka.bootstrap.servers", fill.client.bootstrap_servers).option("kafka.group.id", "g")
+    with pytest.raises(PySparkException, match=r"SCHEMA_FIXED.*struct<a:int>"):
+        reader.load().writeStream.format("noop").option(
+            "checkpointLocation", str(classic.fresh())
+        ).start().awaitTermination(30)
+
+
+# --- patterns
+
+
+def test_topics_of_a_pattern_come_go_and_are_made_again(streams: Streams, fill: Filler) -> None:
+    """Each is found within the refresh interval of 5 s, under both protocols."""
+    name = fill.topic("x", 0).removesuffix("-x")
+    query = streams.start(subscribePattern=f"{name}-(a|b.*)", failOnDataLoss="false")
+    again = streams.start(subscribePattern=f"^{name}-a$")
+    wait_for("the first triggers", lambda: query.query.lastProgress and again.query.lastProgress)
+    first = fill.topic("a", 6)
+    fill.topic("A", 2)
+    started = time.monotonic()
+    query.wait_for_rows(6)
+    assert time.monotonic() - started < 30, "no refresh of five minutes, and none of ten"
+    second = fill.topic("bb", 4)
+    query.wait_for_rows(10)
+    again.wait_for_rows(6)
+
+    fill.client.delete_topic(first)
+    fill.topic("a", 8)
+    query.wait_for_rows(18)
+    assert query.per_topic() == {first: 14, second: 4}
+    offsets = sorted(row.offset for row in query.rows if row.topic == first and row.partition == 0)
+    assert offsets == [0, 0, 1, 1, 2, 2, 3], "the new topic is read from its beginning"
+    assert re.search(rf"DATA_LOST.*{first}-0.*deleted and made again", again.failure())
+
+
+def test_which_names_match(classic: Streams, fill: Filler) -> None:
+    """The whole name; internal topics never."""
+    name = fill.topic("a", 1, 1).removesuffix("-a")
+    fill.topic("ab", 1, 1)
+    for pattern, found in (
+        (f"{name}-a", ["a"]),
+        (f"^{name}-(ab|a)$", ["a", "ab"]),
+        (f"{name}.a.*", ["a", "ab"]),
+        (f"{name}-A", []),
+        (f"(?i){name.upper()}-A", ["a"]),
+        (name, []),
+    ):
+        topics = [row.topic for row in classic.table(subscribePattern=pattern).select("topic").collect()]
+        assert sorted(topics) == [f"{name}-{suffix}" for suffix in found], pattern
+    internal = classic.table(subscribePattern=f"__.*|{name}-a")
+    assert {row.topic for row in internal.select("topic").distinct().collect()} == {f"{name}-a"}
