@@ -159,6 +159,12 @@ def overruled(item: CommitItem, group: GroupOffset) -> bool:
     return held is not None and own is not None and newer(held.reset, own.reset)
 
 
+def of_another_topic(item: CommitItem, newer_item: CommitItem) -> bool:
+    """Whether an item is of a topic that was deleted, and made again under the same name, before the newer one."""
+    old, new = parse_metadata(item.metadata), parse_metadata(newer_item.metadata)
+    return old is not None and new is not None and old.topic_id != new.topic_id
+
+
 def _parse_version_1(value: object) -> CommitMetadata | None:
     root = offsets.checked_object(_WHAT, value, {"gk", "l", "t", "r", "p", "n"}, {"e", "k", "z"})
     if not isinstance(root["r"], list) or len(root["r"]) != 2:

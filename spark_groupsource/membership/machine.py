@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spark_groupsource.commits import CommitItem, GroupOffset, overruled
+from spark_groupsource.commits import CommitItem, GroupOffset, of_another_topic, overruled
 from spark_groupsource.membership.events import (
     AssignmentReleased,
     BatchCompleted,
@@ -321,11 +321,15 @@ class MemberMachine:
         """Allow planning from start positions that the group holds now.
 
         `items` are those that were committed for it. They replace what the group held even where that was further:
-        it was an offset of a deleted topic of the same name.
+        it was an offset of a deleted topic of the same name. So may be what Spark has completed: it says so at every
+        trigger, also after the partition was lost with the topic and is assigned again.
         """
         for item in items:
-            if item.partition in self._owned:
-                self._owned[item.partition].group = GroupOffset(item.offset, item.metadata)
+            owned = self._owned.get(item.partition)
+            if owned is not None:
+                owned.group = GroupOffset(item.offset, item.metadata)
+                if owned.completed is not None and of_another_topic(owned.completed, item):
+                    owned.completed = None
         for partition, position in positions.items():
             if partition in self._owned:
                 self._owned[partition].start = position

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.commits import CommitItem, CommitMetadata, GroupOffset, Pin
 from spark_groupsource.membership import events
 from spark_groupsource.membership.events import (
     AssignmentReleased,
@@ -379,6 +379,28 @@ def test_an_established_start_replaces_what_the_group_held_of_a_deleted_topic() 
     machine.positions_established({P0: 0}, [item(0, 0), item(2, 0)])
     assert machine.view().partitions[0].group == GroupOffset(0, "m")
     assert machine.handle(BatchCompleted(batch.end, batch.items)) == (CommitOffsets((item(0, 20),)),)
+
+
+def test_an_established_start_replaces_what_is_completed_of_a_deleted_topic() -> None:
+    """The topic's deletion loses the partitions, they come back with the new one, Spark tells of the last batch."""
+    machine = joined((0, 10))
+    machine.handle(PartitionsLost((P0,)))
+    machine.handle(PartitionsAssigned((P0,)))
+    old = CommitItem(P0, 20, CommitMetadata("lineage", "old", 10, 20, Pin(0, 1)).to_text())
+    machine.handle(BatchCompleted(flight(R0).end, (old,)))
+    machine.offsets_fetched({P0: GroupOffset(None)})
+    new = CommitItem(P0, 0, CommitMetadata("lineage", "new", 0, 0, Pin(0, 1)).to_text())
+    machine.positions_established({P0: 0}, [new])
+    assert machine.view().partitions[0].position == 0
+    assert machine.pending() == ()
+
+
+def test_an_established_start_keeps_what_is_completed_of_the_same_topic() -> None:
+    machine = joined((0, 10))
+    text = CommitMetadata("lineage", "id", 10, 20, Pin(0, 1)).to_text()
+    machine.handle(BatchCompleted(flight(R0).end, (CommitItem(P0, 20, text),)))
+    machine.positions_established({P0: 10}, [CommitItem(P0, 10, text)])
+    assert machine.view().partitions[0].position == 20
 
 
 def test_an_acknowledgement_of_the_same_offset_brings_the_newer_text() -> None:
