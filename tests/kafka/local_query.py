@@ -28,6 +28,7 @@ class LocalQuery:
     def __init__(self, frame: DataFrame, checkpoint: Path, trigger: Mapping[str, Any]) -> None:
         self.rows: list[Row] = []
         self.sizes: list[int] = []
+        self.group = f"group-{checkpoint.name}"
         writer = frame.writeStream.foreachBatch(self._write).option("checkpointLocation", str(checkpoint))
         self.query = writer.trigger(**trigger).start()
 
