@@ -242,22 +242,20 @@ class LibrdkafkaCluster:
         return self._asked("OffsetFetch", ask, CONTACT_TIMEOUT_S)
 
     def missing_topics(self, topics: Iterable[str]) -> set[str]:
-        """See `ClusterPort`."""
-        names = sorted(set(topics))
+        """See `ClusterPort`. The controller, which may be away, is asked only about those that a broker does not list."""
+        names = set(topics)
 
-        def ask(timeout_s: float) -> set[str]:
-            missing = set()
-            futures = self._client().describe_topics(TopicCollection(names), request_timeout=timeout_s)
-            for name in names:
-                try:
-                    self._result(futures[name], name)
-                except _TopicError as error:
-                    if error.cause.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                        raise
-                    missing.add(name)
-            return missing
+        def unlisted(timeout_s: float) -> set[str]:
+            try:
+                return names - self._client().list_topics(timeout=timeout_s).topics.keys()
+            except KafkaException as error:
+                raise _topic_error("?", error) from None
 
-        return self._asked("DescribeTopics", ask, CONTACT_TIMEOUT_S) if names else set()
+        def confirmed(timeout_s: float) -> set[str]:
+            return {name for name in suspects if self._is_unknown(name, timeout_s)}
+
+        suspects = self._asked("ListTopics", unlisted, CONTACT_TIMEOUT_S) if names else set()
+        return self._asked("DescribeTopics", confirmed, CONTACT_TIMEOUT_S) if suspects else set()
 
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
         """See `ClusterPort`."""
@@ -286,6 +284,16 @@ class LibrdkafkaCluster:
             if error.cause.code() not in _AWAY or not self._topics.keys() >= set(names):
                 raise
             return {name: self._topics[name] for name in names}
+
+    def _is_unknown(self, topic: str, timeout_s: float) -> bool:
+        """Whether a topic does not exist; one that may not be described is there, as far as anybody can tell."""
+        try:
+            self._topics_sent([topic], timeout_s)()
+        except _TopicError as error:
+            if error.cause.code() in _AWAY:
+                raise
+            return error.cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        return False
 
     def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
         futures = self._client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
