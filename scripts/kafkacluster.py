@@ -15,11 +15,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from kafkajars import RealKafkaError, class_path, find_java
 
+# Listeners of a cluster with keys and users, named after their security protocols.
+SECURE_LISTENERS = ("SASL_PLAINTEXT", "SSL", "SASL_SSL")
 _STATE_FILE = "state.json"
 _LOG4J = """\
 status = error
@@ -39,6 +41,7 @@ class Broker:
     """One broker as the state file has it; pid is None while it is stopped.
 
     proxied_port: of a second listener, for clients that come through a proxy; its advertised port is the proxy's.
+    secure_ports: of the listeners with TLS or SASL, by security protocol.
     """
 
     id: int
@@ -47,6 +50,7 @@ class Broker:
     pid: int | None = None
     proxied_port: int | None = None
     proxy_port: int | None = None
+    secure_ports: dict[str, int] = field(default_factory=dict)
 
 
 def server_properties(broker: Broker, brokers: Sequence[Broker], folder: Path) -> dict[str, object]:
@@ -56,6 +60,8 @@ def server_properties(broker: Broker, brokers: Sequence[Broker], folder: Path) -
     advertised = {"PLAINTEXT": broker.port}
     if broker.proxied_port is not None and broker.proxy_port is not None:
         listeners["PROXIED"], advertised["PROXIED"] = broker.proxied_port, broker.proxy_port
+    listeners |= broker.secure_ports
+    advertised |= broker.secure_ports
     return {
         "process.roles": "broker,controller",
         "node.id": broker.id,
@@ -63,7 +69,9 @@ def server_properties(broker: Broker, brokers: Sequence[Broker], folder: Path) -
         "controller.listener.names": "CONTROLLER",
         "listeners": _addresses(listeners),
         "advertised.listeners": _addresses(advertised),
-        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:{name if name in broker.secure_ports else 'PLAINTEXT'}" for name in listeners
+        ),
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": folder / "data",
         "auto.create.topics.enable": "false",

@@ -22,10 +22,14 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from kafkacluster import Broker, Cluster, free_ports, server_properties, wait_until
+from kafkacluster import SECURE_LISTENERS, Broker, Cluster, free_ports, server_properties, wait_until
 from kafkajars import KAFKA_VERSION, RealKafkaError, cache_dir, class_path, find_java, say
 from kafkaproxy import KafkaProxy
+
+if TYPE_CHECKING:
+    from kafkasecurity import Security
 
 __all__ = ["KAFKA_VERSION", "RealKafka", "RealKafkaError", "find_java"]
 
@@ -41,6 +45,7 @@ class RealKafka:
     detached: the brokers outlive this process (scripts/kafka); otherwise they end with it.
     proxied: a proxy in this process stands before the brokers, for clients that bootstrap at `proxied_servers`;
         those at `bootstrap_servers`, and the brokers among themselves, do without it.
+    security: keys, users and rights (kafkasecurity.py), and listeners for them: `secure_servers`.
     Errors are RealKafkaError. One thread at a time.
     """
 
@@ -52,6 +57,7 @@ class RealKafka:
         run_dir: Path | None = None,
         detached: bool = False,
         proxied: bool = False,
+        security: Security | None = None,
         start_timeout_s: float = _START_TIMEOUT_S,
     ) -> None:
         if brokers < 1:
@@ -63,6 +69,7 @@ class RealKafka:
         self._wanted_dir = run_dir
         self._detached = detached
         self._proxied = proxied
+        self._security = security
         self._timeout_s = start_timeout_s
         self._cluster: Cluster | None = None
         self._proxy: KafkaProxy | None = None
@@ -91,6 +98,10 @@ class RealKafka:
         """host:port of every broker, comma separated; the same over a broker's restart."""
         return self._running.bootstrap_servers
 
+    def secure_servers(self, protocol: str) -> str:
+        """host:port of every broker's listener for SASL_PLAINTEXT, SSL or SASL_SSL."""
+        return ",".join(f"127.0.0.1:{one.secure_ports[protocol]}" for one in self._running.brokers)
+
     @property
     def proxy(self) -> KafkaProxy:
         """The proxy of a cluster that was made with proxied=True."""
@@ -117,6 +128,9 @@ class RealKafka:
         try:
             if self._proxied:
                 self._start_proxy(made, ports[2 * self._count :])
+            if self._security is not None:
+                for one in made:
+                    one.secure_ports = dict(zip(SECURE_LISTENERS, free_ports(len(SECURE_LISTENERS)), strict=True))
             self._cluster.save()
             if not self._detached:
                 self._watchdog = _start_watchdog(run_dir)
@@ -139,16 +153,19 @@ class RealKafka:
         cluster = self._running
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         cluster.write_log_settings()
+        secured = {} if self._security is None else self._security.prepare(cluster.run_dir)
+        users = [] if self._security is None else self._security.format_arguments()
         for one in cluster.brokers:
             folder = cluster.folder(one.id)
             folder.mkdir()
-            lines = {**server_properties(one, cluster.brokers, folder), **self._extra}
+            lines = {**server_properties(one, cluster.brokers, folder), **secured, **self._extra}
             (folder / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
             command = cluster.java_command(
                 "kafka.tools.StorageTool",
                 "format",
                 f"--cluster-id={cluster_id}",  # one word: an id may begin with a dash
                 f"--config={folder / 'server.properties'}",
+                *users,
             )
             run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=self._timeout_s)
             if run.returncode != 0:
