@@ -24,14 +24,18 @@ from spark_groupsource.errors import (
     MembershipError,
     OptionError,
 )
+from spark_groupsource.masking import MaskSecrets, remember
 from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.options_client import CLIENT_PREFIX, shown_value
+from spark_groupsource.options_client import is_sensitive, shown_value
+from spark_groupsource.secrets import resolved, setting_of
 
 LOG = logging.getLogger("spark_groupsource.client")
 
 # How long the first contact with the cluster may take before the query fails: long enough for a slow TLS or
 # SASL handshake with every bootstrap server, short enough that a wrong address is noticed at once.
 CONTACT_TIMEOUT_S = 20.0
+# The role of clients that read.
+EXECUTOR_ROLE = "executor"
 
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
@@ -41,6 +45,11 @@ _UNREACHABLE = {
     KafkaError._WAIT_COORD,
 }
 _AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED}
+# How a broker refuses a client's certificate: the client takes it for a broken connection.
+_TLS_ALERT = re.compile(
+    r"alert (bad certificate|certificate (required|unknown|expired|revoked)|unknown ca|unsupported certificate"
+    r"|access denied|decrypt error)"
+)
 _PROTOCOL_CONFLICT = {
     KafkaError.INCONSISTENT_GROUP_PROTOCOL,
     KafkaError.GROUP_ID_NOT_FOUND,
@@ -50,8 +59,14 @@ _PROTOCOL_CONFLICT = {
 
 
 def base_settings(options: SourceOptions, role: str) -> dict[str, Any]:
-    """Return librdkafka settings common to all clients of a reader; `role` ends up in client.id."""
-    settings: dict[str, Any] = dict(options.client_settings)
+    """Return librdkafka settings common to all clients of a reader; `role` ends up in client.id.
+
+    Reads the secrets that stand in files or in the environment; whatever is a secret is masked from now on. Raises
+    `OptionError` when one of them is not there.
+    """
+    side = "an executor" if role == EXECUTOR_ROLE else "the driver"
+    settings: dict[str, Any] = resolved(options.client_settings, options.option_name, side)
+    remember(value for name, value in settings.items() if is_sensitive(name) or name not in options.client_settings)
     settings["bootstrap.servers"] = options.bootstrap_servers
     settings["client.id"] = f"{settings.get('client.id', 'groupkafka')}-{role}"
     settings["logger"] = quiet_logger(role)
@@ -93,6 +108,7 @@ def quiet_logger(role: str) -> logging.Logger:
     """Return the logger to give to a client as its `logger` setting."""
     logger = LOG.getChild(role)
     if not any(isinstance(known, CollapseRepeats) for known in logger.filters):
+        logger.addFilter(MaskSecrets())
         logger.addFilter(CollapseRepeats())
     return logger
 
@@ -109,13 +125,13 @@ def creating_client(options: SourceOptions) -> Iterator[None]:
 def _refused_setting(options: SourceOptions, error: Exception) -> GroupKafkaError:
     cause = error.args[0] if error.args else error
     reason = cause.str() if isinstance(cause, KafkaError) else str(error)
-    named = [name for name in options.client_settings if name in reason]
+    named = [name for name in options.client_settings if setting_of(name) in reason]
     name = max(named, key=len, default="bootstrap.servers")
     value = options.client_settings.get(name, options.bootstrap_servers)
     shown = shown_value(name, value)
     # librdkafka repeats the value in some of its messages.
     reason = reason.replace(value, shown) if shown != value else reason
-    return OptionError(errors.CLIENT_REFUSED_OPTION, option=CLIENT_PREFIX + name, value=shown, reason=reason)
+    return OptionError(errors.CLIENT_REFUSED_OPTION, option=options.option_name(name), value=shown, reason=reason)
 
 
 def kafka_error(error: BaseException) -> KafkaError | None:
@@ -133,7 +149,7 @@ class LastTransportError:
 
     def __call__(self, error: KafkaError) -> None:
         """Take an error from the client (its `error_cb`)."""
-        if error.code() in _AUTHENTICATION:
+        if error.code() in _AUTHENTICATION or _TLS_ALERT.search(error.str() or ""):
             self._authentication = True
             self._text = error.str()
         elif not self._authentication and (not self._text or error.code() != KafkaError._ALL_BROKERS_DOWN):

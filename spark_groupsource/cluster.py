@@ -242,7 +242,7 @@ class LibrdkafkaCluster:
         return self._asked("OffsetFetch", ask, CONTACT_TIMEOUT_S)
 
     def missing_topics(self, topics: Iterable[str]) -> set[str]:
-        """See `ClusterPort`. The controller, which may be away, is asked only about those that a broker does not list."""
+        """See `ClusterPort`. The controller, which may be away, is asked about those only that no broker lists."""
         names = set(topics)
 
         def unlisted(timeout_s: float) -> set[str]:

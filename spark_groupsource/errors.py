@@ -1,13 +1,15 @@
 """The error catalogue: one condition, one template, one advice, one factory.
 
 Invariant: no parameter of a template ever holds the value of a sensitive option; whoever builds an error
-passes values through `options.shown_value`.
+passes values through `options.shown_value`. A `reason` comes from elsewhere: it is masked here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+from spark_groupsource.masking import masked
 
 
 class Retry(Enum):
@@ -34,6 +36,8 @@ class GroupKafkaError(Exception):
     """
 
     def __init__(self, condition: Condition, **parameters: object) -> None:
+        if isinstance(parameters.get("reason"), str):
+            parameters["reason"] = masked(str(parameters["reason"]))
         self.condition = condition
         self.parameters = parameters
         message = condition.template.format(**parameters)
@@ -115,6 +119,11 @@ CLIENT_REFUSED_OPTION = Condition(
     "The Kafka client refuses option '{option}' with the value '{value}': {reason}",
     "use a property and value of librdkafka's configuration reference (it differs from the Java client's).",
 )
+SECRET_UNREADABLE = Condition(
+    "GROUPKAFKA.SECRET_UNREADABLE",
+    "Option '{option}' names the {kind} '{value}', which cannot be read by {side} on host '{host}': {reason}",
+    "{remedy}",
+)
 SCHEMA_FIXED = Condition(
     "GROUPKAFKA.SCHEMA_FIXED",
     "The source has a fixed schema and was given another: {given}",
@@ -157,7 +166,7 @@ BROKER_UNREACHABLE = Condition(
 AUTHENTICATION_FAILED = Condition(
     "GROUPKAFKA.AUTHENTICATION_FAILED",
     "The brokers of option 'kafka.bootstrap.servers' ('{servers}') refuse the client's identity: {reason}",
-    "check kafka.security.protocol, kafka.sasl.* and kafka.ssl.*.",
+    "check kafka.security.protocol, kafka.sasl.* and kafka.ssl.*, and executor.kafka.* if given.",
 )
 TOPIC_UNKNOWN = Condition(
     "GROUPKAFKA.TOPIC_UNKNOWN",

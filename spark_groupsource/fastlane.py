@@ -38,7 +38,7 @@ class FastLane:
     def __init__(
         self, options: SourceOptions, clock: Clock, make: Callable[[SourceOptions], RangeConsumer] = make_consumer
     ) -> None:
-        self._settings = ReadSettings(options)
+        self._settings = ReadSettings(options.for_reading())
         self._limit = options.fast_lane_max_offsets
         self._clock = clock
         self._make = make

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote
 
-from spark_groupsource.options_client import MASK
+from spark_groupsource.masking import MASK
 
 # Hadoop's scheme -> pyarrow's. Neither side's HDFS schemes need a change, but pyarrow needs libhdfs and a Java.
 _SCHEMES = {

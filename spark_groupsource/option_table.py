@@ -8,6 +8,7 @@ from enum import Enum
 
 from spark_groupsource import option_values as read
 from spark_groupsource.option_types import NoMatchStrategy, OnConflict, OnPartitionsLost
+from spark_groupsource.options_client import UNSAFE_SETTINGS
 from spark_groupsource.starting import start_of, times_of
 
 
@@ -164,6 +165,10 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "kafkaConsumer.prefetchMemoryBytes", read.integer(1024 * 1024, 2**40), 64 * 1024 * 1024,
         "bytes, an integer from 1048576",
         "About how much a Python worker may hold of fetched records; one answer of a broker may go beyond it.",
+    ),
+    OptionSpec(
+        "allowedUnsafeSettings", read.unsafe_settings, None, ", ".join(UNSAFE_SETTINGS) + "; comma separated",
+        "Client settings that make the client load or run code; they are refused unless they are named here.",
     ),
 )  # fmt: skip
 

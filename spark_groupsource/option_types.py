@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.options_client import GroupProtocol
+from spark_groupsource.options_client import CLIENT_PREFIX, EXECUTOR_PREFIX, GroupProtocol, reading_settings
 from spark_groupsource.starting import Starting
 
 
@@ -108,6 +108,25 @@ class SourceOptions:
     group_protocol: GroupProtocol
     # Secrets may be among the values: never in a repr.
     client_settings: Mapping[str, str] = field(repr=False)
+    # What executors have of their own; without a prefix, as above.
+    executor_settings: Mapping[str, str] = field(repr=False)
+
+    def for_reading(self) -> SourceOptions:
+        """Return what the executors get: with settings of their own, and without what concerns the driver alone."""
+        settings = reading_settings(self.client_settings, self.executor_settings)
+        return replace(
+            self,
+            bootstrap_servers=settings.pop("bootstrap.servers", self.bootstrap_servers),
+            client_settings=settings,
+            checkpoint_location=None,
+            metrics_path=None,
+        )
+
+    def option_name(self, setting: str) -> str:
+        """Return the option that a client setting came from, for errors."""
+        own = self.executor_settings.get(setting)
+        is_own = own is not None and own == self.client_settings.get(setting)
+        return (EXECUTOR_PREFIX if is_own else CLIENT_PREFIX) + setting
 
     @property
     def read_committed(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from spark_groupsource.offsets import PARTITION_MAX, TopicPartition, without_duplicates
+from spark_groupsource.options_client import CLIENT_PREFIX, UNSAFE_SETTINGS
 
 INT64_MAX = 2**63 - 1
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -73,6 +74,14 @@ def choice(kind: type[Enum], *members: Enum) -> Callable[[str], Enum]:
         return member
 
     return parse
+
+
+def unsafe_settings(value: str) -> frozenset[str]:
+    """Return the names of a comma list of client settings that run code."""
+    names = {name.strip().lower().removeprefix(CLIENT_PREFIX) for name in value.split(",") if name.strip()}
+    if not names <= UNSAFE_SETTINGS.keys():
+        raise ValueError
+    return frozenset(names)
 
 
 def partitions(value: str) -> tuple[TopicPartition, ...]:

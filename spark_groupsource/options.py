@@ -18,8 +18,10 @@ from spark_groupsource.option_table import OPTIONS, OptionSpec
 from spark_groupsource.option_types import Reads, SourceOptions, Subscription
 from spark_groupsource.options_client import (
     CLIENT_PREFIX,
+    EXECUTOR_PREFIX,
     GroupProtocol,
     check_client_settings,
+    check_executor_settings,
     shown_value,
 )
 from spark_groupsource.starting import AtEdge, AtTime, Start, Starting
@@ -49,19 +51,20 @@ def parse_options(raw: Mapping[str, str], reads: Reads | None = Reads.STREAM) ->
     """
     given = {key.lower(): value for key, value in raw.items() if key.lower() not in _IGNORED_KEYS}
     for key in given:
-        if key not in _BY_KEY and not key.startswith(CLIENT_PREFIX):
+        if key not in _BY_KEY and not key.startswith((CLIENT_PREFIX, EXECUTOR_PREFIX)):
             raise _unknown_option(key)
     values = {spec.name: _parse_one(spec, given.get(spec.name.lower())) for spec in OPTIONS}
-    client = check_client_settings(
-        {
-            key[len(CLIENT_PREFIX) :]: value
-            for key, value in given.items()
-            if key.startswith(CLIENT_PREFIX) and key not in _BY_KEY
-        }
-    )
+    unsafe: frozenset[str] = values["allowedUnsafeSettings"] or frozenset()  # type: ignore[assignment]
+    client = check_client_settings(_with_prefix(given, CLIENT_PREFIX), unsafe)
+    executor = check_executor_settings(_with_prefix(given, EXECUTOR_PREFIX), unsafe)
     if reads is not None:
         _check_use(values, reads)
-    return _assemble(values, client, reads)
+    return _assemble(values, client, executor, reads)
+
+
+def _with_prefix(given: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return the client settings with this prefix, without it and without those that are options of their own."""
+    return {key[len(prefix) :]: value for key, value in given.items() if key.startswith(prefix) and key not in _BY_KEY}
 
 
 def _parse_one(spec: OptionSpec, value: str | None) -> object:
@@ -148,7 +151,9 @@ def _position(values: Mapping[str, object], kind: str, default: Start) -> Starti
     return Starting(default if given is None else given, option=option)  # type: ignore[arg-type]
 
 
-def _assemble(values: Mapping[str, object], client: Mapping[str, str], reads: Reads | None) -> SourceOptions:
+def _assemble(
+    values: Mapping[str, object], client: Mapping[str, str], executor: Mapping[str, str], reads: Reads | None
+) -> SourceOptions:
     max_poll_interval_ms = int(client.get("max.poll.interval.ms", "300000"))
     drain_timeout_ms = values["drainTimeoutMs"]
     if isinstance(drain_timeout_ms, int) and drain_timeout_ms > max_poll_interval_ms:
@@ -185,5 +190,6 @@ def _assemble(values: Mapping[str, object], client: Mapping[str, str], reads: Re
         "heartbeat_interval_s": int(client.get("heartbeat.interval.ms", "3000")) / 1000,
         "group_protocol": GroupProtocol(client.get("group.protocol", "classic").lower()),
         "client_settings": dict(client),
+        "executor_settings": dict(executor),
     }
     return SourceOptions(**typed)  # type: ignore[arg-type]

@@ -7,17 +7,20 @@ client is made; its refusal is mapped to CLIENT_REFUSED_OPTION by the adapters.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
 
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
+from spark_groupsource.masking import MASK
+from spark_groupsource.secrets import check_references, reference, setting_of
 
 CLIENT_PREFIX = "kafka."
-MASK = "*********(redacted)"
+# Settings of the executors' clients alone.
+EXECUTOR_PREFIX = "executor.kafka."
 
 _SENSITIVE = re.compile(
-    r"secret|password|passphrase|token|credential|private|jaas|oauthbearer\.config|key\.pem|access\.?key",
+    r"secret|password|passphrase|token|credential|private|jaas|oauthbearer\.config|\.pem$|kinit|access\.?key",
     re.IGNORECASE,
 )
 
@@ -30,8 +33,13 @@ class GroupProtocol(Enum):
 
 
 def is_sensitive(name: str) -> bool:
-    """Whether an option's value may be a secret, judged by its name."""
-    return _SENSITIVE.search(name) is not None
+    """Whether an option's value may be a secret, judged by its name; where a secret is to be found is none."""
+    return _SENSITIVE.search(name) is not None and reference(_setting(name)) is None
+
+
+def _setting(option: str) -> str:
+    """Return a client setting's name without its prefix."""
+    return option.lower().removeprefix(EXECUTOR_PREFIX).removeprefix(CLIENT_PREFIX)
 
 
 def shown_value(name: str, value: str) -> str:
@@ -42,6 +50,7 @@ def shown_value(name: str, value: str) -> str:
 _OWN_COMMITS = "the group's offsets move when, and only when, a batch is complete (promise P4)."
 _RAW_BYTES = "keys and values are always given as bytes."
 _RUNS_CODE = "it makes the client load or run code that the option's value names."
+_UNLESS = "leave it out{other}; or, where whoever sets options may run code anyway, set allowedUnsafeSettings={name}."
 _CAST = "leave it out, and cast the columns key and value in Spark."
 
 # name -> (reason, what to do instead)
@@ -60,9 +69,6 @@ REFUSED_CLIENT_SETTINGS: dict[str, tuple[str, str]] = {
     "key.serializer": (_RAW_BYTES, _CAST),
     "value.serializer": (_RAW_BYTES, _CAST),
     "interceptor.classes": ("interceptors are classes of the Java client.", "leave it out."),
-    "plugin.library.paths": (_RUNS_CODE, "leave it out."),
-    "ssl.engine.location": (_RUNS_CODE, "use kafka.ssl.ca.location, kafka.ssl.key.location and the like."),
-    "sasl.kerberos.kinit.cmd": (_RUNS_CODE, "leave it out and keep a ticket with the system's own tools."),
     "enable.partition.eof": ("the reader depends on end-of-partition events.", "leave it out."),
     "check.crcs": ("records are always checked against their checksum.", "leave it out."),
     "allow.auto.create.topics": (
@@ -78,6 +84,27 @@ REFUSED_CLIENT_SETTINGS: dict[str, tuple[str, str]] = {
     "ssl.truststore.password": ("it is a setting of the Java client.", "use kafka.ssl.ca.location (PEM)."),
     "ssl.truststore.type": ("it is a setting of the Java client.", "use kafka.ssl.ca.location (PEM)."),
 }
+
+# Settings that run code -> what to do instead. Option allowedUnsafeSettings allows them by name.
+UNSAFE_SETTINGS = {
+    "plugin.library.paths": "",
+    "ssl.engine.location": " and use kafka.ssl.key.location and the like",
+    "ssl.providers": " and set OpenSSL up with its own configuration file",
+    "sasl.kerberos.kinit.cmd": " and keep a ticket with the system's own tools",
+}
+# Stand in the shell command that fetches a Kerberos ticket, the first one without quotes.
+_SHELL_WORDS = {"sasl.kerberos.principal": r"[\w.@/-]+", "sasl.kerberos.keytab": r"[^\"$`\\\n]+"}
+
+# What executors are given for themselves must not concern the group, or what the driver has planned.
+_COMMON_SETTINGS = re.compile(
+    r"group\..*|session\.timeout\.ms|heartbeat\.interval\.ms|max\.poll\.interval\.ms|isolation\.level"
+    r"|partition\.assignment\.strategy"
+)
+# Who a client is. A part of another identity is of no use, and no executor's business.
+_IDENTITY = re.compile(
+    r"security\.protocol|sasl\.mechanisms?|sasl\.(username|password)(\.file|\.env)?|sasl\.oauthbearer\..*"
+    r"|sasl\.kerberos\..*|ssl\.(key|certificate|keystore)\..*"
+)
 
 # Settings of tests, and callbacks, which cannot be given as text.
 _REFUSED_PATTERNS: tuple[tuple[re.Pattern[str], str, str], ...] = (
@@ -103,15 +130,13 @@ _CHOICES = {
 }
 
 
-def check_client_settings(settings: Mapping[str, str]) -> dict[str, str]:
+def check_client_settings(settings: Mapping[str, str], unsafe: Collection[str] = ()) -> dict[str, str]:
     """Return the settings to pass to librdkafka (names without the prefix), with the source's defaults.
 
-    Raises `OptionError` for a refused name, or for a value the package depends on that is malformed.
+    `unsafe` are the settings that may be used although they run code. Raises `OptionError` for a refused name, or for a
+    value the package depends on that is malformed.
     """
-    checked = {name: value.strip() for name, value in settings.items()}
-    for name, value in checked.items():
-        _refuse(name, value)
-        _check_value(name, value)
+    checked = _check_each(settings, unsafe, CLIENT_PREFIX)
     checked.setdefault("isolation.level", "read_uncommitted")
     checked["isolation.level"] = checked["isolation.level"].lower()
     if checked.get("group.protocol", "classic").lower() == GroupProtocol.CONSUMER.value:
@@ -122,8 +147,45 @@ def check_client_settings(settings: Mapping[str, str]) -> dict[str, str]:
     return checked
 
 
-def _refuse(name: str, value: str) -> None:
+def check_executor_settings(settings: Mapping[str, str], unsafe: Collection[str] = ()) -> dict[str, str]:
+    """Return the settings that executors have of their own (names without the prefix). Raises as above."""
+    for name in settings:
+        if _COMMON_SETTINGS.fullmatch(name):
+            raise OptionError(
+                errors.OPTION_REFUSED, option=EXECUTOR_PREFIX + name, value=shown_value(name, settings[name]),
+                reason="executors are in no group, and read what the driver has planned.",
+                replacement=f"use {CLIENT_PREFIX}{name}, which is for all clients.",
+            )  # fmt: skip
+    return _check_each(settings, unsafe, EXECUTOR_PREFIX)
+
+
+def reading_settings(common: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Return an executor's settings: its own over the common ones.
+
+    With an identity of its own it gets nothing of the common one's secrets.
+    """
+    given = {setting_of(name) for name in own}
+    left = {name: value for name, value in common.items() if setting_of(name) not in given}
+    if any(map(_IDENTITY.fullmatch, own)):
+        kept = ("security.protocol", "sasl.mechanism", "sasl.mechanisms")
+        left = {name: value for name, value in left.items() if name in kept or not _IDENTITY.fullmatch(name)}
+    return left | dict(own)
+
+
+def _check_each(settings: Mapping[str, str], unsafe: Collection[str], prefix: str) -> dict[str, str]:
+    checked = {name: value.strip() for name, value in settings.items()}
+    for name, value in checked.items():
+        if name not in unsafe:
+            _refuse(name, value, prefix)
+        _check_value(name, value, prefix)
+    check_references(checked, prefix)
+    return checked
+
+
+def _refuse(name: str, value: str, prefix: str) -> None:
     refusal = REFUSED_CLIENT_SETTINGS.get(name)
+    if name in UNSAFE_SETTINGS:
+        refusal = (_RUNS_CODE, _UNLESS.format(other=UNSAFE_SETTINGS[name], name=name))
     if refusal is None:
         matches = (why for pattern, *why in _REFUSED_PATTERNS if pattern.fullmatch(name))
         found = next(matches, None)
@@ -133,27 +195,28 @@ def _refuse(name: str, value: str) -> None:
     reason, replacement = refusal
     raise OptionError(
         errors.OPTION_REFUSED,
-        option=CLIENT_PREFIX + name,
+        option=prefix + name,
         value=shown_value(name, value),
         reason=reason,
         replacement=replacement,
     )
 
 
-def _invalid(name: str, value: str, allowed: str) -> OptionError:
-    return OptionError(
-        errors.OPTION_INVALID, option=CLIENT_PREFIX + name, value=shown_value(name, value), allowed=allowed
-    )
+def _invalid(name: str, value: str, allowed: str, prefix: str = CLIENT_PREFIX) -> OptionError:
+    return OptionError(errors.OPTION_INVALID, option=prefix + name, value=shown_value(name, value), allowed=allowed)
 
 
-def _check_value(name: str, value: str) -> None:
+def _check_value(name: str, value: str, prefix: str) -> None:
     if name in _INTEGERS:
         low, high = _INTEGERS[name]
         if not re.fullmatch(r"[0-9]{1,12}", value) or not low <= int(value) <= high:
-            raise _invalid(name, value, f"an integer from {low} to {high}")
+            raise _invalid(name, value, f"an integer from {low} to {high}", prefix)
     elif name in _CHOICES:
         if value.lower() not in _CHOICES[name]:
-            raise _invalid(name, value, ", ".join(_CHOICES[name]))
+            raise _invalid(name, value, ", ".join(_CHOICES[name]), prefix)
+    elif name in _SHELL_WORDS:
+        if not re.fullmatch(_SHELL_WORDS[name], value):
+            raise _invalid(name, value, "no character that means something to a shell", prefix)
     elif name == "partition.assignment.strategy":
         names = [part.strip() for part in value.split(",")]
         cooperative = [part for part in names if part == "cooperative-sticky"]

@@ -36,6 +36,7 @@ from pyspark.sql.types import (
 
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
+from spark_groupsource.masking import MaskSecrets
 from spark_groupsource.offsets import OffsetRange, SourceOffset, parse_offset
 from spark_groupsource.option_types import UNBOUNDED, ReadBounds, Reads, SourceOptions
 from spark_groupsource.options import parse_options
@@ -83,9 +84,14 @@ class GroupKafkaDataSource(DataSource):
         super().__init__(dict(options))
         # Spark does not say yet whether it will be a streaming query or a batch read.
         self._parsed = parse_options(options, None)
+        self._has_reader = False
 
     def __repr__(self) -> str:
         return f"GroupKafkaDataSource({self._parsed!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What other processes get; the executors, to whom it goes together with the reader, none of the options."""
+        return self.__dict__ | {"options": {}, "_parsed": None} if self._has_reader else self.__dict__
 
     @classmethod
     def name(cls) -> str:
@@ -99,6 +105,7 @@ class GroupKafkaDataSource(DataSource):
     def streamReader(self, schema: StructType) -> GroupKafkaStreamReader:
         """Return a reader; it does no I/O before its first driver-side call."""
         self._check_schema(schema)
+        self._has_reader = True
         return GroupKafkaStreamReader(parse_options(self.options, Reads.STREAM))
 
     def reader(self, schema: StructType) -> GroupKafkaBatchReader:
@@ -108,6 +115,7 @@ class GroupKafkaDataSource(DataSource):
         refuses every reader that could.
         """
         self._check_schema(schema)
+        self._has_reader = True
         options = parse_options(self.options, Reads.BATCH)
         return PushedBatchReader(options) if _PUSHDOWN_WORKER in sys.modules else GroupKafkaBatchReader(options)
 
@@ -139,8 +147,8 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         return f"GroupKafkaStreamReader(group={self._options.group_id!r}, session={self._session!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What executors get: the options; the session stays with the driver."""
-        return {"_options": self._options, "_session": None, "_lane": None, "_initial": None}
+        """What executors get: their part of the options; the session stays with the driver."""
+        return {"_options": self._options.for_reading(), "_session": None, "_lane": None, "_initial": None}
 
     # --- driver
 
@@ -236,6 +244,10 @@ class GroupKafkaBatchReader(DataSourceReader):
         self._options = options
         self._wanted = Restriction()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What executors get: their part of the options."""
+        return self.__dict__ | {"_options": self._options.for_reading()}
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options.subscription.value!r})"
 
@@ -287,7 +299,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     if not isinstance(partition, GroupKafkaPartition):
         raise TypeError(f"not a partition of this source: {partition!r}")
     _log_to_stderr()
-    return read_task(ReadSettings(options), partition.ranges)
+    return read_task(ReadSettings(options.for_reading()), partition.ranges)
 
 
 def _make_session(options: SourceOptions) -> Session:
@@ -363,6 +375,7 @@ def _log_to_stderr() -> None:
     """Show this package's log in the process's own, unless the application has set logging up."""
     if not LOG.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()
+        handler.addFilter(MaskSecrets())
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s pid=%(process)d: %(message)s"))
         LOG.addHandler(handler)
         LOG.setLevel(logging.INFO)

@@ -27,6 +27,7 @@ from spark_groupsource.executor.port import (
     Damaged,
     EndOfPartition,
     FetchClient,
+    IdentityRefused,
     ImpossibleTimestamp,
     Item,
     PositionLost,
@@ -331,6 +332,9 @@ class RangeConsumer:
         elif isinstance(item, TopicForbidden):
             option = self._options.subscription
             raise AccessError(errors.TOPIC_ACCESS_DENIED, option=option.option, value=option.value, topic=item.topic)
+        elif isinstance(item, IdentityRefused):
+            servers = self._options.bootstrap_servers
+            raise AccessError(errors.AUTHENTICATION_FAILED, servers=servers, reason=item.reason)
         elif isinstance(item, Damaged):
             raise self._read_error(item.partition, item.reason)
         elif isinstance(item, Trouble):

@@ -6,8 +6,16 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from spark_groupsource.client import LastTransportError, base_settings
-from spark_groupsource.executor.port import Damaged, EndOfPartition, Item, PositionLost, TopicForbidden, Trouble
+from spark_groupsource.client import EXECUTOR_ROLE, LastTransportError, base_settings
+from spark_groupsource.executor.port import (
+    Damaged,
+    EndOfPartition,
+    IdentityRefused,
+    Item,
+    PositionLost,
+    TopicForbidden,
+    Trouble,
+)
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
@@ -32,7 +40,7 @@ _MIN_FETCH_BYTES = 1024 * 1024
 
 def executor_settings(options: SourceOptions, max_queued_bytes: int) -> dict[str, Any]:
     """Return the client's settings for reading, with a queue of about this size."""
-    settings = base_settings(options, "executor")
+    settings = base_settings(options, EXECUTOR_ROLE)
     for name in _GROUP_SETTINGS:
         settings.pop(name, None)
     settings |= {
@@ -60,6 +68,14 @@ def executor_settings(options: SourceOptions, max_queued_bytes: int) -> dict[str
     return settings
 
 
+def trouble(transport: LastTransportError, fallback: str = "") -> Item | None:
+    """Return why nothing arrives, as far as it is known."""
+    text = transport.describe(fallback)
+    if not text:
+        return None
+    return IdentityRefused(text) if transport.authentication_failed else Trouble(text)
+
+
 def item_of(partition: TopicPartition, offset: int, error: KafkaError, transport: LastTransportError) -> Item | None:
     """Return what an error that came in the place of a record means; None when nothing."""
     code = error.code()
@@ -74,4 +90,4 @@ def item_of(partition: TopicPartition, offset: int, error: KafkaError, transport
     if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
         # Rights on the unused group are not needed.
         return None
-    return Trouble(transport.describe(error.str()))
+    return trouble(transport, error.str())

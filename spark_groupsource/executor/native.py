@@ -15,9 +15,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource.client import LastTransportError, creating_client
-from spark_groupsource.executor.events import item_of
+from spark_groupsource.executor.events import item_of, trouble
 from spark_groupsource.executor.gathered import ConstantColumns, chunk_of
-from spark_groupsource.executor.port import ImpossibleTimestamp, Item, RequestFailed, Trouble
+from spark_groupsource.executor.port import ImpossibleTimestamp, Item, RequestFailed
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
@@ -151,8 +151,8 @@ class NativeClient:
         items = [self._event(entry) if entry[0] != _KIND_RUN else chunk_of(entry, self._constants) for entry in found]
         if not found or found[-1][0] != _KIND_RUN:
             self._serve_main_queue()
-        if not found and self._transport.text:
-            return [Trouble(self._transport.text)]
+        if not found:
+            items.append(trouble(self._transport))
         return [item for item in items if item is not None]
 
     def passed(self, partition: TopicPartition) -> int:

@@ -62,13 +62,22 @@ class Damaged:
 
 
 @dataclass(frozen=True, slots=True)
+class IdentityRefused:
+    """A broker does not take the client for who it says it is."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """An error that may heal by itself."""
 
     reason: str
 
 
-Item: TypeAlias = Chunk | ImpossibleTimestamp | EndOfPartition | PositionLost | TopicForbidden | Damaged | Trouble
+Item: TypeAlias = (
+    Chunk | ImpossibleTimestamp | EndOfPartition | PositionLost | TopicForbidden | Damaged | IdentityRefused | Trouble
+)
 
 
 class RequestFailed(Exception):

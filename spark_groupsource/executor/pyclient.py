@@ -12,8 +12,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client import LastTransportError, creating_client
 from spark_groupsource.executor.collector import collector_paused
-from spark_groupsource.executor.events import item_of
-from spark_groupsource.executor.port import Chunk, ImpossibleTimestamp, Item, RequestFailed, Trouble
+from spark_groupsource.executor.events import item_of, trouble
+from spark_groupsource.executor.port import Chunk, ImpossibleTimestamp, Item, RequestFailed
 from spark_groupsource.executor.rows import UnfitTimestamp, record_batch
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
@@ -56,8 +56,9 @@ class PythonClient:
             if messages and max_records > 1:
                 linger_s = _LINGER_S if messages[0].error() is None else 0.0
                 messages += self._consumer.consume(max_records - 1, linger_s)
-            if not messages and self._transport.text:
-                return [Trouble(self._transport.text)]
+            if not messages:
+                found = trouble(self._transport)
+                return [] if found is None else [found]
             return list(self._items(messages, max_bytes))
 
     def passed(self, partition: TopicPartition) -> int:

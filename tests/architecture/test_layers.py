@@ -36,7 +36,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lag", "locations", "starting"),
     ("offsets",),
     ("options_client",),
+    ("secrets",),
     ("_librdkafka", "_version", "clock", "errors", "failpoints", "prefetch"),
+    ("masking",),
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 

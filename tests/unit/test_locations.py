@@ -6,7 +6,7 @@ import pytest
 from pyarrow import fs
 
 from spark_groupsource.locations import location_to_open, scrubbed, shown_location
-from spark_groupsource.options_client import MASK
+from spark_groupsource.masking import MASK
 
 
 @pytest.mark.parametrize(

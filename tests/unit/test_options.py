@@ -9,12 +9,12 @@ import pytest
 
 from spark_groupsource.errors import GroupKafkaError, OptionError
 from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.masking import MASK
 from spark_groupsource.option_table import OPTIONS, option_reference
 from spark_groupsource.option_types import NoMatchStrategy, OnConflict, OnPartitionsLost, SourceOptions, Subscription
 from spark_groupsource.option_values import INT64_MAX
 from spark_groupsource.options import parse_options
 from spark_groupsource.options_client import (
-    MASK,
     REFUSED_CLIENT_SETTINGS,
     GroupProtocol,
     is_sensitive,
@@ -87,6 +87,7 @@ def test_defaults() -> None:
             "isolation.level": "read_uncommitted",
             "partition.assignment.strategy": "cooperative-sticky",
         },
+        executor_settings={},
     )
     assert (options.read_committed, options.instance_id) == (False, None)
 
