@@ -26,10 +26,17 @@ def remember(secrets: Iterable[str]) -> None:
     """Mask these from now on, and the parts of those with several words or lines."""
     for secret in secrets:
         lines = [line for line in secret.splitlines() if not line.startswith("-----")]
-        parts = (part for line in lines for part in re.split(r"[\s,=]+", line) if len(part) >= _SHORTEST_PART)
+        words = (word for line in lines for word in re.split(r"[\s,]+", line))
+        parts = (part for part in map(_value, words) if len(part) >= _SHORTEST_PART)
         for text in (secret, *parts):
             if len(text) >= _SHORTEST:
                 _known[text] = None
+
+
+def _value(word: str) -> str:
+    """Return the value of name=value; the word itself when it is none."""
+    value = word.partition("=")[2]
+    return value if value.strip("=") else word
 
 
 def masked(text: str) -> str:

@@ -167,8 +167,9 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "About how much a Python worker may hold of fetched records; one answer of a broker may go beyond it.",
     ),
     OptionSpec(
-        "allowedUnsafeSettings", read.unsafe_settings, None, ", ".join(UNSAFE_SETTINGS) + "; comma separated",
-        "Client settings that make the client load or run code; they are refused unless they are named here.",
+        "allowedUnsafeSettings", read.unsafe_settings, None, ", ".join(UNSAFE_SETTINGS),
+        "Client settings, comma separated, that are refused unless they are named here: those that make the client load"
+        " or run code, and secrets that Spark would show. See docs/security.md.",
     ),
 )  # fmt: skip
 

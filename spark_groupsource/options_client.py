@@ -50,7 +50,8 @@ def shown_value(name: str, value: str) -> str:
 _OWN_COMMITS = "the group's offsets move when, and only when, a batch is complete (promise P4)."
 _RAW_BYTES = "keys and values are always given as bytes."
 _RUNS_CODE = "it makes the client load or run code that the option's value names."
-_UNLESS = "leave it out{other}; or, where whoever sets options may run code anyway, set allowedUnsafeSettings={name}."
+_SHOWN_BY_SPARK = "Spark shows it in plans and in its event log, unless it is told which options it must not show."
+_UNLESS = "{other}; docs/security.md says when it may be named in option allowedUnsafeSettings ({name})."
 _CAST = "leave it out, and cast the columns key and value in Spark."
 
 # name -> (reason, what to do instead)
@@ -85,15 +86,25 @@ REFUSED_CLIENT_SETTINGS: dict[str, tuple[str, str]] = {
     "ssl.truststore.type": ("it is a setting of the Java client.", "use kafka.ssl.ca.location (PEM)."),
 }
 
-# Settings that run code -> what to do instead. Option allowedUnsafeSettings allows them by name.
-UNSAFE_SETTINGS = {
-    "plugin.library.paths": "",
-    "ssl.engine.location": " and use kafka.ssl.key.location and the like",
-    "ssl.providers": " and set OpenSSL up with its own configuration file",
-    "sasl.kerberos.kinit.cmd": " and keep a ticket with the system's own tools",
+# Settings that run code, and secrets that Spark shows, because their names do not match spark.redaction.regex
+# -> (reason, what to do instead). Option allowedUnsafeSettings allows them by name.
+UNSAFE_SETTINGS: dict[str, tuple[str, str]] = {
+    "plugin.library.paths": (_RUNS_CODE, "leave it out"),
+    "ssl.engine.location": (_RUNS_CODE, "use kafka.ssl.key.location and the like"),
+    "ssl.providers": (_RUNS_CODE, "set OpenSSL up with its own configuration file"),
+    "sasl.kerberos.kinit.cmd": (_RUNS_CODE, "keep a ticket with the system's own tools"),
+    **{
+        name: (_SHOWN_BY_SPARK, f"use kafka.{name}.file or kafka.{name}.env")
+        for name in (
+            "ssl.key.pem",
+            "sasl.oauthbearer.config",
+            "sasl.oauthbearer.assertion.private.key.pem",
+            "sasl.oauthbearer.assertion.private.key.passphrase",
+        )
+    },
 }
 # Stand in the shell command that fetches a Kerberos ticket, the first one without quotes.
-_SHELL_WORDS = {"sasl.kerberos.principal": r"[\w.@/-]+", "sasl.kerberos.keytab": r"[^\"$`\\\n]+"}
+_SHELL_WORDS = {"sasl.kerberos.principal": r"\w[\w.@/-]*", "sasl.kerberos.keytab": r"[^\"$`\\\n]+"}
 
 # What executors are given for themselves must not concern the group, or what the driver has planned.
 _COMMON_SETTINGS = re.compile(
@@ -185,7 +196,8 @@ def _check_each(settings: Mapping[str, str], unsafe: Collection[str], prefix: st
 def _refuse(name: str, value: str, prefix: str) -> None:
     refusal = REFUSED_CLIENT_SETTINGS.get(name)
     if name in UNSAFE_SETTINGS:
-        refusal = (_RUNS_CODE, _UNLESS.format(other=UNSAFE_SETTINGS[name], name=name))
+        reason, other = UNSAFE_SETTINGS[name]
+        refusal = (reason, _UNLESS.format(other=other, name=name))
     if refusal is None:
         matches = (why for pattern, *why in _REFUSED_PATTERNS if pattern.fullmatch(name))
         found = next(matches, None)

@@ -17,7 +17,7 @@ from spark_groupsource.offsets import TIME_MAX_MS
 from spark_groupsource.option_table import OPTIONS
 from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.options import parse_options
-from spark_groupsource.options_client import CLIENT_PREFIX
+from spark_groupsource.options_client import CLIENT_PREFIX, EXECUTOR_PREFIX, UNSAFE_SETTINGS
 
 _ABOUT = """\
 Moves, saves and takes over the committed offsets of a group of groupkafka queries, and tells how far any group is
@@ -350,6 +350,8 @@ def client_options(connection: Connection) -> SourceOptions:
         | {
             "kafka.bootstrap.servers": connection.bootstrap_servers,
             "kafka.group.id": connection.group,
+            # Whoever calls a command runs programs anyway, and no Spark is here that would show a secret.
+            "allowedUnsafeSettings": ",".join(UNSAFE_SETTINGS),
             # The commands name topics themselves.
             "subscribePattern": ".*",
         }
@@ -373,8 +375,8 @@ def _properties(path: Path) -> dict[str, str]:
         if not separator or not name:
             # Without the line itself: it may hold a secret.
             raise CommandError(errors.CONFIG_MALFORMED, path=path, line=number)
-        # A query's own settings, and a job's, are none of the client's.
-        if name.lower() in own or name.lower().startswith("job."):
+        # A query's own settings, its executors' and a job's are none of this client's.
+        if name.lower() in own or name.lower().startswith(("job.", EXECUTOR_PREFIX)):
             continue
         found[name if name.lower().startswith(CLIENT_PREFIX) else CLIENT_PREFIX + name] = value
     return {name: value for name, value in found.items() if name.lower() not in own}

@@ -95,6 +95,10 @@ class Independent:
         self._admin.delete_topics([topic])[topic].result(30)
         wait_for(f"end of topic {topic}", lambda: topic not in self._admin.list_topics(timeout=10).topics, 30)
 
+    def ends_known(self, topic: str) -> bool:
+        """Return whether the topic is there."""
+        return self._leaders(topic) > 0
+
     def _leaders(self, topic: str) -> int:
         found = self._admin.list_topics(timeout=10).topics.get(topic)
         return 0 if found is None else sum(p.leader >= 0 for p in found.partitions.values())

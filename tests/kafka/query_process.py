@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 
 def session(name: str, conf: dict[str, str]) -> SparkSession:
@@ -36,13 +37,22 @@ def session(name: str, conf: dict[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
+def _all_that_is_told(query: StreamingQuery, frame: DataFrame) -> str:
+    """Return what Spark says of a query and of its source: plans and progress."""
+    jvm = query._jsq
+    frame.createOrReplaceTempView("source")
+    described = [str(row) for row in frame.sparkSession.sql("describe extended source").collect()]
+    plans = [frame._jdf.queryExecution().toString(), jvm.explainInternal(True), str(frame)]
+    return "\n".join([*plans, *described, *map(str, query.recentProgress)])
+
+
 def main(settings: dict[str, Any]) -> None:
     """Run the query until it ends or SIGTERM comes."""
     out = Path(settings["out"])
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
     spark = session(settings["name"], settings.get("conf", {}))
-    spark.sparkContext.setLogLevel("WARN")
+    spark.sparkContext.setLogLevel(settings.get("log_level", "WARN"))
 
     def write(batch: DataFrame, number: int) -> None:
         rows = [[r.topic, r.partition, r.offset, (r.value or b"").decode()] for r in batch.collect()]
@@ -63,6 +73,8 @@ def main(settings: dict[str, Any]) -> None:
     if stopped.is_set():
         query.stop()
         (out / "stopped").write_text(str(time.time()))
+    if settings.get("tell"):
+        (out / "told").write_text(_all_that_is_told(query, reader.load()))
     failure = query.exception()
     if failure is not None:
         (out / "failure").write_text(str(failure))

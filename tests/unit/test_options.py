@@ -16,6 +16,7 @@ from spark_groupsource.option_values import INT64_MAX
 from spark_groupsource.options import parse_options
 from spark_groupsource.options_client import (
     REFUSED_CLIENT_SETTINGS,
+    UNSAFE_SETTINGS,
     GroupProtocol,
     is_sensitive,
     shown_value,
@@ -372,7 +373,7 @@ def test_a_refused_secret_is_masked(name: str) -> None:
 
 @pytest.mark.parametrize("name", SENSITIVE)
 def test_no_repr_shows_a_secret(name: str) -> None:
-    raw = REQUIRED | {f"kafka.{name}": CANARY}
+    raw = REQUIRED | {f"kafka.{name}": CANARY, "allowedUnsafeSettings": ",".join(UNSAFE_SETTINGS)}
     source = GroupKafkaDataSource(raw)
     reader = source.streamReader(source.schema())
     options = parse_options(raw)

@@ -1,0 +1,366 @@
+"""Secrets: where they may stand, what is masked, what travels to executors, and what must be allowed by name."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import logging
+import os
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError
+from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
+
+from spark_groupsource._librdkafka import library_path
+from spark_groupsource.client import LastTransportError, base_settings, creating_client, map_error, quiet_logger
+from spark_groupsource.errors import OptionError
+from spark_groupsource.executor.events import executor_settings, trouble
+from spark_groupsource.executor.port import IdentityRefused, Trouble
+from spark_groupsource.masking import MASK, masked, remember
+from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.option_types import Reads, SourceOptions
+from spark_groupsource.options import parse_options
+from spark_groupsource.options_client import UNSAFE_SETTINGS, is_sensitive
+from spark_groupsource.secrets import SECRET_SETTINGS, reference
+from spark_groupsource.source import GroupKafkaBatchReader, GroupKafkaDataSource, GroupKafkaPartition
+
+from .fakes import tp
+
+REQUIRED = {"kafka.bootstrap.servers": "broker:9092", "kafka.group.id": "shop", "subscribe": "orders"}
+CANARY = "canary-51c0ffee"
+# As Spark's own: spark.redaction.regex, and spark.sql.redaction.options.regex.
+SPARK_REDACTS = re.compile(r"(?i)secret|password|token|access[.]?key|url")
+
+
+def parse(options: dict[str, str]) -> SourceOptions:
+    return parse_options(REQUIRED | options)
+
+
+def refused(options: dict[str, str], condition: str = "OPTION_REFUSED") -> str:
+    with pytest.raises(OptionError) as raised:
+        parse(options)
+    assert raised.value.condition.id == f"GROUPKAFKA.{condition}"
+    return str(raised.value)
+
+
+def unreadable(options: dict[str, str], role: str = "member") -> str:
+    with pytest.raises(OptionError) as raised:
+        base_settings(parse(options), role)
+    assert raised.value.condition.id == "GROUPKAFKA.SECRET_UNREADABLE"
+    return str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def client_settings(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
+    """Return the names of all settings of this librdkafka."""
+    path = tmp_path_factory.mktemp("librdkafka") / "settings"
+    libc, library = ctypes.CDLL(None), ctypes.CDLL(library_path())
+    libc.fopen.restype = ctypes.c_void_p
+    file = ctypes.c_void_p(libc.fopen(os.fsencode(path), b"w"))
+    library.rd_kafka_conf_properties_show(file)
+    libc.fclose(file)
+    return frozenset(re.findall(r"^([a-z][a-z._]+?) +\|", path.read_text(), re.MULTILINE))
+
+
+# --- the tables, against the client's own list
+
+
+def test_a_setting_of_the_client_is_not_taken_for_a_reference(client_settings: frozenset[str]) -> None:
+    own = {name for name in client_settings if name.endswith((".file", ".env"))}
+    assert own
+    for name in own:
+        assert reference(name) is None
+        assert parse({f"kafka.{name}": "/a/path"}).client_settings[name] == "/a/path"
+
+
+def test_every_secret_of_the_client_is_known(client_settings: frozenset[str]) -> None:
+    assert client_settings > SECRET_SETTINGS
+    secrets = {n for n in client_settings if re.search(r"password|passphrase|secret|\.pem$|oauthbearer\.config", n)}
+    assert secrets <= SECRET_SETTINGS
+    assert all(map(is_sensitive, secrets))
+
+
+def test_what_spark_would_show_is_refused(client_settings: frozenset[str]) -> None:
+    """Certificates and client ids are no secrets, though nobody wants to read the former."""
+    shown = {n for n in client_settings if is_sensitive(n) and not SPARK_REDACTS.search(f"kafka.{n}")}
+    certificates = {"ssl.certificate.pem", "ssl.ca.pem", "https.ca.pem"}
+    others = {"sasl.oauthbearer.assertion.private.key.file", "sasl.oauthbearer.client.credentials.client.id"}
+    assert shown - certificates - others <= UNSAFE_SETTINGS.keys()
+
+
+# --- files and variables
+
+
+@pytest.mark.parametrize("name", sorted(SECRET_SETTINGS))
+@pytest.mark.parametrize("prefix", ["kafka.", "executor.kafka."])
+def test_a_secret_in_a_file_or_a_variable(
+    name: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "secret"
+    path.write_text(f" {CANARY} \r\n")
+    monkeypatch.setenv("GROUPKAFKA_TEST", f"{CANARY}\n")
+    for options, value in (
+        ({f"{prefix}{name}.file": str(path)}, f" {CANARY} "),
+        ({f"{prefix}{name.upper()}.ENV": "GROUPKAFKA_TEST"}, CANARY),
+    ):
+        checked = parse(options)
+        assert CANARY.encode() not in pickle.dumps(checked)
+        settings = executor_settings(checked.for_reading(), 1024)
+        assert settings[name] == value
+        assert not any(setting.endswith((".file", ".env")) for setting in settings)
+
+
+def test_a_file_is_read_anew_for_each_client(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    options = parse({"kafka.sasl.password.file": str(path)})
+    for password in ("first-one", "second-one"):
+        path.write_text(password)
+        assert base_settings(options, "member")["sasl.password"] == password
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    option = {"kafka.sasl.password.file": str(path)}
+    text = unreadable(option)
+    for part in ("'kafka.sasl.password.file'", f"'{path}'", "the driver", "on host", "No such file", "all executors"):
+        assert part in text
+    assert "an executor" in unreadable(option, "executor")
+    assert "'executor.kafka.sasl.password.file'" in str(_failed_reading({"executor.kafka.sasl.password.file": "/none"}))
+    for content, reason in ((b"\n", "empty"), (b"\xff\xfe", "UTF-8"), (b"x" * 1_048_577, "larger")):
+        path.write_bytes(content)
+        assert reason in unreadable(option)
+    assert "directory" in unreadable({"kafka.sasl.password.file": str(tmp_path)})
+
+
+def _failed_reading(options: dict[str, str]) -> OptionError:
+    with pytest.raises(OptionError) as raised:
+        executor_settings(parse(options).for_reading(), 1024)
+    return raised.value
+
+
+def test_a_variable_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = unreadable({"kafka.sasl.password.env": "GROUPKAFKA_TEST_NONE"})
+    for part in ("'kafka.sasl.password.env'", "'GROUPKAFKA_TEST_NONE'", "not set", "spark.executorEnv"):
+        assert part in text
+    monkeypatch.setenv("GROUPKAFKA_TEST_NONE", "")
+    assert "empty" in unreadable({"kafka.sasl.password.env": "GROUPKAFKA_TEST_NONE"})
+
+
+def test_one_secret_one_place() -> None:
+    text = refused({"kafka.sasl.password": CANARY, "kafka.sasl.password.env": "A"}, "OPTION_CONFLICT")
+    assert "'kafka.sasl.password' and 'kafka.sasl.password.env'" in text
+    assert CANARY not in text
+    refused({"kafka.sasl.password.file": "a", "kafka.sasl.password.env": "A"}, "OPTION_CONFLICT")
+    refused({"kafka.sasl.password.file": " "}, "OPTION_INVALID")
+    # The executors' own password takes the place of the common one.
+    merged = parse({"kafka.sasl.password": CANARY, "executor.kafka.sasl.password.env": "A"}).for_reading()
+    assert "sasl.password" not in merged.client_settings
+    merged = parse({"kafka.ssl.ca.pem.file": "/a", "executor.kafka.ssl.ca.pem": "b"}).for_reading()
+    assert "ssl.ca.pem.file" not in merged.client_settings
+
+
+@pytest.mark.parametrize("name", ["group.protocol.file", "session.timeout.ms.env", "enable.auto.commit.file"])
+def test_what_is_checked_cannot_be_referred_to(name: str) -> None:
+    text = refused({f"kafka.{name}": "/etc/passwd"})
+    assert "sasl.password" in text
+    assert f"use kafka.{name.rpartition('.')[0]} itself" in text
+
+
+def test_a_place_is_shown() -> None:
+    assert not is_sensitive("kafka.sasl.password.file")
+    assert not is_sensitive("executor.kafka.ssl.key.pem.env")
+    assert is_sensitive("executor.kafka.sasl.password")
+
+
+# --- settings that must be allowed by name
+
+
+@pytest.mark.parametrize("name", sorted(UNSAFE_SETTINGS))
+@pytest.mark.parametrize("prefix", ["kafka.", "executor.kafka."])
+def test_unsafe_settings(name: str, prefix: str) -> None:
+    text = refused({prefix + name: CANARY})
+    assert f"'{prefix}{name}'" in text
+    assert f"allowedUnsafeSettings ({name})" in text
+    if is_sensitive(name):
+        assert CANARY not in text
+    others = ",".join(UNSAFE_SETTINGS.keys() - {name})
+    refused({prefix + name: CANARY, "allowedUnsafeSettings": others})
+    allowed = parse({prefix + name: CANARY, "allowedUnsafeSettings": f" kafka.{name.upper()} , {others}"})
+    assert allowed.for_reading().client_settings[name] == CANARY
+
+
+def test_no_other_setting_can_be_allowed() -> None:
+    assert "plugin.library.paths" in refused({"allowedUnsafeSettings": "enable.auto.commit"}, "OPTION_INVALID")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sasl.kerberos.principal", "me; touch /tmp/x"),
+        ("sasl.kerberos.principal", "$(id)"),
+        ("sasl.kerberos.principal", "-c"),
+        ("sasl.kerberos.keytab", '/a" ; touch /tmp/x; "'),
+        ("sasl.kerberos.keytab", "/a`id`"),
+    ],
+)
+def test_a_shell_gets_no_commands(name: str, value: str) -> None:
+    assert f"'kafka.{name}'" in refused({f"kafka.{name}": value}, "OPTION_INVALID")
+
+
+def test_names_that_a_shell_may_see() -> None:
+    parse({"kafka.sasl.kerberos.principal": "spark/host.example.org@EXAMPLE.ORG"})
+    parse({"kafka.sasl.kerberos.keytab": "/etc/security/my keytabs/spark.keytab"})
+
+
+# --- executors
+
+
+OWN = {
+    "kafka.sasl.username": "driver",
+    "kafka.sasl.password": CANARY,
+    "kafka.security.protocol": "sasl_ssl",
+    "kafka.sasl.mechanism": "SCRAM-SHA-512",
+    "kafka.ssl.ca.location": "/ca.pem",
+    "kafka.ssl.key.password": CANARY,
+    "checkpointLocation": f"s3://user:{CANARY}@bucket/a",
+    "executor.kafka.sasl.username": "reader",
+    "executor.kafka.sasl.password": "readers-own",
+    "executor.kafka.bootstrap.servers": "other:9093",
+    "executor.kafka.fetch.wait.max.ms": "7",
+}
+
+
+def test_executors_with_an_identity_of_their_own() -> None:
+    options = parse(OWN)
+    settings = executor_settings(options.for_reading(), 1024)
+    assert settings["bootstrap.servers"] == "other:9093"
+    assert (settings["sasl.username"], settings["sasl.password"]) == ("reader", "readers-own")
+    assert (settings["security.protocol"], settings["sasl.mechanism"]) == ("sasl_ssl", "SCRAM-SHA-512")
+    assert (settings["ssl.ca.location"], settings["fetch.wait.max.ms"]) == ("/ca.pem", "7")
+    assert "ssl.key.password" not in settings
+    assert options.for_reading() == options.for_reading().for_reading()
+    member = base_settings(options, "member")
+    assert (member["sasl.username"], member["bootstrap.servers"]) == ("driver", "broker:9092")
+    assert "fetch.wait.max.ms" not in member
+
+
+def test_executors_that_only_read_differently_keep_the_common_identity() -> None:
+    merged = parse({"kafka.sasl.password": CANARY, "executor.kafka.fetch.wait.max.ms": "7"}).for_reading()
+    assert merged.client_settings["sasl.password"] == CANARY
+
+
+@pytest.mark.parametrize("name", ["group.id", "group.protocol", "isolation.level", "session.timeout.ms"])
+def test_what_executors_cannot_have_of_their_own(name: str) -> None:
+    assert f"use kafka.{name}" in refused({f"executor.kafka.{name}": "x"})
+
+
+def test_executors_settings_are_checked_as_the_common_ones() -> None:
+    assert "'executor.kafka.enable.auto.commit'" in refused({"executor.kafka.enable.auto.commit": "true"})
+    assert "'executor.kafka.max.poll.records'" in refused({"executor.kafka.max.poll.records": "7"})
+
+
+# --- what travels
+
+
+def as_executors_get_it(source: GroupKafkaDataSource, reads: Reads) -> bytes:
+    """Return what Spark sends to the executors: the function that reads."""
+    # As another process got the source.
+    again = pickle.loads(pickle.dumps(source))
+    schema = again.schema()
+    reader = again.streamReader(schema) if reads is Reads.STREAM else again.reader(schema)
+    if reads is Reads.BATCH:
+        reader = pickle.loads(pickle.dumps(reader))
+        reader.partitions = list
+    out = io.BytesIO()
+    write_read_func_and_partitions(
+        out, reader=reader, data_source=again, schema=schema, max_arrow_batch_size=1, binary_as_bytes=True
+    )
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("reads", list(Reads))
+def test_executors_get_nothing_of_the_drivers_identity(reads: Reads) -> None:
+    sent = as_executors_get_it(GroupKafkaDataSource(REQUIRED | OWN), reads)
+    assert b"readers-own" in sent
+    assert CANARY.encode() not in sent
+
+
+@pytest.mark.parametrize("reads", list(Reads))
+def test_a_secret_in_a_file_does_not_travel(reads: Reads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "password").write_text(CANARY)
+    monkeypatch.setenv("GROUPKAFKA_TEST", CANARY)
+    options = {"kafka.sasl.password.file": str(tmp_path / "password"), "kafka.ssl.key.pem.env": "GROUPKAFKA_TEST"}
+    source = GroupKafkaDataSource(REQUIRED | options)
+    base_settings(parse(options), "member")
+    assert CANARY.encode() not in pickle.dumps(source) + as_executors_get_it(source, reads)
+
+
+def test_partitions_hold_ranges_alone() -> None:
+    partition = GroupKafkaPartition((OffsetRange(tp(0), 3, 7),))
+    assert vars(partition).keys() == {"ranges"}
+
+
+def test_no_repr_shows_a_secret() -> None:
+    source = GroupKafkaDataSource(REQUIRED | OWN | {"executor.kafka.sasl.password": CANARY})
+    schema = source.schema()
+    for shown in (source, source.streamReader(schema), GroupKafkaBatchReader(parse(OWN)), parse(OWN).for_reading()):
+        assert CANARY not in repr(shown) + str(shown)
+
+
+# --- masking
+
+
+def test_a_secret_and_its_parts_are_masked() -> None:
+    remember(["principal=user-4711 secret=alpha-beta-gamma", "-----BEGIN KEY-----\nMIGHAgEAMBMG\n-----END KEY-----"])
+    for text in ("beginning at: secret=alpha-beta-gamma", "read MIGHAgEAMBMG"):
+        assert MASK in masked(text)
+        assert not re.search(r"alpha|MIGH", masked(text))
+    assert masked("a BEGIN KEY, and principal") == "a BEGIN KEY, and principal"
+
+
+def test_a_short_secret_blackens_nothing() -> None:
+    remember(["or", ""])
+    assert masked("orders") == "orders"
+
+
+def test_a_clients_words_are_masked_in_errors_and_logs(caplog: pytest.LogCaptureFixture) -> None:
+    """librdkafka's own: it shows the rest of a configuration from where it does not understand it."""
+    name = "sasl.oauthbearer.config"
+    options = parse({f"kafka.{name}": f"principal=me wrong={CANARY}", "allowedUnsafeSettings": name})
+    base_settings(options, "member")
+    said = f"Unrecognized {name} beginning at: wrong={CANARY}"
+    transport = LastTransportError()
+    transport(KafkaError(KafkaError._AUTHENTICATION, said))
+    error = map_error(options, KafkaError(KafkaError._TIMED_OUT), "Request", transport)
+    with pytest.raises(OptionError) as raised, creating_client(options):
+        raise ValueError(said)
+    again = pickle.loads(pickle.dumps(error))
+    with caplog.at_level(logging.DEBUG):
+        quiet_logger("masking").debug("%s %s", "CONF", said)
+    for shown in (error, again, raised.value):
+        assert CANARY not in str(shown) + repr(shown.__reduce__())
+    assert f"'kafka.{name}'" in str(raised.value)
+    assert MASK in caplog.text
+    assert CANARY not in caplog.text
+
+
+# --- refused identities
+
+
+@pytest.mark.parametrize("alert", ["bad certificate", "certificate required", "certificate expired", "unknown ca"])
+def test_a_refused_certificate_is_a_refused_identity(alert: str) -> None:
+    transport = LastTransportError()
+    text = f"Receive failed: error:0A000412:SSL routines::ssl/tls alert {alert}: SSL alert number 42"
+    transport(KafkaError(KafkaError._TRANSPORT, text))
+    assert transport.authentication_failed
+    assert trouble(transport) == IdentityRefused(text)
+
+
+def test_other_trouble_may_heal() -> None:
+    transport = LastTransportError()
+    assert trouble(transport) is None
+    transport(KafkaError(KafkaError._TRANSPORT, "Connection refused"))
+    assert trouble(transport) == Trouble("Connection refused")
