@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar
@@ -76,6 +77,8 @@ OUTAGE_TIMEOUT_S = 120.0
 _REQUEST_TIMEOUT_S = 3.0
 # How long a look into logs may hold up a trigger; what is not heard by then is asked for again by the next one.
 _PROBE_TIMEOUT_S = 3.0
+# How often the client is asked for its errors while a request is under way.
+_LISTEN_S = 0.25
 
 
 class Edge(Enum):
@@ -150,6 +153,22 @@ def admin_client(options: SourceOptions, transport: LastTransportError) -> Admin
         return AdminClient(settings | {"error_cb": transport})
 
 
+def answer_of(client: AdminClient, future: Future[T], transport: LastTransportError) -> T:
+    """Return what a request was answered. Raises `KafkaException`; at once when the brokers refuse the identity.
+
+    An admin client tells its errors, and what it logs, only to who polls it.
+    """
+    # The request has a deadline of its own; this one only guards against a client that forgets it.
+    for _ in range(round((CONTACT_TIMEOUT_S + 10.0) / _LISTEN_S)):
+        try:
+            return future.result(timeout=_LISTEN_S)
+        except FutureTimeout:
+            client.poll(0)
+            if transport.authentication_failed:
+                raise KafkaException(KafkaError(KafkaError._AUTHENTICATION, transport.text)) from None
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the request was not answered"))
+
+
 class LibrdkafkaCluster:
     """A `ClusterPort` on confluent-kafka's AdminClient.
 
@@ -187,7 +206,8 @@ class LibrdkafkaCluster:
 
         def ask(timeout_s: float) -> tuple[str, ...]:
             try:
-                metadata = self._client().list_topics(timeout=timeout_s)
+                # Not longer at once: what refuses the client is only told in between.
+                metadata = self._client().list_topics(timeout=min(timeout_s, _REQUEST_TIMEOUT_S))
             except KafkaException as error:
                 raise _topic_error("?", error) from None
             return tuple(sorted(t for t in metadata.topics if matches(t) and not t.startswith("__")))
@@ -331,6 +351,7 @@ class LibrdkafkaCluster:
             try:
                 answer = ask(timeout_s)
             except _TopicError as error:
+                self._client().poll(0)
                 if left == 0 or not self._may_heal(error.cause, stale, outage):
                     raise map_error(self._options, error.cause, request, self._transport, error.topic) from None
                 left = None if left is None else left - 1
@@ -347,11 +368,9 @@ class LibrdkafkaCluster:
             return not stale.expired()
         return cause.code() in _AWAY and not outage.expired()
 
-    @staticmethod
-    def _result(future: Future[Any], topic: str) -> Any:
+    def _result(self, future: Future[Any], topic: str) -> Any:
         try:
-            # The request has a deadline of its own; this one only guards against a client that forgets it.
-            return future.result(timeout=CONTACT_TIMEOUT_S + 10.0)
+            return answer_of(self._client(), future, self._transport)
         except KafkaException as error:
             raise _topic_error(topic, error) from None
 

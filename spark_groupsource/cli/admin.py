@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from spark_groupsource import errors
 from spark_groupsource.client import CONTACT_TIMEOUT_S, LastTransportError, kafka_error, map_error
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster import admin_client
+from spark_groupsource.cluster import admin_client, answer_of
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import CommandError
 from spark_groupsource.offsets import TopicPartition
@@ -73,7 +73,6 @@ class LibrdkafkaGroupAdmin:
         """See `GroupAdmin`."""
         try:
             group = self._ask(
-                "DescribeGroups",
                 lambda timeout: self._client.describe_consumer_groups([self._group], request_timeout=timeout)[
                     self._group
                 ],
@@ -89,7 +88,6 @@ class LibrdkafkaGroupAdmin:
         request = [ConsumerGroupTopicPartitions(self._group)]
         try:
             answer = self._ask(
-                "OffsetFetch",
                 lambda timeout: self._client.list_consumer_group_offsets(request, request_timeout=timeout)[self._group],
             )
         except KafkaException as error:
@@ -114,7 +112,6 @@ class LibrdkafkaGroupAdmin:
         request = [ConsumerGroupTopicPartitions(self._group, parts)]
         try:
             answer = self._ask(
-                "OffsetCommit",
                 lambda timeout: self._client.alter_consumer_group_offsets(request, request_timeout=timeout)[
                     self._group
                 ],
@@ -138,24 +135,19 @@ class LibrdkafkaGroupAdmin:
     def cluster_id(self) -> str:
         """See `GroupAdmin`."""
         try:
-            answer = self._ask(
-                "DescribeCluster", lambda timeout: self._client.describe_cluster(request_timeout=timeout)
-            )
+            answer = self._ask(lambda timeout: self._client.describe_cluster(request_timeout=timeout))
         except KafkaException as error:
             raise self._mapped(error, "DescribeCluster") from None
         return str(answer.cluster_id)
 
     # --- helpers
 
-    def _ask(self, request: str, send: Callable[[float], Future[Any]]) -> Any:
+    def _ask(self, send: Callable[[float], Future[Any]]) -> Any:
         """Send a request; again, while its answer only says that the coordinator is not there yet."""
         deadline = Deadline(self._clock, CONTACT_TIMEOUT_S)
         while True:
             try:
-                # The request has a deadline of its own; this one only guards against a client that forgets it.
-                return send(CONTACT_TIMEOUT_S).result(timeout=CONTACT_TIMEOUT_S + 10.0)
-            except TimeoutError:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{request} was not answered")) from None
+                return answer_of(self._client, send(CONTACT_TIMEOUT_S), self._transport)
             except KafkaException as error:
                 if _code(error) not in _PASSING or deadline.expired():
                     raise
@@ -170,6 +162,7 @@ class LibrdkafkaGroupAdmin:
         return self._mapped(error, "OffsetCommit")
 
     def _mapped(self, error: KafkaException, request: str, topic: str = "?") -> Exception:
+        self._client.poll(0)
         cause = kafka_error(error) or KafkaError(KafkaError._FAIL, str(error))
         return map_error(self._options, cause, request, self._transport, topic)
 

@@ -32,6 +32,9 @@ class FakeAdmin:
     errors: list[int] = field(default_factory=list)
     timeouts_s: list[float] = field(default_factory=list)
 
+    def poll(self, timeout_s: float) -> None:
+        """Tells nothing."""
+
     @property
     def asked(self) -> int:
         return len(self.timeouts_s)
