@@ -32,6 +32,7 @@ from spark_groupsource.executor.port import (
     Item,
     PositionLost,
     RequestFailed,
+    TopicDenied,
     TopicForbidden,
     Trouble,
 )
@@ -209,6 +210,16 @@ class RangeConsumer:
         """
         self._assign({partition: offset})
 
+    def check_access(self, topics: Iterable[str]) -> None:
+        """Raise `AccessError` for a topic that the client may not know."""
+        for topic in sorted(set(topics)):
+            try:
+                self._client.learn(topic, _METADATA_TIMEOUT_S)
+            except TopicDenied:
+                raise self._denied(topic) from None
+            except RequestFailed as error:
+                self.reason = str(error)
+
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Return the first offset of the log and its end. Raises `ReadError` when the broker does not tell."""
         try:
@@ -330,8 +341,7 @@ class RangeConsumer:
             # The client says it once, and it may be about another range of the task: remember it for that one.
             self._lost.add(item.partition)
         elif isinstance(item, TopicForbidden):
-            option = self._options.subscription
-            raise AccessError(errors.TOPIC_ACCESS_DENIED, option=option.option, value=option.value, topic=item.topic)
+            raise self._denied(item.topic)
         elif isinstance(item, IdentityRefused):
             servers = self._options.bootstrap_servers
             raise AccessError(errors.AUTHENTICATION_FAILED, servers=servers, reason=item.reason)
@@ -340,6 +350,10 @@ class RangeConsumer:
         elif isinstance(item, Trouble):
             # All else may heal until the task's deadline.
             self.reason = item.reason
+
+    def _denied(self, topic: str) -> AccessError:
+        option = self._options.subscription
+        return AccessError(errors.TOPIC_ACCESS_DENIED, option=option.option, value=option.value, topic=topic)
 
     def _read_error(self, partition: TopicPartition, reason: str) -> ReadError:
         position = self._position.get(partition, 0)

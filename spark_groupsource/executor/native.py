@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from spark_groupsource.client import LastTransportError, creating_client
 from spark_groupsource.executor.events import item_of, trouble
 from spark_groupsource.executor.gathered import ConstantColumns, chunk_of
-from spark_groupsource.executor.port import ImpossibleTimestamp, Item, RequestFailed
+from spark_groupsource.executor.port import ImpossibleTimestamp, Item, RequestFailed, TopicDenied
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
@@ -46,6 +46,23 @@ class _Partition(ctypes.Structure):
     """The beginning of rd_kafka_topic_partition_t."""
 
     _fields_ = (("topic", _STR), ("partition", _I32), ("offset", _I64))
+
+
+class _TopicMetadata(ctypes.Structure):
+    """rd_kafka_metadata_topic_t."""
+
+    _fields_ = (("topic", _STR), ("partition_count", _INT), ("partitions", _PTR), ("error", _INT))
+
+
+class _Metadata(ctypes.Structure):
+    """The beginning of rd_kafka_metadata_t."""
+
+    _fields_ = (
+        ("broker_count", _INT),
+        ("brokers", _PTR),
+        ("topic_count", _INT),
+        ("topics", ctypes.POINTER(_TopicMetadata)),
+    )
 
 
 # Name without "rd_kafka_": (result, arguments), from librdkafka's rdkafka.h. Its enums are C ints.
@@ -173,7 +190,11 @@ class NativeClient:
             code = self._library("metadata", self._handle, 0, handle, ctypes.byref(metadata), int(timeout_s * 1000))
             if code:
                 raise RequestFailed(self._library.text(code))
+            told = ctypes.cast(metadata, ctypes.POINTER(_Metadata)).contents
+            denied = told.topic_count == 1 and told.topics[0].error == KafkaError.TOPIC_AUTHORIZATION_FAILED
             self._library("metadata_destroy", metadata)
+            if denied:
+                raise TopicDenied(self._library.text(KafkaError.TOPIC_AUTHORIZATION_FAILED))
         finally:
             if handle:
                 self._library("topic_destroy", handle)

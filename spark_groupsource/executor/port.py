@@ -84,6 +84,10 @@ class RequestFailed(Exception):
     """The brokers did not answer a request; the text says why."""
 
 
+class TopicDenied(RequestFailed):
+    """The client may not even know the topic: nothing ever comes of it, and nothing says so."""
+
+
 class FetchClient(Protocol):
     """A client that reads assigned partitions and stays connected. One thread at a time."""
 
@@ -106,7 +110,7 @@ class FetchClient(Protocol):
         """
 
     def learn(self, topic: str, timeout_s: float) -> None:
-        """Ask where the topic's leaders are. Raises `RequestFailed`."""
+        """Ask where the topic's leaders are. Raises `RequestFailed`, `TopicDenied`."""
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Return the first offset of the log and its end. Raises `RequestFailed`."""

@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from spark_groupsource.client import LastTransportError, creating_client
 from spark_groupsource.executor.collector import collector_paused
 from spark_groupsource.executor.events import item_of, trouble
-from spark_groupsource.executor.port import Chunk, ImpossibleTimestamp, Item, RequestFailed
+from spark_groupsource.executor.port import Chunk, ImpossibleTimestamp, Item, RequestFailed, TopicDenied
 from spark_groupsource.executor.rows import UnfitTimestamp, record_batch
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
@@ -68,9 +68,11 @@ class PythonClient:
     def learn(self, topic: str, timeout_s: float) -> None:
         """See `FetchClient`."""
         try:
-            self._consumer.list_topics(topic, timeout_s)
+            told = self._consumer.list_topics(topic, timeout_s).topics.get(topic)
         except KafkaException as error:
             raise RequestFailed(str(error)) from None
+        if told is not None and told.error is not None and told.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise TopicDenied(told.error.str())
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """See `FetchClient`."""

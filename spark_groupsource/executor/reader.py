@@ -27,6 +27,8 @@ from spark_groupsource.offsets import OffsetRange
 LOG = logging.getLogger("spark_groupsource.executor")
 
 _POLL_S = 0.1
+# How long nothing may come before it is asked whether the client has the right to read at all.
+_DOUBT_AFTER_S = 5.0
 _BOUNDS_TIMEOUT_S = 10.0
 
 
@@ -63,7 +65,7 @@ def read_ranges(
     """
     reach("while-reading", settings.options.client_id)
     small = SmallBatches()
-    deadline = Deadline(clock, stall_timeout_s)
+    deadline, doubt = Deadline(clock, stall_timeout_s), Deadline(clock, _DOUBT_AFTER_S)
     unfinished = _unfinished(consumer, ranges)
     while unfinished:
         before = _positions(consumer, unfinished)
@@ -73,7 +75,10 @@ def read_ranges(
         except OutOfRange as error:
             _skip_lost(settings, consumer, next(item for item in unfinished if item.partition == error.partition))
         if _positions(consumer, unfinished) > before:
-            deadline = Deadline(clock, stall_timeout_s)
+            deadline, doubt = Deadline(clock, stall_timeout_s), Deadline(clock, _DOUBT_AFTER_S)
+        elif doubt.expired():
+            consumer.check_access(item.partition.topic for item in unfinished)
+            doubt = Deadline(clock, stall_timeout_s)
         unfinished = _unfinished(consumer, unfinished)
         if unfinished and deadline.expired():
             raise _stalled(consumer, unfinished[0], stall_timeout_s)

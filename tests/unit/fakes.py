@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import SimpleNamespace
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
@@ -317,6 +318,8 @@ class FakeClient:
         self.closed = 0
         # What every call takes, even one that brings something.
         self.slow_s = 0.0
+        # Topics that the client may not know.
+        self.denied: set[str] = set()
 
     def incremental_unassign(self, partitions: list[ClientPartition]) -> None:
         self._current = []
@@ -340,6 +343,10 @@ class FakeClient:
             self._current = list(self.batches.popleft())
         taken, self._current = self._current[:count], self._current[count:]
         return taken
+
+    def list_topics(self, topic: str, timeout_s: float) -> SimpleNamespace:
+        error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED) if topic in self.denied else None
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=error)})
 
     def position(self, partitions: list[ClientPartition]) -> list[ClientPartition]:
         return [

@@ -8,7 +8,7 @@ import logging
 import pyarrow as pa
 import pytest
 
-from spark_groupsource.errors import DataLossError, ReadError
+from spark_groupsource.errors import AccessError, DataLossError, ReadError
 from spark_groupsource.executor.collector import freeze_imported
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.pool import ConsumerPool
@@ -83,6 +83,15 @@ def test_a_range_that_makes_no_progress_fails_at_the_deadline() -> None:
     assert 5.0 <= bed.clock.now_s - 1000.0 < 5.5
     assert bed.client.closed == 1
     assert repr(bed.pool) == "ConsumerPool(idle=0, resting=0)"
+
+
+def test_a_topic_that_may_not_be_known_is_told_before_the_deadline() -> None:
+    """The client says nothing at all of it: it is asked after a silence."""
+    bed = Bed(kafkaConsumer__pollTimeoutMs="60000")
+    bed.client.denied = {"orders"}
+    with pytest.raises(AccessError, match=r"TOPIC_ACCESS_DENIED.*'orders'"):
+        bed.read(R0)
+    assert 5.0 <= bed.clock.now_s - 1000.0 < 6.0
 
 
 def test_the_deadline_starts_anew_with_every_record() -> None:
