@@ -18,6 +18,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from spark_groupsource import errors
 from spark_groupsource.client import (
     CONTACT_TIMEOUT_S,
     LastTransportError,
@@ -27,6 +28,7 @@ from spark_groupsource.client import (
     map_error,
 )
 from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.errors import AccessError
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions, Subscription
 from spark_groupsource.probe import Probe
@@ -253,6 +255,9 @@ class LibrdkafkaCluster:
             try:
                 answers = self._probe.committed(group, wanted, timeout_s)
             except KafkaException as error:
+                cause = kafka_error(error)
+                if cause is not None and cause.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    raise AccessError(errors.OTHER_GROUP_ACCESS_DENIED, group=group) from None
                 raise _topic_error("?", error) from None
             for part in answers:
                 if part.error is not None:

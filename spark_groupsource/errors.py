@@ -183,6 +183,11 @@ GROUP_ACCESS_DENIED = Condition(
     "The client may not use the group of option 'kafka.group.id' ('{group}').",
     "grant READ on the group to the client's principal.",
 )
+OTHER_GROUP_ACCESS_DENIED = Condition(
+    "GROUPKAFKA.OTHER_GROUP_ACCESS_DENIED",
+    "The client may not look at the offsets of group '{group}', which 'startingOffsets' or 'endingOffsets' names.",
+    "grant DESCRIBE on that group to the client's principal.",
+)
 CLUSTER_REQUEST_FAILED = Condition(
     "GROUPKAFKA.CLUSTER_REQUEST_FAILED",
     "{request} failed: {reason}",

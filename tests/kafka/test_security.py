@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from realkafka import RealKafka
 
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
-from spark_groupsource.client import base_settings
+from spark_groupsource.client import LastTransportError, base_settings
 from spark_groupsource.clock import SystemClock
-from spark_groupsource.cluster import LibrdkafkaCluster
+from spark_groupsource.cluster import LibrdkafkaCluster, admin_client
 from spark_groupsource.commits import CommitItem
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.executor.pool import ConsumerPool
