@@ -19,7 +19,7 @@ from spark_groupsource.executor.port import (
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
-# The client insists on a group id; nothing is ever asked of or told to that group.
+# The client insists on a group id, and looks for its coordinator; nothing is ever told to that group.
 _UNUSED_GROUP = "groupkafka-executor"
 _GROUP_SETTINGS = (
     "group.protocol",

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from spark_groupsource.client import CONTACT_TIMEOUT_S
-from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, Edge, LibrdkafkaCluster, LogEnd, TopicInfo
+from spark_groupsource.client import CONTACT_TIMEOUT_S, LastTransportError
+from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, Edge, LibrdkafkaCluster, LogEnd, TopicInfo, answer_of
 from spark_groupsource.errors import GroupKafkaError
 
 from .fakes import ManualClock, make_options, tp
@@ -164,3 +164,19 @@ def test_an_error_that_does_not_heal_is_told_at_once() -> None:
     with pytest.raises(GroupKafkaError, match="TOPIC_ACCESS_DENIED"):
         cluster_of(admin, ManualClock()).log_offsets(WANTED)
     assert admin.asked == 1
+
+
+def test_a_refused_identity_is_not_waited_for() -> None:
+    """The client tells its errors only to who polls it, and the request itself is never answered."""
+    transport = LastTransportError()
+
+    class Refused(FakeAdmin):
+        def poll(self, timeout_s: float) -> None:
+            transport(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+
+    waiting: Future[Any] = Future()
+    client: Any = Refused()
+    with pytest.raises(KafkaException) as raised:
+        answer_of(client, waiting, transport)
+    assert raised.value.args[0].code() == KafkaError._AUTHENTICATION
+    assert "wrong password" in raised.value.args[0].str()
