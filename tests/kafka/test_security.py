@@ -280,8 +280,7 @@ def test_no_secret_is_told_anywhere(
 ) -> None:  # fmt: skip
     """Not in the log at DEBUG, plans, progress, the checkpoint, the metrics and the event log.
 
-    Every secret that may be given as an option is, once for all and once for the executors; the one in the checkpoint's
-    location is hidden by the setting in conf/spark-defaults.conf.
+    Every secret that may be given as an option is, once for all and once for the executors.
     """
     secrets = ("ssl.key.password", "ssl.keystore.password", "sasl.oauthbearer.client.secret")
     given = {f"{prefix}{name}": f"{CANARY}-{name}" for name in secrets for prefix in ("kafka.", "executor.kafka.")}

@@ -155,6 +155,18 @@ job.trigger=1 second
     assert not {"subscribe", "group.id", "job.trigger"} & options.client_settings.keys()
 
 
+def test_a_querys_file_with_secrets_of_its_own_and_of_its_executors(tmp_path: Path) -> None:
+    text = """sasl.password.file=/run/secrets/password
+sasl.oauthbearer.config=principal=me
+executor.kafka.sasl.password.file=/run/secrets/another
+allowedUnsafeSettings=plugin.library.paths
+"""
+    settings = client_options(config(tmp_path, text)).client_settings
+    assert settings["sasl.password.file"] == "/run/secrets/password"
+    assert settings["sasl.oauthbearer.config"] == "principal=me"
+    assert not any("executor" in name or "unsafe" in name.lower() for name in settings)
+
+
 def test_a_line_that_is_no_property_is_named_without_its_content(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"CONFIG_MALFORMED\] Line 2 of") as raised:
         client_options(config(tmp_path, "a=b\nhunter2\n"))
