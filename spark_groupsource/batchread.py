@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_groupsource import errors
-from spark_groupsource.cluster import ClusterPort, Edge
+from spark_groupsource.clusterport import ClusterPort, Edge
 from spark_groupsource.errors import DataLossError
 from spark_groupsource.lookup import check_named, look_up
 from spark_groupsource.offsets import OffsetRange, TopicPartition

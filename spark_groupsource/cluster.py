@@ -10,9 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
@@ -28,6 +26,7 @@ from spark_groupsource.client import (
     map_error,
 )
 from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.errors import AccessError
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions, Subscription
@@ -81,69 +80,6 @@ _REQUEST_TIMEOUT_S = 3.0
 _PROBE_TIMEOUT_S = 3.0
 # How often the client is asked for its errors while a request is under way.
 _LISTEN_S = 0.25
-
-
-class Edge(Enum):
-    """Which end of a partition to ask for."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """A topic as the cluster knows it now."""
-
-    topic_id: str
-    partition_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogEnd:
-    """An offset of a partition's log, with the leader epoch where the broker told it."""
-
-    offset: int
-    leader_epoch: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LogSurvey:
-    """What a plan needs to know of partitions' logs and topics, asked all at once; None where there is no end."""
-
-    ends: Mapping[TopicPartition, LogEnd | None]
-    beginnings: Mapping[TopicPartition, LogEnd | None]
-    topics: Mapping[str, TopicInfo]
-
-
-class ClusterPort(Protocol):
-    """What the session needs of the cluster."""
-
-    def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
-        """Return the names that the subscription stands for now; a list stands for itself."""
-
-    def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return id and partition count per topic. Raises for an unknown or forbidden topic."""
-
-    def log_offsets(self, wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
-        """Return an edge, or the first offset at or after a time (ms; None when there is none)."""
-
-    def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
-        """Return both edges of the partitions and what `describe` tells of their topics, in one round trip."""
-
-    def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the committed offsets of any group; partitions without one are left out."""
-
-    def missing_topics(self, topics: Iterable[str]) -> set[str]:
-        """Return those of these topics that do not exist."""
-
-    def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
-        """Return where the log was truncated before an offset that it had in a leader epoch; see `Probe.diverged`."""
-
-    def record_bytes(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        """Return the average size of what follows these offsets; see `Probe.record_bytes`."""
-
-    def close(self) -> None:
-        """Free the client; idempotent."""
 
 
 def admin_client(options: SourceOptions, transport: LastTransportError) -> AdminClient:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster import ClusterPort, Edge, LogEnd, LogSurvey
+from spark_groupsource.clusterport import ClusterPort, Edge, LogEnd, LogSurvey
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.planning.batch import Backlog
 from spark_groupsource.positions import all_partitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_groupsource import errors
-from spark_groupsource.cluster import ClusterPort, Edge
+from spark_groupsource.clusterport import ClusterPort, Edge
 from spark_groupsource.errors import OptionError
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Start, Starting

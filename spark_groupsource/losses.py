@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from spark_groupsource import errors
-from spark_groupsource.cluster import LogEnd
+from spark_groupsource.clusterport import LogEnd
 from spark_groupsource.errors import DataLossError
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import OffsetRange, TopicPartition

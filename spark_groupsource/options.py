@@ -30,14 +30,8 @@ _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
 # Options that Spark itself puts among a source's options.
 _IGNORED_KEYS = frozenset({"path"})
 _MAX_TRIGGER_DELAY_S = 900.0
-# Options of Spark's own Kafka source that have no equal here, and what users write for `subscribe`.
-_NO_EQUAL = {
-    "groupidprefix": " The group's name is yours to choose: set 'kafka.group.id' instead.",
-    "fetchoffset.numretries": " Brokers that are away are waited for, two minutes at most: leave it out.",
-    "fetchoffset.retryintervalms": " Brokers that are away are waited for, two minutes at most: leave it out.",
-    "topic": " Did you mean 'subscribe'?",
-    "topics": " Did you mean 'subscribe'?",
-}
+# What users write for `subscribe`.
+_MEANT = {"topic": " Did you mean 'subscribe'?", "topics": " Did you mean 'subscribe'?"}
 
 
 # --- parsing
@@ -91,7 +85,7 @@ def _unknown_option(key: str) -> OptionError:
         )  # fmt: skip
     near = difflib.get_close_matches(key, _BY_KEY, n=1, cutoff=0.6)
     suggestion = f" Did you mean '{_BY_KEY[near[0]].name}'?" if near else ""
-    return OptionError(errors.OPTION_UNKNOWN, option=key, suggestion=_NO_EQUAL.get(key, suggestion))
+    return OptionError(errors.OPTION_UNKNOWN, option=key, suggestion=_MEANT.get(key, suggestion))
 
 
 def _check_use(values: Mapping[str, object], reads: Reads) -> None:

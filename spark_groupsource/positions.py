@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, ClusterPort, TopicInfo
+from spark_groupsource.cluster import OUTAGE_TIMEOUT_S
+from spark_groupsource.clusterport import ClusterPort, TopicInfo
 from spark_groupsource.commits import (
     Anchor,
     CommitItem,
@@ -88,6 +89,8 @@ class StartPositions:
         self.anchors: dict[TopicPartition, Anchor] = {}
         self.truncation = TruncationWatch(cluster, clock)
         self.truncated: dict[TopicPartition, int] = {}
+        # Reported already, in an attempt that came to nothing because ownership changed.
+        self._told: set[TopicPartition] = set()
 
     def establish(self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage) -> Lineage:
         """Find the start of each new partition and pin it in the group; nothing is planned from it before.
@@ -106,9 +109,9 @@ class StartPositions:
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
         ends = start.ends()
         group = {owned.partition: owned.group for owned in view.partitions}
-        self._losses.report_recreated(
-            {d.partition: _furthest(group[d.partition], ends.get(d.partition)) for d in decisions if d.recreated}
-        )
+        recreated = {d.partition for d in decisions if d.recreated} - self._told
+        self._losses.report_recreated({p: _furthest(group[p], ends.get(p)) for p in recreated})
+        self._told |= recreated
         positions = self._resolve(decisions, described)
         items = []
         for decision in decisions:
@@ -127,6 +130,7 @@ class StartPositions:
                 items.append(_start_item(partition, offset, self.anchors[partition], own))
         if self._member.establish(positions, items, view.assignment):
             self.truncated = {partition: at for partition, at in self.truncated.items() if partition not in positions}
+            self._told -= positions.keys()
         else:
             self._pause(_PAUSE_S)
         return own

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster import ClusterPort, LogEnd, TopicInfo
+from spark_groupsource.clusterport import ClusterPort, LogEnd, TopicInfo
 from spark_groupsource.commits import Anchor
 from spark_groupsource.errors import MembershipError, OptionError
 from spark_groupsource.failpoints import reach

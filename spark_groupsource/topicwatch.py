@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster import ClusterPort, TopicInfo
+from spark_groupsource.clusterport import ClusterPort, TopicInfo
 from spark_groupsource.errors import OptionError
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.offsets import TopicPartition

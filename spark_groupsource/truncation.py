@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster import ClusterPort
+from spark_groupsource.clusterport import ClusterPort
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.planning.batch import Backlog
 

@@ -10,7 +10,7 @@ from spark_groupsource import errors
 from spark_groupsource.checkpoint import SparkCheckpoint, read_spark_checkpoint
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.plan import Log, Wish, names
-from spark_groupsource.cluster import TopicInfo
+from spark_groupsource.clusterport import TopicInfo
 from spark_groupsource.commits import GroupOffset
 from spark_groupsource.errors import CommandError, OffsetFormatError
 from spark_groupsource.locations import shown_location

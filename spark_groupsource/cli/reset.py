@@ -27,7 +27,7 @@ from spark_groupsource.cli.plan import (
 )
 from spark_groupsource.cli.savepoint import Saved, Savepoint, read_savepoint, write_savepoint
 from spark_groupsource.clock import Clock
-from spark_groupsource.cluster import ClusterPort, Edge, TopicInfo
+from spark_groupsource.clusterport import ClusterPort, Edge, TopicInfo
 from spark_groupsource.commits import GroupOffset, Pin, parse_metadata, topics_digest
 from spark_groupsource.errors import CommandError
 from spark_groupsource.offsets import TopicPartition

@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("embedded", "executor", "membership", "planning"),
     ("_mockcluster", "cluster"),
     ("probe",),
-    ("client",),
+    ("client", "clusterport"),
     ("commits", "metrics"),
     ("options",),
     ("option_table",),

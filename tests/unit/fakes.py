@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource import errors
-from spark_groupsource.cluster import Edge, LogEnd, LogSurvey, TopicInfo
+from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import GroupKafkaError, OptionError
 from spark_groupsource.executor.consumer import RangeConsumer

@@ -24,7 +24,7 @@ from spark_groupsource.cli.arguments import (
 from spark_groupsource.cli.plan import Log, Move, Wish, next_reset, plan_move, table, warnings
 from spark_groupsource.cli.reset import Commands
 from spark_groupsource.cli.savepoint import Saved, Savepoint, read_savepoint, write_savepoint
-from spark_groupsource.cluster import TopicInfo
+from spark_groupsource.clusterport import TopicInfo
 from spark_groupsource.commits import CommitItem, CommitMetadata, GroupOffset, Pin, parse_metadata, topics_digest
 from spark_groupsource.errors import CommandError, GroupKafkaError, OptionError
 from spark_groupsource.offsets import Reset, TopicPartition

@@ -13,7 +13,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client import CONTACT_TIMEOUT_S, LastTransportError
-from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, Edge, LibrdkafkaCluster, LogEnd, TopicInfo, answer_of
+from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, LibrdkafkaCluster, answer_of
+from spark_groupsource.clusterport import Edge, LogEnd, TopicInfo
 from spark_groupsource.errors import GroupKafkaError
 
 from .fakes import ManualClock, make_options, tp

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from spark_groupsource.cluster import Edge, LogEnd, LogSurvey
+from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey
 from spark_groupsource.logwatch import SURVEY_AGE_S, LogWatch
 from spark_groupsource.offsets import TopicPartition
 

@@ -201,17 +201,6 @@ def test_an_unknown_option_suggests_the_nearest(unknown: str, suggested: str) ->
     assert CANARY not in str(error)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("groupIdPrefix", "set 'kafka.group.id' instead"),
-        ("fetchOffset.numRetries", "two minutes at most: leave it out"),
-    ],
-)
-def test_options_of_sparks_own_source_that_have_no_equal(name: str, text: str) -> None:
-    assert text in str(refusal(REQUIRED | {name: "3"}))
-
-
 def test_an_unknown_option_far_from_all_suggests_nothing() -> None:
     assert "Did you mean" not in refused(zzz="1")
 

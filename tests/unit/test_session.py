@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_groupsource.cluster import TopicInfo
+from spark_groupsource.clusterport import TopicInfo
 from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, parse_metadata, topics_digest
 from spark_groupsource.errors import DataLossError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.membership.events import FlightBatch
