@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from chispa import assert_df_equality
 from confluent_kafka import Producer
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from .conftest import ReadAll
@@ -130,3 +131,28 @@ def test_starting_timestamp(client: Independent, read_all: ReadAll, topic: str, 
     assert producer.flush(30) == 0
     rows = read_all(startingTimestamp=str(1_700_000_004_500)).collect()
     assert sorted(bytes(r.value).decode() for r in rows) == ["5", "6", "7", "8", "9"]
+
+
+@pytest.mark.parametrize("more", [{}, {"maxOffsetsPerTrigger": "15"}], ids=["bytes", "bytes and offsets"])
+def test_batches_of_about_so_many_bytes(
+    client: Independent, read_all: ReadAll, topic: str, more: dict[str, str]
+) -> None:
+    """Two partitions, one with records ten times as large as the other's: each gets its share of 22,000 bytes."""
+    client.create_topic(topic, 2)
+    client.produce(topic, ["x" * (1_000 if number % 2 else 100) for number in range(100)], 2)
+    rows = read_all(maxBytesPerTrigger="22000", **more).collect()
+    assert len(rows) == 100
+    batches = {number: [r for r in rows if r.batch == number] for number in {r.batch for r in rows}}
+    assert max(sum(len(r.value) for r in batch) for batch in batches.values()) <= 22_000 + 1_100
+    assert max(map(len, batches.values())) == (15 if more else 40)
+
+
+def test_an_impossible_timestamp_is_named(client: Independent, read_all: ReadAll, topic: str, kafka: Any) -> None:
+    """A broker that is told not to check takes any."""
+    client.create_topic(topic, 1, **{"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for stamp in (1_700_000_000_000, 2**62):
+        producer.produce(topic, b"v", partition=0, timestamp=stamp)
+    assert producer.flush(30) == 0
+    with pytest.raises(StreamingQueryException, match=rf"TIMESTAMP_IMPOSSIBLE.*{topic}-0 offset 1 .*{2**62} ms"):
+        read_all()

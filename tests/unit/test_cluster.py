@@ -108,6 +108,16 @@ def test_a_cut_connection_is_asked_again(code: int) -> None:
     assert admin.asked == 4
 
 
+def test_a_request_is_repeated_as_often_as_it_may() -> None:
+    admin, clock = FakeAdmin([KafkaError._TRANSPORT] * 3), ManualClock()
+    options = make_options(fetchOffset__numRetries="2", fetchOffset__retryIntervalMs="250")
+    cluster = LibrdkafkaCluster(options, clock, clock.advance)
+    cluster._admin = admin  # type: ignore[assignment]
+    with pytest.raises(GroupKafkaError):
+        cluster.log_offsets(WANTED)
+    assert (admin.asked, clock.monotonic_s()) == (3, 1000.5)
+
+
 @pytest.mark.parametrize(("answered", "bound_s"), [(False, CONTACT_TIMEOUT_S), (True, OUTAGE_TIMEOUT_S)])
 def test_brokers_that_stay_away_are_an_error_in_bounded_time(answered: bool, bound_s: float) -> None:
     clock, admin = ManualClock(), FakeAdmin()
