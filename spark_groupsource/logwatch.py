@@ -30,7 +30,7 @@ class LogWatch:
         self._max_delay_s = max_delay_s
         self._held = Deadline(clock, 0.0)
         self._targets: dict[TopicPartition, int] | None = None
-        self._newest: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, LogEnd] = {}
         self._survey: LogSurvey | None = None
         self._young: Deadline | None = None
         self._idle = True
@@ -41,9 +41,14 @@ class LogWatch:
         return self._targets
 
     @property
-    def newest(self) -> Mapping[TopicPartition, int]:
-        """The ends of the logs that the last plan could read from."""
-        return self._newest
+    def ends(self) -> Mapping[TopicPartition, LogEnd]:
+        """The ends of the logs that the last plan could read from, also behind AvailableNow's."""
+        return self._ends
+
+    @property
+    def newest(self) -> dict[TopicPartition, int]:
+        """The offsets of `ends`."""
+        return {partition: end.offset for partition, end in self._ends.items()}
 
     def fix_targets(self, topics: Collection[str]) -> None:
         """Read no further than the ends of the logs as they are now."""
@@ -100,13 +105,10 @@ class LogWatch:
         self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, LogEnd | None]
     ) -> dict[TopicPartition, Backlog]:
         known = {partition: ends.get(partition) for partition in positions}
-        self._newest = {partition: end.offset for partition, end in known.items() if end is not None}
-        return {
-            partition: self._backlog(partition, position, known[partition]) for partition, position in positions.items()
-        }
+        self._ends = {partition: end for partition, end in known.items() if end is not None}
+        return {partition: self._backlog(partition, position) for partition, position in positions.items()}
 
-    def _backlog(self, partition: TopicPartition, position: int, end: LogEnd | None) -> Backlog:
-        newest = LogEnd(position) if end is None else end
-        if self._targets is not None:
-            newest = min(newest, LogEnd(self._targets.get(partition, 0)), key=lambda edge: edge.offset)
-        return Backlog(position, newest.offset, newest.leader_epoch)
+    def _backlog(self, partition: TopicPartition, position: int) -> Backlog:
+        end = self._ends.get(partition, LogEnd(position))
+        target = end.offset if self._targets is None else self._targets.get(partition, 0)
+        return Backlog(position, min(end.offset, target), end.leader_epoch)

@@ -94,16 +94,21 @@ class Probe:
         heard: Iterable[Message], positions: Mapping[TopicPartition, tuple[int, int]]
     ) -> dict[TopicPartition, int | None]:
         found: dict[TopicPartition, int | None] = {}
+        left = set(positions)
         for message in heard:
             partition, error = _partition_of(message), message.error()
-            if partition in found:
+            if partition not in left:
                 continue
             match = None if error is None else _TRUNCATED_AT.search(error.str())
             if match is not None:
                 found[partition] = min(int(match[1]), positions[partition][0])
             elif error is None or error.code() == KafkaError._PARTITION_EOF:
                 found[partition] = None
-            if len(found) == len(positions):
+            elif error.code() != KafkaError._AUTO_OFFSET_RESET:
+                # It may heal. An offset out of the log's range says nothing of the epoch: it is asked for again.
+                continue
+            left.discard(partition)
+            if not left:
                 break
         return found
 

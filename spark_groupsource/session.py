@@ -173,7 +173,7 @@ class Session:
                 self._logs.forget()
                 continue
             backlogs = self._logs.backlogs(_positions(view), bounds.max_rows)
-            if self._truncated(backlogs):
+            if self._truncated(_positions(view)):
                 continue
             if not self._logs.worth_planning(backlogs, bounds.min_rows):
                 return start
@@ -279,11 +279,11 @@ class Session:
             self._member.forget(changed)
         return bool(changed)
 
-    def _truncated(self, backlogs: Mapping[TopicPartition, Backlog]) -> bool:
+    def _truncated(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Whether logs have lost what was read already; those are read from where they were truncated."""
-        found = self._starts.truncation.truncated(backlogs)
+        found = self._starts.truncation.truncated(_beyond(positions, self._logs.ends))
         if found:
-            self._losses.report_truncated({p: (at, backlogs[p].position) for p, at in found.items()})
+            self._losses.report_truncated({p: (at, positions[p]) for p, at in found.items()})
             self._starts.truncated |= found
             self._member.forget(sorted(found))
         return bool(found)
@@ -333,7 +333,7 @@ class Session:
         if not self._member.fix(FlightBatch(end, commit_items(end, self._starts.anchors)), view.assignment):
             return None
         self._logs.planned()
-        self._losses.last_ends = dict(self._logs.newest)
+        self._losses.last_ends = self._logs.newest
         self._starts.truncation.learn(ranges)
         self._flight = end
         return end
@@ -372,7 +372,7 @@ class Session:
         unread = [item for item in replay.ranges if len(item)]
         survey = self._cluster.survey(item.partition for item in unread)
         self._starts.truncation.learn(unread)
-        cut = self._starts.truncation.truncated(_beyond(unread, survey.ends))
+        cut = self._starts.truncation.truncated(_beyond({item.partition: item.end for item in unread}, survey.ends))
         read = self._losses.trim_lost(self._losses.trim_truncated(replay.ranges, cut), survey.beginnings)
         self._go_by(Lineage(self._starts.settle_conflict(replay.conflict, end.lineage), end.reset))
         self._member.replay(FlightBatch(end, commit_items(end, self._starts.anchors)))
@@ -391,8 +391,8 @@ def _positions(view: GroupView) -> dict[TopicPartition, int]:
 
 
 def _beyond(
-    ranges: Iterable[OffsetRange], ends: Mapping[TopicPartition, LogEnd | None]
+    positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, LogEnd | None]
 ) -> dict[TopicPartition, Backlog]:
-    """Return what follows the ranges in their logs."""
-    known = ((item, ends.get(item.partition)) for item in ranges)
-    return {r.partition: Backlog(r.end, end.offset, end.leader_epoch) for r, end in known if end is not None}
+    """Return what logs have beyond these offsets, those whose ends are known."""
+    known = ((partition, at, ends.get(partition)) for partition, at in positions.items())
+    return {p: Backlog(at, end.offset, end.leader_epoch) for p, at, end in known if end is not None}

@@ -15,6 +15,7 @@ from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
 from spark_groupsource.option_types import ReadBounds
 from spark_groupsource.session import COMMIT_S, FIRST_ASSIGNMENT_S, SETTLE_S, Session
+from spark_groupsource.truncation import SHORT_S
 
 from .fakes import (
     LINEAGE,
@@ -828,6 +829,20 @@ def test_a_truncated_log_is_read_from_where_it_was_cut(caplog: pytest.LogCapture
     bed.ends(p0=23)
     assert ranges(bed.session.latest_offset(following)) == ["orders-0 [22, 23)"]
     assert bed.committed() == {0: 22}
+
+
+def test_a_position_behind_the_end_of_available_now_is_no_truncation() -> None:
+    """Another member has read on behind the end that this query saw at its start, and hands the partition over."""
+    bed = Bed(startingOffsets="earliest")
+    bed.ends(p0=20, p1=5)
+    bed.session.prepare_available_now()
+    bed.ends(p0=60)
+    told = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 50, PIN, leader_epoch=3).to_text()
+    bed.member.committed[P0] = GroupOffset(50, told)
+    bed.join(P0)
+    for _ in range(3):
+        assert bed.session.latest_offset(START) is START
+        bed.clock.advance(SHORT_S)
 
 
 def test_a_truncation_while_the_query_was_down_is_told_by_the_checkpoint() -> None:
