@@ -99,8 +99,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "maxBytesPerTrigger", read.integer(1), None, "bytes, an integer from 1",
-        "Upper bound of bytes (keys, values and headers) per batch, met about: by the size of the next records of each"
-        " partition.",
+        "Upper bound of bytes (keys, values and headers) per batch, approximate: by the size of the next records of"
+        " each partition.",
     ),
     OptionSpec(
         "minPartitions", read.integer(1, 2**31 - 1), None, "an integer from 1",
@@ -159,7 +159,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "fastLaneMaxOffsets", read.integer(0), 2_000, "an integer from 0",
-        "Largest batch that the driver reads itself, which saves a Spark Python task; 0: the executors read all.",
+        "Largest batch that the driver reads itself, which saves a Spark Python task; 0 (or `minPartitions` above 1):"
+        " the executors read all.",
     ),
     OptionSpec(
         "kafkaConsumer.prefetchMemoryBytes", read.integer(1024 * 1024, 2**40), 64 * 1024 * 1024,
@@ -169,7 +170,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "allowedUnsafeSettings", read.unsafe_settings, None, ", ".join(UNSAFE_SETTINGS),
         "Client settings, comma separated, that are refused unless they are named here: those that make the client load"
-        " or run code, and secrets that Spark would show. See docs/security.md.",
+        " or run code, and secrets that Spark would show. See"
+        " [docs/security.md](docs/security.md#options-that-run-code).",
     ),
 )  # fmt: skip
 
