@@ -155,6 +155,10 @@ class LastTransportError:
         elif not self._authentication and (not self._text or error.code() != KafkaError._ALL_BROKERS_DOWN):
             self._text = error.str()
 
+    def worked(self) -> None:
+        """Take that a request was answered: an identity that was refused before is not refused now."""
+        self._authentication = False
+
     @property
     def text(self) -> str:
         """The last reason; empty when there is none."""

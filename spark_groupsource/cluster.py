@@ -27,7 +27,7 @@ from spark_groupsource.client import (
 )
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey, TopicInfo
-from spark_groupsource.errors import AccessError
+from spark_groupsource.errors import AccessError, KafkaUnavailableError
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions, Subscription
 from spark_groupsource.probe import Probe
@@ -76,7 +76,7 @@ OUTAGE_TIMEOUT_S = 120.0
 # How long one request to brokers that have answered before may take; twice as long each time that it is repeated. The
 # client does not send a request anew by itself when the broker that has it stops: it waits until its time is over.
 _REQUEST_TIMEOUT_S = 3.0
-# How long a look into logs may hold up a trigger; what is not heard by then is asked for again by the next one.
+# How long one look into logs may take.
 _PROBE_TIMEOUT_S = 3.0
 # How often the client is asked for its errors while a request is under way.
 _LISTEN_S = 0.25
@@ -219,8 +219,17 @@ class LibrdkafkaCluster:
         return self._asked("DescribeTopics", confirmed, CONTACT_TIMEOUT_S) if suspects else set()
 
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
-        """See `ClusterPort`."""
-        return self._probe.diverged(positions, _PROBE_TIMEOUT_S)
+        """See `ClusterPort`. Leaders that are away are waited for: nobody else can tell."""
+        found: dict[TopicPartition, int | None] = {}
+        outage = Deadline(self._clock, OUTAGE_TIMEOUT_S)
+        while left := {partition: asked for partition, asked in positions.items() if partition not in found}:
+            found |= self._probe.diverged(left, _PROBE_TIMEOUT_S)
+            if len(found) < len(positions) and (outage.expired() or self._abandoned()):
+                reason = self._transport.describe(f"{min(left)} did not answer within {OUTAGE_TIMEOUT_S:.0f} s")
+                raise KafkaUnavailableError(
+                    errors.CLUSTER_REQUEST_FAILED, request="OffsetForLeaderEpoch", reason=reason
+                )
+        return found
 
     def record_bytes(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
         """See `ClusterPort`."""
@@ -300,6 +309,7 @@ class LibrdkafkaCluster:
                 self._pause(self._options.fetch_retry_interval_s)
             else:
                 self._answered = True
+                self._transport.worked()
                 return answer
 
     def _may_heal(self, cause: KafkaError, stale: Deadline, outage: Deadline) -> bool:

@@ -5,10 +5,10 @@ Main thread of the reader process only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.clusterport import ClusterPort, Edge, LogEnd, LogSurvey
+from spark_groupsource.clusterport import ClusterPort, Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.planning.batch import Backlog
 from spark_groupsource.positions import all_partitions
@@ -50,9 +50,8 @@ class LogWatch:
         """The offsets of `ends`."""
         return {partition: end.offset for partition, end in self._ends.items()}
 
-    def fix_targets(self, topics: Collection[str]) -> None:
-        """Read no further than the ends of the logs as they are now."""
-        described = self._cluster.describe(topics)
+    def fix_targets(self, described: Mapping[str, TopicInfo]) -> None:
+        """Read no further than the ends of these topics' logs as they are now."""
         wanted: dict[TopicPartition, Edge | int] = dict.fromkeys(all_partitions(described), Edge.LATEST)
         ends = self._cluster.log_offsets(wanted)
         self._targets = {partition: end.offset for partition, end in ends.items() if end is not None}

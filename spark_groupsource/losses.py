@@ -26,6 +26,8 @@ class LossReporter:
         self._options = options
         self._metrics = metrics
         self.records_lost = 0
+        # How far losses were told: a plan that comes to nothing is made anew.
+        self._told: dict[TopicPartition, int] = {}
         self.last_ends: Mapping[TopicPartition, int] = {}
 
     def skip_lost(
@@ -42,7 +44,7 @@ class LossReporter:
                 lost.append(OffsetRange(partition, backlog.position, beginning.offset))
                 end = max(backlog.end, beginning.offset)
                 kept[partition] = Backlog(beginning.offset, end, backlog.leader_epoch)
-        self._count(lost)
+        self._count(self._untold(lost))
         return kept
 
     def trim_lost(
@@ -62,18 +64,15 @@ class LossReporter:
         self._count(lost)
         return tuple(kept)
 
-    def trim_truncated(
+    def skip_truncated(
         self, ranges: Iterable[OffsetRange], logs: Mapping[TopicPartition, int]
     ) -> tuple[OffsetRange, ...]:
         """Return the ranges of a batch that runs again, without what a truncated log has no more.
 
-        Raises `DataLossError` when failOnDataLoss is true; else the next plan reports it.
+        Raises `DataLossError` when failOnDataLoss is true and anything was cut.
         """
         every = tuple(ranges)
-        if self._options.fail_on_data_loss:
-            self.report_truncated(
-                {item.partition: (logs[item.partition], item.end) for item in every if item.partition in logs}
-            )
+        self.report_truncated({r.partition: (logs[r.partition], r.end) for r in every if r.partition in logs})
         return tuple(
             OffsetRange(r.partition, r.start, max(r.start, min(r.end, logs.get(r.partition, r.end)))) for r in every
         )
@@ -89,12 +88,22 @@ class LossReporter:
     def report_truncated(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Report logs that were truncated at the first offset and had been read up to the second one."""
         lost = [OffsetRange(partition, at, position) for partition, (at, position) in sorted(logs.items())]
-        self._count(lost, "the log was truncated, what it has there now was not read")
+        self._count(lost, "the log was truncated, what it has there now is skipped")
+
+    def _untold(self, lost: Iterable[OffsetRange]) -> list[OffsetRange]:
+        new = []
+        for item in lost:
+            start = max(item.start, self._told.get(item.partition, 0))
+            if start < item.end:
+                new.append(OffsetRange(item.partition, start, item.end))
+            self._told[item.partition] = item.end
+        return new
 
     def _gone(self, positions: Mapping[TopicPartition, int | None], reason: str) -> None:
         """Report what is known to be lost: from the position to the end that was last seen, which may be more."""
         lost = []
         for partition, position in sorted(positions.items()):
+            self._told.pop(partition, None)
             start = position or 0
             lost.append(OffsetRange(partition, start, max(start, self.last_ends.get(partition, start))))
         self._count(lost, reason)

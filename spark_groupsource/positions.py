@@ -63,10 +63,7 @@ class Lineage:
 
 
 class StartPositions:
-    """`anchors` are those of the positions established so far; `truncated` says where logs are to be read anew.
-
-    `truncation` knows in which leader epochs the positions were reached.
-    """
+    """`anchors` are those of the positions established so far; `truncation` knows the leader epochs of these."""
 
     def __init__(
         self,
@@ -87,8 +84,7 @@ class StartPositions:
         self._metrics = metrics
         self._pause = pause
         self.anchors: dict[TopicPartition, Anchor] = {}
-        self.truncation = TruncationWatch(cluster, clock)
-        self.truncated: dict[TopicPartition, int] = {}
+        self.truncation = TruncationWatch(cluster, clock, read_committed=options.read_committed)
         # Reported already, in an attempt that came to nothing because ownership changed.
         self._told: set[TopicPartition] = set()
 
@@ -123,13 +119,14 @@ class StartPositions:
             pin = self._pin(partition, position, metadata, described)
             self.anchors[partition] = Anchor(described[partition.topic].topic_id, pin, own.reset)
             self.truncation.forget([partition])
-            if not decision.moves_back:
-                self.truncation.learn(_reached(partition, group[partition], start))
+            if start.topic_id(partition.topic) == described[partition.topic].topic_id:
+                self.truncation.learn(item for item in start.ranges if item.partition == partition)
+            if not decision.recreated:
+                self.truncation.learn(_reached(partition, group[partition]))
             offset = _offset_to_pin(decision, position, group[partition], metadata)
             if offset is not None:
                 items.append(_start_item(partition, offset, self.anchors[partition], own))
         if self._member.establish(positions, items, view.assignment):
-            self.truncated = {partition: at for partition, at in self.truncated.items() if partition not in positions}
             self._told -= positions.keys()
         else:
             self._pause(_PAUSE_S)
@@ -175,10 +172,10 @@ class StartPositions:
             # After a conflict, and until the next batch is logged, both names are this query's.
             lineage=own.name if metadata is not None and metadata.lineage == own.name else start.lineage,
             reset=newer(own.reset, start.reset),
-            truncated_at=self.truncated.get(partition),
         )
-        # Where none of the topics has a pin, the subscription of a query that has read others was changed.
-        later = appeared_later(partition, known) if known else bool(start.ends()) and logged_id is None
+        # Where no pin tells which topics there were, one that is new to a query that has read others appeared later.
+        untold = all(pin.known_topics is None for pin in known.values())
+        later = appeared_later(partition, known) or (untold and bool(start.ends()) and logged_id is None)
         return decide_start(takeover, self._options.on_conflict, later)
 
     def _known_pins(self, view: GroupView, described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
@@ -259,7 +256,7 @@ def _offset_to_pin(
     decision: StartDecision, position: int, group: GroupOffset | None, metadata: CommitMetadata | None
 ) -> int | None:
     """Return the offset to commit before anything is planned from `position`; None when the group's will do."""
-    if group is None or group.offset is None or position > group.offset or decision.moves_back:
+    if group is None or group.offset is None or position > group.offset or decision.recreated:
         return position
     if metadata is None and position == group.offset:
         # Set by another program. Said in our name, a later offset without metadata is one that moved since.
@@ -277,13 +274,12 @@ def _furthest(group: GroupOffset | None, own_end: int | None) -> int | None:
     return max(known, default=None)
 
 
-def _reached(partition: TopicPartition, group: GroupOffset | None, start: SourceOffset) -> list[OffsetRange]:
-    """Return what is known of the leader epochs in which a partition's offsets were reached."""
-    known = [item for item in start.ranges if item.partition == partition]
+def _reached(partition: TopicPartition, group: GroupOffset | None) -> list[OffsetRange]:
+    """Return what the group knows of the leader epoch in which its offset was reached."""
     metadata = metadata_of(group)
-    if group is not None and metadata is not None and metadata.end == group.offset:
-        known.append(OffsetRange(partition, metadata.start, metadata.end, metadata.leader_epoch))
-    return known
+    if group is None or metadata is None or metadata.end != group.offset:
+        return []
+    return [OffsetRange(partition, metadata.start, metadata.end, metadata.leader_epoch)]
 
 
 def _start_item(partition: TopicPartition, offset: int, anchor: Anchor, own: Lineage) -> CommitItem:

@@ -39,7 +39,7 @@ _MAX_RECORDS = 500
 _UNUSED_GROUP = "groupkafka-probe"
 # How often a client that waits for a group's coordinator is asked why.
 _LOOK_S = 2.0
-# The client tells it in words only; what it does not find there is read as "from here on".
+# The client tells it in words only; without a number there, all is taken to be cut.
 _TRUNCATED_AT = re.compile(r"log truncation detected.*broker end offset is (\d+)")
 
 
@@ -99,14 +99,14 @@ class Probe:
             partition, error = _partition_of(message), message.error()
             if partition not in left:
                 continue
-            match = None if error is None else _TRUNCATED_AT.search(error.str())
-            if match is not None:
-                found[partition] = min(int(match[1]), positions[partition][0])
-            elif error is None or error.code() == KafkaError._PARTITION_EOF:
-                found[partition] = None
-            elif error.code() != KafkaError._AUTO_OFFSET_RESET:
-                # It may heal. An offset out of the log's range says nothing of the epoch: it is asked for again.
+            if error is not None and error.code() not in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+                # It may heal.
                 continue
+            text = "" if error is None else error.str()
+            match = _TRUNCATED_AT.search(text)
+            # Without the text it is a record, the log's end, or an offset that retention has removed.
+            at = None if "truncat" not in text.lower() else int(match[1]) if match else 0
+            found[partition] = None if at is None else min(at, positions[partition][0])
             left.discard(partition)
             if not left:
                 break

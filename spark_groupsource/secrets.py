@@ -7,6 +7,7 @@ plans, pickles, logs and Spark's own pages never hold it.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
+from spark_groupsource.masking import MASK
 
 # What may be referred to: who a client is, and how it proves that. No setting that options are checked against.
 SECRET_SETTINGS = frozenset(
@@ -89,6 +91,10 @@ def check_references(settings: Mapping[str, str], prefix: str) -> None:
             raise OptionError(errors.OPTION_INVALID, option=prefix + name, value="", allowed=allowed)
 
 
+# What is no name of a variable may be the secret itself, by mistake.
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+
+
 def resolved(settings: Mapping[str, str], option_name: Callable[[str], str], side: str) -> dict[str, str]:
     """Return the settings with what is referred to in its place. Reads files and the environment.
 
@@ -107,7 +113,7 @@ def resolved(settings: Mapping[str, str], option_name: Callable[[str], str], sid
                 errors.SECRET_UNREADABLE,
                 option=option_name(name),
                 kind=_KINDS[refers.kind],
-                value=place,
+                value=place if refers.kind == "file" or _VARIABLE.fullmatch(place) else MASK,
                 host=socket.gethostname(),
                 side=side,
                 reason=getattr(error, "strerror", None) or str(error),

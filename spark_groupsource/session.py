@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.clusterport import ClusterPort, LogEnd, TopicInfo
-from spark_groupsource.commits import Anchor
+from spark_groupsource.clusterport import ClusterPort, TopicInfo
+from spark_groupsource.commits import Anchor, CommitItem
 from spark_groupsource.errors import MembershipError, OptionError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.lagthread import LagThread
@@ -26,7 +26,6 @@ from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.option_types import UNBOUNDED, ReadBounds, SourceOptions
 from spark_groupsource.planning.batch import (
-    Backlog,
     commit_items,
     next_offset,
     plan_ranges,
@@ -37,6 +36,7 @@ from spark_groupsource.planning.packing import Task
 from spark_groupsource.planning.sizing import TaskSizing
 from spark_groupsource.positions import Lineage, StartPositions, metadata_of
 from spark_groupsource.topicwatch import TopicWatch
+from spark_groupsource.truncation import beyond
 
 LOG = logging.getLogger("spark_groupsource.session")
 
@@ -137,7 +137,7 @@ class Session:
     def prepare_available_now(self) -> None:
         """Fix the targets: the newest offsets of all partitions of the subscription, now."""
         self.start()
-        self._logs.fix_targets(self._topics.present)
+        self._logs.fix_targets(self._topics.describe(self._topics.present, {}))
 
     # --- planning
 
@@ -156,14 +156,14 @@ class Session:
             return start if self._logs.targets == {} else self._planned(start, bounds)
         except OptionError as error:
             self._topics.on_unknown(error, start.ends())
-            return start
+            return self._planned(start, bounds) if self._started else start
 
     def _planned(self, start: SourceOffset, bounds: ReadBounds) -> SourceOffset:
         deadline: Deadline | None = None
         while deadline is None or not deadline.expired():
             view = self._settled_view()
             if view is not None:
-                self._topics.check(_positions(view), start.ends())
+                view = self._topics.without_deleted(view, start.ends())
             if view is None or not view.partitions:
                 return start
             # Waiting for the assignment has bounds of its own.
@@ -173,8 +173,7 @@ class Session:
                 self._logs.forget()
                 continue
             backlogs = self._logs.backlogs(_positions(view), bounds.max_rows)
-            if self._truncated(_positions(view)):
-                continue
+            self._tell_truncated(_positions(view))
             if not self._logs.worth_planning(backlogs, bounds.min_rows):
                 return start
             survey = self._logs.survey(backlogs)
@@ -211,11 +210,21 @@ class Session:
     def commit(self, end: SourceOffset) -> None:
         """Take Spark's own, late word that the batch that ends at `end` is complete."""
         self.start()
-        self._member.complete(end, commit_items(end, self._starts.anchors))
+        self._member.complete(end, self._items(end))
+
+    def _items(self, end: SourceOffset) -> tuple[CommitItem, ...]:
+        """Return what to commit when the batch that ends at `end` is complete.
+
+        The sequence that the lineage is for: group 50, checkpoint 100, onConflict=group: [50, 55) is planned in a new
+        lineage's name, and Spark says late that the old batch is complete, which ended at 100.
+        """
+        if end != self._flight and end.lineage != self._lineage(end).name:
+            return ()
+        return commit_items(end, self._starts.anchors)
 
     def _complete(self, start: SourceOffset) -> None:
         reach("before-complete", self._options.client_id)
-        self._member.complete(start, commit_items(start, self._starts.anchors))
+        self._member.complete(start, self._items(start))
         if self._flight is not None and self._flight != start:
             # Spark goes on from an older offset: it never logged the plan.
             self._member.discard()
@@ -279,14 +288,10 @@ class Session:
             self._member.forget(changed)
         return bool(changed)
 
-    def _truncated(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Whether logs have lost what was read already; those are read from where they were truncated."""
-        found = self._starts.truncation.truncated(_beyond(positions, self._logs.ends))
-        if found:
-            self._losses.report_truncated({p: (at, positions[p]) for p, at in found.items()})
-            self._starts.truncated |= found
-            self._member.forget(sorted(found))
-        return bool(found)
+    def _tell_truncated(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Report logs that have lost what was read already; what they have there now is skipped."""
+        found = self._starts.truncation.truncated(beyond(positions, self._logs.ends))
+        self._losses.report_truncated({p: (at, positions[p]) for p, at in found.items()})
 
     def _commits_taken(self) -> bool:
         """Wait until the group holds what is complete; False when that was in vain, and what was asked is old by now.
@@ -343,7 +348,7 @@ class Session:
     def tasks(self, start: SourceOffset, end: SourceOffset) -> tuple[Task, ...]:
         """Return the Spark tasks of the batch from `start` to `end`: the one in flight, or a replay.
 
-        None when they are the same: Spark's first batch is empty when nothing was assigned in time.
+        Nothing when they are the same: Spark's first batch is empty when nothing was assigned in time.
         """
         if start == end:
             return ()
@@ -357,6 +362,7 @@ class Session:
     def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
         """Read a logged batch once more: its ranges, owned or not, less what is completed already."""
         begun = {item.partition: item.start for item in end.ranges}
+        self._losses.last_ends = {**self._losses.last_ends, **end.ends()}
         self.start(begun)
         described = self._topics.describe({partition.topic for partition in begun}, begun)
         ids = {topic: info.topic_id for topic, info in described.items()}
@@ -372,8 +378,8 @@ class Session:
         unread = [item for item in replay.ranges if len(item)]
         survey = self._cluster.survey(item.partition for item in unread)
         self._starts.truncation.learn(unread)
-        cut = self._starts.truncation.truncated(_beyond({item.partition: item.end for item in unread}, survey.ends))
-        read = self._losses.trim_lost(self._losses.trim_truncated(replay.ranges, cut), survey.beginnings)
+        cut = self._starts.truncation.truncated(beyond({item.partition: item.end for item in unread}, survey.ends))
+        read = self._losses.trim_lost(self._losses.skip_truncated(replay.ranges, cut), survey.beginnings)
         self._go_by(Lineage(self._starts.settle_conflict(replay.conflict, end.lineage), end.reset))
         self._member.replay(FlightBatch(end, commit_items(end, self._starts.anchors)))
         self._flight = end
@@ -388,11 +394,3 @@ class Session:
 
 def _positions(view: GroupView) -> dict[TopicPartition, int]:
     return {owned.partition: owned.position for owned in view.partitions if owned.position is not None}
-
-
-def _beyond(
-    positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, LogEnd | None]
-) -> dict[TopicPartition, Backlog]:
-    """Return what logs have beyond these offsets, those whose ends are known."""
-    known = ((partition, at, ends.get(partition)) for partition, at in positions.items())
-    return {p: Backlog(at, end.offset, end.leader_epoch) for p, at, end in known if end is not None}

@@ -6,12 +6,14 @@ Main thread of the reader process only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.clusterport import ClusterPort, TopicInfo
 from spark_groupsource.errors import OptionError
 from spark_groupsource.losses import LossReporter
+from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.positions import check_assigned
@@ -42,6 +44,9 @@ class TopicWatch:
         self.names = self._cluster.matching_topics(subscription)
         if subscription.pattern is None:
             check_assigned(subscription, self.describe(self.names, known))
+        else:
+            unmatched = {partition: at for partition, at in known.items() if partition.topic not in self.names}
+            self._notice(unmatched, self._cluster.missing_topics({partition.topic for partition in unmatched}))
         self._checked = Deadline(self._clock, REFRESH_S)
 
     def refresh(self) -> bool:
@@ -66,18 +71,20 @@ class TopicWatch:
             self.on_unknown(error, known)
             return self._cluster.describe(set(topics) - self._gone)
 
-    def check(self, positions: Mapping[TopicPartition, int], known: Mapping[TopicPartition, int]) -> None:
-        """Take what is owned and how far it is read: what is owned no longer may have been deleted.
+    def without_deleted(self, view: GroupView, known: Mapping[TopicPartition, int]) -> GroupView:
+        """Return the view without partitions of deleted topics; those that left it since the last one are looked up.
 
         `known` is how far the lineage has completed all that it has read.
 
         The sequence this protects against: a topic with unread records is deleted; the group takes its partitions
         from the members, and a query without partitions would idle for ever, as if all were read.
         """
-        left = {p: max(at, known.get(p, at)) for p, at in self._positions.items() if p not in positions}
-        self._positions = dict(positions)
+        owned = {item.partition for item in view.partitions}
+        left = {p: max(at, known.get(p, at)) for p, at in self._positions.items() if p not in owned}
+        self._positions = {o.partition: o.position for o in view.partitions if o.position is not None}
         if left:
             self._notice(left, self._cluster.missing_topics({partition.topic for partition in left}))
+        return replace(view, partitions=tuple(o for o in view.partitions if o.partition.topic not in self._gone))
 
     def on_unknown(self, error: OptionError, known: Mapping[TopicPartition, int]) -> None:
         """Take the cluster's answer that a topic does not exist: a loss when it was read before, else the error."""
@@ -86,10 +93,12 @@ class TopicWatch:
         read = {**self._positions, **known}
         missing = self._cluster.missing_topics({*self.names, *(partition.topic for partition in read)} - self._gone)
         lost = {partition: at for partition, at in read.items() if partition.topic in missing}
-        if not lost:
-            raise error
-        self._positions = {partition: at for partition, at in self._positions.items() if partition not in lost}
         self._notice(lost, missing)
+        unread = missing - self._gone
+        if unread and self._options.subscription.pattern is None:
+            raise error
+        # A pattern's topic that came and went between two looks.
+        self._gone |= unread
 
     def _notice(self, positions: Mapping[TopicPartition, int], missing: set[str]) -> None:
         deleted = {partition: at for partition, at in positions.items() if partition.topic in missing - self._gone}

@@ -11,11 +11,11 @@ after they have moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.clusterport import ClusterPort
+from spark_groupsource.clusterport import ClusterPort, LogEnd
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.planning.batch import Backlog
 
@@ -34,11 +34,13 @@ class Mark(NamedTuple):
 class TruncationWatch:
     """Knows a mark of each partition, as far as it was learnt."""
 
-    def __init__(self, cluster: ClusterPort, clock: Clock) -> None:
+    def __init__(self, cluster: ClusterPort, clock: Clock, *, read_committed: bool = False) -> None:
         self._cluster = cluster
         self._clock = clock
+        self._ends_move_back = read_committed
         self._marks: dict[TopicPartition, Mark] = {}
         self._short: dict[TopicPartition, Deadline] = {}
+        self._told: set[TopicPartition] = set()
 
     def learn(self, ranges: Iterable[OffsetRange]) -> None:
         """Take what the ends of ranges say; of two marks the further one counts."""
@@ -52,9 +54,13 @@ class TruncationWatch:
         for partition in partitions:
             self._marks.pop(partition, None)
             self._short.pop(partition, None)
+            self._told.discard(partition)
 
     def truncated(self, backlogs: Mapping[TopicPartition, Backlog]) -> dict[TopicPartition, int]:
-        """Return where logs were truncated before the positions of these backlogs; empty when none was."""
+        """Return where logs were truncated before the positions of these backlogs; each truncation once.
+
+        Raises what the cluster does when the leaders cannot tell.
+        """
         asked: dict[TopicPartition, Mark] = {}
         for partition, backlog in backlogs.items():
             mark, epoch = self._marks.get(partition), backlog.leader_epoch
@@ -65,14 +71,30 @@ class TruncationWatch:
             elif mark is not None and mark.leader_epoch < epoch:
                 asked[partition] = Mark(min(mark.offset, backlog.position), mark.leader_epoch)
         found = self._cluster.diverged(asked) if asked else {}
-        cut = {partition: at for partition, at in found.items() if at is not None and at < asked[partition].offset}
-        for partition in found.keys() - cut.keys():
+        for partition in found:
             self._marks[partition] = Mark(asked[partition].offset, backlogs[partition].leader_epoch or 0)
-        return self._short_for_long(backlogs) | cut
+        cut = {partition: at for partition, at in found.items() if at is not None and at < asked[partition].offset}
+        return self._short_for_long(backlogs, cut) | cut
 
-    def _short_for_long(self, backlogs: Mapping[TopicPartition, Backlog]) -> dict[TopicPartition, int]:
+    def _short_for_long(
+        self, backlogs: Mapping[TopicPartition, Backlog], told: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        if self._ends_move_back:
+            # read_committed: the end is before the oldest open transaction, and the position may rightly be behind it.
+            return {}
         short = {partition for partition, backlog in backlogs.items() if backlog.end < backlog.position}
+        self._told = (self._told | set(told)) & short
         self._short = {
             partition: self._short.get(partition) or Deadline(self._clock, SHORT_S) for partition in sorted(short)
         }
-        return {partition: backlogs[partition].end for partition in short if self._short[partition].expired()}
+        found = {p: backlogs[p].end for p in short - self._told if self._short[p].expired()}
+        self._told |= found.keys()
+        return found
+
+
+def beyond(
+    positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, LogEnd | None]
+) -> dict[TopicPartition, Backlog]:
+    """Return what logs have beyond these offsets, those whose ends are known."""
+    known = ((partition, at, ends.get(partition)) for partition, at in positions.items())
+    return {p: Backlog(at, end.offset, end.leader_epoch) for p, at, end in known if end is not None}

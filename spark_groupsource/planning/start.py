@@ -30,7 +30,6 @@ class Basis(Enum):
     LINEAGE = "this lineage's own completed end"
     STARTING_POSITION = "startingOffsets or its relatives"
     BEGINNING = "the partition's beginning, because it appeared later"
-    TRUNCATED = "the end of what is left of a truncated log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Takeover:
     """All that is known of one newly assigned partition.
 
     `recreated` tells that this lineage has read another topic of the same name; `reset`, that the group was reset
-    after the checkpoint was written; `truncated_at`, where a log was truncated that had been read further.
+    after the checkpoint was written.
     """
 
     partition: TopicPartition
@@ -49,7 +48,6 @@ class Takeover:
     lineage: str
     recreated: bool = False
     reset: bool = False
-    truncated_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +62,6 @@ class StartDecision:
     # The group's offset belongs to a deleted topic of the same name.
     recreated: bool = False
 
-    @property
-    def moves_back(self) -> bool:
-        """Whether the group's offset counts records that are gone, and may go back."""
-        return self.recreated or self.basis is Basis.TRUNCATED
-
 
 def decide_start(takeover: Takeover, on_conflict: OnConflict, appeared_later: bool) -> StartDecision:
     """Choose the start of one partition.
@@ -77,11 +70,9 @@ def decide_start(takeover: Takeover, on_conflict: OnConflict, appeared_later: bo
     """
     metadata, group = takeover.group_metadata, takeover.group_offset
     other_topic = metadata.topic_id != takeover.topic_id if metadata is not None else takeover.recreated
-    if other_topic or takeover.truncated_at is not None:
-        # By number alone the offset of a deleted topic, or of records that were cut off, would land on others and skip
-        # them.
-        basis, offset = (Basis.BEGINNING, None) if other_topic else (Basis.TRUNCATED, takeover.truncated_at)
-        return StartDecision(takeover.partition, basis, offset, recreated=other_topic)
+    if other_topic:
+        # By name alone the offset of a deleted topic would land on its successor and skip its records.
+        return StartDecision(takeover.partition, Basis.BEGINNING, None, recreated=True)
     # A partition that the group has no offset for was no part of the reset, and nobody else has read it since.
     own = None if takeover.reset and group is not None else takeover.own_end
     if group is None and own is None:

@@ -116,7 +116,7 @@ def test_forgetting_asks_anew() -> None:
 
 def test_available_now_ends_at_its_targets() -> None:
     bed = Bed()
-    bed.logs.fix_targets(["orders"])
+    bed.logs.fix_targets(bed.cluster.describe(["orders"]))
     bed.cluster.ends = {P0: 900, P1: 900}
     assert bed.logs.targets == {P0: 500, P1: 500}
     assert bed.plan(100, 500, None) == [400, 0]

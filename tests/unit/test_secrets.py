@@ -141,6 +141,10 @@ def _failed_reading(options: dict[str, str]) -> OptionError:
     return raised.value
 
 
+def test_a_secret_in_the_place_of_a_variables_name_is_not_shown() -> None:
+    assert "hunter2" not in unreadable({"kafka.sasl.password.env": "hunter2-secret"})
+
+
 def test_a_variable_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     text = unreadable({"kafka.sasl.password.env": "GROUPKAFKA_TEST_NONE"})
     for part in ("'kafka.sasl.password.env'", "'GROUPKAFKA_TEST_NONE'", "not set", "spark.executorEnv"):

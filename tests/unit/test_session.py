@@ -732,6 +732,32 @@ def test_a_topic_made_anew_that_is_shorter_is_noticed_too() -> None:
     assert bed.committed() == {0: 5}
 
 
+def test_the_late_end_of_an_old_checkpoint_moves_nothing_on() -> None:
+    """The group was moved to 50 by another program, the checkpoint says 100, and onConflict=group: Spark tells late
+    that the batch before is complete, which ended at 100.
+    """
+    bed = Bed(startingOffsets="earliest", onConflict="group")
+    bed.member.committed[P0] = GroupOffset(50, "")
+    bed.join(P0)
+    bed.ends(p0=120)
+    before = offset_of(OffsetRange(P0, 90, 100))
+    first = bed.session.latest_offset(before, ReadBounds(max_rows=5))
+    assert ranges(first) == ["orders-0 [50, 55)"]
+    bed.session.commit(before)
+    assert bed.committed() == {0: 50}
+    assert ranges(bed.session.latest_offset(first, ReadBounds(max_rows=5))) == ["orders-0 [55, 60)"]
+
+
+def test_a_loss_whose_plan_came_to_nothing_is_counted_once(caplog: pytest.LogCaptureFixture) -> None:
+    bed = lossy("false")
+    bed.member.refused_fixes = 3
+    bed.ends(p0=50)
+    bed.cluster.beginnings[P0] = 30
+    with caplog.at_level(logging.WARNING):
+        assert ranges(bed.session.latest_offset(START)) == ["orders-0 [30, 50)"]
+    assert caplog.text.count("data lost and skipped") == 1
+
+
 # --- a topic that is deleted
 
 
@@ -776,13 +802,37 @@ def test_the_others_go_on_without_a_deleted_topic(caplog: pytest.LogCaptureFixtu
     assert caplog.text.count("orders-0 [50, 60): the topic was deleted") == 1
 
 
-def test_a_topic_that_was_deleted_while_the_query_was_down() -> None:
-    bed = Bed(startingOffsets="earliest")
+@pytest.mark.parametrize("subscription", [{}, {"subscribePattern": "ord.*"}], ids=["list", "pattern"])
+def test_a_topic_that_was_deleted_while_the_query_was_down(subscription: dict[str, str]) -> None:
+    bed = Bed(startingOffsets="earliest", **subscription)
     del bed.cluster.topics["orders"]
     with pytest.raises(DataLossError, match=r"orders-0 \[50, 50\): the topic was deleted"):
         bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 50)))
-    with pytest.raises(OptionError, match="TOPIC_UNKNOWN"):
-        bed.session.latest_offset(START)
+    if not subscription:
+        with pytest.raises(OptionError, match="TOPIC_UNKNOWN"):
+            bed.session.latest_offset(START)
+
+
+def test_a_patterns_topic_that_came_and_went_ends_no_query() -> None:
+    bed = Bed(startingOffsets="earliest", subscribePattern="ord.*")
+    bed.cluster.matching = ("orders", "ordeal")
+    bed.join(P0)
+    bed.ends(p0=5)
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
+
+
+def test_an_assigned_partition_of_a_deleted_topic_is_left_out() -> None:
+    """Nobody takes it away: it stays assigned."""
+    bed = Bed(startingOffsets="earliest", subscribe="orders,refunds", failOnDataLoss="false")
+    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
+    bed.join(P0, tp(0, "refunds"))
+    bed.ends(p0=60)
+    end = bed.session.latest_offset(START)
+    del bed.cluster.topics["orders"]
+    for number in range(1, 4):
+        bed.cluster.ends[tp(0, "refunds")] = number
+        end = bed.session.latest_offset(end)
+        assert ranges(end) == [f"refunds-0 [{number - 1}, {number})"]
 
 
 def test_a_logged_batch_of_a_deleted_topic_is_not_read_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -791,11 +841,11 @@ def test_a_logged_batch_of_a_deleted_topic_is_not_read_again(caplog: pytest.LogC
     for bed in failing, going_on:
         del bed.cluster.topics["orders"]
     going_on.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
-    with pytest.raises(DataLossError, match=r"orders-0 \[40, 40\): the topic was deleted"):
+    with pytest.raises(DataLossError, match=r"orders-0 \[40, 50\): the topic was deleted"):
         failing.session.tasks(START, logged)
     with caplog.at_level(logging.WARNING):
         assert going_on.session.tasks(START, logged) == ()
-    assert "orders-0 [40, 40): the topic was deleted" in caplog.text
+    assert "orders-0 [40, 50): the topic was deleted" in caplog.text
 
 
 # --- a truncated log
@@ -819,16 +869,23 @@ def test_a_truncated_log_fails_the_query() -> None:
         bed.session.latest_offset(end)
 
 
-def test_a_truncated_log_is_read_from_where_it_was_cut(caplog: pytest.LogCaptureFixture) -> None:
-    bed, end = truncated(failOnDataLoss="false")
+@pytest.mark.parametrize("end", [10, 15, 20, 22])
+def test_what_a_truncated_log_has_there_now_is_skipped_and_told_once(
+    end: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed, read = truncated(failOnDataLoss="false")
+    bed.ends(p0=end)
     with caplog.at_level(logging.WARNING):
-        following = bed.session.latest_offset(end)
-    assert ranges(following) == ["orders-0 [10, 22)"]
+        following = bed.session.latest_offset(read)
+        bed.ends(p0=30)
+        limited = bed.session.latest_offset(following, ReadBounds(max_rows=3))
+        bed.session.commit(read)
+        last = bed.session.latest_offset(limited)
+    done = [*([] if following is read else ranges(following)), *ranges(limited), *ranges(last)]
+    assert done[0].startswith("orders-0 [20, ")
+    assert done[-1].endswith(", 30)")
     assert caplog.text.count("orders-0 [10, 20): the log was truncated") == 1
-    assert bed.committed() == {0: 10}
-    bed.ends(p0=23)
-    assert ranges(bed.session.latest_offset(following)) == ["orders-0 [22, 23)"]
-    assert bed.committed() == {0: 22}
+    assert bed.committed() == {0: limited.ends()[P0]}
 
 
 def test_a_position_behind_the_end_of_available_now_is_no_truncation() -> None:

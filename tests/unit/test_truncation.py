@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spark_groupsource.offsets import OffsetRange
 from spark_groupsource.planning.batch import Backlog
 from spark_groupsource.truncation import SHORT_S, TruncationWatch
@@ -39,14 +41,13 @@ def test_a_new_leader_is_asked_once() -> None:
     assert bed.looks == [{"orders-0": 3}]
 
 
-def test_a_truncated_log_is_told_however_long_it_has_grown_since() -> None:
+@pytest.mark.parametrize("end", [10, 20, 30])
+def test_a_truncated_log_is_told_however_long_it_has_grown_since(end: int) -> None:
     bed = Bed()
     bed.cluster.cut = {P0: 10}
-    for end in (10, 20, 30):
-        assert bed.watch.truncated({P0: Backlog(20, end, 4)}) == {P0: 10}
-    bed.watch.forget([P0])
-    bed.watch.learn([OffsetRange(P0, 10, 30, 4)])
-    assert bed.watch.truncated({P0: Backlog(30, 40, 4)}) == {}
+    assert bed.watch.truncated({P0: Backlog(20, end, 4)}) == {P0: 10}
+    bed.clock.advance(SHORT_S)
+    assert bed.watch.truncated({P0: Backlog(20, end + 1, 4)}) == {}, "it is told once"
 
 
 def test_what_was_cut_behind_the_position_is_no_loss() -> None:
@@ -73,6 +74,15 @@ def test_an_end_before_the_position_is_a_lagging_leader_for_a_while() -> None:
     assert bed.watch.truncated(short) == {}
     bed.clock.advance(1)
     assert bed.watch.truncated(short) == {P0: 15}
+    assert bed.watch.truncated(short) == {}, "it is told once"
+
+
+def test_an_open_transaction_is_no_truncation() -> None:
+    """The group was committed by somebody who reads uncommitted records."""
+    watch = TruncationWatch(FakeCluster(orders=1), clock := ManualClock(), read_committed=True)
+    for _ in range(3):
+        assert watch.truncated({P0: Backlog(20, 15, 3)}) == {}
+        clock.advance(SHORT_S)
 
 
 def test_an_end_that_has_come_back_is_forgotten() -> None:
