@@ -185,7 +185,7 @@ GROUP_ACCESS_DENIED = Condition(
 )
 OTHER_GROUP_ACCESS_DENIED = Condition(
     "GROUPKAFKA.OTHER_GROUP_ACCESS_DENIED",
-    "The client may not look at the offsets of group '{group}', which 'startingOffsets' or 'endingOffsets' names.",
+    "The client may not look at the offsets of group '{group}'.",
     "grant DESCRIBE on that group to the client's principal.",
 )
 CLUSTER_REQUEST_FAILED = Condition(

@@ -281,7 +281,7 @@ def test_the_rights_it_takes(topic: str, group: str, capsys: pytest.CaptureFixtu
         assert tool.run()[1].splitlines()[-1].endswith(f"on the topic): {topic}-least, {topic}-no-configs")
         allow(client, ResourceType.GROUP, f"{group}-other", AclOperation.ALTER_CONFIGS)
         other = Tool(kafka.bootstrap_servers, f"{group}-other", capsys)
-        wait_for("the group's rule", lambda: "[GROUPKAFKA.GROUP_ACCESS_DENIED]" in other.run()[2], 30)
+        wait_for("the group's rule", lambda: "[GROUPKAFKA.OTHER_GROUP_ACCESS_DENIED]" in other.run()[2], 30)
 
 
 def test_a_broker_that_is_not_there(group: str, capsys: pytest.CaptureFixture[str]) -> None:
