@@ -120,7 +120,9 @@ class LibrdkafkaCluster:
         clock: Clock,
         pause: Callable[[float], object],
         abandoned: Callable[[], bool] = lambda: False,
+        make_client: Callable[[SourceOptions, LastTransportError], AdminClient] = admin_client,
     ) -> None:
+        self._make_client = make_client
         self._options = options
         self._clock = clock
         self._pause = pause
@@ -133,7 +135,7 @@ class LibrdkafkaCluster:
 
     def _client(self) -> AdminClient:
         if self._admin is None:
-            self._admin = admin_client(self._options, self._transport)
+            self._admin = self._make_client(self._options, self._transport)
         return self._admin
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
@@ -304,6 +306,9 @@ class LibrdkafkaCluster:
                 self._client().poll(0)
                 if left == 0 or not self._may_heal(error.cause, stale, outage):
                     raise map_error(self._options, error.cause, request, self._transport, error.topic) from None
+                if error.cause.code() in _AWAY:
+                    # A client goes on asking the controller that it knows, also when that one is dead.
+                    self._admin = None
                 left = None if left is None else left - 1
                 timeout_s = min(2 * timeout_s, CONTACT_TIMEOUT_S)
                 self._pause(self._options.fetch_retry_interval_s)

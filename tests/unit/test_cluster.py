@@ -82,9 +82,7 @@ class SlowAdmin(FakeAdmin):
 
 
 def cluster_of(admin: FakeAdmin, clock: ManualClock, abandoned: Callable[[], bool] = lambda: False) -> Any:
-    cluster = LibrdkafkaCluster(make_options(), clock, clock.advance, abandoned)
-    cluster._admin = admin  # type: ignore[assignment]
-    return cluster
+    return LibrdkafkaCluster(make_options(), clock, clock.advance, abandoned, lambda *_: admin)  # type: ignore[arg-type,return-value]
 
 
 WANTED = {tp(0): Edge.LATEST}
@@ -108,11 +106,19 @@ def test_a_cut_connection_is_asked_again(code: int) -> None:
     assert admin.asked == 4
 
 
+def test_a_dead_controller_is_not_asked_for_ever() -> None:
+    """The controller dies; the client asks it again and again, and a fresh one finds the new controller."""
+    clock, stuck, fresh = ManualClock(), FakeAdmin([KafkaError._TIMED_OUT] * 1_000), FakeAdmin()
+    clients: list[Any] = [stuck, fresh]
+    cluster = LibrdkafkaCluster(make_options(), clock, clock.advance, make_client=lambda *_: clients.pop(0))
+    assert cluster.log_offsets(WANTED) == FOUND
+    assert (stuck.asked, fresh.asked) == (1, 1)
+
+
 def test_a_request_is_repeated_as_often_as_it_may() -> None:
     admin, clock = FakeAdmin([KafkaError._TRANSPORT] * 3), ManualClock()
     options = make_options(fetchOffset__numRetries="2", fetchOffset__retryIntervalMs="250")
-    cluster = LibrdkafkaCluster(options, clock, clock.advance)
-    cluster._admin = admin  # type: ignore[assignment]
+    cluster = LibrdkafkaCluster(options, clock, clock.advance, make_client=lambda *_: admin)  # type: ignore[arg-type,return-value]
     with pytest.raises(GroupKafkaError):
         cluster.log_offsets(WANTED)
     assert (admin.asked, clock.monotonic_s()) == (3, 1000.5)
