@@ -255,6 +255,8 @@ class LibrdkafkaCluster:
         except _TopicError as error:
             if error.cause.code() not in _AWAY or not self._topics.keys() >= set(names):
                 raise
+            # This client goes on asking the dead one.
+            self._admin = None
             return {name: self._topics[name] for name in names}
 
     def _is_unknown(self, topic: str, timeout_s: float) -> bool:

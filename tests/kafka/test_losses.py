@@ -135,10 +135,12 @@ def test_p8_a_log_that_an_unclean_leader_election_truncated(
         client.produce(topic, (f"cut{n}" for n in range(10)), 1)
         query = start_query("query", options)
         query.wait_for_records({(topic, 0, offset) for offset in range(20)})
+        query.stop()
         kafka.kill_broker(2)
         kafka.start_broker(3)
         wait_for("the other replica", lambda: client.replicas(topic)[0] == 3)
         client.produce(topic, (f"new{n}" for n in range(30)), 1)
+        query = start_query("query", options)
         assert query.wait_ended() == 1
         assert f"{topic}-0 [10, 20): the log was truncated" in query.failure()
         query = start_query("query", options | {"failOnDataLoss": "false"})
