@@ -76,6 +76,17 @@ def ends_of(records: Counter[Record]) -> Offsets:
     return {(t, p): 1 + max(o for t2, p2, o in records if (t, p) == (t2, p2)) for t, p, _ in records}
 
 
+def forget_the_unfinished_batch(checkpoint: Path) -> None:
+    """Remove what was planned after the last completed batch, if anything was.
+
+    Spark 4.2.0 cannot start on an unfinished batch of format 2: it ends with "None.get" (SPARK-59662).
+    """
+    completed = {entry.name for entry in (checkpoint / "commits").iterdir()}
+    for planned in (checkpoint / "offsets").iterdir():
+        if planned.name not in completed:
+            planned.unlink()
+
+
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_a_query_of_sparks_own_source_goes_on_as_a_group(
     version: str,
@@ -118,6 +129,7 @@ def test_a_query_of_sparks_own_source_goes_on_as_a_group(
     assert "GROUPKAFKA.GROUP_HAS_OFFSETS" in capsys.readouterr().err
 
     shutil.copytree(old.checkpoint, move.folder / "copied")
+    forget_the_unfinished_batch(move.folder / "copied")
     wrong = move.application.start_query("wrong", move.options, checkpoint=move.folder / "copied")
     wait_for("an error", lambda: not wrong.query.isActive, 60, lambda: repr(wrong))
     assert "GROUPKAFKA.OFFSET_OF_SPARKS_SOURCE" in str(wrong.query.exception())
