@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
@@ -289,7 +289,7 @@ class LibrdkafkaCluster:
 
         def answers() -> dict[TopicPartition, LogEnd | None]:
             return {
-                TopicPartition(part.topic, part.partition): _log_end(self._result(future, part.topic))
+                TopicPartition(part.topic, part.partition): _log_end(part, self._result(future, part.topic))
                 for part, future in futures.items()
             }
 
@@ -309,7 +309,7 @@ class LibrdkafkaCluster:
                 if left == 0 or not self._may_heal(error.cause, stale, outage):
                     raise map_error(self._options, error.cause, request, self._transport, error.topic) from None
                 if error.cause.code() in _AWAY:
-                    # A client goes on asking the controller that it knows, also when that one is dead.
+                    # A client goes on asking the controller and the leaders that it knows, also dead ones.
                     self._admin = None
                 left = None if left is None else left - 1
                 timeout_s = min(2 * timeout_s, CONTACT_TIMEOUT_S)
@@ -353,7 +353,11 @@ def _spec(edge: Edge | int) -> Any:
     return spec.latest() if edge is Edge.LATEST else spec.for_timestamp(edge)
 
 
-def _log_end(answer: Any) -> LogEnd | None:
+def _log_end(part: ClientPartition, answer: Any) -> LogEnd | None:
+    if answer.offset == OFFSET_INVALID:
+        # How the client tells, without an error, that the leader it knows is dead; it goes on asking that one.
+        reason = f"the leader of {part.topic}-{part.partition} did not answer"
+        raise _TopicError(part.topic, KafkaError(KafkaError._TIMED_OUT, reason))
     if answer.offset < 0:
         return None
     epoch = getattr(answer, "leader_epoch", None)

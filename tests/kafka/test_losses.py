@@ -114,8 +114,9 @@ def test_p8_a_topic_that_is_made_anew_under_a_running_query_is_told_by_its_id(
 # --- a truncated log
 
 
+@pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
 def test_p8_a_log_that_an_unclean_leader_election_truncated(
-    tmp_path: Path, topic: str, group: str, start_query: Callable[..., Query]
+    running: bool, tmp_path: Path, topic: str, group: str, start_query: Callable[..., Query]
 ) -> None:
     """Twenty records are read; a replica that has ten of them becomes the leader and takes thirty new ones.
 
@@ -135,12 +136,14 @@ def test_p8_a_log_that_an_unclean_leader_election_truncated(
         client.produce(topic, (f"cut{n}" for n in range(10)), 1)
         query = start_query("query", options)
         query.wait_for_records({(topic, 0, offset) for offset in range(20)})
-        query.stop()
+        if not running:
+            query.stop()
         kafka.kill_broker(2)
         kafka.start_broker(3)
         wait_for("the other replica", lambda: client.replicas(topic)[0] == 3)
         client.produce(topic, (f"new{n}" for n in range(30)), 1)
-        query = start_query("query", options)
+        if not running:
+            query = start_query("query", options)
         assert query.wait_ended() == 1
         assert f"{topic}-0 [10, 20): the log was truncated" in query.failure()
         query = start_query("query", options | {"failOnDataLoss": "false"})

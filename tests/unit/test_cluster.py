@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client import CONTACT_TIMEOUT_S, LastTransportError
@@ -28,9 +28,10 @@ class Answer:
 
 @dataclass
 class FakeAdmin:
-    """Answers `list_offsets` with the next error of the script, then with offset 7."""
+    """Answers `list_offsets` with the next error of the script, then with the offset."""
 
     errors: list[int] = field(default_factory=list)
+    offset: int = 7
     timeouts_s: list[float] = field(default_factory=list)
 
     def poll(self, timeout_s: float) -> None:
@@ -49,7 +50,7 @@ class FakeAdmin:
         for partition in request:
             future: Future[Answer] = Future()
             if code is None:
-                future.set_result(Answer(7))
+                future.set_result(Answer(self.offset))
             else:
                 future.set_exception(KafkaException(KafkaError(code, "scripted")))
             answers[partition] = future
@@ -109,6 +110,15 @@ def test_a_cut_connection_is_asked_again(code: int) -> None:
 def test_a_dead_controller_is_not_asked_for_ever() -> None:
     """The controller dies; the client asks it again and again, and a fresh one finds the new controller."""
     clock, stuck, fresh = ManualClock(), FakeAdmin([KafkaError._TIMED_OUT] * 1_000), FakeAdmin()
+    clients: list[Any] = [stuck, fresh]
+    cluster = LibrdkafkaCluster(make_options(), clock, clock.advance, make_client=lambda *_: clients.pop(0))
+    assert cluster.log_offsets(WANTED) == FOUND
+    assert (stuck.asked, fresh.asked) == (1, 1)
+
+
+def test_a_dead_leader_is_not_taken_for_an_empty_log() -> None:
+    """librdkafka has no error for it: as long as the client lives, the answer is the offset "invalid"."""
+    clock, stuck, fresh = ManualClock(), FakeAdmin(offset=OFFSET_INVALID), FakeAdmin()
     clients: list[Any] = [stuck, fresh]
     cluster = LibrdkafkaCluster(make_options(), clock, clock.advance, make_client=lambda *_: clients.pop(0))
     assert cluster.log_offsets(WANTED) == FOUND
