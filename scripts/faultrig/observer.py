@@ -49,11 +49,10 @@ class Observer:
         self.bootstrap_servers = bootstrap_servers
         self.group = group
         self.topics = tuple(topics)
-        self._admin = AdminClient({**CLIENT, "bootstrap.servers": bootstrap_servers})
+        self._settings = {**CLIENT, "bootstrap.servers": bootstrap_servers}
+        self._admin = AdminClient(self._settings)
         # Neither subscribed nor assigned: it is no member, it only asks.
-        self._client = Consumer(
-            {**CLIENT, "bootstrap.servers": bootstrap_servers, "group.id": group, "enable.auto.commit": False}
-        )
+        self._client = Consumer({**self._settings, "group.id": group, "enable.auto.commit": False})
         self._describer = Describer(bootstrap_servers, group)
         self._known: set[Partition] = set()
 
@@ -103,7 +102,12 @@ class Observer:
         isolation = IsolationLevel.READ_UNCOMMITTED if open_too else IsolationLevel.READ_COMMITTED
         wanted = {TopicPartition(topic, number): OffsetSpec.latest() for topic, number in self.all_partitions()}
         answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_ANSWER_S)
-        return {(p.topic, p.partition): future.result(30).offset for p, future in answers.items()}
+        ends = {(p.topic, p.partition): future.result(30).offset for p, future in answers.items()}
+        if min(ends.values(), default=0) < 0:
+            # librdkafka's way to say that a leader is dead; it goes on asking that one.
+            self._admin = AdminClient(self._settings)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return ends
 
     def description(self) -> Description:
         """Return the group's members and coordinator."""
