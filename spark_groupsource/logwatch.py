@@ -31,8 +31,8 @@ class LogWatch:
         self._held = Deadline(clock, 0.0)
         self._targets: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, LogEnd] = {}
-        self._survey: LogSurvey | None = None
-        self._young: Deadline | None = None
+        # The last survey, and until when it is young enough.
+        self._survey: tuple[LogSurvey, Deadline] | None = None
         self._idle = True
 
     @property
@@ -58,11 +58,12 @@ class LogWatch:
 
     def backlogs(self, positions: Mapping[TopicPartition, int], limit: int | None) -> dict[TopicPartition, Backlog]:
         """Return what there is to read from these positions on; `limit` is how much a batch may read."""
-        known = self._survey if self._young is not None and not self._young.expired() else None
-        if known is not None and limit is not None and positions.keys() <= known.ends.keys():
-            backlogs = self._between(positions, known.ends)
-            if sum(backlog.size for backlog in backlogs.values()) >= limit:
-                return backlogs
+        if self._survey is not None and limit is not None:
+            survey, young = self._survey
+            if not young.expired() and positions.keys() <= survey.ends.keys():
+                backlogs = self._between(positions, survey.ends)
+                if sum(backlog.size for backlog in backlogs.values()) >= limit:
+                    return backlogs
         self.forget()
         if self._idle:
             return self._between(positions, self._cluster.log_offsets(dict.fromkeys(positions, Edge.LATEST)))
@@ -74,13 +75,13 @@ class LogWatch:
         Its ends may then be newer than theirs. A topic that is made anew between both is noticed by the next ones.
         """
         if self._survey is None:
-            self._young = Deadline(self._clock, SURVEY_AGE_S)
-            self._survey = self._cluster.survey(partitions)
-        return self._survey
+            young = Deadline(self._clock, SURVEY_AGE_S)
+            self._survey = self._cluster.survey(partitions), young
+        return self._survey[0]
 
     def forget(self) -> None:
         """Ask anew: the topics or the positions are others."""
-        self._survey = self._young = None
+        self._survey = None
 
     def worth_planning(self, backlogs: Mapping[TopicPartition, Backlog], least: int | None) -> bool:
         """Whether there is enough to read, or a log so short that its topic may be another one.
