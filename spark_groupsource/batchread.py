@@ -11,6 +11,7 @@ from spark_groupsource import errors
 from spark_groupsource.clusterport import ClusterPort, Edge
 from spark_groupsource.errors import DataLossError
 from spark_groupsource.lookup import check_named, look_up
+from spark_groupsource.losses import lost_before
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.option_types import NoMatchStrategy, SourceOptions
 from spark_groupsource.planning.filters import Restriction
@@ -66,12 +67,10 @@ def _beginnings(
     cluster: ClusterPort, starts: Mapping[TopicPartition, int], options: SourceOptions
 ) -> dict[TopicPartition, int]:
     """Return the starts, moved up to where the logs begin now."""
-    answers = cluster.log_offsets(dict.fromkeys(starts, Edge.EARLIEST))
-    lows = {partition: answer.offset for partition, answer in answers.items() if answer is not None}
-    lost = [OffsetRange(p, start, lows[p]) for p, start in sorted(starts.items()) if lows.get(p, start) > start]
+    lost = lost_before(starts, cluster.log_offsets(dict.fromkeys(starts, Edge.EARLIEST)))
     if lost and options.fail_on_data_loss:
         raise DataLossError(errors.DATA_LOST, ranges=", ".join(map(str, lost)))
-    return {partition: max(start, lows.get(partition, start)) for partition, start in starts.items()}
+    return {**starts, **{item.partition: item.end for item in lost}}
 
 
 def batch_tasks(ranges: tuple[OffsetRange, ...], options: SourceOptions) -> tuple[Task, ...]:

@@ -37,14 +37,12 @@ class LossReporter:
 
         Raises `DataLossError` when failOnDataLoss is true and anything was removed.
         """
-        kept, lost = dict(backlogs), []
-        for partition, backlog in backlogs.items():
-            beginning = beginnings.get(partition)
-            if beginning is not None and beginning.offset > backlog.position:
-                lost.append(OffsetRange(partition, backlog.position, beginning.offset))
-                end = max(backlog.end, beginning.offset)
-                kept[partition] = Backlog(beginning.offset, end, backlog.leader_epoch)
+        lost = lost_before({p: backlog.position for p, backlog in backlogs.items()}, beginnings)
         self._count(self._untold(lost))
+        kept = dict(backlogs)
+        for item in lost:
+            backlog = backlogs[item.partition]
+            kept[item.partition] = Backlog(item.end, max(backlog.end, item.end), backlog.leader_epoch)
         return kept
 
     def trim_lost(
@@ -117,5 +115,13 @@ class LossReporter:
         LOG.warning("data lost and skipped, failOnDataLoss=false: group=%s %s", self._options.group_id, shown)
         self.records_lost += sum(map(len, lost))
         ranges = [[*item.partition, item.start, item.end] for item in lost]
-        told = {"reason": reason} if reason else {}
-        self._metrics.write("data_lost", (item.partition for item in lost), ranges=ranges, **told)
+        why = {"reason": reason} if reason else {}
+        self._metrics.write("data_lost", (item.partition for item in lost), ranges=ranges, **why)
+
+
+def lost_before(
+    positions: Mapping[TopicPartition, int], beginnings: Mapping[TopicPartition, LogEnd | None]
+) -> list[OffsetRange]:
+    """Return what was to be read from these positions on, and lies before where the logs begin now."""
+    lows = {partition: begin.offset for partition, begin in beginnings.items() if begin is not None}
+    return [OffsetRange(p, at, lows[p]) for p, at in sorted(positions.items()) if lows.get(p, at) > at]
