@@ -122,8 +122,8 @@ class Filler:
         self._name = name
 
     def topic(self, suffix: str, records: int, partitions: int = 2, **config: str) -> str:
-        """Return a new topic with so many records."""
-        name = f"{self._name}-{suffix}"
+        """Return a new topic with so many records; without a suffix it has the test's own name."""
+        name = f"{self._name}-{suffix}" if suffix else self._name
         self.client.create_topic(name, partitions, **{"retention.ms": "-1"} | config)
         self.more(name, records, partitions)
         return name

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from .harness import Independent
+from .local_query import TIME_MS, Filler, fill
+
+__all__ = ["fill"]
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 Read = Callable[..., DataFrame]
-TIME_MS = 1_700_000_000_000
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -35,14 +36,9 @@ def read(spark: SparkSession, kafka: Any, topic: str) -> Read:
 
 
 @pytest.fixture
-def filled(client: Independent, topic: str, kafka: Any) -> str:
+def filled(fill: Filler) -> str:
     """Return a topic of two partitions with ten records each, a second apart."""
-    client.create_topic(topic, 2, **{"retention.ms": "-1"})
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number in range(20):
-        producer.produce(topic, b"%d" % number, partition=number % 2, timestamp=TIME_MS + number // 2 * 1000)
-    assert producer.flush(30) == 0
-    return topic
+    return fill.topic("", 20)
 
 
 @pytest.fixture(params=["true", "false"])

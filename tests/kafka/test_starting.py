@@ -8,27 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from .conftest import ReadAll
 from .harness import Independent, wait_for
+from .local_query import TIME_MS, Filler, fill
+
+__all__ = ["fill"]
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-TIME_MS = 1_700_000_000_000
-
 
 @pytest.fixture
-def filled(client: Independent, topic: str, kafka: Any) -> str:
+def filled(fill: Filler) -> str:
     """Return a topic of three partitions with ten records each, a second apart."""
-    client.create_topic(topic, 3, **{"retention.ms": "-1"})
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number in range(30):
-        producer.produce(topic, b"%d" % number, partition=number % 3, timestamp=TIME_MS + number // 3 * 1000)
-    assert producer.flush(30) == 0
-    return topic
+    return fill.topic("", 30, 3)
 
 
 def counts(frame: DataFrame) -> dict[int, int]:

@@ -732,11 +732,10 @@ def test_an_error_that_comes_between_a_call_and_its_turn_is_the_one_that_is_rais
 
         caller = threading.Thread(target=complete)
         caller.start()
-        deadline = threading.Event()
         for _ in range(1_000):
             if not bed.member._commands.empty():
                 break
-            deadline.wait(0.01)
+            caller.join(0.01)
         posted.set()
         caller.join(WAIT_S)
         assert raised == [failure]
