@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, SystemClock
@@ -25,6 +25,7 @@ from spark_groupsource.errors import (
     OptionError,
 )
 from spark_groupsource.masking import MaskSecrets, remember
+from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.options_client import is_sensitive, shown_value
 from spark_groupsource.secrets import resolved, setting_of
@@ -36,6 +37,13 @@ LOG = logging.getLogger("spark_groupsource.client")
 CONTACT_TIMEOUT_S = 20.0
 # The role of clients that read.
 EXECUTOR_ROLE = "executor"
+# What means nothing to a client that is no member: the library warns of some of it, and refuses a
+# max.poll.interval.ms below its session timeout.
+_MEMBER_SETTINGS = (
+    r"group\..*|session\.timeout\.ms|heartbeat\.interval\.ms|max\.poll\..*|partition\.assignment\.strategy"
+)
+# How a query fetches records, for clients that fetch few or none.
+FETCH_SETTINGS = r"fetch\..*|queued\..*|max\.partition\.fetch\.bytes"
 
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
@@ -71,6 +79,36 @@ def base_settings(options: SourceOptions, role: str) -> dict[str, Any]:
     settings["client.id"] = f"{settings.get('client.id', 'groupkafka')}-{role}"
     settings["logger"] = quiet_logger(role)
     return settings
+
+
+def outsider_settings(options: SourceOptions, role: str, *left_out: str) -> dict[str, Any]:
+    """Return `base_settings` of a client that is no member, also without those whose names match `left_out`."""
+    unfit = re.compile("|".join((_MEMBER_SETTINGS, *left_out)))
+    return {name: value for name, value in base_settings(options, role).items() if not unfit.fullmatch(name)}
+
+
+def reading_settings(options: SourceOptions, role: str, *left_out: str) -> dict[str, Any]:
+    """Return the settings of a consumer that reads what it is assigned, and joins no group; see `outsider_settings`."""
+    return outsider_settings(options, role, *left_out) | {
+        # The client insists on a group id, and looks for its coordinator; nothing is ever told to that group.
+        "group.id": f"groupkafka-{role}",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "allow.auto.create.topics": False,
+    }
+
+
+def received(consumer: Consumer, timeout_s: float, most: int) -> list[Message]:
+    """Wait for a message, and return it with what else is there."""
+    # Asked for many at once, the client would wait out the timeout for all of them.
+    first = consumer.consume(1, timeout_s)
+    return first + consumer.consume(most, 0.001) if first else first
+
+
+def partition_of(message: Message) -> TopicPartition:
+    """Return what partition a message is of."""
+    return TopicPartition(str(message.topic()), int(message.partition() or 0))
 
 
 class CollapseRepeats(logging.Filter):
@@ -134,10 +172,10 @@ def _refused_setting(options: SourceOptions, error: Exception) -> GroupKafkaErro
     return OptionError(errors.CLIENT_REFUSED_OPTION, option=options.option_name(name), value=shown, reason=reason)
 
 
-def kafka_error(error: BaseException) -> KafkaError | None:
-    """Return the client's error inside an exception, if there is one."""
-    cause = error.args[0] if isinstance(error, KafkaException) and error.args else None
-    return cause if isinstance(cause, KafkaError) else None
+def kafka_error(error: KafkaException) -> KafkaError:
+    """Return the client's error inside an exception."""
+    cause = error.args[0] if error.args else None
+    return cause if isinstance(cause, KafkaError) else KafkaError(KafkaError._FAIL, str(error))
 
 
 class LastTransportError:

@@ -19,11 +19,12 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from spark_groupsource import errors
 from spark_groupsource.client import (
     CONTACT_TIMEOUT_S,
+    FETCH_SETTINGS,
     LastTransportError,
-    base_settings,
     creating_client,
     kafka_error,
     map_error,
+    outsider_settings,
 )
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey, TopicInfo
@@ -34,12 +35,8 @@ from spark_groupsource.probe import Probe
 
 T = TypeVar("T")
 
-# The group protocol's own settings mean nothing to an admin client, and librdkafka would warn about them.
-_CONSUMER_ONLY = re.compile(
-    r"group\..*|session\.timeout\.ms|heartbeat\.interval\.ms|max\.poll\..*|partition\.assignment\.strategy"
-    r"|fetch\..*|queued\..*|isolation\.level|coordinator\.query\.interval\.ms|max\.partition\.fetch\.bytes"
-    r"|auto\..*|check\.crcs|client\.rack"
-)
+# What else means nothing to an admin client: librdkafka would warn about it.
+_CONSUMER_SETTINGS = r"isolation\.level|coordinator\.query\.interval\.ms|auto\..*|check\.crcs|client\.rack"
 # Metadata may lag behind a change of partitions or leaders: these are asked again until the deadline.
 _STALE_METADATA = {
     KafkaError._UNKNOWN_PARTITION,
@@ -84,9 +81,7 @@ _LISTEN_S = 0.25
 
 def admin_client(options: SourceOptions, transport: LastTransportError) -> AdminClient:
     """Return a client for requests outside of the group. Raises `OptionError` for a setting that it refuses."""
-    settings = {
-        name: value for name, value in base_settings(options, "admin").items() if not _CONSUMER_ONLY.fullmatch(name)
-    }
+    settings = outsider_settings(options, "admin", FETCH_SETTINGS, _CONSUMER_SETTINGS)
     with creating_client(options):
         return AdminClient(settings | {"error_cb": transport})
 
@@ -143,14 +138,18 @@ class LibrdkafkaCluster:
         if subscription.pattern is None:
             return subscription.topics
         matches = re.compile(subscription.pattern).fullmatch
+        return tuple(sorted(name for name in self.topics() if matches(name) and not name.startswith("__")))
 
-        def ask(timeout_s: float) -> tuple[str, ...]:
+    def topics(self) -> dict[str, int]:
+        """Return all topics that the client may see, with their numbers of partitions."""
+
+        def ask(timeout_s: float) -> dict[str, int]:
             try:
                 # Not longer at once: what refuses the client is only told in between.
                 metadata = self._client().list_topics(timeout=min(timeout_s, _REQUEST_TIMEOUT_S))
             except KafkaException as error:
                 raise _topic_error("?", error) from None
-            return tuple(sorted(t for t in metadata.topics if matches(t) and not t.startswith("__")))
+            return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
 
         return self._asked("ListTopics", ask, CONTACT_TIMEOUT_S)
 
@@ -193,8 +192,7 @@ class LibrdkafkaCluster:
             try:
                 answers = self._probe.committed(group, wanted, timeout_s)
             except KafkaException as error:
-                cause = kafka_error(error)
-                if cause is not None and cause.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                if kafka_error(error).code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                     raise AccessError(errors.OTHER_GROUP_ACCESS_DENIED, group=group) from None
                 raise _topic_error("?", error) from None
             for part in answers:
@@ -208,16 +206,10 @@ class LibrdkafkaCluster:
         """See `ClusterPort`. The controller, which may be away, is asked about those only that no broker lists."""
         names = set(topics)
 
-        def unlisted(timeout_s: float) -> set[str]:
-            try:
-                return names - self._client().list_topics(timeout=timeout_s).topics.keys()
-            except KafkaException as error:
-                raise _topic_error("?", error) from None
-
         def confirmed(timeout_s: float) -> set[str]:
             return {name for name in suspects if self._is_unknown(name, timeout_s)}
 
-        suspects = self._asked("ListTopics", unlisted, CONTACT_TIMEOUT_S) if names else set()
+        suspects = names - self.topics().keys() if names else set()
         return self._asked("DescribeTopics", confirmed, CONTACT_TIMEOUT_S) if suspects else set()
 
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
@@ -343,7 +335,7 @@ class _TopicError(Exception):
 
 
 def _topic_error(topic: str, error: KafkaException) -> _TopicError:
-    return _TopicError(topic, kafka_error(error) or KafkaError(KafkaError._FAIL, str(error)))
+    return _TopicError(topic, kafka_error(error))
 
 
 def _spec(edge: Edge | int) -> Any:

@@ -13,30 +13,26 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from spark_groupsource.client import LastTransportError, base_settings, creating_client
+from spark_groupsource.client import (
+    FETCH_SETTINGS,
+    LastTransportError,
+    creating_client,
+    partition_of,
+    reading_settings,
+    received,
+)
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
 # Answers are small, and come at once: the first record, or the end of the partition.
 _SETTINGS: dict[str, Any] = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
-    "enable.partition.eof": True,
-    "allow.auto.create.topics": False,
     "fetch.wait.max.ms": 10,
     "fetch.message.max.bytes": 64 * 1024,
     "queued.min.messages": 1,
 }
-_MEMBER_SETTINGS = (
-    "group.protocol", "group.instance.id", "group.remote.assignor", "partition.assignment.strategy",
-    "session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms",
-    "fetch.max.bytes", "max.partition.fetch.bytes", "fetch.min.bytes",
-)  # fmt: skip
 _POLL_S = 0.1
 _MAX_RECORDS = 500
-# The client insists on a group id; nothing is asked of or told to that group.
-_UNUSED_GROUP = "groupkafka-probe"
 # How often a client that waits for a group's coordinator is asked why.
 _LOOK_S = 2.0
 # The client tells it in words only; without a number there, all is taken to be cut.
@@ -56,7 +52,7 @@ class Probe:
 
         A client that may not ask for the group's coordinator waits for it all the time, and says why only when polled.
         """
-        consumer = self._client(group)
+        consumer = self._client({"group.id": group})
         wanted = [ClientPartition(p.topic, p.partition) for p in partitions]
         deadline_s = time.monotonic() + timeout_s
         try:
@@ -83,7 +79,7 @@ class Probe:
         """
         wanted = [ClientPartition(*tp, offset, leader_epoch=epoch) for tp, (offset, epoch) in positions.items()]
         # A client that is asked about a partition once more takes the log for whole, or says nothing.
-        consumer = self._client(_UNUSED_GROUP)
+        consumer = self._client()
         try:
             return self._judged(_heard(consumer, wanted, timeout_s), positions)
         finally:
@@ -96,7 +92,7 @@ class Probe:
         found: dict[TopicPartition, int | None] = {}
         left = set(positions)
         for message in heard:
-            partition, error = _partition_of(message), message.error()
+            partition, error = partition_of(message), message.error()
             if partition not in left:
                 continue
             if error is not None and error.code() not in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
@@ -120,10 +116,10 @@ class Probe:
         sizes: dict[TopicPartition, int] = {}
         ends: dict[TopicPartition, int] = {}
         left = set(positions)
-        self._consumer = self._consumer or self._client(_UNUSED_GROUP)
+        self._consumer = self._consumer or self._client()
         wanted = [ClientPartition(*tp, offset) for tp, offset in positions.items()]
         for message in _heard(self._consumer, wanted, timeout_s):
-            partition = _partition_of(message)
+            partition = partition_of(message)
             if message.error() is None:
                 sizes[partition] = sizes.get(partition, 0) + _size_of(message)
                 ends[partition] = (message.offset() or 0) + 1
@@ -138,12 +134,10 @@ class Probe:
         if consumer is not None:
             consumer.close()
 
-    def _client(self, group: str) -> Consumer:
-        settings = base_settings(self._options, "probe")
-        for name in _MEMBER_SETTINGS:
-            settings.pop(name, None)
+    def _client(self, more: Mapping[str, Any] = {}) -> Consumer:
+        settings = reading_settings(self._options, "probe", FETCH_SETTINGS) | _SETTINGS
         with creating_client(self._options):
-            return Consumer(settings | _SETTINGS | {"group.id": group, "error_cb": self._transport})
+            return Consumer({**settings, **more, "error_cb": self._transport})
 
 
 def _heard(consumer: Consumer, wanted: list[ClientPartition], timeout_s: float) -> Iterator[Message]:
@@ -152,10 +146,8 @@ def _heard(consumer: Consumer, wanted: list[ClientPartition], timeout_s: float) 
     deadline_s = time.monotonic() + timeout_s
     try:
         while time.monotonic() < deadline_s:
-            first = consumer.poll(_POLL_S)
-            came = [] if first is None else [first, *consumer.consume(_MAX_RECORDS, 0.001)]
             # Errors that are no partition's are told to `error_cb`, too.
-            yield from (message for message in came if message.topic() is not None)
+            yield from (m for m in received(consumer, _POLL_S, _MAX_RECORDS) if m.topic() is not None)
     finally:
         consumer.incremental_unassign(wanted)
 
@@ -166,10 +158,6 @@ def _group_denied(consumer: Consumer) -> KafkaError | None:
         if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             return error
     return None
-
-
-def _partition_of(message: Message) -> TopicPartition:
-    return TopicPartition(str(message.topic()), int(message.partition() or 0))
 
 
 def _size_of(message: Message) -> int:

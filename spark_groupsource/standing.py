@@ -6,7 +6,6 @@ an assigned consumer, in small requests, for a bounded time. One thread uses it,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
@@ -16,15 +15,17 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from spark_groupsource.client import (
-    CONTACT_TIMEOUT_S,
+    FETCH_SETTINGS,
     LastTransportError,
-    base_settings,
     creating_client,
     kafka_error,
     map_error,
+    partition_of,
+    reading_settings,
+    received,
 )
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster import LibrdkafkaCluster, admin_client
+from spark_groupsource.cluster import LibrdkafkaCluster, admin_client, answer_of
 from spark_groupsource.lag import Retention, Standing
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
@@ -34,16 +35,23 @@ _CHUNK = 5_000
 # How long all next records together may take: some never come, because only transaction markers are left.
 _RECORDS_S = 10.0
 _STEP_S = 0.2
+_MAX_RECORDS = 1_000
 # A producer's usual batch. The broker answers with a larger one if it is the first of its answer.
 _FETCH_BYTES = 16 * 1024
 # The client takes no less than its message.max.bytes, which is 1,000,000 unless it is set.
 _ANSWER_BYTES = 4 * 1024 * 1024
 _CONFIGS_S = 5.0
-# It is no member, and it reads otherwise than a query does.
-_NOT_TAKEN_OVER = re.compile(
-    r"group\..*|session\.timeout\.ms|heartbeat\.interval\.ms|max\.poll\..*|partition\.assignment\.strategy"
-    r"|fetch\..*|queued\..*|max\.partition\.fetch\.bytes"
-)
+# One record of each partition will do.
+_SETTINGS: dict[str, Any] = {
+    # Removed since the log's beginning was asked for: then it is the first one that is left.
+    "auto.offset.reset": "earliest",
+    "fetch.message.max.bytes": _FETCH_BYTES,
+    "fetch.max.bytes": _ANSWER_BYTES,
+    "fetch.wait.max.ms": 100,
+    "fetch.queue.backoff.ms": 1,
+    "queued.min.messages": 1,
+    "queued.max.messages.kbytes": _ANSWER_BYTES // 1024,
+}
 
 
 class StandingsPort(Protocol):
@@ -82,11 +90,7 @@ class LibrdkafkaStandings:
 
     def topics(self) -> dict[str, int]:
         """See `StandingsPort`."""
-        try:
-            metadata = self._reader().list_topics(timeout=CONTACT_TIMEOUT_S)
-        except KafkaException as error:
-            raise self._mapped(error, "ListTopics") from None
-        return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+        return self._cluster.topics()
 
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See `StandingsPort`."""
@@ -136,8 +140,8 @@ class LibrdkafkaStandings:
             consumer.assign([ClientPartition(*partition, at) for partition, (at, _) in unread.items()])
             while waiting and not deadline.expired() and not self._abandoned():
                 answered = []
-                for message in _received(consumer):
-                    partition = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                for message in received(consumer, _STEP_S, _MAX_RECORDS):
+                    partition = partition_of(message)
                     if partition in waiting and _answers(message, waiting[partition][1]):
                         kind, at_ms = message.timestamp()
                         if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE and at_ms >= 0:
@@ -148,35 +152,14 @@ class LibrdkafkaStandings:
                     consumer.incremental_unassign(answered)
             consumer.unassign()
         except KafkaException as error:
-            raise self._mapped(error, "Fetch") from None
+            raise map_error(self._options, kafka_error(error), "Fetch", self._transport) from None
         return times
 
     def _reader(self) -> Consumer:
         if self._consumer is None:
-            settings = {
-                name: value
-                for name, value in base_settings(self._options, "lag").items()
-                if not _NOT_TAKEN_OVER.fullmatch(name)
-            }
-            settings |= {
-                # The client insists on a group id; nothing is ever asked of or told to that group.
-                "group.id": "groupkafka-lag",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "allow.auto.create.topics": False,
-                # Removed since the log's beginning was asked for: then it is the first one that is left.
-                "auto.offset.reset": "earliest",
-                "fetch.message.max.bytes": _FETCH_BYTES,
-                "fetch.max.bytes": _ANSWER_BYTES,
-                "fetch.wait.max.ms": 100,
-                "fetch.queue.backoff.ms": 1,
-                "queued.min.messages": 1,
-                "queued.max.messages.kbytes": _ANSWER_BYTES // 1024,
-                "error_cb": self._transport,
-            }
+            settings = reading_settings(self._options, "lag", FETCH_SETTINGS) | _SETTINGS
             with creating_client(self._options):
-                self._consumer = Consumer(settings)
+                self._consumer = Consumer({**settings, "error_cb": self._transport})
         return self._consumer
 
     # --- retention
@@ -194,15 +177,11 @@ class LibrdkafkaStandings:
         found = {}
         for resource, future in self._admin.describe_configs(resources, request_timeout=_CONFIGS_S).items():
             try:
-                entries = future.result(timeout=_CONFIGS_S + 1.0)
-            except (KafkaException, TimeoutError):
+                entries = answer_of(self._admin, future, self._transport)
+            except KafkaException:
                 continue
             found[resource.name] = retention_of({name: str(entry.value) for name, entry in entries.items()})
         return found
-
-    def _mapped(self, error: KafkaException, request: str) -> Exception:
-        cause = kafka_error(error) or KafkaError(KafkaError._FAIL, str(error))
-        return map_error(self._options, cause, request, self._transport)
 
 
 def retention_of(config: Mapping[str, str]) -> Retention:
@@ -218,12 +197,6 @@ def _limit(text: str | None) -> int | None:
     except ValueError:
         return None
     return value if value >= 0 else None
-
-
-def _received(consumer: Consumer) -> list[Message]:
-    # Asked for many at once, the client would wait out the timeout for all of them.
-    messages = consumer.consume(1, _STEP_S)
-    return messages + consumer.consume(1_000, 0.0) if messages else messages
 
 
 def _answers(message: Message, end: int) -> bool:

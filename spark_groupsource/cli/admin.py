@@ -163,10 +163,8 @@ class LibrdkafkaGroupAdmin:
 
     def _mapped(self, error: KafkaException, request: str, topic: str = "?") -> Exception:
         self._client.poll(0)
-        cause = kafka_error(error) or KafkaError(KafkaError._FAIL, str(error))
-        return map_error(self._options, cause, request, self._transport, topic)
+        return map_error(self._options, kafka_error(error), request, self._transport, topic)
 
 
-def _code(error: KafkaException) -> int | None:
-    cause = kafka_error(error)
-    return None if cause is None else cause.code()
+def _code(error: KafkaException) -> int:
+    return kafka_error(error).code()

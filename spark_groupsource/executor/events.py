@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from spark_groupsource.client import EXECUTOR_ROLE, LastTransportError, base_settings
+from spark_groupsource.client import EXECUTOR_ROLE, LastTransportError, reading_settings
 from spark_groupsource.executor.port import (
     Damaged,
     EndOfPartition,
@@ -19,18 +19,6 @@ from spark_groupsource.executor.port import (
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
-# The client insists on a group id, and looks for its coordinator; nothing is ever told to that group.
-_UNUSED_GROUP = "groupkafka-executor"
-_GROUP_SETTINGS = (
-    "group.protocol",
-    "group.instance.id",
-    "group.remote.assignor",
-    "partition.assignment.strategy",
-    "session.timeout.ms",
-    "heartbeat.interval.ms",
-    # The client refuses one below its session timeout, also where it is no member.
-    "max.poll.interval.ms",
-)
 # What the client's queue needs per record besides its key and value.
 _MESSAGE_BYTES = 400
 # How much of one partition the client asks for at once: four times its default, which reads a third faster.
@@ -40,18 +28,8 @@ _MIN_FETCH_BYTES = 1024 * 1024
 
 def executor_settings(options: SourceOptions, max_queued_bytes: int) -> dict[str, Any]:
     """Return the client's settings for reading, with a queue of about this size."""
-    settings = base_settings(options, EXECUTOR_ROLE)
-    for name in _GROUP_SETTINGS:
-        settings.pop(name, None)
-    settings |= {
-        "group.id": _UNUSED_GROUP,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "enable.partition.eof": True,
-        "auto.offset.reset": "error",
-        "allow.auto.create.topics": False,
-        "check.crcs": True,
-    }
+    settings = reading_settings(options, EXECUTOR_ROLE)
+    settings |= {"auto.offset.reset": "error", "check.crcs": True}
     # The default of 1,000 ms stalls a consumer whose queue is full: measured five times slower.
     settings.setdefault("fetch.queue.backoff.ms", "1")
     # How long an end-of-partition event may take; a range that ends with a transaction marker waits for it.

@@ -290,12 +290,11 @@ class LibrdkafkaGroup:
             self._listener.on_commit_result(result)
 
     def _mapped(self, error: KafkaException, request: str) -> errors.GroupKafkaError:
-        cause = kafka_error(error) or KafkaError(KafkaError._FAIL, str(error))
-        return map_error(self._options, cause, request, self._transport)
+        return map_error(self._options, kafka_error(error), request, self._transport)
 
     @staticmethod
     def _refuse_all(items: Sequence[CommitItem], error: KafkaException) -> CommitResult:
-        cause = kafka_error(error) or KafkaError(KafkaError._FAIL, str(error))
+        cause = kafka_error(error)
         refusal = classify_refusal(cause)
         return CommitResult(refused=tuple((item, refusal) for item in items), reason=cause.str())
 

@@ -148,8 +148,9 @@ def test_only_all_brokers_down_is_better_than_nothing() -> None:
 def test_the_error_inside_an_exception() -> None:
     inside = KafkaError(KafkaError._TIMED_OUT)
     assert kafka_error(KafkaException(inside)) is inside
-    assert kafka_error(KafkaException("text")) is None
-    assert kafka_error(ValueError("x")) is None
+    for bare in (KafkaException("text"), KafkaException()):
+        error = kafka_error(bare)
+        assert (error.code(), error.str()) == (KafkaError._FAIL, str(bare))
 
 
 # --- refused settings
