@@ -27,7 +27,10 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a partition: the group's offset (None: it has none), the log's ends, the next record's time."""
+    """What is known of a partition: the group's offset (None: it has none), the log's ends, the next record's time.
+
+    `none_left`: it is known that no record is left to read, only offsets without one (transaction markers, compaction).
+    """
 
     partition: TopicPartition
     committed: int | None
@@ -35,6 +38,7 @@ class Standing:
     end: int
     next_ms: int | None = None
     retention: Retention = Retention()
+    none_left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Lag:
     """One partition's lag. `lost` counts unread offsets that are gone already.
 
     `behind_s` and `safe_s` are None when there is no unread record, or when its time is not known; `safe_s` also when
-    nothing removes it by time.
+    nothing removes it by time. `age_known` is false only where there may be an unread record of any age.
     """
 
     partition: TopicPartition
@@ -53,6 +57,7 @@ class Lag:
     behind_s: float | None
     safe_s: float | None
     retention: Retention = Retention()
+    age_known: bool = True
 
 
 def lag_of(standing: Standing, now_ms: int) -> Lag:
@@ -66,9 +71,11 @@ def lag_of(standing: Standing, now_ms: int) -> Lag:
         behind_s = age_ms / 1000
         if standing.retention.after_ms is not None:
             safe_s = max(0, standing.retention.after_ms - age_ms) / 1000
+    age_known = not records or behind_s is not None or standing.none_left
     return Lag(
-        standing.partition, standing.committed, standing.end, records, lost, behind_s, safe_s, standing.retention
-    )
+        standing.partition, standing.committed, standing.end, records, lost, behind_s, safe_s, standing.retention,
+        age_known,
+    )  # fmt: skip
 
 
 def total(lags: Iterable[Lag]) -> tuple[int, int, float | None, float | None]:

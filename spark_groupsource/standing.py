@@ -64,7 +64,7 @@ class StandingsPort(Protocol):
         """Return the committed offsets of any group; partitions without one are left out."""
 
     def standings(self, committed: Mapping[TopicPartition, int | None]) -> list[Standing]:
-        """Return how these partitions stand; `next_ms` is None where no record came in time."""
+        """Return how these partitions stand; `next_ms` is None where no record came in time, or none is left."""
 
     def close(self) -> None:
         """Free the clients; idempotent."""
@@ -119,7 +119,8 @@ class LibrdkafkaStandings:
             for partition, (first, last) in bounds.items():
                 retention = retentions.get(partition.topic, Retention(known=False))
                 next_ms = times.get(partition)
-                standings.append(Standing(partition, committed[partition], first, last, next_ms, retention))
+                none_left = partition in times and next_ms is None
+                standings.append(Standing(partition, committed[partition], first, last, next_ms, retention, none_left))
         return standings
 
     def close(self) -> None:
@@ -132,10 +133,15 @@ class LibrdkafkaStandings:
 
     # --- the next records
 
-    def _times(self, unread: Mapping[TopicPartition, tuple[int, int]], deadline: Deadline) -> dict[TopicPartition, int]:
-        """Return the time (ms) of the first record in each of these ranges of offsets."""
+    def _times(
+        self, unread: Mapping[TopicPartition, tuple[int, int]], deadline: Deadline
+    ) -> dict[TopicPartition, int | None]:
+        """Return the time (ms) of the first record in each of these ranges of offsets; None: there is no record.
+
+        Those of which neither is known are left out.
+        """
         consumer = self._reader()
-        waiting, times = dict(unread), dict[TopicPartition, int]()
+        waiting, times = dict(unread), dict[TopicPartition, int | None]()
         try:
             consumer.assign([ClientPartition(*partition, at) for partition, (at, _) in unread.items()])
             while waiting and not deadline.expired() and not self._abandoned():
@@ -144,7 +150,9 @@ class LibrdkafkaStandings:
                     partition = partition_of(message)
                     if partition in waiting and _answers(message, waiting[partition][1]):
                         kind, at_ms = message.timestamp()
-                        if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE and at_ms >= 0:
+                        if _is_end(message):
+                            times[partition] = None
+                        elif message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE and at_ms >= 0:
                             times[partition] = at_ms
                         del waiting[partition]
                         answered.append(ClientPartition(*partition))
@@ -206,7 +214,12 @@ def _answers(message: Message, end: int) -> bool:
         return True
     offset: Any = message.offset()
     # A follower or a new leader may say "end" too early.
-    return error.code() == KafkaError._PARTITION_EOF and offset is not None and offset >= end
+    return _is_end(message) and offset is not None and offset >= end
+
+
+def _is_end(message: Message) -> bool:
+    error = message.error()
+    return error is not None and error.code() == KafkaError._PARTITION_EOF
 
 
 def _chunks(partitions: Sequence[TopicPartition]) -> Iterator[list[TopicPartition]]:

@@ -76,7 +76,8 @@ examples:
   python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --json --watch 30
   python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --max-behind 600
 
-exit codes: 0 done; 1 refused; 2 wrong arguments; 3 beyond --max-lag or --max-behind
+exit codes: 0 done; 1 refused; 2 wrong arguments; 3 beyond --max-lag or --max-behind (also when there are unread
+records, but their age is not known: stderr then names the partitions)
 """
 _ADOPT = """\
 Gives a group the offsets that another query has got to, so that its queries go on there without a gap: those of a
@@ -261,8 +262,9 @@ def _add_lag(parser: argparse.ArgumentParser) -> None:
         "--max-lag", type=_count, metavar="N", help="exit with 3 when more than N records are unread, in all"
     )
     parser.add_argument(
-        "--max-behind", type=_positive_s, metavar="SECONDS", help="exit with 3 when an unread record is older than this"
-    )
+        "--max-behind", type=_positive_s, metavar="SECONDS",
+        help="exit with 3 when an unread record is older than this, or when its age is not known",
+    )  # fmt: skip
 
 
 def _count(text: str) -> int:

@@ -20,12 +20,25 @@ Say = Callable[[str], object]
 
 HEADER = ("topic", "partition", "committed", "end", "lag", "behind", "safe for")
 BEYOND = 3
+AGE_UNKNOWN = (
+    "--max-behind: the age of the next unread record is not known, which counts as beyond the bound (it takes the right"
+    " READ on the topic, a record that comes within 10 s, and one that has a time)"
+)
 
 
 def report_lag(
-    command: LagCommand, standings: StandingsPort, clock: Clock, say: Say, pause: Callable[[float], object]
+    command: LagCommand,
+    standings: StandingsPort,
+    clock: Clock,
+    *,
+    say: Say,
+    warn: Say,
+    pause: Callable[[float], object],
 ) -> int:
-    """Print the lag, again and again with `watch_s`; return the exit code. Raises what the catalogue has for it."""
+    """Print the lag, again and again with `watch_s`; return the exit code. Raises what the catalogue has for it.
+
+    `warn` takes what is no part of the report.
+    """
     while True:
         lags = measure(command, standings, clock)
         now_ms = int(clock.epoch_s() * 1000)
@@ -36,6 +49,9 @@ def report_lag(
                 say(f"{shown_time(now_ms)}  group {command.connection.group}")
             for line in table(lags):
                 say(line)
+        unknown = [str(lag.partition) for lag in lags if not lag.age_known]
+        if unknown and command.max_behind_s is not None:
+            warn(f"{AGE_UNKNOWN}: {', '.join(unknown)}")
         if is_beyond(command, lags):
             return BEYOND
         if command.watch_s is None:
@@ -66,11 +82,14 @@ def _partitions(names: Iterable[str], counts: dict[str, int]) -> list[TopicParti
     return [TopicPartition(topic, number) for topic in sorted(names) for number in range(counts[topic])]
 
 
-def is_beyond(command: LagCommand, lags: Iterable[Lag]) -> bool:
-    """Whether the lag is larger than a bound that the user gave."""
+def is_beyond(command: LagCommand, lags: list[Lag]) -> bool:
+    """Whether the lag is larger than a bound that the user gave; an age that is not known may be."""
     records, _, behind_s, _ = total(lags)
     too_many = command.max_lag is not None and records > command.max_lag
-    return too_many or (command.max_behind_s is not None and (behind_s or 0.0) > command.max_behind_s)
+    if command.max_behind_s is None:
+        return too_many
+    too_old = (behind_s or 0.0) > command.max_behind_s
+    return too_many or too_old or not all(lag.age_known for lag in lags)
 
 
 def table(lags: list[Lag]) -> list[str]:

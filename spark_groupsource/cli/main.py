@@ -50,12 +50,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _lag(command: LagCommand, options: SourceOptions) -> int:
     standings = LibrdkafkaStandings(options, SystemClock(), time.sleep)
     try:
-        return report_lag(command, standings, SystemClock(), lambda line: print(line, flush=True), time.sleep)
+        return report_lag(command, standings, SystemClock(), say=_say, warn=_warn, pause=time.sleep)
     except KeyboardInterrupt:
         # The usual end of --watch.
         return 0
     finally:
         standings.close()
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _origin(command: AdoptCommand, options: SourceOptions, clock: Clock) -> Origin:

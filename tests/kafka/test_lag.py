@@ -168,6 +168,7 @@ def test_compacted_and_transactional_logs(client: Independent, topic: str, group
     assert (one["safe_s"], one["retention_ms"]) == (None, None)
     # Kafka's own tools count the marker too.
     assert (found[marked, 0]["lag"], found[marked, 0]["behind_s"]) == (1, None)
+    assert tool.run("--topic", marked, "--max-behind", "1")[::2] == (0, ""), "no record is left"
     assert found[aborted, 0]["lag"] == 4
     assert found[aborted, 0]["behind_s"] is not None
 
@@ -279,6 +280,9 @@ def test_the_rights_it_takes(topic: str, group: str, capsys: pytest.CaptureFixtu
             "full": (1, False, False), "no-configs": (1, False, True), "least": (1, True, True),
         }  # fmt: skip
         assert tool.run()[1].splitlines()[-1].endswith(f"on the topic): {topic}-least, {topic}-no-configs")
+        assert tool.run("--max-behind", "1000", "--topic", f"{topic}-full")[::2] == (0, "")
+        code, _, err = tool.run("--max-behind", "1000")
+        assert (code, err.rpartition(": ")[2]) == (3, f"{topic}-least-0\n")
         allow(client, ResourceType.GROUP, f"{group}-other", AclOperation.ALTER_CONFIGS)
         other = Tool(kafka.bootstrap_servers, f"{group}-other", capsys)
         wait_for("the group's rule", lambda: "[GROUPKAFKA.OTHER_GROUP_ACCESS_DENIED]" in other.run()[2], 30)

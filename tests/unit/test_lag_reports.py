@@ -42,6 +42,8 @@ class FakeStandings:
         self.retention = HOUR
         self.asked: list[dict[TopicPartition, int | None]] = []
         self.error: Exception | None = None
+        self.timeless: dict[TopicPartition, bool] = {}  # unread, but without a time; whether no record is left
+        self.warnings: list[str] = []
         self.closed = 0
 
     def topics(self) -> dict[str, int]:
@@ -57,9 +59,12 @@ class FakeStandings:
             raise self.error
         next_ms = int(self.clock.epoch_s() * 1000) - 90_000
         return [
-            Standing(p, at, 10, 100, None if at is not None and at >= 100 else next_ms, self.retention)
+            Standing(
+                p, at, 10, 100, None if p in self.timeless or (at is not None and at >= 100) else next_ms,
+                self.retention, self.timeless.get(p, False),
+            )
             for p, at in reversed(committed.items())
-        ]
+        ]  # fmt: skip
 
     def close(self) -> None:
         self.closed += 1
@@ -90,7 +95,8 @@ def run(command: LagCommand, standings: FakeStandings, pauses: int = 0) -> tuple
         left.pop()
 
     try:
-        return report_lag(command, standings, standings.clock, said.append, pause), said
+        warn = standings.warnings.append
+        return report_lag(command, standings, standings.clock, say=said.append, warn=warn, pause=pause), said
     except KeyboardInterrupt:
         return -1, said
 
@@ -186,6 +192,18 @@ def test_json(standings: FakeStandings) -> None:
 )  # fmt: skip
 def test_bounds(more: dict[str, Any], code: int, standings: FakeStandings) -> None:
     assert run(replace(COMMAND, **more), standings)[0] == code
+
+
+@pytest.mark.parametrize(("none_left", "code"), [(False, 3), (True, 0)])
+def test_an_age_that_is_not_known_may_be_any(none_left: bool, code: int, standings: FakeStandings) -> None:
+    """A transaction marker alone has no age; a record that may not be read, or does not come, has one."""
+    standings.timeless = {REFUNDS: none_left}
+    command = replace(COMMAND, max_behind_s=90.0, as_json=True)
+    assert run(command, standings)[0] == code
+    assert [warning.rpartition(": ")[2] for warning in standings.warnings] == ([] if none_left else ["refunds-0"])
+    standings.warnings.clear()
+    assert run(replace(command, max_behind_s=None), standings)[0] == 0, "nobody asked for the age"
+    assert standings.warnings == []
 
 
 def test_watch(standings: FakeStandings) -> None:
