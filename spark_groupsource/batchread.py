@@ -18,6 +18,7 @@ from spark_groupsource.planning.filters import Restriction
 from spark_groupsource.planning.packing import Task, pack_tasks
 from spark_groupsource.planning.sizing import unmeasured_pack
 from spark_groupsource.positions import partitions_of
+from spark_groupsource.starting import AtGroup
 
 
 def batch_ranges(options: SourceOptions, cluster: ClusterPort, wanted: Restriction) -> tuple[OffsetRange, ...]:
@@ -44,6 +45,8 @@ def batch_ranges(options: SourceOptions, cluster: ClusterPort, wanted: Restricti
         options.ending.option,
         unmatched_is_latest=True,
     )
+    if options.read_committed:
+        ends |= _readable(cluster, {p: at for p, at in ends.items() if isinstance(options.ending.of(p), AtGroup)})
     beginnings = _beginnings(cluster, starts, options)
     found = [
         OffsetRange(p, beginnings[p], max(beginnings[p], ends[p])) for p in partitions if p in starts and p in ends
@@ -61,6 +64,12 @@ def _since(cluster: ClusterPort, ranges: Sequence[OffsetRange], since_ms: int | 
         OffsetRange(item.partition, min(max(item.start, firsts.get(item.partition, item.end)), item.end), item.end)
         for item in ranges
     ]
+
+
+def _readable(cluster: ClusterPort, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the ends, moved down to the open transactions that other groups are ahead of."""
+    answers = cluster.log_offsets(dict.fromkeys(ends, Edge.LATEST))
+    return {p: min(ends[p], answer.offset) for p, answer in answers.items() if answer is not None}
 
 
 def _beginnings(

@@ -162,11 +162,17 @@ class LibrdkafkaCluster:
             "DescribeTopics", lambda timeout_s: self._topics_sent(names, timeout_s)(), _UNKNOWN_TOPIC_PATIENCE_S
         )
 
-    def log_offsets(self, wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
+    def log_offsets(
+        self, wanted: Mapping[TopicPartition, Edge | int], *, uncommitted: bool = False
+    ) -> dict[TopicPartition, LogEnd | None]:
         """See `ClusterPort`."""
         if not wanted:
             return {}
-        return self._asked("ListOffsets", lambda timeout_s: self._offsets_sent(wanted, timeout_s)(), CONTACT_TIMEOUT_S)
+        return self._asked(
+            "ListOffsets",
+            lambda timeout_s: self._offsets_sent(wanted, timeout_s, uncommitted=uncommitted)(),
+            CONTACT_TIMEOUT_S,
+        )
 
     def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
         """See `ClusterPort`."""
@@ -273,9 +279,10 @@ class LibrdkafkaCluster:
         return answers
 
     def _offsets_sent(
-        self, wanted: Mapping[TopicPartition, Edge | int], timeout_s: float
+        self, wanted: Mapping[TopicPartition, Edge | int], timeout_s: float, *, uncommitted: bool = False
     ) -> Callable[[], dict[TopicPartition, LogEnd | None]]:
-        isolation = IsolationLevel.READ_COMMITTED if self._options.read_committed else IsolationLevel.READ_UNCOMMITTED
+        committed = self._options.read_committed and not uncommitted
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         request = {ClientPartition(tp.topic, tp.partition): _spec(edge) for tp, edge in wanted.items()}
         futures = self._client().list_offsets(request, isolation_level=isolation, request_timeout=timeout_s)
 

@@ -52,8 +52,14 @@ class ClusterPort(Protocol):
     def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
         """Return id and partition count per topic. Raises for an unknown or forbidden topic."""
 
-    def log_offsets(self, wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
-        """Return an edge, or the first offset at or after a time (ms; None when there is none)."""
+    def log_offsets(
+        self, wanted: Mapping[TopicPartition, Edge | int], *, uncommitted: bool = False
+    ) -> dict[TopicPartition, LogEnd | None]:
+        """Return an edge, or the first offset at or after a time (ms; None when there is none).
+
+        With kafka.isolation.level=read_committed a log ends where its oldest open transaction begins, unless
+        `uncommitted` asks for what is behind it, too.
+        """
 
     def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
         """Return both edges of the partitions and what `describe` tells of their topics, in one round trip."""

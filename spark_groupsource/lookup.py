@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.clusterport import ClusterPort, Edge
@@ -17,16 +17,18 @@ def look_up(
     """Return the offset of each partition; `option` is named in errors.
 
     `unmatched_is_latest`: the log's end stands for a time that no record is at or after; else it is an error.
-    Raises `OptionError` also for a partition that the option does not name, and for an offset behind the log's end.
+    Raises `OptionError` also for a partition that the option does not name, and for an offset behind the log's end. One
+    of another group may be behind the end of what is committed.
     """
     unnamed = sorted(partition for partition, start in starts.items() if start is None)
     if unnamed:
         names = ", ".join(map(str, unnamed))
         raise _not_allowed(option, "...", f"a value for every partition of the topics; {names} has none")
     known = {partition: start for partition, start in starts.items() if start is not None}
-    known |= _of_other_groups(cluster, known)
+    of_groups = _of_other_groups(cluster, known)
+    known |= of_groups
     given = {partition: start.offset for partition, start in known.items() if isinstance(start, AtOffset)}
-    _check_given(cluster, given, option)
+    _check_given(cluster, given, of_groups.keys(), option)
     wanted: dict[TopicPartition, Edge | int] = {}
     for partition, start in known.items():
         if isinstance(start, AtEdge):
@@ -65,9 +67,16 @@ def _of_other_groups(cluster: ClusterPort, starts: Mapping[TopicPartition, Start
     return found
 
 
-def _check_given(cluster: ClusterPort, given: Mapping[TopicPartition, int], option: str) -> None:
-    """Raise for an offset behind the log's end; one before its beginning is data loss, told when it is planned."""
+def _check_given(
+    cluster: ClusterPort, given: Mapping[TopicPartition, int], of_groups: Collection[TopicPartition], option: str
+) -> None:
+    """Raise for an offset behind the log's end; one before its beginning is data loss, told when it is planned.
+
+    A group that reads uncommitted records may be ahead of an open transaction, where the log ends for read_committed.
+    """
     ends = cluster.log_offsets(dict.fromkeys(given, Edge.LATEST))
+    ahead = [p for p, end in ends.items() if p in of_groups and end is not None and given[p] > end.offset]
+    ends |= cluster.log_offsets(dict.fromkeys(ahead, Edge.LATEST), uncommitted=True)
     for partition, end in sorted(ends.items()):
         if end is not None and given[partition] > end.offset:
             allowed = f"for {partition} an offset up to {end.offset}, where its log ends"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,20 @@ class Filler:
         for record, timestamp_ms in zip(records, times, strict=False):
             producer.produce(topic, timestamp=timestamp_ms, **record)
         assert producer.flush(60) == 0
+
+
+@contextmanager
+def open_transaction(client: Independent, topic: str, records: int) -> Iterator[None]:
+    """Write records to partition 0 of a topic; they are committed afterwards."""
+    settings = {"bootstrap.servers": client.bootstrap_servers, "transactional.id": f"open-{topic}"}
+    producer = Producer(settings)
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for number in range(records):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(60) == 0
+    yield
+    producer.commit_transaction(60)
 
 
 @pytest.fixture(params=[CLASSIC, CONSUMER])

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from .harness import Independent
-from .local_query import TIME_MS, Filler, fill
+from .local_query import TIME_MS, Filler, fill, open_transaction
 
 __all__ = ["fill"]
 
@@ -78,6 +78,16 @@ def test_what_a_group_has_not_done_and_what_it_has(read: Read, filled: str, clie
     assert offsets(read(startingOffsets=f"group:{group}")) == {0: span(4, 10), 1: span(0, 10)}
     assert offsets(read(endingOffsets=f"group:{group}")) == {0: span(0, 4)}
     assert client.member_count(group) == 0
+
+
+def test_a_group_that_is_ahead_of_an_open_transaction(read: Read, filled: str, client: Independent, group: str) -> None:
+    """What lies behind the transaction cannot be read yet; it is not waited for."""
+    committed = {"kafka__isolation__level": "read_committed"}
+    with open_transaction(client, filled, 3):
+        client.commit(group, {(filled, 0): 12, (filled, 1): 8})
+        assert offsets(read(startingOffsets=f"group:{group}", **committed)) == {1: [8, 9]}
+        assert offsets(read(endingOffsets=f"group:{group}", **committed)) == {0: span(0, 10), 1: span(0, 8)}
+    assert offsets(read(endingOffsets=f"group:{group}", **committed)) == {0: span(0, 12), 1: span(0, 8)}
 
 
 def test_from_time_to_time(read: Read, filled: str) -> None:

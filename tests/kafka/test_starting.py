@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from .conftest import ReadAll
 from .harness import Independent, wait_for
-from .local_query import TIME_MS, Filler, fill
+from .local_query import TIME_MS, Filler, fill, open_transaction
 
 __all__ = ["fill"]
 
@@ -50,6 +50,19 @@ def test_where_another_group_has_got_to(read_all: ReadAll, filled: str, client: 
     client.commit(f"{group}-other", {(filled, 0): 8, (filled, 1): 10})
     assert counts(read_all(startingOffsets=f"group:{group}-other")) == {0: 2, 2: 10}
     assert client.committed(f"{group}-other") == {(filled, 0): 8, (filled, 1): 10}, "it is only asked"
+
+
+def test_where_another_group_has_got_to_that_is_ahead_of_an_open_transaction(
+    read_all: ReadAll, filled: str, client: Independent, group: str
+) -> None:
+    """It reads uncommitted records. The query waits for the transaction, and goes on where the group is."""
+    given = {"startingOffsets": f"group:{group}-other", "kafka.isolation.level": "read_committed"}
+    with open_transaction(client, filled, 3):
+        client.commit(f"{group}-other", {(filled, 0): 12, (filled, 1): 8, (filled, 2): 10})
+        assert counts(read_all(**given)) == {1: 2}
+        assert client.committed(group)[filled, 0] == 12
+    assert counts(read_all(**given)) == {0: 1, 1: 2}
+    assert client.committed(group) == client.ends(filled)
 
 
 def test_each_partition_at_its_own_time(read_all: ReadAll, filled: str) -> None:

@@ -383,6 +383,8 @@ class FakeCluster:
         self.topics = {topic: TopicInfo(TOPIC_ID, count) for topic, count in partition_counts.items()}
         self.ends: dict[TopicPartition, int] = {}
         self.beginnings: dict[TopicPartition, int] = {}
+        # Where logs end that have an open transaction at `ends`.
+        self.written: dict[TopicPartition, int] = {}
         self.groups: dict[str, dict[TopicPartition, int]] = {}
         self.at_time: dict[TopicPartition, int | None] = {}
         self.closed = False
@@ -404,8 +406,14 @@ class FakeCluster:
                 raise OptionError(errors.TOPIC_UNKNOWN, option="subscribe", value=name, topic=name)
         return {name: self.topics[name] for name in names}
 
-    def log_offsets(self, wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
-        return {partition: self._log_offset(partition, edge) for partition, edge in wanted.items()}
+    def log_offsets(
+        self, wanted: Mapping[TopicPartition, Edge | int], *, uncommitted: bool = False
+    ) -> dict[TopicPartition, LogEnd | None]:
+        found = {partition: self._log_offset(partition, edge) for partition, edge in wanted.items()}
+        if uncommitted:
+            assert set(wanted.values()) <= {Edge.LATEST}
+            found |= {partition: LogEnd(self.written[partition]) for partition in wanted if partition in self.written}
+        return found
 
     def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
         wanted = list(partitions)

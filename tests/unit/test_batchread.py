@@ -48,6 +48,18 @@ def test_what_a_group_has_not_done_yet_and_what_it_has_done() -> None:
         assert bed.ranges() == expected
 
 
+def test_a_group_that_is_ahead_of_an_open_transaction() -> None:
+    """What is behind it cannot be read yet, and is no part of the read."""
+    for options, expected in (
+        ({"startingOffsets": "group:billing"}, ["orders-1 [20, 200)"]),
+        ({"endingOffsets": "group:billing"}, ["orders-0 [10, 100)"]),
+    ):
+        bed = Bed(**options, **{"kafka.isolation.level": "read_committed"})
+        bed.cluster.groups["billing"] = {P0: 105}
+        bed.cluster.written = {P0: 110}
+        assert bed.ranges() == expected
+
+
 def test_times() -> None:
     bed = Bed(startingTimestamp="5", endingTimestamp="9")
     bed.cluster.at_time = {P0: 33, P1: 44}

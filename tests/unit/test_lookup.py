@@ -47,6 +47,18 @@ def test_another_group_and_where_it_has_no_offset() -> None:
     assert Bed().find(AtGroup("billing"), AtGroup("billing")) == {P0: 50, P1: 20}
 
 
+def test_another_group_that_is_ahead_of_an_open_transaction() -> None:
+    bed = Bed()
+    bed.cluster.groups["billing"] = {P0: 105}
+    bed.cluster.written = {P0: 110}
+    assert bed.find(AtGroup("billing")) == {P0: 105}
+    with pytest.raises(OptionError, match=r"value '105'.*orders-0 an offset up to 100"):
+        bed.find(AtOffset(105))
+    bed.cluster.written = {P0: 104}
+    with pytest.raises(OptionError, match=r"value '105'.*orders-0 an offset up to 104"):
+        bed.find(AtGroup("billing"))
+
+
 def test_times() -> None:
     bed = Bed()
     bed.cluster.at_time = {P0: 33}
