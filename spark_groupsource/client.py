@@ -240,6 +240,15 @@ def map_error(
     )
 
 
+@contextmanager
+def mapped_errors(options: SourceOptions, request: str, transport: LastTransportError) -> Iterator[None]:
+    """Turn what the client raises into the catalogue's errors; see `map_error`."""
+    try:
+        yield
+    except KafkaException as error:
+        raise map_error(options, kafka_error(error), request, transport) from None
+
+
 def map_group_error(options: SourceOptions, error: KafkaError) -> GroupKafkaError | None:
     """Turn an error of the group protocol into the catalogue's; None when it is another kind of error."""
     code = error.code()

@@ -1,13 +1,13 @@
 """Looks into groups and logs with a consumer that joins nothing: what the client's admin requests do not tell.
 
-One thread at a time. Errors are the client's own, `KafkaException`; whoever asks maps them.
+One thread at a time. Errors are the catalogue's, apart from those of `committed`.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -17,6 +17,7 @@ from spark_groupsource.client import (
     FETCH_SETTINGS,
     LastTransportError,
     creating_client,
+    mapped_errors,
     partition_of,
     reading_settings,
     received,
@@ -40,17 +41,27 @@ _TRUNCATED_AT = re.compile(r"log truncation detected.*broker end offset is (\d+)
 
 
 class Probe:
-    """See the module's head. `Probe` makes its client when it is first asked, and keeps it until `close`."""
+    """See the module's head. `Probe` makes its client when it is first asked, and keeps it until `close`.
 
-    def __init__(self, options: SourceOptions, transport: LastTransportError) -> None:
+    `make_consumer` is for tests.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        transport: LastTransportError,
+        make_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
+    ) -> None:
         self._options = options
         self._transport = transport
+        self._make_consumer = make_consumer
         self._consumer: Consumer | None = None
 
     def committed(self, group: str, partitions: Iterable[TopicPartition], timeout_s: float) -> list[ClientPartition]:
         """Return what a group has committed, a client's answer per partition.
 
         A client that may not ask for the group's coordinator waits for it all the time, and says why only when polled.
+        Raises `KafkaException`: whoever asks knows what passes, and maps the rest.
         """
         consumer = self._client({"group.id": group})
         wanted = [ClientPartition(p.topic, p.partition) for p in partitions]
@@ -81,7 +92,7 @@ class Probe:
         # A client that is asked about a partition once more takes the log for whole, or says nothing.
         consumer = self._client()
         try:
-            return self._judged(_heard(consumer, wanted, timeout_s), positions)
+            return self._judged(self._heard(consumer, wanted, timeout_s), positions)
         finally:
             consumer.close()
 
@@ -118,7 +129,7 @@ class Probe:
         left = set(positions)
         self._consumer = self._consumer or self._client()
         wanted = [ClientPartition(*tp, offset) for tp, offset in positions.items()]
-        for message in _heard(self._consumer, wanted, timeout_s):
+        for message in self._heard(self._consumer, wanted, timeout_s):
             partition = partition_of(message)
             if message.error() is None:
                 sizes[partition] = sizes.get(partition, 0) + _size_of(message)
@@ -137,19 +148,19 @@ class Probe:
     def _client(self, more: Mapping[str, Any] = {}) -> Consumer:
         settings = reading_settings(self._options, "probe", FETCH_SETTINGS) | _SETTINGS
         with creating_client(self._options):
-            return Consumer({**settings, **more, "error_cb": self._transport})
+            return self._make_consumer({**settings, **more, "error_cb": self._transport})
 
-
-def _heard(consumer: Consumer, wanted: list[ClientPartition], timeout_s: float) -> Iterator[Message]:
-    """Yield records and events of partitions, until the caller has enough, or the time is over."""
-    consumer.incremental_assign(wanted)
-    deadline_s = time.monotonic() + timeout_s
-    try:
-        while time.monotonic() < deadline_s:
-            # Errors that are no partition's are told to `error_cb`, too.
-            yield from (m for m in received(consumer, _POLL_S, _MAX_RECORDS) if m.topic() is not None)
-    finally:
-        consumer.incremental_unassign(wanted)
+    def _heard(self, consumer: Consumer, wanted: list[ClientPartition], timeout_s: float) -> Iterator[Message]:
+        """Yield records and events of partitions, until the caller has enough, or the time is over."""
+        deadline_s = time.monotonic() + timeout_s
+        with mapped_errors(self._options, "Fetch", self._transport):
+            consumer.incremental_assign(wanted)
+            try:
+                while time.monotonic() < deadline_s:
+                    # Errors that are no partition's are told to `error_cb`, too.
+                    yield from (m for m in received(consumer, _POLL_S, _MAX_RECORDS) if m.topic() is not None)
+            finally:
+                consumer.incremental_unassign(wanted)
 
 
 def _group_denied(consumer: Consumer) -> KafkaError | None:

@@ -18,8 +18,7 @@ from spark_groupsource.client import (
     FETCH_SETTINGS,
     LastTransportError,
     creating_client,
-    kafka_error,
-    map_error,
+    mapped_errors,
     partition_of,
     reading_settings,
     received,
@@ -142,7 +141,7 @@ class LibrdkafkaStandings:
         """
         consumer = self._reader()
         waiting, times = dict(unread), dict[TopicPartition, int | None]()
-        try:
+        with mapped_errors(self._options, "Fetch", self._transport):
             consumer.assign([ClientPartition(*partition, at) for partition, (at, _) in unread.items()])
             while waiting and not deadline.expired() and not self._abandoned():
                 answered = []
@@ -159,8 +158,6 @@ class LibrdkafkaStandings:
                 if answered:
                     consumer.incremental_unassign(answered)
             consumer.unassign()
-        except KafkaException as error:
-            raise map_error(self._options, kafka_error(error), "Fetch", self._transport) from None
         return times
 
     def _reader(self) -> Consumer:

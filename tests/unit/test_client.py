@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -17,7 +18,7 @@ from spark_groupsource.client import (
     map_group_error,
     quiet_logger,
 )
-from spark_groupsource.errors import OptionError
+from spark_groupsource.errors import KafkaUnavailableError, OptionError
 from spark_groupsource.executor.clients import make_client
 from spark_groupsource.membership.librdkafka import LibrdkafkaGroup, classify_refusal
 from spark_groupsource.membership.port import Refusal
@@ -228,3 +229,36 @@ def test_a_poll_interval_below_the_default_session_timeout_suits_all_clients() -
     make_client(options, 1024 * 1024).close()
     with pytest.raises(KafkaException, match=r"Timed out|Transport|resolve"):
         Probe(options, LastTransportError()).committed("shop", [tp(0)], 0.01)
+
+
+class BrokenConsumer:
+    """Its client has had a fatal error: every call for records raises it."""
+
+    def __init__(self, broken: str) -> None:
+        self.broken = broken
+
+    def incremental_assign(self, _: object) -> None:
+        self._call("assign")
+
+    def incremental_unassign(self, _: object) -> None:
+        self._call("unassign")
+
+    def consume(self, *_: object) -> list[Any]:
+        self._call("consume")
+        return []
+
+    def close(self) -> None:
+        """Works."""
+
+    def _call(self, name: str) -> None:
+        if name == self.broken:
+            raise KafkaException(KafkaError(KafkaError._FATAL, "the client is broken"))
+
+
+@pytest.mark.parametrize("broken", ["assign", "consume", "unassign"])
+def test_what_a_probe_cannot_read_is_an_error_of_the_catalogue(broken: str) -> None:
+    consumer: Any = BrokenConsumer(broken)
+    probe = Probe(make_options(), LastTransportError(), lambda _: consumer)
+    for look in (lambda: probe.record_bytes({tp(0): 5}, 0.01), lambda: probe.diverged({tp(0): (5, 1)}, 0.01)):
+        with pytest.raises(KafkaUnavailableError, match=r"CLUSTER_REQUEST_FAILED.*Fetch.*the client is broken"):
+            look()
