@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -131,6 +132,9 @@ _REMEDIES = {
 
 
 def _text_of_file(path: str) -> str:
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        # Whoever opens a named pipe waits for its writer, and a device may never end.
+        raise ValueError("it is no regular file")
     with Path(path).open("rb") as file:
         content = file.read(_LARGEST_FILE + 1)
     if len(content) > _LARGEST_FILE:

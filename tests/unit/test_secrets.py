@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -132,7 +133,21 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     for content, reason in ((b"\n", "empty"), (b"\xff\xfe", "UTF-8"), (b"x" * 1_048_577, "larger")):
         path.write_bytes(content)
         assert reason in unreadable(option)
-    assert "directory" in unreadable({"kafka.sasl.password.file": str(tmp_path)})
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    """Whoever opens a named pipe waits for its writer; here there is one, so that a reader would come to an end."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"secret",), daemon=True)
+    writer.start()
+    try:
+        for path in (pipe, tmp_path, "/dev/null"):
+            assert "regular file" in unreadable({"kafka.sasl.password.file": str(path)})
+    finally:
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        writer.join(5)
+        os.close(reader)
 
 
 def _failed_reading(options: dict[str, str]) -> OptionError:
