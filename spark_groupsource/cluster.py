@@ -134,7 +134,7 @@ class LibrdkafkaCluster:
         return self._admin
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
-        """See `ClusterPort`. Internal topics (`__...`) are left out of a pattern, as in Spark and Kafka."""
+        """See `ClusterPort`. A pattern matches whole names, and no internal topics (`__...`)."""
         if subscription.pattern is None:
             return subscription.topics
         matches = re.compile(subscription.pattern).fullmatch
