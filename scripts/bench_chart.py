@@ -78,7 +78,7 @@ def _head(title: str) -> Iterator[str]:
     for shape, name in (
         (f'<rect x="{{x}}" y="52" width="12" height="12" fill="{_AHEAD}"/>', "ahead"),
         (f'<rect x="{{x}}" y="52" width="12" height="12" fill="{_BEHIND}"/>', "behind"),
-        (f'<path d="M{{x}} 52m6 0v12" stroke="{_INK}" stroke-width="2"/>', "the goal"),
+        (f'<path d="M{{x}} 52m6 0v12" stroke="{_INK}" stroke-width="2"/>', "the ratio aimed at (not measured)"),
     ):
         yield shape.format(x=f"{x:g}")
         yield _text(x + 16, 62, name, fill=_GREY)
