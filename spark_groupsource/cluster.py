@@ -144,12 +144,20 @@ class LibrdkafkaCluster:
         """Return all topics that the client may see, with their numbers of partitions."""
 
         def ask(timeout_s: float) -> dict[str, int]:
-            try:
-                # Not longer at once: what refuses the client is only told in between.
-                metadata = self._client().list_topics(timeout=min(timeout_s, _REQUEST_TIMEOUT_S))
-            except KafkaException as error:
-                raise _topic_error("?", error) from None
-            return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
+            deadline, client = Deadline(self._clock, timeout_s), self._client()
+            while True:
+                try:
+                    # Not longer at once: what refuses the client is only told in between.
+                    metadata = client.list_topics(timeout=min(timeout_s, _REQUEST_TIMEOUT_S))
+                except KafkaException as error:
+                    client.poll(0)
+                    slow = kafka_error(error).code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
+                    if not slow or deadline.expired() or self._transport.authentication_failed or self._abandoned():
+                        raise _topic_error("?", error) from None
+                    # It goes on connecting meanwhile, which takes some round trips.
+                    self._pause(self._options.fetch_retry_interval_s)
+                else:
+                    return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
 
         return self._asked("ListTopics", ask, CONTACT_TIMEOUT_S)
 
