@@ -5,6 +5,7 @@ Runs where Spark plans the read: in a Python process of the driver, which ends w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from spark_groupsource import errors
@@ -19,6 +20,8 @@ from spark_groupsource.planning.packing import Task, pack_tasks
 from spark_groupsource.planning.sizing import unmeasured_pack
 from spark_groupsource.positions import partitions_of
 from spark_groupsource.starting import AtGroup
+
+LOG = logging.getLogger("spark_groupsource.batch")
 
 
 def batch_ranges(options: SourceOptions, cluster: ClusterPort, wanted: Restriction) -> tuple[OffsetRange, ...]:
@@ -79,6 +82,8 @@ def _beginnings(
     lost = lost_before(starts, cluster.log_offsets(dict.fromkeys(starts, Edge.EARLIEST)))
     if lost and options.fail_on_data_loss:
         raise DataLossError(errors.DATA_LOST, ranges=", ".join(map(str, lost)))
+    if lost:
+        LOG.warning("data lost and skipped, failOnDataLoss=false: %s", ", ".join(map(str, lost)))
     return {**starts, **{item.partition: item.end for item in lost}}
 
 

@@ -165,7 +165,8 @@ class Commands:
     def _logs(self, partitions: list[TopicPartition], described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Log]:
         there = [p for p in partitions if p.partition < described[p.topic].partition_count]
         beginnings = self._cluster.log_offsets(dict.fromkeys(there, Edge.EARLIEST))
-        ends = self._cluster.log_offsets(dict.fromkeys(there, Edge.LATEST))
+        # Also behind open transactions: a group that reads uncommitted records may rightly be there.
+        ends = self._cluster.log_offsets(dict.fromkeys(there, Edge.LATEST), uncommitted=True)
         logs = {}
         for partition in there:
             info, beginning, end = described[partition.topic], beginnings[partition], ends[partition]

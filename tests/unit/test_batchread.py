@@ -74,11 +74,12 @@ def test_an_end_before_the_start_is_an_empty_range() -> None:
     assert Bed(startingOffsets=each % (60, 60), endingOffsets=each % (50, 70)).ranges() == ["orders-1 [60, 70)"]
 
 
-def test_lost_records() -> None:
+def test_lost_records(caplog: pytest.LogCaptureFixture) -> None:
     start = {"startingOffsets": '{"orders":{"0":3,"1":-2}}'}
     with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[3, 10\)"):
         Bed(**start).ranges()
     assert Bed(**start, failOnDataLoss="false").ranges() == ["orders-0 [10, 100)", "orders-1 [20, 200)"]
+    assert "orders-0 [3, 10)" in caplog.text
 
 
 def test_filters() -> None:
