@@ -385,11 +385,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line: start, print the address, run until told to end."""
     parser = argparse.ArgumentParser(prog="python -m spark_groupsource.embedded", description=__doc__.split("\n")[0])
     parser.add_argument("--topic", metavar="NAME:PARTITIONS", type=_topic_argument, action="append", default=[])
-    parser.add_argument("--brokers", type=int, default=1)
+    parser.add_argument("--brokers", type=int, default=1, help="how many; without it one")
     options = parser.parse_args(arguments)
     wake = _catch_signals()  # before the address is out: whoever reads it may send a signal at once
     with EmbeddedKafka(brokers=options.brokers, topics=dict(options.topic)) as kafka:
         print(f"bootstrap.servers={kafka.bootstrap_servers}", flush=True)
+        print("runs until Ctrl-C, or until its standard input ends", file=sys.stderr, flush=True)
         _wait_for_end(wake)
     return 0
 

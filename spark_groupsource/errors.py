@@ -282,6 +282,11 @@ GROUP_UNKNOWN = Condition(
     "Group '{group}' has no committed offsets on '{servers}'.",
     "check --group and --bootstrap-servers; a group's first query commits its start positions when it joins.",
 )
+COMMAND_UNSUPPORTED = Condition(
+    "GROUPKAFKA.COMMAND_UNSUPPORTED",
+    "The brokers '{servers}' do not know the request {request}, which this command needs.",
+    "use a real Kafka broker; on the embedded one queries and the command lag work.",
+)
 GROUP_HAS_MEMBERS = Condition(
     "GROUPKAFKA.GROUP_HAS_MEMBERS",
     "Group '{group}' has live members, which would go on from where they are: {members}.",

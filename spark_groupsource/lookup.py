@@ -10,6 +10,9 @@ from spark_groupsource.errors import OptionError
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Start, Starting
 
+# How many partitions of an option an error shows.
+_MAX_SHOWN = 10
+
 
 def look_up(
     cluster: ClusterPort, starts: Mapping[TopicPartition, Start | None], option: str, *, unmatched_is_latest: bool
@@ -23,7 +26,9 @@ def look_up(
     unnamed = sorted(partition for partition, start in starts.items() if start is None)
     if unnamed:
         names = ", ".join(map(str, unnamed))
-        raise _not_allowed(option, "...", f"a value for every partition of the topics; {names} has none")
+        raise _not_allowed(
+            option, _shown(starts), f"a value for every partition of the topics; {names} has none (-2 is earliest)"
+        )
     known = {partition: start for partition, start in starts.items() if start is not None}
     of_groups = _of_other_groups(cluster, known)
     known |= of_groups
@@ -53,7 +58,9 @@ def check_named(starting: Starting, partitions: Iterable[TopicPartition]) -> Non
     unknown = sorted(starting.each.keys() - set(partitions))
     if unknown:
         names = ", ".join(map(str, unknown))
-        raise _not_allowed(starting.option, "...", f"partitions of the topics that are read; {names} is none of them")
+        raise _not_allowed(
+            starting.option, _shown(starting.each), f"partitions of the topics that are read; {names} is none of them"
+        )
 
 
 def _of_other_groups(cluster: ClusterPort, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
@@ -81,6 +88,12 @@ def _check_given(
         if end is not None and given[partition] > end.offset:
             allowed = f"for {partition} an offset up to {end.offset}, where its log ends"
             raise _not_allowed(option, str(given[partition]), allowed)
+
+
+def _shown(starts: Mapping[TopicPartition, Start | None]) -> str:
+    """Return what an option says of partitions, shortened."""
+    named = [f"{partition}: {start}" for partition, start in sorted(starts.items()) if start is not None]
+    return ", ".join([*named[:_MAX_SHOWN], *(["..."] if len(named) > _MAX_SHOWN else [])])
 
 
 def _not_allowed(option: str, value: str, allowed: str) -> OptionError:

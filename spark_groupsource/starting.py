@@ -26,12 +26,18 @@ class AtOffset:
 
     offset: int
 
+    def __str__(self) -> str:
+        return str(self.offset)
+
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
     """At the first record at or after a time."""
 
     timestamp_ms: int
+
+    def __str__(self) -> str:
+        return str(self.timestamp_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,9 @@ class LibrdkafkaGroupAdmin:
 
     def _mapped(self, error: KafkaException, request: str, topic: str = "?") -> Exception:
         self._client.poll(0)
+        if _code(error) == KafkaError._UNSUPPORTED_FEATURE:
+            servers = self._options.bootstrap_servers
+            return CommandError(errors.COMMAND_UNSUPPORTED, servers=servers, request=request)
         return map_error(self._options, kafka_error(error), request, self._transport, topic)
 
 
