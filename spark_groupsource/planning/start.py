@@ -103,15 +103,18 @@ def _conflict(takeover: Takeover, own: int, group: int) -> str | None:
 
 
 def appeared_later(partition: TopicPartition, pins: Mapping[TopicPartition, Pin]) -> bool:
-    """Tell whether a partition without a committed offset is newer than the group's initial positions.
+    """Tell whether a partition without a committed offset is newer than the first of the group's initial positions.
 
     `pins` are those of all partitions of the subscription that have one.
     """
     of_topic = [pin for other, pin in pins.items() if other.topic == partition.topic]
-    if of_topic:
-        # Partitions that were added later carry a larger count: the smallest is the initial one.
-        return partition.partition >= min(pin.partition_count for pin in of_topic)
-    return bool(pins) and not any(pin.knows_topic(partition.topic) for pin in pins.values())
+    # Partitions that were added later carry a larger count: the smallest is the initial one.
+    added = bool(of_topic) and partition.partition >= min(pin.partition_count for pin in of_topic)
+    # So it is with topics: pins of what was added later know also what came with it, and only the first ones tell.
+    # Two sequences this protects against, with "latest". Partitions are added to one topic, and a second topic is
+    # made; the partitions are pinned first, and know the second topic. A topic is made; one of its partitions is
+    # pinned by a member, the other one goes to a member that has not pinned it yet. Records would be skipped.
+    return added or any(not pin.knows_topic(partition.topic) for pin in pins.values())
 
 
 def open_start(decision: StartDecision, starting: Starting) -> Start | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -27,6 +27,11 @@ from confluent_kafka.admin import (
 )
 
 Record = tuple[str, int, int]
+_PASSING = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
 
 
 def run_script(command: Sequence[str], output: Path, timeout_s: float) -> tuple[int, str]:
@@ -132,7 +137,17 @@ class Independent:
         with self._lock:
             if group not in self._readers:
                 self._readers[group] = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": group})
-            found = self._readers[group].committed([TopicPartition(*name) for name in names], timeout=30)
+            wanted = [TopicPartition(*name) for name in names]
+            deadline = time.monotonic() + 30
+            while True:
+                try:
+                    found = self._readers[group].committed(wanted, timeout=30)
+                    break
+                except KafkaException as error:
+                    # The coordinator is being made, or moves.
+                    if error.args[0].code() not in _PASSING or time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.1)
         return {(p.topic, p.partition): p.offset for p in found if p.error is None and p.offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from spark_groupsource.topicwatch import REFRESH_S
+
 from .harness import Independent, Query, wait_for
+from .holding import Held, Told, released
 
 pytestmark = pytest.mark.kafka
 
@@ -50,6 +55,34 @@ def test_new_partitions_and_new_topics_are_read_from_their_beginning(
         query.log,
     )
     assert set(query.records().values()) == {1}
+
+
+def test_a_topic_that_is_found_with_new_partitions_of_another_starts_at_its_beginning(
+    client: Independent, options: dict[str, str], topic: str, group: str, tmp_path: Path,
+    start_query: Callable[..., Query],
+) -> None:  # fmt: skip
+    """The new partitions are pinned in the very trigger that finds the new topic, and before it is assigned."""
+    told, other = Told(tmp_path, "query"), f"{topic}-more"
+    chosen = options | told.options | {"startingOffsets": "latest", "subscribePattern": f"{topic}.*"}
+    # The group then settles on the new partitions before it knows of the new topic.
+    chosen["kafka.group.protocol"] = "consumer"
+    del chosen["subscribe"], chosen["kafka.session.timeout.ms"], chosen["kafka.heartbeat.interval.ms"]
+    client.create_topic(topic, 2)
+    query = start_query("query", chosen | {"kafka.client.id": "query"})
+    told.wait_for("assigned")
+    wait_for("pinned positions", lambda: client.committed(group) == client.ends(topic), 90, query.log)
+    held = Held("query", "before-complete")
+    with released(held):
+        held.wait_reached(query.log)
+        client.add_partitions(topic, 4)
+        client.create_topic(other, 2)
+        client.produce(other, (f"other{n}" for n in range(20)), 2)
+        wait_for(
+            "the new partitions", lambda: told.lines("assigned") and len(client.members(group)[0]) == 4, 60, query.log
+        )
+        # Until the pattern is matched again.
+        time.sleep(REFRESH_S)
+    query.wait_for_records(client.records(other))
 
 
 def test_p8_a_topic_that_was_made_anew_is_not_mistaken_for_the_old_one(

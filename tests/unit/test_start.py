@@ -148,8 +148,10 @@ def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("
         (tp(0, "refunds"), pins((tp(0), 4), known=("orders", "refunds")), False),
         (tp(0, "refunds"), pins((tp(0), 4)), True),
         (tp(0, "refunds"), pins((tp(0), 4), known=None), False),
-        # a topic that appeared later itself, and grew
-        (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2)), False),
+        # found after partitions that were added to the first topic: their pins know it
+        (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(4), 5), known=("orders", "refunds")), True),
+        # a topic that appeared later, one of its partitions is pinned already; and one that it grew by
+        (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2), known=("orders", "refunds")), True),
         (tp(2, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2)), True),
     ],
 )
