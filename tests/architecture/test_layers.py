@@ -31,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("client", "clusterport"),
     ("commits", "metrics"),
     ("options",),
+    ("assignors",),
     ("option_table",),
     ("option_types", "option_values"),
     ("lag", "locations", "starting"),
@@ -46,6 +47,12 @@ RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 MAY_IMPORT = {
     "pyspark": {"source.py", "prefetch.py", "progress.py"},
     "py4j": set(),
+    "kafka": {
+        "cli/describer.py",
+        "membership/kafkaassignor.py",
+        "membership/kafkadriver.py",
+        "membership/kafkapython.py",
+    },
     "confluent_kafka": {
         "cli/admin.py",
         "client.py",
@@ -61,6 +68,8 @@ MAY_IMPORT = {
 }
 # Decisions: no I/O, clock, thread or log.
 PURE = (
+    "assignors/interface.py",
+    "assignors/wire.py",
     "lag.py",
     "membership/events.py",
     "membership/machine.py",
@@ -72,10 +81,10 @@ PURE = (
     "starting.py",
 )
 PURE_IMPORTS = {
-    "__future__", "collections", "dataclasses", "datetime", "enum", "heapq", "json", "re",
+    "__future__", "abc", "base64", "binascii", "collections", "dataclasses", "datetime", "enum", "heapq", "json", "re",
     "spark_groupsource", "typing",
 }  # fmt: skip
-PURE_NEIGHBOURS = {"commits", "offsets", "option_types", "membership", "planning", "starting"}
+PURE_NEIGHBOURS = {"assignors", "commits", "offsets", "option_types", "membership", "planning", "starting"}
 
 
 @dataclass(frozen=True, slots=True)
