@@ -14,6 +14,8 @@ from faultrig.waiting import RigError, wait_for
 
 _STOP_S = 60.0
 TRIGGER = "300 milliseconds"
+# Spark starts no query on a checkpoint whose very first entry it was interrupted at, and asks to delete it.
+_NEVER_LOGGED = "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
 
 
 @dataclass(slots=True)
@@ -167,6 +169,8 @@ class Fleet:
             found.append(story)
             if query.app is not None and state == "dead":
                 query.app.kill()  # what outlived the driver
+            if _NEVER_LOGGED in error and not log_entries(query.checkpoint / "offsets"):
+                self.new_life(query)
             self.start(query)
         return found
 
