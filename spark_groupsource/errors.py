@@ -208,6 +208,27 @@ GROUP_PROTOCOL_CONFLICT = Condition(
     " kafka.partition.assignment.strategy='{strategy}'): {reason}",
     "give all members of the group the same protocol and strategy, or use another kafka.group.id.",
 )
+ASSIGNORS_UNUSABLE = Condition(
+    "GROUPKAFKA.ASSIGNORS_UNUSABLE",
+    "Option 'assignors' has the value '{value}', which cannot be used: {reason}",
+    "docs/assignors.md lists the strategies, what can stand in one list, and how to write one.",
+)
+ASSIGNORS_NOT_INSTALLED = Condition(
+    "GROUPKAFKA.ASSIGNORS_NOT_INSTALLED",
+    "Option 'assignors' has the value '{value}', which needs the client kafka-python: {reason}",
+    "run 'pip install \"groupkafka[assignors]\"' where the driver runs.",
+)
+NO_COMMON_STRATEGY = Condition(
+    "GROUPKAFKA.NO_COMMON_STRATEGY",
+    "Group '{group}' has members that share no assignment strategy with this one, which offers {offered}; {others}",
+    "offer a strategy that all members have (to change it, offer the old one and the new one for a while), or use"
+    " another kafka.group.id.",
+)
+ASSIGNMENT_REFUSED = Condition(
+    "GROUPKAFKA.ASSIGNMENT_REFUSED",
+    "The strategy of group '{group}' cannot assign: {reason}",
+    "mend what it names, or choose another strategy with option 'assignors'.",
+)
 INSTANCE_ID_IN_USE = Condition(
     "GROUPKAFKA.INSTANCE_ID_IN_USE",
     "Option 'kafka.group.instance.id' has the value '{value}', which another live member of group '{group}' uses:"

@@ -35,6 +35,8 @@ class MemberMetrics:
     coordinator_known: bool = False
     assigned_partitions: int = 0
     consumed_topics: tuple[str, ...] = ()
+    # With the strategies redundant and single-active: what this member takes over when the active one leaves.
+    standby_partitions: int = 0
     # How often partitions came, and how often they went: "clean", "deadline", "stopped", "uncommitted" or "lost".
     assignments: int = 0
     rebalances: dict[str, int] = field(default_factory=dict)

@@ -136,6 +136,22 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "Who is right when the group's offset was moved by somebody who is no query of this source.",
     ),
     OptionSpec(
+        "assignors", read.names, None,
+        "range, roundrobin, sticky, cooperative-sticky, co-partitioned, weighted, rack-aware, redundant, single-active,"
+        " or `package.module:Class`; comma separated, in order of preference",
+        "Who decides which member gets which partition: the group takes the strategy that all its members offer, and"
+        " most prefer. Needs the extra `[assignors]`, apart from what librdkafka has. See"
+        " [docs/assignors.md](docs/assignors.md).",
+    ),
+    OptionSpec(
+        "memberWeight", read.integer(1, 1_000_000), None, "an integer from 1",
+        "With `assignors`: this member's share for `weighted`. Default: the cores of the driver's machine.",
+    ),
+    OptionSpec(
+        "memberRedundancy", read.integer(1, 1000), 2, "an integer from 1",
+        "With `assignors`: how many members `redundant` gives a partition to; one is active, the others stand by.",
+    ),
+    OptionSpec(
         "metricsPath", read.text, None, "a path on the driver's machine",
         "Append a JSON line per event of the member to this file: state, partitions, rebalances and how they ended,"
         " drain times, commits, repeats.",

@@ -106,6 +106,11 @@ class SourceOptions:
     session_timeout_s: float
     heartbeat_interval_s: float
     group_protocol: GroupProtocol
+    # Empty: the client's own strategies, by kafka.partition.assignment.strategy.
+    assignors: tuple[str, ...]
+    # None: as the machine has cores.
+    member_weight: int | None
+    member_redundancy: int
     # Secrets may be among the values: never in a repr.
     client_settings: Mapping[str, str] = field(repr=False)
     # What executors have of their own; without a prefix, as above.

@@ -30,6 +30,14 @@ def topics(value: str) -> tuple[str, ...]:
     return names
 
 
+def names(value: str) -> tuple[str, ...]:
+    """Return the entries of a comma list, which may not repeat one."""
+    found = tuple(name.strip() for name in value.split(","))
+    if not all(found) or len(set(found)) != len(found):
+        raise ValueError
+    return found
+
+
 def pattern(value: str) -> str:
     """Return a regular expression that compiles, and has no set that means something else in Java ([a[b]], [a&&b])."""
     try:

@@ -13,12 +13,14 @@ import difflib
 from collections.abc import Mapping
 
 from spark_groupsource import errors
+from spark_groupsource.assignors.registry import AssignorNotFound, ProtocolConflict, common_protocol, find
 from spark_groupsource.errors import OptionError
 from spark_groupsource.option_table import OPTIONS, OptionSpec
 from spark_groupsource.option_types import Reads, SourceOptions, Subscription
 from spark_groupsource.options_client import (
     CLIENT_PREFIX,
     EXECUTOR_PREFIX,
+    LIBRDKAFKA_STRATEGIES,
     GroupProtocol,
     check_client_settings,
     check_executor_settings,
@@ -53,6 +55,7 @@ def parse_options(raw: Mapping[str, str], reads: Reads | None = Reads.STREAM) ->
     executor = check_executor_settings(_with_prefix(given, EXECUTOR_PREFIX), unsafe)
     if reads is not None:
         _check_use(values, reads)
+    _check_strategies(values, client, given.get("kafka.partition.assignment.strategy"))
     return _assemble(values, client, executor, reads)
 
 
@@ -112,6 +115,51 @@ def _check_edge(name: str, value: object, *, latest: bool) -> None:
         raise invalid_option(name, shown, "in a batch read " + ("no latest (-1)" if latest else "no earliest (-2)"))
 
 
+def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], strategy: str | None) -> None:
+    """Raise for strategies that do not exist, or that cannot decide here."""
+    names = values["assignors"]
+    remote = client.get("group.remote.assignor")
+    consumer = client.get("group.protocol", "classic").lower() == GroupProtocol.CONSUMER.value
+    if remote is not None and not consumer:
+        raise _conflict(
+            "kafka.group.remote.assignor",
+            remote,
+            "kafka.group.protocol",
+            "classic",
+            "only under KIP-848 the broker assigns; use kafka.partition.assignment.strategy or assignors.",
+        )
+    if not isinstance(names, tuple):
+        return
+    shown = ",".join(names)
+    if consumer:
+        raise _conflict(
+            "assignors",
+            shown,
+            "kafka.group.protocol",
+            "consumer",
+            "under KIP-848 the broker assigns, by kafka.group.remote.assignor.",
+        )
+    if values["assign"] is not None:
+        raise _conflict("assignors", shown, "assign", str(values["assign"]), "'assign' makes no member of a group.")
+    if strategy is not None:
+        raise _conflict(
+            "assignors",
+            shown,
+            "kafka.partition.assignment.strategy",
+            strategy,
+            "both name the strategies that the member offers.",
+        )
+    try:
+        common_protocol(tuple(map(find, names)))
+    except (AssignorNotFound, ProtocolConflict) as error:
+        raise OptionError(errors.ASSIGNORS_UNUSABLE, value=shown, reason=str(error)) from None
+
+
+def _conflict(one: str, value: str, other: str, other_value: str, reason: str) -> OptionError:
+    options = f"'{one}' (value '{value}') and '{other}' (value '{other_value}')"
+    return OptionError(errors.OPTION_CONFLICT, options=options, reason=reason)
+
+
 def _subscription(values: Mapping[str, object]) -> Subscription:
     given = [name for name in ("subscribe", "subscribePattern", "assign") if values[name] is not None]
     if not given:
@@ -148,6 +196,9 @@ def _position(values: Mapping[str, object], kind: str, default: Start) -> Starti
 def _assemble(
     values: Mapping[str, object], client: Mapping[str, str], executor: Mapping[str, str], reads: Reads | None
 ) -> SourceOptions:
+    names: tuple[str, ...] = values["assignors"] or ()  # type: ignore[assignment]
+    if names and all(name in LIBRDKAFKA_STRATEGIES for name in names):
+        client = {**client, "partition.assignment.strategy": ",".join(names)}
     max_poll_interval_ms = int(client.get("max.poll.interval.ms", "300000"))
     drain_timeout_ms = values["drainTimeoutMs"]
     if isinstance(drain_timeout_ms, int) and drain_timeout_ms > max_poll_interval_ms:
@@ -183,6 +234,9 @@ def _assemble(
         "session_timeout_s": int(client.get("session.timeout.ms", "45000")) / 1000,
         "heartbeat_interval_s": int(client.get("heartbeat.interval.ms", "3000")) / 1000,
         "group_protocol": GroupProtocol(client.get("group.protocol", "classic").lower()),
+        "assignors": names,
+        "member_weight": values["memberWeight"],
+        "member_redundancy": values["memberRedundancy"],
         "client_settings": dict(client),
         "executor_settings": dict(executor),
     }

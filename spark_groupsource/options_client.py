@@ -127,7 +127,7 @@ _REFUSED_PATTERNS: tuple[tuple[re.Pattern[str], str, str], ...] = (
     ),
 )
 
-_ASSIGNORS = ("cooperative-sticky", "range", "roundrobin")
+LIBRDKAFKA_STRATEGIES = ("cooperative-sticky", "range", "roundrobin")
 _BROKER_SIDE_SETTINGS = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")
 _INTEGERS = {
     "session.timeout.ms": (1, 3_600_000),
@@ -232,8 +232,10 @@ def _check_value(name: str, value: str, prefix: str) -> None:
     elif name == "partition.assignment.strategy":
         names = [part.strip() for part in value.split(",")]
         cooperative = [part for part in names if part == "cooperative-sticky"]
-        if not all(part in _ASSIGNORS for part in names) or (cooperative and len(names) > 1):
-            raise _invalid(name, value, "cooperative-sticky; or one or both of range, roundrobin")
+        if not all(part in LIBRDKAFKA_STRATEGIES for part in names) or (cooperative and len(names) > 1):
+            raise _invalid(
+                name, value, "cooperative-sticky; or one or both of range, roundrobin (for others see option assignors)"
+            )
 
 
 def _check_broker_side(settings: Mapping[str, str]) -> None:

@@ -308,8 +308,7 @@ def _make_session(options: SourceOptions) -> Session:
     from spark_groupsource.clock import SystemClock  # noqa: PLC0415
     from spark_groupsource.cluster import LibrdkafkaCluster  # noqa: PLC0415
     from spark_groupsource.executor.clients import log_reading_path  # noqa: PLC0415
-    from spark_groupsource.membership.assigned import AssignedPartitions  # noqa: PLC0415
-    from spark_groupsource.membership.librdkafka import LibrdkafkaGroup  # noqa: PLC0415
+    from spark_groupsource.membership.choice import group_client  # noqa: PLC0415
     from spark_groupsource.membership.thread import MembershipThread  # noqa: PLC0415
     from spark_groupsource.metrics import MetricsLog  # noqa: PLC0415
     from spark_groupsource.session import Session  # noqa: PLC0415
@@ -324,7 +323,7 @@ def _make_session(options: SourceOptions) -> Session:
     def is_complete(end: SourceOffset) -> bool:
         return log is not None and log.is_complete(end.to_json())
 
-    port = AssignedPartitions(options) if options.subscription.partitions else LibrdkafkaGroup(options)
+    port = group_client(options)
     metrics = MetricsLog(options.metrics_path, options.group_id, clock)
     member = MembershipThread(options, port, clock, is_complete, metrics)
     cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)

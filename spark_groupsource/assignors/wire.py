@@ -30,19 +30,24 @@ class MemberNote:
     held: bool
     # What the strategy's `metadata` returned.
     data: bytes = b""
+    # All strategies that the member offers, so that whoever shares none of them can be told.
+    offers: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         """Return the user data of the subscription."""
-        return _encode({"held": self.held, "data": base64.b64encode(self.data).decode("ascii")})
+        data = base64.b64encode(self.data).decode("ascii")
+        return _encode({"held": self.held, "data": data, "offers": list(self.offers)})
 
     @classmethod
     def decode(cls, raw: bytes) -> MemberNote:
         """Read it back. Raises `WireError`."""
-        fields = _decode(raw, {"held": bool, "data": str})
+        fields = _decode(raw, {"held": bool, "data": str, "offers": list})
         try:
-            return cls(bool(fields["held"]), base64.b64decode(str(fields["data"]), validate=True))
+            data = base64.b64decode(str(fields["data"]), validate=True)
         except binascii.Error as error:
             raise WireError(f"data is not base64: {error}") from None
+        offers = fields["offers"]
+        return cls(bool(fields["held"]), data, tuple(map(str, offers)) if isinstance(offers, list) else ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,6 +274,10 @@ class Member:
         if self.machine.state not in FINAL_STATES:
             self._lose(partitions)
 
+    def on_note(self, standby: Partitions, refusal: str) -> None:
+        """See `MemberListener`."""
+        self._report.noted(standby, refusal)
+
     def on_commit_result(self, result: CommitResult) -> None:
         """See `MemberListener`."""
         self._committer.answered(result)

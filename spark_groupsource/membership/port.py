@@ -51,6 +51,9 @@ class MemberListener(Protocol):
     def on_lost(self, partitions: Partitions) -> None:
         """The group took partitions; call `release` before returning."""
 
+    def on_note(self, standby: Partitions, refusal: str) -> None:
+        """The group's leader has said what this member stands by for, or why it could not assign."""
+
     def on_commit_result(self, result: CommitResult) -> None:
         """An asynchronous commit was answered."""
 

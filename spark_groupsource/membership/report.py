@@ -40,6 +40,7 @@ class MemberReport:
         self._machine = machine
         self._log = log
         self._refusal = ""
+        self._assignment_refusal = ""
         self.metrics = MemberMetrics()
 
     def _write(self, event: str, partitions: Partitions = (), **details: object) -> None:
@@ -75,6 +76,17 @@ class MemberReport:
         self._write("assigned", partitions)
         owned = self.metrics.assigned_partitions
         LOG.info("rebalance: group=%s assigned=%d owned=%d", self._group, len(partitions), owned)
+
+    def noted(self, standby: Partitions, refusal: str) -> None:
+        """The leader has said what this member stands by for, or why its strategy could not assign."""
+        if len(standby) != self.metrics.standby_partitions:
+            self.metrics.standby_partitions = len(standby)
+            LOG.info("rebalance: group=%s standby=%d", self._group, len(standby))
+            self._write("standby", standby)
+        if refusal and refusal != self._assignment_refusal:
+            self._write("unassigned", reason=refusal)
+            LOG.warning("the group's strategy cannot assign, all keep what they had: group=%s %s", self._group, refusal)
+        self._assignment_refusal = refusal
 
     def revoking(self, partitions: Partitions) -> None:
         """The group wants partitions back; the drain begins."""

@@ -51,6 +51,8 @@ MAY_IMPORT = {
         "cli/describer.py",
         "membership/kafkaassignor.py",
         "membership/kafkadriver.py",
+        "membership/kafkaerrors.py",
+        "membership/kafkapeers.py",
         "membership/kafkapython.py",
     },
     "confluent_kafka": {
@@ -61,6 +63,7 @@ MAY_IMPORT = {
         "executor/events.py",
         "executor/native.py",
         "executor/pyclient.py",
+        "membership/kafkaerrors.py",
         "membership/librdkafka.py",
         "probe.py",
         "standing.py",

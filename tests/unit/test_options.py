@@ -84,6 +84,9 @@ def test_defaults() -> None:
         session_timeout_s=45.0,
         heartbeat_interval_s=3.0,
         group_protocol=GroupProtocol.CLASSIC,
+        assignors=(),
+        member_weight=None,
+        member_redundancy=2,
         client_settings={
             "isolation.level": "read_uncommitted",
             "partition.assignment.strategy": "cooperative-sticky",

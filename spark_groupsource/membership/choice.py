@@ -1,0 +1,52 @@
+"""Which client a query's member runs on: librdkafka, unless a strategy is asked for that it does not have."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+from spark_groupsource import errors
+from spark_groupsource.assignors.interface import Assignor, MemberSettings
+from spark_groupsource.assignors.registry import common_protocol, find
+from spark_groupsource.errors import OptionError
+from spark_groupsource.membership.assigned import AssignedPartitions
+from spark_groupsource.membership.librdkafka import LibrdkafkaGroup
+from spark_groupsource.membership.port import GroupPort
+from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.options_client import LIBRDKAFKA_STRATEGIES
+
+
+def group_client(options: SourceOptions) -> GroupPort:
+    """Return the client that the options ask for; it connects when it is opened.
+
+    Raises `OptionError` when it is not installed.
+    """
+    if options.subscription.partitions:
+        return AssignedPartitions(options)
+    if all(name in LIBRDKAFKA_STRATEGIES for name in options.assignors):
+        return LibrdkafkaGroup(options)
+    return _kafka_python(options)
+
+
+def member_settings(options: SourceOptions) -> MemberSettings:
+    """Return what the member tells the strategies of itself."""
+    return MemberSettings(
+        client_id=options.client_id or "",
+        rack=options.client_settings.get("client.rack") or None,
+        # The reader process is told nothing of the application's executors.
+        weight=options.member_weight or os.cpu_count() or 1,
+        redundancy=options.member_redundancy,
+    )
+
+
+def _kafka_python(options: SourceOptions) -> GroupPort:
+    found = tuple(map(find, options.assignors))
+    offered: tuple[Assignor | str, ...] = tuple(each if isinstance(each, str) else each() for each in found)
+    try:
+        # Imported here: kafka-python is an extra.
+        adapter = import_module("spark_groupsource.membership.kafkapython")
+    except ImportError as error:
+        shown = ",".join(options.assignors)
+        raise OptionError(errors.ASSIGNORS_NOT_INSTALLED, value=shown, reason=str(error)) from None
+    port: GroupPort = adapter.KafkaPythonGroup(options, offered, common_protocol(found), member_settings(options))
+    return port

@@ -1,0 +1,169 @@
+"""What runs beside the membership thread for a kafka-python member: its polling, and its rebalance callbacks.
+
+kafka-python joins, rebalances and heartbeats in coroutines on an I/O thread of its own. Only a call of
+`ConsumerCoordinator.poll` moves a rebalance on, and it returns no sooner than the callbacks that it has called. A
+callback waits for the membership thread, which may wait for a batch: so the polling has a thread to itself, and a
+callback is a coroutine that hands an event over and awaits the answer, while heartbeats go on.
+
+The coordinator is polled, not the consumer: this member fetches no records, and needs no positions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from kafka import KafkaConsumer
+from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
+from kafka.errors import RetriableError
+from kafka.future import Future
+from kafka.structs import MemberState
+
+from spark_groupsource.membership.events import Partitions
+from spark_groupsource.offsets import TopicPartition
+
+# How soon a rebalance, which a heartbeat tells of, is noticed.
+_STEP_S = 0.02
+# While it joins: an answer that comes between two polls is thrown away by the client, so polls are long.
+_JOINING_POLL_MS = 500
+_RETRY_S = 0.2
+# How long the client may take to say goodbye: one request to the coordinator.
+_CLOSE_TIMEOUT_MS = 5_000
+
+
+class Kind(Enum):
+    """What a client tells the membership thread."""
+
+    ASSIGNED = "partitions came"
+    REVOKED = "partitions are to be given up"
+    LOST = "the group took partitions"
+    FAILED = "the client cannot go on, or a request failed that it repeats"
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One event. A callback of the client awaits `answer`; None: nobody waits."""
+
+    kind: Kind
+    partitions: Partitions = ()
+    answer: Future | None = None
+    error: BaseException | None = None
+
+
+class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
+    """Called on the client's I/O thread: hands events over, and awaits that they are dealt with."""
+
+    def __init__(self, tell: Callable[[Happened], None], lost: Callable[[], None]) -> None:
+        self._tell = tell
+        self._lost = lost
+        # Whether anything was assigned that can be revoked.
+        self._joined = False
+        # How often the client has told of an assignment.
+        self.assignments = 0
+
+    async def on_partitions_revoked(self, revoked: Iterable[tuple[str, int]]) -> None:
+        """The group wants partitions back; heartbeats go on while this waits."""
+        # Before its first join the eager client gives up an assignment that never was.
+        if self._joined:
+            await self._dealt_with(Kind.REVOKED, revoked)
+
+    async def on_partitions_assigned(self, assigned: Iterable[tuple[str, int]]) -> None:
+        """Partitions came."""
+        self._joined = True
+        self.assignments += 1
+        await self._dealt_with(Kind.ASSIGNED, assigned)
+
+    async def on_partitions_lost(self, lost: Iterable[tuple[str, int]]) -> None:
+        """The session has expired."""
+        self._lost()
+        await self._dealt_with(Kind.LOST, lost)
+
+    async def _dealt_with(self, kind: Kind, partitions: Iterable[tuple[str, int]]) -> None:
+        answer = Future()
+        self._tell(Happened(kind, tuple(sorted(TopicPartition(*each) for each in partitions)), answer))
+        await answer
+
+
+class Driver:
+    """Polls the coordinator until it is closed, then leaves the group."""
+
+    def __init__(self, consumer: KafkaConsumer, callbacks: Callbacks, tell: Callable[[Happened], None]) -> None:
+        self._consumer = consumer
+        self._coordinator = consumer._coordinator
+        self._callbacks = callbacks
+        self._tell = tell
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="groupkafka-member-driver", daemon=True)
+        self._told: tuple[int, int] = (-1, 0)
+
+    def start(self) -> None:
+        """Start polling, which joins the group. Idempotent."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def request_close(self) -> None:
+        """Ask for the end; `ended` tells when the member has left."""
+        self._closing.set()
+        if self._thread.ident is None:
+            self._consumer.close(autocommit=False, timeout_ms=_CLOSE_TIMEOUT_MS)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the client is closed."""
+        return self._closing.is_set() and not self._thread.is_alive()
+
+    @property
+    def coordinator_known(self) -> bool:
+        """Whether the client knows the group's coordinator."""
+        return self._coordinator.coordinator_id is not None
+
+    # --- its own thread
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._step()
+            except RetriableError as error:
+                self._tell(Happened(Kind.FAILED, error=error))
+                self._closing.wait(_RETRY_S)
+            except BaseException as error:  # noqa: BLE001 - it belongs to the membership thread
+                self._tell(Happened(Kind.FAILED, error=error))
+                self._closing.wait(_RETRY_S)
+        try:
+            self._consumer.close(autocommit=False, timeout_ms=_CLOSE_TIMEOUT_MS)
+        except BaseException as error:  # noqa: BLE001 - the member has ended either way
+            self._tell(Happened(Kind.FAILED, error=error))
+
+    def _step(self) -> None:
+        stable = self._consumer.group_metadata().state == MemberState.STABLE
+        if stable:
+            self._closing.wait(_STEP_S)
+            self._notice_expiry()
+        self._coordinator.poll(timeout_ms=0 if stable else _JOINING_POLL_MS)
+        self._notice_assignment()
+
+    def _notice_assignment(self) -> None:
+        """Tell of a join that brought nothing: the cooperative client is silent then.
+
+        A query whose first assignment is empty must be told that it has joined, or it waits for partitions.
+        """
+        joined = self._consumer.group_metadata()
+        if joined.state != MemberState.STABLE or joined.generation_id == self._told[0]:
+            return
+        if self._callbacks.assignments == self._told[1]:
+            self._tell(Happened(Kind.ASSIGNED))
+        self._told = (joined.generation_id, self._callbacks.assignments)
+
+    def _notice_expiry(self) -> None:
+        """Take the session for expired when no heartbeat was answered for as long as it lasts.
+
+        The sequence that this protects against: the member is cut off, the coordinator gives its partitions to another
+        one, and this client, which waits to be told, reads on. (librdkafka keeps the same clock.)
+        """
+        if self._coordinator.heartbeat.session_timeout_expired():
+            partitions = tuple(sorted(TopicPartition(*each) for each in self._consumer.assignment()))
+            self._coordinator.reset_generation()
+            if partitions:
+                self._tell(Happened(Kind.LOST, partitions))

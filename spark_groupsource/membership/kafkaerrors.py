@@ -1,0 +1,75 @@
+"""kafka-python's errors in the words of the catalogue, and what they mean for a commit.
+
+The error codes are the protocol's: where librdkafka's errors are mapped already, the code is all that is needed.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from confluent_kafka import KafkaError as ProtocolError
+from kafka import errors as client_errors
+
+from spark_groupsource import errors
+from spark_groupsource.client import CONTACT_TIMEOUT_S, map_group_error
+from spark_groupsource.errors import AccessError, GroupKafkaError, KafkaUnavailableError, MembershipError
+from spark_groupsource.membership.port import Refusal
+from spark_groupsource.option_types import SourceOptions
+
+_LOST = (client_errors.UnknownMemberIdError, client_errors.FencedInstanceIdError)
+_REBALANCE = (client_errors.RebalanceInProgressError, client_errors.IllegalGenerationError)
+_AUTHENTICATION = (
+    client_errors.SaslAuthenticationFailedError,
+    client_errors.UnsupportedSaslMechanismError,
+    client_errors.IllegalSaslStateError,
+)
+
+
+def classify_refusal(error: BaseException) -> Refusal:
+    """Tell why a commit was not taken; see `membership.librdkafka.classify_refusal`."""
+    if isinstance(error, client_errors.CommitFailedError):
+        cause = error.args[0] if error.args else None
+        # Without a cause the client has no generation: it joins, or will tell that it has lost its partitions.
+        return classify_refusal(cause) if isinstance(cause, BaseException) else Refusal.REBALANCE
+    if isinstance(error, _LOST):
+        return Refusal.LOST
+    if isinstance(error, _REBALANCE):
+        return Refusal.REBALANCE
+    if isinstance(error, client_errors.UnknownTopicOrPartitionError):
+        return Refusal.NO_TOPIC
+    return Refusal.UNCERTAIN
+
+
+def fatal(options: SourceOptions, error: BaseException) -> GroupKafkaError | None:
+    """Return the catalogue's error when only a person can heal it; None when the client tries again."""
+    if _not_authenticated(error):
+        return AccessError(errors.AUTHENTICATION_FAILED, servers=options.bootstrap_servers, reason=str(error))
+    if isinstance(error, client_errors.TopicAuthorizationFailedError):
+        subscription = options.subscription
+        topics = ", ".join(sorted(map(str, error.args[0]))) if error.args else "?"
+        return AccessError(
+            errors.TOPIC_ACCESS_DENIED, option=subscription.option, value=subscription.value, topic=topics
+        )
+    if isinstance(error, client_errors.BrokerResponseError) and error.errno is not None:
+        mapped = map_group_error(options, ProtocolError(error.errno, str(error)))
+        if mapped is not None:
+            return mapped
+    if isinstance(error, client_errors.KafkaError) and error.retriable:
+        return None
+    return MembershipError(errors.MEMBER_FAILED, group=options.group_id, reason=str(error) or type(error).__name__)
+
+
+def unreachable(options: SourceOptions, error: BaseException) -> GroupKafkaError:
+    """Return the error of a first contact that failed."""
+    if _not_authenticated(error):
+        return AccessError(errors.AUTHENTICATION_FAILED, servers=options.bootstrap_servers, reason=str(error))
+    return KafkaUnavailableError(
+        errors.BROKER_UNREACHABLE,
+        servers=options.bootstrap_servers,
+        timeout_s=CONTACT_TIMEOUT_S,
+        reason=str(error) or type(error).__name__,
+    )
+
+
+def _not_authenticated(error: BaseException) -> bool:
+    return isinstance(error, (*_AUTHENTICATION, ssl.SSLError)) or "AuthenticationFailed" in type(error).__name__

@@ -1,0 +1,46 @@
+"""What a group's members offer, for the error of one that shares no strategy with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka import errors as client_errors
+
+from spark_groupsource.assignors.wire import MemberNote, WireError
+from spark_groupsource.membership.kafkapythonsettings import admin_settings
+from spark_groupsource.option_types import SourceOptions
+
+
+def others(options: SourceOptions) -> str:
+    """Return in words what strategy the group runs, and what its members offer where they say it.
+
+    The broker tells of each member only the strategy that the group runs; this source's own members add their lists.
+    """
+    try:
+        admin = KafkaAdminClient(**admin_settings(options))
+        try:
+            group = admin.describe_groups([options.group_id])[options.group_id]
+        finally:
+            admin.close()
+    except (client_errors.KafkaError, OSError, KeyError) as error:
+        return f"what the others offer could not be asked ({error})"
+    return _in_words(group)
+
+
+def _in_words(group: dict[str, Any]) -> str:
+    members = group.get("members") or []
+    running = f"the group runs {group.get('protocol_data') or 'none yet'!r}"
+    lists = []
+    for member in members:
+        offers = _offers(member.get("member_metadata"))
+        lists.append(str(member.get("client_id")) + (f" offers {', '.join(offers)}" if offers else ""))
+    return f"{running}, with {len(members)} members: {'; '.join(sorted(lists))}"
+
+
+def _offers(metadata: Any) -> tuple[str, ...]:
+    data = metadata.get("user_data") if isinstance(metadata, dict) else getattr(metadata, "user_data", None)
+    try:
+        return MemberNote.decode(bytes(data)).offers if data else ()
+    except (WireError, TypeError):
+        return ()

@@ -1,0 +1,271 @@
+"""The group client on kafka-python 3: for assignment strategies that librdkafka does not have.
+
+Duty: translate between `GroupPort` and the client; decide nothing. The client's thread and the thread that drives it
+hand events over (`kafkadriver.py`); the membership thread takes them in `poll` and `close`, and answers.
+
+A commit is one request, made under the generation of that moment, and never repeated here. The sequence that this
+protects against: a commit is refused for a reason that passes, and the client repeats it by itself; meanwhile the
+session expires, another member gets the partition, and this one joins again; the repeated commit, now under the new
+generation, is taken, and the group's offset goes back. (`KafkaConsumer.commit` repeats.)
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import KafkaConsumer
+from kafka import errors as client_errors
+from kafka.coordinator.assignors.abstract import RebalanceProtocol as ClientProtocol
+from kafka.structs import OffsetAndMetadata
+from kafka.structs import TopicPartition as ClientPartition
+
+from spark_groupsource import errors
+from spark_groupsource.assignors.interface import Assignor, MemberSettings, RebalanceProtocol
+from spark_groupsource.assignors.wire import LeaderNote
+from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.errors import GroupKafkaError, MembershipError, OptionError
+from spark_groupsource.membership.events import Partitions
+from spark_groupsource.membership.kafkaassignor import Holdings, client_assignors
+from spark_groupsource.membership.kafkadriver import Callbacks, Driver, Happened, Kind
+from spark_groupsource.membership.kafkaerrors import classify_refusal, fatal, unreachable
+from spark_groupsource.membership.kafkapeers import others
+from spark_groupsource.membership.kafkapythonlog import quiet
+from spark_groupsource.membership.kafkapythonsettings import member_settings
+from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
+from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.option_types import SourceOptions
+
+LOG = logging.getLogger("spark_groupsource.membership")
+
+# How often a closing member looks whether the client wants something of it.
+_STEP_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the leader gave this member, and said to it."""
+
+    active: frozenset[TopicPartition]
+    note: LeaderNote
+
+
+class KafkaPythonGroup:
+    """A `GroupPort` on `kafka.KafkaConsumer`, with the strategies that it is to offer, the preferred one first."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        offered: Sequence[Assignor | str],
+        protocol: RebalanceProtocol,
+        settings: MemberSettings,
+    ) -> None:
+        self._options = options
+        self._offered = tuple(offered)
+        self._protocol = protocol
+        self._settings = settings
+        self._listener: MemberListener | None = None
+        self._consumer: KafkaConsumer | None = None
+        self._driver: Driver | None = None
+        self._callbacks: Callbacks | None = None
+        # Filled by the client's threads, emptied by the membership thread.
+        self._events: queue.SimpleQueue[Happened | CommitResult | Part] = queue.SimpleQueue()
+        self._passing = ""
+
+    @property
+    def incremental(self) -> bool:
+        """See `GroupPort`."""
+        return self._protocol is RebalanceProtocol.COOPERATIVE
+
+    # --- life
+
+    def open(self, listener: MemberListener) -> None:
+        """See `GroupPort`."""
+        self._listener = listener
+        quiet()
+        settings = member_settings(self._options)
+        holdings = Holdings(self._protocol, self._settings, lambda active, note: self._events.put(Part(active, note)))
+        settings["partition_assignment_strategy"] = client_assignors(self._offered, holdings)
+        self._callbacks = Callbacks(self._events.put, holdings.lost)
+        try:
+            self._consumer = KafkaConsumer(**settings)
+        except client_errors.KafkaConfigurationError as error:
+            raise self._refused(error) from None
+        except (client_errors.KafkaError, OSError) as error:
+            raise unreachable(self._options, error) from None
+        agreed = self._consumer._coordinator._rebalance_protocol
+        if (agreed == ClientProtocol.COOPERATIVE) is not self.incremental:
+            raise RuntimeError(f"the client goes through rebalances as {agreed!r}, not as {self._protocol}")
+        self._driver = Driver(self._consumer, self._callbacks, self._events.put)
+
+    def _refused(self, error: Exception) -> GroupKafkaError:
+        return OptionError(errors.CLIENT_REFUSED_OPTION, option="kafka.*", value="...", reason=f"kafka-python: {error}")
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """See `GroupPort`."""
+        self._client().subscribe(topics=sorted(topics), listener=self._callbacks)
+        if self._driver is not None:
+            self._driver.start()
+
+    def poll(self) -> None:
+        """See `GroupPort`."""
+        listener = self._listener
+        while listener is not None:
+            try:
+                event = self._events.get_nowait()
+            except queue.Empty:
+                break
+            self._deal_with(event, listener)
+        if listener is not None and self._driver is not None:
+            listener.on_coordinator(self._driver.coordinator_known)
+
+    def close(self) -> None:
+        """See `GroupPort`. The client gives its partitions up first, which this thread has to serve."""
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return
+        driver.request_close()
+        pause = threading.Event()
+        while not driver.ended:
+            self.poll()
+            pause.wait(_STEP_S)
+        self.poll()
+        self._consumer = None
+
+    # --- events
+
+    def _deal_with(self, event: Happened | CommitResult | Part, listener: MemberListener) -> None:
+        if isinstance(event, CommitResult):
+            listener.on_commit_result(event)
+        elif isinstance(event, Part):
+            self._take_part(event, listener)
+        else:
+            try:
+                self._tell(event, listener)
+            finally:
+                if event.answer is not None and self._consumer is not None:
+                    self._consumer._manager.call_soon(event.answer.success, None)
+
+    def _take_part(self, part: Part, listener: MemberListener) -> None:
+        """Tell what the leader said; a member that gets nothing because it could not assign has nothing to wait for."""
+        listener.on_note(tuple(sorted(part.note.standby)), part.note.error)
+        if part.note.error and not part.active:
+            group = self._options.group_id
+            listener.on_error(MembershipError(errors.ASSIGNMENT_REFUSED, group=group, reason=part.note.error))
+
+    def _tell(self, event: Happened, listener: MemberListener) -> None:
+        match event.kind:
+            case Kind.ASSIGNED:
+                listener.on_assigned(event.partitions)
+            case Kind.REVOKED:
+                listener.on_revoked(event.partitions)
+            case Kind.LOST:
+                listener.on_lost(event.partitions)
+            case Kind.FAILED:
+                self._on_error(event.error or RuntimeError("unknown"), listener)
+
+    def _on_error(self, error: BaseException, listener: MemberListener) -> None:
+        if isinstance(error, client_errors.InconsistentGroupProtocolError):
+            mapped: GroupKafkaError | None = self._nothing_in_common()
+        else:
+            mapped = fatal(self._options, error)
+        if mapped is not None:
+            listener.on_error(mapped)
+        elif str(error) != self._passing:
+            self._passing = str(error)
+            LOG.info("member error that heals: group=%s error=%s", self._options.group_id, error)
+
+    def _nothing_in_common(self) -> GroupKafkaError:
+        offered = ", ".join(each if isinstance(each, str) else each.wire_name for each in self._offered)
+        return MembershipError(
+            errors.NO_COMMON_STRATEGY, group=self._options.group_id, offered=offered, others=others(self._options)
+        )
+
+    # --- partitions and offsets
+
+    def accept(self, partitions: Partitions) -> None:
+        """See `GroupPort`. The client has them already, and fetches nothing."""
+
+    def release(self, partitions: Partitions) -> None:
+        """See `GroupPort`. The client gives them up when its callback returns."""
+
+    def fetch_offsets(
+        self, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, GroupOffset]:
+        """See `GroupPort`."""
+        wanted = [ClientPartition(*partition) for partition in map(_pair, partitions)]
+        try:
+            answers = self._client()._coordinator.fetch_committed_offsets(wanted, timeout_ms=round(timeout_s * 1000))
+        except client_errors.KafkaError as error:
+            LOG.info("offset fetch failed and is repeated: group=%s error=%s", self._options.group_id, error)
+            return {}
+        found = {}
+        for partition in partitions:
+            answer = answers.get(ClientPartition(*_pair(partition)))
+            found[partition] = GroupOffset(None, "") if answer is None else _group_offset(answer)
+        return found
+
+    def commit_later(self, items: Sequence[CommitItem]) -> None:
+        """See `GroupPort`."""
+        self._send(tuple(items)).add_both(self._events.put)
+
+    def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
+        """See `GroupPort`."""
+        done, found = threading.Event(), []
+
+        def answered(result: CommitResult) -> None:
+            found.append(result)
+            done.set()
+
+        self._send(tuple(items)).add_both(answered)
+        # The client answers every request, at the latest when it times out.
+        done.wait()
+        return found[0]
+
+    def _send(self, items: tuple[CommitItem, ...]) -> Any:
+        return self._client()._manager.call_soon(self._commit, items)
+
+    async def _commit(self, items: tuple[CommitItem, ...]) -> CommitResult:
+        """Send one request; the client's I/O thread. Never raises: an exception would be nobody's answer."""
+        try:
+            await self._client()._coordinator._send_offset_commit_request(_client_items(items))
+        except BaseException as error:  # noqa: BLE001 - it is the answer
+            refusal = classify_refusal(error)
+            topics = sorted({item.partition.topic for item in items})
+            if refusal is not Refusal.NO_TOPIC or len(topics) == 1:
+                return CommitResult(refused=tuple((item, refusal) for item in items), reason=str(error))
+        else:
+            return CommitResult(acknowledged=items)
+        # The client tells the first error of a request only: one of these topics is gone, which one?
+        each = [await self._commit(tuple(i for i in items if i.partition.topic == topic)) for topic in topics]
+        return CommitResult(
+            tuple(item for result in each for item in result.acknowledged),
+            tuple(refused for result in each for refused in result.refused),
+            next((result.reason for result in each if result.reason), ""),
+        )
+
+    def _client(self) -> KafkaConsumer:
+        if self._consumer is None:
+            raise MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason="its client is closed")
+        return self._consumer
+
+
+def _pair(partition: TopicPartition) -> tuple[str, int]:
+    return partition.topic, partition.partition
+
+
+def _group_offset(answer: OffsetAndMetadata) -> GroupOffset:
+    return GroupOffset(answer.offset, answer.metadata or "")
+
+
+def _client_items(items: Sequence[CommitItem]) -> dict[ClientPartition, OffsetAndMetadata]:
+    return {
+        ClientPartition(*_pair(item.partition)): OffsetAndMetadata(
+            item.offset, item.metadata, -1 if item.leader_epoch is None else item.leader_epoch
+        )
+        for item in items
+    }

@@ -1,0 +1,307 @@
+"""Assignment strategies on a real broker: queries whose members run on kafka-python (M13-M18, M20)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from .application import Application, AppQuery
+from .harness import Independent, wait_for
+from .holding import Gate, OffsetWatch, Told, released
+
+pytestmark = pytest.mark.kafka
+
+PARTITIONS = 8
+
+
+class Group:
+    """One topic, one group, and the queries that share it, each with its metrics."""
+
+    def __init__(self, application: Application, client: Independent, options: Mapping[str, str], folder: Path) -> None:
+        self.application, self.client, self.options, self.folder = application, client, dict(options), folder
+        self.topic, self.name = options["subscribe"], options["kafka.group.id"]
+        self.told: dict[str, Told] = {}
+        self.queries: dict[str, AppQuery] = {}
+        self._runs: list[AppQuery] = []
+        self._produced = 0
+
+    def start(
+        self, name: str, batch: Gate | None = None, trigger: Mapping[str, str | bool] | None = None, **extra: str
+    ) -> AppQuery:
+        """Start a query, or start it again; `__` in an option's name stands for a dot."""
+        self.told[name] = Told(self.folder, f"{name}-{len(self._runs)}")
+        given = {key.replace("__", "."): value for key, value in extra.items()}
+        chosen = self.options | self.told[name].options | given
+        query = self.application.start_query(name, chosen, batch=batch, trigger=trigger)
+        self.queries[name] = query
+        self._runs.append(query)
+        return query
+
+    def produce(self, count: int = 160, partitions: int = PARTITIONS) -> None:
+        """Add records, spread over the partitions."""
+        self.client.produce(self.topic, (f"r{self._produced + n}" for n in range(count)), partitions)
+        self._produced += count
+
+    def owned(self) -> dict[str, int]:
+        """Return how many partitions each query has, by its own word."""
+        return {name: self.counters(name).get("assigned_partitions", -1) for name in self.queries}
+
+    def counters(self, name: str) -> dict[str, int]:
+        """Return a query's newest counters."""
+        lines = self.told[name].lines()
+        return dict(lines[-1]["metrics"]) if lines else {}
+
+    def wait_shares(self, shares: Mapping[str, int], timeout_s: float = 90) -> None:
+        """Wait until each query has so many partitions, by its own word and by the coordinator's."""
+        wait_for(
+            f"shares {shares}",
+            lambda: (
+                self.owned() == dict(shares)
+                and sorted(map(len, self.client.members(self.name))) == sorted(shares.values())
+            ),
+            timeout_s,
+            self.evidence,
+        )
+
+    def leave(self, name: str) -> float:
+        """Stop a query between two batches; returns when."""
+        query = self.queries.pop(name)
+        wait_for("a moment between two batches", lambda: not query.query.status["isTriggerActive"], 30)
+        at = time.time()
+        query.stop()
+        return at
+
+    def wait_read(self) -> None:
+        """Wait until every record is in a completed batch, and the group says so."""
+        everything = self.client.records(self.topic)
+        wait_for(
+            f"{len(everything)} records in completed batches",
+            lambda: everything <= set().union(*(query.completed_records() for query in self._sinks())),
+            120,
+            self.evidence,
+        )
+        wait_for("lag 0", lambda: self.client.lag(self.name, self.topic) == 0, 60, self.evidence)
+
+    def _sinks(self) -> list[AppQuery]:
+        return list({id(query.sink): query for query in self._runs}.values())
+
+    def check_each_once(self) -> None:
+        """Check that every record is in exactly one completed batch."""
+        counted: dict[object, int] = {}
+        for query in self._sinks():
+            for record, times in query.completed_records().items():
+                counted[record] = counted.get(record, 0) + times
+        assert set(counted) == self.client.records(self.topic)
+        assert {record: times for record, times in counted.items() if times > 1} == {}, self.evidence()
+
+    def evidence(self) -> str:
+        """Return what everybody tells."""
+        told = "\n".join(f"--- {name}\n{told.tail()}" for name, told in self.told.items())
+        return f"{self.owned()} {self.client.members(self.name)}\n{self.queries}\n{told}"
+
+
+@pytest.fixture
+def team(application: Application, client: Independent, options: dict[str, str], tmp_path: Path) -> Group:
+    """A group whose topic has eight partitions."""
+    client.create_topic(options["subscribe"], PARTITIONS)
+    return Group(application, client, options, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["weighted", "co-partitioned", "rack-aware", "sticky", "cooperative-sticky,weighted", "weighted,sticky",
+     "tests.kafka.strategies:InTurn"],
+)  # fmt: skip
+def test_m13_queries_share_by_a_strategy_and_take_over(strategy: str, team: Group) -> None:
+    """One alone, a second joins, the first stops: nothing is lost, nothing is read twice."""
+    team.produce()
+    team.start("first", assignors=strategy, memberWeight="1")
+    team.wait_read()
+    team.start("second", assignors=strategy, memberWeight="1")
+    team.wait_shares({"first": 4, "second": 4})
+    team.produce()
+    team.wait_read()
+    team.leave("first")
+    team.wait_shares({"second": 8}, 30)
+    team.produce()
+    team.wait_read()
+    team.check_each_once()
+
+
+def test_m17_weights_3_and_1_split_eight_partitions_6_to_2(team: Group) -> None:
+    team.produce()
+    team.start("heavy", assignors="weighted", memberWeight="3")
+    team.start("light", assignors="weighted", memberWeight="1")
+    team.wait_shares({"heavy": 6, "light": 2})
+    team.produce()
+    team.wait_read()
+    team.check_each_once()
+
+
+def test_m16_a_standby_takes_over_at_the_committed_offset(team: Group) -> None:
+    """Every partition is with both, and active at one of them; who stays takes all, in one rebalance."""
+    team.produce()
+    team.start("first", assignors="redundant", memberRedundancy="2")
+    team.start("second", assignors="redundant", memberRedundancy="2")
+    team.wait_shares({"first": 4, "second": 4})
+    standby = {name: team.counters(name)["standby_partitions"] for name in team.queries}
+    assert standby == {"first": 4, "second": 4}, team.evidence()
+    team.produce()
+    team.wait_read()
+    before = len(team.told["second"].lines("assigned"))
+    stopped_at = team.leave("first")
+    team.wait_shares({"second": 8}, 30)
+    taken = team.told["second"].lines("assigned")
+    assert len(taken) == before + 1, "one rebalance brings everything"
+    print(f"a standby owned all {taken[-1]['at'] - stopped_at:.2f} s after query.stop() was called")
+    assert team.counters("second")["standby_partitions"] == 0
+    team.produce()
+    team.wait_read()
+    team.check_each_once()
+
+
+def test_m20_a_single_active_writer_and_its_standby(team: Group) -> None:
+    team.produce()
+    team.start("first", assignors="single-active")
+    team.wait_shares({"first": 8})
+    team.start("second", assignors="single-active")
+    wait_for(
+        "the second to stand by",
+        lambda: team.counters("second").get("standby_partitions") == 8,
+        60,
+        team.evidence,
+    )
+    team.wait_shares({"first": 8, "second": 0})
+    team.produce()
+    team.wait_read()
+    assert not team.queries["second"].records()
+    team.leave("first")
+    team.wait_shares({"second": 8}, 30)
+    team.produce()
+    team.wait_read()
+    team.check_each_once()
+
+
+def test_m14_topics_with_different_partition_counts_are_refused_with_the_counts(
+    client: Independent, application: Application, options: dict[str, str], topic: str
+) -> None:
+    other = f"{topic}-other"
+    client.create_topic(topic, 3)
+    client.create_topic(other, 2)
+    query = application.start_query("first", options | {"subscribe": f"{topic},{other}", "assignors": "co-partitioned"})
+    told = failure_of(query)
+    assert "[GROUPKAFKA.ASSIGNMENT_REFUSED]" in told
+    assert f"{topic}" in told
+    assert "3" in told
+    assert "2" in told
+
+
+def test_m14_co_partitions_are_together(
+    client: Independent, application: Application, options: dict[str, str], topic: str, group: str
+) -> None:
+    other = f"{topic}-other"
+    client.create_topic(topic, 4)
+    client.create_topic(other, 4)
+    chosen = options | {"subscribe": f"{topic},{other}", "assignors": "co-partitioned"}
+    queries = [application.start_query(name, chosen) for name in ("first", "second")]
+    wait_for("four each", lambda: sorted(map(len, client.members(group))) == [4, 4], 90, lambda: str(queries))
+    for owned in client.members(group):
+        numbers = {name: {number for t, number in owned if t == name} for name in (topic, other)}
+        assert numbers[topic] == numbers[other]
+
+
+def test_m12_no_common_strategy_names_both_lists(team: Group) -> None:
+    team.produce()
+    team.start("first", assignors="weighted,rack-aware")
+    team.wait_read()
+    late = team.start("late", assignors="redundant,single-active")
+    told = failure_of(late)
+    assert "[GROUPKAFKA.NO_COMMON_STRATEGY]" in told
+    assert "redundant, single-active" in told
+    assert "offers weighted, rack-aware" in told
+    team.queries["first"].check()
+
+
+@pytest.mark.parametrize(
+    ("extra", "named"),
+    [
+        ({"assignors": "weigthed"}, "weigthed"),
+        ({"assignors": "weighted", "kafka.group.protocol": "consumer"}, "kafka.group.remote.assignor"),
+        ({"assignors": "sticky,cooperative-sticky"}, "eager"),
+        ({"assignors": "weighted", "kafka.ssl.keystore.location": "/nowhere"}, "kafka.ssl.keystore.location"),
+    ],
+)
+def test_what_cannot_be_fails_before_the_query_joins(team: Group, extra: dict[str, str], named: str) -> None:
+    """A spelling, KIP-848, eager with cooperative, a setting that kafka-python does not have."""
+    options = {name: value for name, value in team.options.items() if name in extra or "ms" not in name}
+
+    def run() -> None:
+        """Some are found at once, some by the reader process."""
+        team.application.start_query("wrong", options | extra).query.awaitTermination(90)
+
+    with pytest.raises(Exception, match=named):
+        run()
+    assert team.client.member_count(team.name) == 0
+
+
+def test_p6_m08_a_drain_beyond_the_session_timeout_is_clean(team: Group) -> None:
+    """The first holds a batch for 9 s with a session of 6 s, while the second joins: its heartbeats go on."""
+    gate = Gate()
+    team.start("first", batch=gate, assignors="weighted", memberWeight="1")
+    team.wait_shares({"first": 8})
+    with released(gate), OffsetWatch(team.client, team.name) as watch:
+        gate.armed = True
+        team.produce()
+        gate.wait_reached(team.evidence)
+        team.start("second", assignors="weighted", memberWeight="1")
+        team.told["first"].wait_for("revoking")
+        time.sleep(9)
+        assert not team.told["first"].lines("lost"), team.evidence()
+        gate.release()
+        team.wait_shares({"first": 4, "second": 4})
+        team.produce()
+        team.wait_read()
+    revoked = [line for line in team.told["first"].lines("revoked") if line["details"]["drain_ms"] > 8_000]
+    assert [line["details"]["outcome"] for line in revoked] == ["COMPLETE"], team.evidence()
+    team.check_each_once()
+    assert watch.went_back == []
+
+
+def test_members_whose_subscriptions_differ(
+    client: Independent, application: Application, options: dict[str, str], topic: str, group: str
+) -> None:
+    """One reads two topics, one reads one of them, and a third topic is known to the leader only late."""
+    other = f"{topic}-other"
+    client.create_topic(topic, 4)
+    client.create_topic(other, 4)
+    both = application.start_query("both", options | {"subscribe": f"{topic},{other}", "assignors": "weighted"})
+    one = application.start_query("one", options | {"subscribe": other, "assignors": "weighted"})
+    wait_for(
+        "all partitions, the first topic's with who subscribes to it",
+        lambda: sorted(map(len, client.members(group))) == [4, 4],
+        90,
+        lambda: f"{client.members(group)} {both} {one}",
+    )
+    for name in (topic, other):
+        client.produce(name, (f"r{n}" for n in range(80)), 4)
+    wanted = client.records(topic) | client.records(other)
+    wait_for(
+        "all records",
+        lambda: wanted <= both.completed_records().keys() | one.completed_records().keys(),
+        90,
+        lambda: f"{both} {one}",
+    )
+    total = both.completed_records() + one.completed_records()
+    assert {record: times for record, times in total.items() if times > 1} == {}
+    assert not {record for record in one.records() if record[0] == topic}
+
+
+def failure_of(query: AppQuery) -> str:
+    """Wait for a query's failure and return what it says."""
+    with pytest.raises(StreamingQueryException) as caught:
+        query.query.awaitTermination(90)
+    return str(caught.value)

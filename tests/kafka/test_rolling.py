@@ -1,0 +1,120 @@
+"""Rolling upgrades of a group's strategy under load (M19): each member is replaced in turn, nothing lost or doubled.
+
+Every step is what an operator does: a query is stopped between two batches and started again from its checkpoint with
+the next list of strategies, while the others read on and records keep coming. The group takes the new strategy by
+itself as soon as all members offer it and prefer it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from .application import Application
+from .harness import Independent, wait_for
+from .test_assignors import PARTITIONS, Group
+
+pytestmark = pytest.mark.kafka
+
+NAMES = ("one", "two", "three")
+SLOW = {"processingTime": "1 second"}
+# name -> (the options at first, those of the first round, those of the second, what the coordinator calls the end)
+UPGRADES: dict[str, tuple[Sequence[dict[str, str]], str]] = {
+    "range to roundrobin": (
+        [
+            {"kafka.partition.assignment.strategy": "range"},
+            {"kafka.partition.assignment.strategy": "roundrobin,range"},
+            {"kafka.partition.assignment.strategy": "roundrobin"},
+        ],
+        "roundrobin",
+    ),
+    "sticky to weighted": (
+        [{"assignors": "sticky"}, {"assignors": "weighted,sticky"}, {"assignors": "weighted"}],
+        "weighted",
+    ),
+    "a custom strategy to its next version": (
+        [
+            {"assignors": "tests.kafka.strategies:InTurn"},
+            {"assignors": "tests.kafka.strategies:InTurnByName,tests.kafka.strategies:InTurn"},
+            {"assignors": "tests.kafka.strategies:InTurnByName"},
+        ],
+        "in-turn-v2",
+    ),
+    "classic to consumer": (
+        [{"kafka.partition.assignment.strategy": "range"}, {"kafka.group.protocol": "consumer"}],
+        "uniform",
+    ),
+}
+
+
+@contextmanager
+def load(team: Group) -> Iterator[None]:
+    """Produce all the time."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(0.2):
+            team.produce(16)
+
+    producer = threading.Thread(target=run, daemon=True)
+    producer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        producer.join(60)
+
+
+def start(team: Group, name: str, options: dict[str, str]) -> None:
+    """Start a query; under KIP-848 sessions are the broker's to set."""
+    given = {"memberWeight": "1"} | options if "assignors" in options else options
+    kept = dict(team.options)
+    if "kafka.group.protocol" in options:
+        team.options = {key: value for key, value in kept.items() if "session" not in key and "heartbeat" not in key}
+    team.start(name, trigger=SLOW, **{key.replace(".", "__"): value for key, value in given.items()})
+    team.options = kept
+
+
+def strategy(client: Independent, group: str) -> str:
+    """Return the strategy that the coordinator names."""
+    admin = AdminClient({"bootstrap.servers": client.bootstrap_servers})
+    return str(admin.describe_consumer_groups([group])[group].result(30).partition_assignor)
+
+
+def wait_balanced(team: Group) -> None:
+    """Wait until the three have all partitions, each about its share."""
+    wait_for(
+        "two or three partitions each",
+        lambda: sorted(team.owned().values()) == [2, 3, 3],
+        120,
+        team.evidence,
+    )
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("upgrade", UPGRADES)
+def test_m19_rolling_upgrade(
+    upgrade: str, application: Application, client: Independent, options: dict[str, str], tmp_path: Path
+) -> None:
+    steps, last = UPGRADES[upgrade]
+    client.create_topic(options["subscribe"], PARTITIONS)
+    team = Group(application, client, options, tmp_path)
+    for name in NAMES:
+        start(team, name, steps[0])
+    with load(team):
+        wait_balanced(team)
+        for step in steps[1:]:
+            for name in NAMES:
+                team.leave(name)
+                start(team, name, step)
+                wait_balanced(team)
+        wait_for(
+            f"strategy {last}", lambda: strategy(client, team.name) == last, 60, lambda: strategy(client, team.name)
+        )
+    team.wait_read()
+    team.check_each_once()
