@@ -7,7 +7,7 @@ take the other way. How the rows come to Spark is in prefetch.py.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_groupsource.clock import Clock, Deadline
@@ -84,6 +84,20 @@ class FastLane:
         self._consumer = consumer
         self._stands = stands | {item.partition: item.end for item in ranges}
         return rows
+
+    def warm(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Connect to where these partitions are, and fetch what comes first at these offsets; nobody waits for it."""
+        if not positions or (self._rest is not None and not self._rest.expired()):
+            return
+        consumer, self._consumer = self._consumer or self._make(self._settings.options), None
+        try:
+            consumer.position_at([OffsetRange(partition, at, at) for partition, at in positions.items()])
+        except BaseException:
+            consumer.close()
+            self._stands = {}
+            raise
+        self._consumer = consumer
+        self._stands |= positions
 
     def close(self) -> None:
         """Free the consumer; the next small batch makes another one."""

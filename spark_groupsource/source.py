@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
 from spark_groupsource.masking import MaskSecrets
-from spark_groupsource.offsets import OffsetRange, SourceOffset, parse_offset
+from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition, parse_offset
 from spark_groupsource.option_types import UNBOUNDED, ReadBounds, Reads, SourceOptions
 from spark_groupsource.options import parse_options
 from spark_groupsource.planning.filters import Comparison, Restriction, restrict
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from spark_groupsource.membership.thread import MembershipThread
     from spark_groupsource.metrics import MetricsLog
     from spark_groupsource.session import Session
+    from spark_groupsource.standby import Standby
 
 LOG = logging.getLogger("spark_groupsource")
 # Where PySpark plans a read together with its filters.
@@ -141,6 +142,7 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         self._options = options
         self._session: Session | None = None
         self._lane: FastLane | None = None
+        self._standby: Standby | None = None
         self._initial: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -148,7 +150,7 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
 
     def __getstate__(self) -> dict[str, Any]:
         """What executors get: their part of the options; the session stays with the driver."""
-        return {"_options": self._options.for_reading(), "_session": None, "_lane": None, "_initial": None}
+        return dict.fromkeys(("_session", "_lane", "_standby", "_initial")) | {"_options": self._options.for_reading()}
 
     # --- driver
 
@@ -177,6 +179,8 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         bounds = self._bounds(limit)
         offset = parse_offset(start)
         end = self._driver().latest_offset(offset, bounds)
+        if self._standby is not None and self._lane is not None:
+            self._standby.keep_warm(self._lane)
         # Spark compares offsets as text: unchanged means no batch.
         return start if end is offset else end.to_json()
 
@@ -206,11 +210,15 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         session = self._driver()
         tasks = session.tasks(parse_offset(start), parse_offset(end))
         ranges = tuple(item for task in tasks for item in task)
-        rows = self._lane.read(ranges, session.owned) if ranges and self._lane is not None else None
+        rows = self._lane.read(ranges, self._kept(session)) if ranges and self._lane is not None else None
         if rows is None:
             return [GroupKafkaPartition(task) for task in tasks]
         self.hand_over(rows)
         return [GroupKafkaPartition(ranges)]
+
+    def _kept(self, session: Session) -> frozenset[TopicPartition]:
+        """Return where the driver's consumer is to stay."""
+        return frozenset(session.owned) | (self._standby.partitions if self._standby is not None else frozenset())
 
     def commit(self, end: dict[str, Any]) -> None:
         """Take Spark's late word that the batch that ends at `end` is complete."""
@@ -225,7 +233,7 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
 
     def _driver(self) -> Session:
         if self._session is None:
-            self._session = _make_session(self._options)
+            self._session, self._standby = _make_session(self._options)
             self._lane = _make_lane(self._options)
             _stop_on_sigterm(self._session)
         return self._session
@@ -302,7 +310,8 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     return read_task(ReadSettings(options.for_reading()), partition.ranges)
 
 
-def _make_session(options: SourceOptions) -> Session:
+def _make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
+    """Return the session, and what keeps its consumer warm, if its strategies know members that stand by."""
     # Imported here: an executor that unpickles a reader needs nothing of the membership.
     from spark_groupsource.checkpoint import CheckpointLog  # noqa: PLC0415
     from spark_groupsource.clock import SystemClock  # noqa: PLC0415
@@ -312,6 +321,7 @@ def _make_session(options: SourceOptions) -> Session:
     from spark_groupsource.membership.thread import MembershipThread  # noqa: PLC0415
     from spark_groupsource.metrics import MetricsLog  # noqa: PLC0415
     from spark_groupsource.session import Session  # noqa: PLC0415
+    from spark_groupsource.standby import Standby  # noqa: PLC0415
 
     _log_to_stderr()
     # What the driver can do, its executors most often can, too; each of them says it for itself.
@@ -328,7 +338,8 @@ def _make_session(options: SourceOptions) -> Session:
     member = MembershipThread(options, port, clock, is_complete, metrics)
     cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)
     lag = _make_lag_thread(options, member, metrics)
-    return Session(options, clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag)
+    session = Session(options, clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag)
+    return session, Standby(member, clock) if options.assignors else None
 
 
 def _make_lag_thread(options: SourceOptions, member: MembershipThread, metrics: MetricsLog) -> LagThread | None:

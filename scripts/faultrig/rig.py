@@ -30,10 +30,14 @@ _CLASSIC = {
     "kafka.session.timeout.ms": str(int(SESSION_TIMEOUT_S * 1000)),
     "kafka.heartbeat.interval.ms": "500",
 }
+WEIGHTS = {"q1": "3"}
 PROTOCOLS: dict[str, dict[str, str]] = {
     "eager": _CLASSIC | {"kafka.partition.assignment.strategy": "range"},
     "cooperative": _CLASSIC | {"kafka.partition.assignment.strategy": "cooperative-sticky"},
     "kip848": {"kafka.group.protocol": "consumer"},
+    # Members on kafka-python. q1 has three times the weight of the others; each partition has one standby.
+    "weighted": _CLASSIC | {"assignors": "weighted"},
+    "redundant": _CLASSIC | {"assignors": "redundant"},
 }
 
 

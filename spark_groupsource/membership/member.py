@@ -87,6 +87,8 @@ class Member:
         self.machine = MemberMachine()
         self._report = MemberReport(options.group_id, self.machine, metrics)
         self.error: BaseException | None = None
+        # What the group's leader has this member stand by for.
+        self.standby: frozenset[TopicPartition] = frozenset()
         self._topics: tuple[str, ...] = ()
         self._fetch_pace = Pace(clock, _RETRY_INTERVAL_S)
         self._committer = Committer(
@@ -276,6 +278,7 @@ class Member:
 
     def on_note(self, standby: Partitions, refusal: str) -> None:
         """See `MemberListener`."""
+        self.standby = frozenset(standby)
         self._report.noted(standby, refusal)
 
     def on_commit_result(self, result: CommitResult) -> None:

@@ -100,6 +100,10 @@ class MembershipThread:
         """Return a frozen look at the member."""
         return self._call("view", self._member.machine.view)
 
+    def standby(self) -> frozenset[TopicPartition]:
+        """Return the partitions that the member takes over when their active member leaves."""
+        return self._call("standby", lambda: self._member.standby)
+
     def complete(self, end: SourceOffset, items: Sequence[CommitItem]) -> None:
         """Record that Spark has completed the batch that ends at `end`; commits what is owned, only forward."""
         self._call("complete", lambda: self._member.apply(BatchCompleted(end, tuple(items))))

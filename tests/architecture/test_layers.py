@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("__main__",),
     ("cli", "progress", "pytest_plugin", "source"),
+    ("standby",),
     ("batchread", "fastlane", "session"),
     ("logwatch",),
     ("topicwatch",),

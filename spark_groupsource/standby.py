@@ -1,0 +1,36 @@
+"""Keeps the driver's consumer warm for the partitions that the member stands by for.
+
+A member that takes over reads its first batch at once when its consumer is connected to the partitions' leaders and has
+fetched what comes at the group's offset.
+"""
+
+from __future__ import annotations
+
+from spark_groupsource.clock import Clock, Pace
+from spark_groupsource.fastlane import FastLane
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.offsets import TopicPartition
+
+# How far the warm consumer may fall behind the active member. Each round fetches anew what the other has read.
+_INTERVAL_S = 30.0
+
+
+class Standby:
+    """Main thread only."""
+
+    def __init__(self, member: MembershipThread, clock: Clock) -> None:
+        self._member = member
+        self._pace = Pace(clock, _INTERVAL_S)
+        # What the member stands by for, as last seen.
+        self.partitions: frozenset[TopicPartition] = frozenset()
+
+    def keep_warm(self, lane: FastLane) -> None:
+        """Put the consumer at the group's offsets of what the member stands by for; does nothing between two rounds."""
+        partitions = self._member.standby()
+        if partitions != self.partitions:
+            self.partitions = partitions
+            self._pace.hurry()
+        if not partitions or not self._pace.due():
+            return
+        found = self._member.fetch_offsets(sorted(partitions))
+        lane.warm({partition: group.offset for partition, group in found.items() if group.offset is not None})
