@@ -55,6 +55,7 @@ MAY_IMPORT = {
     },
     "confluent_kafka": {
         "cli/admin.py",
+        "cli/describer.py",
         "client.py",
         "cluster.py",
         "embedded.py",
@@ -70,6 +71,8 @@ MAY_IMPORT = {
 PURE = (
     "assignors/interface.py",
     "assignors/wire.py",
+    "cli/groupview.py",
+    "cli/memberdata.py",
     "lag.py",
     "membership/events.py",
     "membership/machine.py",
@@ -84,7 +87,9 @@ PURE_IMPORTS = {
     "__future__", "abc", "base64", "binascii", "collections", "dataclasses", "datetime", "enum", "heapq", "json", "re",
     "spark_groupsource", "typing",
 }  # fmt: skip
-PURE_NEIGHBOURS = {"assignors", "commits", "offsets", "option_types", "membership", "planning", "starting"}
+PURE_NEIGHBOURS = {
+    "assignors", "cli", "commits", "lag", "offsets", "option_types", "membership", "planning", "starting",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
