@@ -7,7 +7,6 @@ extra `assignors`). Without them the rest is shown: no trouble of the second cli
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -19,7 +18,6 @@ from spark_groupsource import errors
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
 from spark_groupsource.cli.groupview import GroupDescription, Member
 from spark_groupsource.cli.memberdata import decoded
-from spark_groupsource.clock import Clock
 from spark_groupsource.errors import AccessError, CommandError
 from spark_groupsource.masking import masked
 from spark_groupsource.offsets import TopicPartition
@@ -68,18 +66,12 @@ class RawGroup:
 
 
 class GroupDescriber:
-    """A `DescriberPort` on both clients. `raw` is for tests."""
+    """A `DescriberPort` on both clients."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        clock: Clock,
-        pause: Callable[[float], object] = time.sleep,
-        raw: RawGroups | None = None,
-    ) -> None:
-        self._group = options.group_id
-        self._admin = LibrdkafkaGroupAdmin(options, clock, pause)
-        self._raw = raw or RawGroups(options)
+    def __init__(self, admin: LibrdkafkaGroupAdmin, group: str, raw: RawGroups) -> None:
+        self._admin = admin
+        self._group = group
+        self._raw = raw
 
     def describe(self) -> GroupDescription | None:
         """See `DescriberPort`."""

@@ -16,7 +16,7 @@ from spark_groupsource.offsets import TopicPartition
 _UUID = re.compile(r"-?([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
 _LONGEST_NAME = 20
 _LONGEST_ID = 32
-_UNASSIGNED = "(nobody)"
+_UNASSIGNED = "(unassigned)"
 _NOT_TOLD = "its log is not told: the topic is gone, or the right DESCRIBE on it is missing"
 
 

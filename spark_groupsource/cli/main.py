@@ -21,7 +21,7 @@ from spark_groupsource.cli.arguments import (
     client_options,
     parse_arguments,
 )
-from spark_groupsource.cli.describer import GroupDescriber
+from spark_groupsource.cli.describer import GroupDescriber, RawGroups
 from spark_groupsource.cli.group import report_group
 from spark_groupsource.cli.lag import report_lag
 from spark_groupsource.cli.reset import Commands
@@ -71,7 +71,9 @@ def _lag(command: LagCommand, options: SourceOptions) -> int:
 
 def _group(command: GroupCommand, options: SourceOptions) -> int:
     clock = SystemClock()
-    standings, describer = LibrdkafkaStandings(options, clock, time.sleep), GroupDescriber(options, clock)
+    standings = LibrdkafkaStandings(options, clock, time.sleep)
+    admin = LibrdkafkaGroupAdmin(options, clock, time.sleep)
+    describer = GroupDescriber(admin, options.group_id, RawGroups(options))
     try:
         report_group(command, describer, standings, clock, say=_say, pause=time.sleep)
     except KeyboardInterrupt:
