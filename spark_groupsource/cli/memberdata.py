@@ -84,7 +84,7 @@ def shown_data(data: MemberData) -> str:
         parts.append(_shown_own(data.note.data))
     elif data.foreign_size:
         parts.append(f"{data.foreign_size} bytes of user data")
-    if data.rack is not None:
+    if data.rack:
         parts.append(f"rack {data.rack}")
     if data.owned:
         # Under the eager protocol a member of ours names what it had, and has given up.
