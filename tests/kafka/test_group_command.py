@@ -27,6 +27,14 @@ from .harness import Independent, wait_for
 
 pytestmark = pytest.mark.kafka
 
+# The command line, also where the tests run in the background of a shell, whose children ignore SIGINT.
+INTERRUPTIBLE = """
+import signal, sys
+from spark_groupsource.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main())
+"""
+
 
 class Tool:
     """The command line, in this process."""
@@ -234,10 +242,12 @@ def test_a_group_without_members(client: Independent, topic: str, group: str, to
     assert text[-2].split()[1:] == ["0", "2", "5", "3", "(unassigned)"]
 
 
-def test_a_group_that_members_have_left(client: Independent, topic: str, group: str, tool: Tool) -> None:
+def test_a_group_that_members_have_left(
+    client: Independent, topic: str, group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     client.create_topic(topic, 1)
     for protocol in ("classic", "consumer"):
-        left = Tool(client.bootstrap_servers, f"{group}-{protocol}", tool._capsys)
+        left = Tool(client.bootstrap_servers, f"{group}-{protocol}", capsys)
         with librdkafka_members(client, f"{group}-{protocol}", topic, 1, {"group.protocol": protocol}) as (consumer,):
             consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
 
@@ -338,7 +348,7 @@ def test_watch_prints_again_until_it_is_interrupted(
     words = [*tool.given, "--watch", "0.2", *(["--json"] if as_json else [])]
     root = Path(__file__).resolve().parent.parent.parent
     with subprocess.Popen(
-        [sys.executable, "-m", "spark_groupsource", *words], stdout=subprocess.PIPE, text=True, cwd=root
+        [sys.executable, "-c", INTERRUPTIBLE, *words], stdout=subprocess.PIPE, text=True, cwd=root
     ) as process:
         watchdog = threading.Timer(60, process.kill)
         watchdog.start()
