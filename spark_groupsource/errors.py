@@ -303,6 +303,16 @@ GROUP_UNKNOWN = Condition(
     "Group '{group}' has no committed offsets on '{servers}'.",
     "check --group and --bootstrap-servers; a group's first query commits its start positions when it joins.",
 )
+GROUP_NOT_FOUND = Condition(
+    "GROUPKAFKA.GROUP_NOT_FOUND",
+    "Group '{group}' does not exist on '{servers}': it has no members and no committed offsets.",
+    "check --group and --bootstrap-servers; without members a group is forgotten after offsets.retention.minutes.",
+)
+GROUP_NOT_OF_CONSUMERS = Condition(
+    "GROUPKAFKA.GROUP_NOT_OF_CONSUMERS",
+    "The members of group '{group}' are no consumers: {reason}",
+    "check --group; only the command 'group' can show such a group.",
+)
 COMMAND_UNSUPPORTED = Condition(
     "GROUPKAFKA.COMMAND_UNSUPPORTED",
     "The brokers '{servers}' do not know the request {request}, which this command needs.",

@@ -104,3 +104,16 @@ def shown_duration(seconds: float | None) -> str:
         if whole >= larger:
             return f"{whole // larger}{names[0]}{whole % larger // smaller:02d}{names[1]}"
     return f"{whole}s"
+
+
+def shown_note(lag: Lag) -> str:
+    """Return what a person needs to know besides the numbers; empty when there is nothing."""
+    if lag.lost:
+        return f"{lag.lost} lost: gone before they were read"
+    if lag.committed is None:
+        return "no offset: all counts as unread"
+    if lag.committed > lag.end:
+        return "beyond the log's end: the topic was made anew, or its log cut"
+    if lag.records and lag.retention.above_bytes is not None:
+        return f"safe up to {lag.retention.above_bytes} bytes only"
+    return ""

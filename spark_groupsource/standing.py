@@ -62,6 +62,9 @@ class StandingsPort(Protocol):
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets of any group; partitions without one are left out."""
 
+    def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the beginnings and the ends of these logs; those that are not known are left out."""
+
     def standings(self, committed: Mapping[TopicPartition, int | None]) -> list[Standing]:
         """Return how these partitions stand; `next_ms` is None where no record came in time, or none is left."""
 
@@ -98,22 +101,26 @@ class LibrdkafkaStandings:
             found |= self._cluster.group_offsets(group, chunk)
         return found
 
+    def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """See `StandingsPort`."""
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        for chunk in _chunks(partitions):
+            survey = self._cluster.survey(chunk)
+            for partition in chunk:
+                beginning, end = survey.beginnings[partition], survey.ends[partition]
+                if beginning is not None and end is not None:
+                    found[partition] = beginning.offset, end.offset
+        return found
+
     def standings(self, committed: Mapping[TopicPartition, int | None]) -> list[Standing]:
         """See `StandingsPort`. The log's ends are asked after the group's offsets, so that no lag is below 0."""
         retentions = self._retentions({partition.topic for partition in committed})
         deadline = Deadline(self._clock, _RECORDS_S)
         standings = []
         for chunk in _chunks(list(committed)):
-            survey = self._cluster.survey(chunk)
-            bounds: dict[TopicPartition, tuple[int, int]] = {}
-            unread: dict[TopicPartition, tuple[int, int]] = {}
-            for partition in chunk:
-                beginning, end = survey.beginnings[partition], survey.ends[partition]
-                if beginning is not None and end is not None:
-                    bounds[partition] = beginning.offset, end.offset
-                    start = max(beginning.offset, committed[partition] or 0)
-                    if start < end.offset:
-                        unread[partition] = start, end.offset
+            bounds = self.bounds(chunk)
+            starts = {p: max(beginning, committed[p] or 0) for p, (beginning, _) in bounds.items()}
+            unread = {p: (starts[p], end) for p, (_, end) in bounds.items() if starts[p] < end}
             times = self._times(unread, deadline) if unread else {}
             for partition, (first, last) in bounds.items():
                 retention = retentions.get(partition.topic, Retention(known=False))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
 from spark_groupsource.client import CONTACT_TIMEOUT_S, LastTransportError, kafka_error, map_error
@@ -71,17 +71,28 @@ class LibrdkafkaGroupAdmin:
 
     def members(self) -> tuple[str, ...]:
         """See `GroupAdmin`."""
+        group = self.described()
+        return () if group is None else tuple(f"{one.client_id} on {one.host.lstrip('/')}" for one in group.members)
+
+    def described(self) -> ConsumerGroupDescription | None:
+        """Return the group as its coordinator has it; None when there is none.
+
+        Raises `CommandError` for a group of another kind, as Kafka Connect's workers have them.
+        """
         try:
-            group = self._ask(
+            group: ConsumerGroupDescription = self._ask(
                 lambda timeout: self._client.describe_consumer_groups([self._group], request_timeout=timeout)[
                     self._group
                 ],
             )
         except KafkaException as error:
             if _code(error) == KafkaError.GROUP_ID_NOT_FOUND:
-                return ()
+                return None
+            if _code(error) == KafkaError._INVALID_ARG:
+                reason = kafka_error(error).str()
+                raise CommandError(errors.GROUP_NOT_OF_CONSUMERS, group=self._group, reason=reason) from None
             raise self._mapped(error, "DescribeGroups") from None
-        return tuple(f"{member.client_id} on {member.host.lstrip('/')}" for member in group.members)
+        return group
 
     def offsets(self) -> dict[TopicPartition, GroupOffset]:
         """See `GroupAdmin`."""

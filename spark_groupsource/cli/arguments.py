@@ -1,4 +1,4 @@
-"""The command line's arguments, and the client properties file. Its help texts are for users."""
+"""The command line's arguments, and the client properties file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from spark_groupsource import errors
 from spark_groupsource._version import __version__
+from spark_groupsource.cli import helptexts
 from spark_groupsource.errors import CommandError
 from spark_groupsource.offsets import TIME_MAX_MS
 from spark_groupsource.option_table import OPTIONS
@@ -19,87 +20,8 @@ from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.options import parse_options
 from spark_groupsource.options_client import CLIENT_PREFIX, EXECUTOR_PREFIX, UNSAFE_SETTINGS
 
-_ABOUT = """\
-Moves, saves and takes over the committed offsets of a group of groupkafka queries, and tells how far any group is
-behind.
-"""
-_RESET = """\
-Moves the committed offsets of a group, so that its queries read records again, or leave some out.
-
-Stop all queries of the group first; it is refused while the group has members. Without --execute nothing is changed:
-the command prints what it would do. The queries may keep their checkpoints: each one that starts afterwards notices
-the reset, forgets what its checkpoint says of these partitions, and goes on from the group's offsets. (Offsets moved
-by another tool are a conflict instead, which option onConflict decides.)
-"""
-_RESET_MORE = """\
-targets:
-  initial          where the group began: the positions that startingOffsets gave when they were first looked up
-  earliest         the beginning of the log
-  latest           the end of the log
-  TIME             the first record at or after a time: ISO 8601 (2026-01-31T12:00:00Z, UTC if it names no zone) or
-                   milliseconds since 1970
-  savepoint FILE   where the group was when FILE was written by 'savepoint'
-
-examples:
-  python -m spark_groupsource reset --bootstrap-servers localhost:9092 --group orders-to-lake --to initial
-  python -m spark_groupsource reset --bootstrap-servers localhost:9092 --group orders-to-lake --topic orders \\
-      --to 2026-01-31T12:00:00Z --execute
-
-exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments
-"""
-_SAVEPOINT = """\
-Writes the committed offsets of a group to a file, for 'reset --to savepoint FILE'.
-
-The group's offsets are what its queries have completed, all together. The queries may go on while it is written.
-"""
-_SAVEPOINT_MORE = """\
-example:
-  python -m spark_groupsource savepoint --bootstrap-servers localhost:9092 --group orders-to-lake friday.json
-
-exit codes: 0 done; 1 refused; 2 wrong arguments
-"""
-_LAG = """\
-Tells how far a group is behind, per partition: in records, in time, and how long until retention removes the next
-unread record. It works for any group, of any program, with members or without, and joins none.
-
-  lag        records between the group's committed offset and the log's end (with isolation.level=read_committed in
-             --config: the end of what is committed). As with Kafka's own tools, transaction markers count.
-  behind     the age of the next unread record
-  safe for   until its age reaches the topic's retention.ms; Kafka may keep it longer, never less, unless the topic is
-             larger than its retention.bytes
-
-A '-' stands where there is no unread record, where its time is not known, or where nothing is removed by time.
-"""
-_LAG_MORE = """\
-examples:
-  python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake
-  python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --json --watch 30
-  python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --max-behind 600
-
-exit codes: 0 done; 1 refused; 2 wrong arguments; 3 beyond --max-lag or --max-behind (also when there are unread
-records, but their age is not known: stderr then names the partitions)
-"""
-_ADOPT = """\
-Gives a group the offsets that another query has got to, so that its queries go on there without a gap: those of a
-query of Spark's own Kafka source (format "kafka"), read from its checkpoint, or those of another consumer group.
-
-Stop the old query first. Without --execute nothing is changed: the command prints what it would do. Start the new
-query with a new checkpoint location (and Spark's file sink with a new folder: in the old one it takes the batches of a
-new checkpoint for those that it has). A partition that the old query has not seen starts at its beginning.
-"""
-_ADOPT_MORE = """\
-The checkpoint says what is complete: a batch that the old query was stopped in is read again. It is refused while the
-group has members, when it has offsets already (unless --overwrite), and for offsets behind the end of their log, whose
-topic was deleted and made again. Records that are gone are reported by the new query (failOnDataLoss).
-
-examples:
-  python -m spark_groupsource adopt --bootstrap-servers localhost:9092 --group orders-to-lake \\
-      --from-checkpoint s3a://lake/checkpoints/orders
-  python -m spark_groupsource adopt --bootstrap-servers localhost:9092 --group orders-to-lake \\
-      --from-group orders-service --topic orders --execute
-
-exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments
-"""
+# The pause of `group --watch`: a rebalance takes some seconds.
+WATCH_S = 2.0
 
 
 class TargetKind(Enum):
@@ -180,45 +102,51 @@ class AdoptCommand:
     execute: bool = False
 
 
-Command = ResetCommand | SavepointCommand | LagCommand | AdoptCommand
+@dataclass(frozen=True, slots=True)
+class GroupCommand:
+    """`group`."""
+
+    connection: Connection
+    as_json: bool = False
+    watch_s: float | None = None
+
+
+Command = ResetCommand | SavepointCommand | LagCommand | AdoptCommand | GroupCommand
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
     """Read the command line; ends the program with exit code 2 and a usage text when it is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m spark_groupsource", description=_ABOUT)
+    parser = argparse.ArgumentParser(prog="python -m spark_groupsource", description=helptexts.ABOUT)
     parser.add_argument("--version", action="version", version=f"groupkafka {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    raw = argparse.RawDescriptionHelpFormatter
 
-    reset = commands.add_parser(
-        "reset", help="move the group's offsets", description=_RESET, epilog=_RESET_MORE, formatter_class=raw
-    )
-    _add_connection(reset)
+    def add(name: str, summary: str, about: str, more: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(
+            name, help=summary, description=about, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        _add_connection(added)
+        return added
+
+    reset = add("reset", "move the group's offsets", helptexts.RESET, helptexts.RESET_MORE)
     reset.add_argument("--to", nargs="+", required=True, metavar=("TARGET", "FILE"), help="see the targets below")
     reset.add_argument(
         "--topic", action="append", default=[], metavar="T",
         help="reset this topic only; may be given more than once (default: all topics that the group has offsets of)",
     )  # fmt: skip
     reset.add_argument("--execute", action="store_true", help="commit the new offsets (default: a dry run)")
-
-    savepoint = commands.add_parser(
-        "savepoint", help="save the group's offsets", description=_SAVEPOINT, epilog=_SAVEPOINT_MORE,
-        formatter_class=raw,
-    )  # fmt: skip
-    _add_connection(savepoint)
+    savepoint = add("savepoint", "save the group's offsets", helptexts.SAVEPOINT, helptexts.SAVEPOINT_MORE)
     savepoint.add_argument("file", type=Path, metavar="FILE", help="where to write it; an older file is replaced")
-
-    _add_lag(commands.add_parser("lag", help="tell how far any group is behind", description=_LAG, epilog=_LAG_MORE,
-                                 formatter_class=raw))  # fmt: skip
-    adopt = commands.add_parser(
-        "adopt", help="take over another query's offsets", description=_ADOPT, epilog=_ADOPT_MORE, formatter_class=raw
-    )
+    _add_lag(add("lag", "tell how far any group is behind", helptexts.LAG, helptexts.LAG_MORE))
+    adopt = add("adopt", "take over another query's offsets", helptexts.ADOPT, helptexts.ADOPT_MORE)
     _add_adopt(adopt)
+    _add_group(add("group", "show any group and its members", helptexts.GROUP, helptexts.GROUP_MORE))
 
     given = parser.parse_args(arguments)
     connection = Connection(given.bootstrap_servers, given.group, given.config)
     if given.command == "savepoint":
         return SavepointCommand(connection, given.file)
+    if given.command == "group":
+        return GroupCommand(connection, given.json, given.watch)
     topics = tuple(dict.fromkeys(given.topic))
     if given.command == "lag":
         return LagCommand(connection, topics, given.json, given.watch, given.max_lag, given.max_behind)
@@ -232,7 +160,6 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
 
 
 def _add_adopt(parser: argparse.ArgumentParser) -> None:
-    _add_connection(parser)
     origin = parser.add_mutually_exclusive_group(required=True)
     origin.add_argument(
         "--from-checkpoint", metavar="LOCATION",
@@ -251,7 +178,6 @@ def _add_adopt(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_lag(parser: argparse.ArgumentParser) -> None:
-    _add_connection(parser)
     parser.add_argument(
         "--topic", action="append", default=[], metavar="T",
         help="this topic only; may be given more than once (default: all topics that the group has offsets of)",
@@ -264,6 +190,14 @@ def _add_lag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-behind", type=_positive_s, metavar="SECONDS",
         help="exit with 3 when an unread record is older than this, or when its age is not known",
+    )  # fmt: skip
+
+
+def _add_group(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one line of JSON, with whole member ids")
+    parser.add_argument(
+        "--watch", type=_positive_s, nargs="?", const=WATCH_S, metavar="SECONDS",
+        help=f"go on, with a pause of so many seconds (default: {WATCH_S:.0f})",
     )  # fmt: skip
 
 

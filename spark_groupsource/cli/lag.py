@@ -12,7 +12,7 @@ from spark_groupsource import errors
 from spark_groupsource.cli.arguments import LagCommand, shown_time
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import CommandError
-from spark_groupsource.lag import Lag, lag_of, shown_duration, total
+from spark_groupsource.lag import Lag, lag_of, shown_duration, shown_note, total
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.standing import StandingsPort
 
@@ -97,7 +97,7 @@ def table(lags: list[Lag]) -> list[str]:
     records, lost, behind_s, safe_s = total(lags)
     last = ("total", "", "", "", str(records), shown_duration(behind_s), shown_duration(safe_s))
     rows = [HEADER, *map(_cells, lags), last]
-    notes = ["", *map(_note, lags), f"{lost} lost" if lost else ""]
+    notes = ["", *map(shown_note, lags), f"{lost} lost" if lost else ""]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
     lines = []
     for (topic, *numbers), note in zip(rows, notes, strict=True):
@@ -113,18 +113,6 @@ def _cells(lag: Lag) -> tuple[str, ...]:
     committed = "-" if lag.committed is None else str(lag.committed)
     behind, safe = shown_duration(lag.behind_s), shown_duration(lag.safe_s)
     return lag.partition.topic, str(lag.partition.partition), committed, str(lag.end), str(lag.records), behind, safe
-
-
-def _note(lag: Lag) -> str:
-    if lag.lost:
-        return f"{lag.lost} lost: gone before they were read"
-    if lag.committed is None:
-        return "no offset: all counts as unread"
-    if lag.committed > lag.end:
-        return "beyond the log's end: the topic was made anew, or its log cut"
-    if lag.records and lag.retention.above_bytes is not None:
-        return f"safe up to {lag.retention.above_bytes} bytes only"
-    return ""
 
 
 def json_line(group: str, now_ms: int, lags: list[Lag]) -> str:

@@ -13,7 +13,16 @@ from dataclasses import replace
 
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
 from spark_groupsource.cli.adopt import Origin, checkpoint_origin, group_origin
-from spark_groupsource.cli.arguments import AdoptCommand, LagCommand, ResetCommand, client_options, parse_arguments
+from spark_groupsource.cli.arguments import (
+    AdoptCommand,
+    GroupCommand,
+    LagCommand,
+    ResetCommand,
+    client_options,
+    parse_arguments,
+)
+from spark_groupsource.cli.describer import GroupDescriber, RawGroups
+from spark_groupsource.cli.group import report_group
 from spark_groupsource.cli.lag import report_lag
 from spark_groupsource.cli.reset import Commands
 from spark_groupsource.clock import Clock, SystemClock
@@ -32,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = client_options(command.connection)
         if isinstance(command, LagCommand):
             return _lag(command, options)
+        if isinstance(command, GroupCommand):
+            return _group(command, options)
         clock = SystemClock()
         cluster = LibrdkafkaCluster(options, clock, time.sleep)
         commands = Commands(LibrdkafkaGroupAdmin(options, clock, time.sleep), cluster, clock, print)
@@ -56,6 +67,22 @@ def _lag(command: LagCommand, options: SourceOptions) -> int:
         return 0
     finally:
         standings.close()
+
+
+def _group(command: GroupCommand, options: SourceOptions) -> int:
+    clock = SystemClock()
+    standings = LibrdkafkaStandings(options, clock, time.sleep)
+    admin = LibrdkafkaGroupAdmin(options, clock, time.sleep)
+    describer = GroupDescriber(admin, options.group_id, RawGroups(options))
+    try:
+        report_group(command, describer, standings, clock, say=_say, pause=time.sleep)
+    except KeyboardInterrupt:
+        # The usual end of --watch.
+        pass
+    finally:
+        describer.close()
+        standings.close()
+    return 0
 
 
 def _say(line: str) -> None:

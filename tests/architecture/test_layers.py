@@ -58,6 +58,7 @@ MAY_IMPORT = {
     },
     "confluent_kafka": {
         "cli/admin.py",
+        "cli/describer.py",
         "client.py",
         "cluster.py",
         "embedded.py",
@@ -74,6 +75,8 @@ MAY_IMPORT = {
 PURE = (
     "assignors/interface.py",
     "assignors/wire.py",
+    "cli/groupview.py",
+    "cli/memberdata.py",
     "lag.py",
     "membership/events.py",
     "membership/machine.py",
@@ -88,7 +91,9 @@ PURE_IMPORTS = {
     "__future__", "abc", "base64", "binascii", "collections", "dataclasses", "datetime", "enum", "heapq", "json", "re",
     "spark_groupsource", "typing",
 }  # fmt: skip
-PURE_NEIGHBOURS = {"assignors", "commits", "offsets", "option_types", "membership", "planning", "starting"}
+PURE_NEIGHBOURS = {
+    "assignors", "cli", "commits", "lag", "offsets", "option_types", "membership", "planning", "starting",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

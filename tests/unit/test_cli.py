@@ -119,7 +119,9 @@ def test_wrong_arguments_end_with_code_2(words: list[str], text: str, capsys: py
     assert "usage: python -m spark_groupsource" in shown
 
 
-@pytest.mark.parametrize("words", [["--help"], ["reset", "--help"], ["savepoint", "--help"], ["adopt", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["reset", "--help"], ["savepoint", "--help"], ["adopt", "--help"], ["group", "--help"]]
+)
 def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse_arguments(words)

@@ -1,0 +1,102 @@
+"""What --help says of the commands. For users."""
+
+from __future__ import annotations
+
+ABOUT = """\
+Moves, saves and takes over the committed offsets of a group of groupkafka queries, and tells how far any group is
+behind, and who its members are.
+"""
+RESET = """\
+Moves the committed offsets of a group, so that its queries read records again, or leave some out.
+
+Stop all queries of the group first; it is refused while the group has members. Without --execute nothing is changed:
+the command prints what it would do. The queries may keep their checkpoints: each one that starts afterwards notices
+the reset, forgets what its checkpoint says of these partitions, and goes on from the group's offsets. (Offsets moved
+by another tool are a conflict instead, which option onConflict decides.)
+"""
+RESET_MORE = """\
+targets:
+  initial          where the group began: the positions that startingOffsets gave when they were first looked up
+  earliest         the beginning of the log
+  latest           the end of the log
+  TIME             the first record at or after a time: ISO 8601 (2026-01-31T12:00:00Z, UTC if it names no zone) or
+                   milliseconds since 1970
+  savepoint FILE   where the group was when FILE was written by 'savepoint'
+
+examples:
+  python -m spark_groupsource reset --bootstrap-servers localhost:9092 --group orders-to-lake --to initial
+  python -m spark_groupsource reset --bootstrap-servers localhost:9092 --group orders-to-lake --topic orders \\
+      --to 2026-01-31T12:00:00Z --execute
+
+exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments
+"""
+SAVEPOINT = """\
+Writes the committed offsets of a group to a file, for 'reset --to savepoint FILE'.
+
+The group's offsets are what its queries have completed, all together. The queries may go on while it is written.
+"""
+SAVEPOINT_MORE = """\
+example:
+  python -m spark_groupsource savepoint --bootstrap-servers localhost:9092 --group orders-to-lake friday.json
+
+exit codes: 0 done; 1 refused; 2 wrong arguments
+"""
+LAG = """\
+Tells how far a group is behind, per partition: in records, in time, and how long until retention removes the next
+unread record. It works for any group, of any program, with members or without, and joins none.
+
+  lag        records between the group's committed offset and the log's end (with isolation.level=read_committed in
+             --config: the end of what is committed). As with Kafka's own tools, transaction markers count.
+  behind     the age of the next unread record
+  safe for   until its age reaches the topic's retention.ms; Kafka may keep it longer, never less, unless the topic is
+             larger than its retention.bytes
+
+A '-' stands where there is no unread record, where its time is not known, or where nothing is removed by time.
+"""
+LAG_MORE = """\
+examples:
+  python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake
+  python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --json --watch 30
+  python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --max-behind 600
+
+exit codes: 0 done; 1 refused; 2 wrong arguments; 3 beyond --max-lag or --max-behind (also when there are unread
+records, but their age is not known: stderr then names the partitions)
+"""
+ADOPT = """\
+Gives a group the offsets that another query has got to, so that its queries go on there without a gap: those of a
+query of Spark's own Kafka source (format "kafka"), read from its checkpoint, or those of another consumer group.
+
+Stop the old query first. Without --execute nothing is changed: the command prints what it would do. Start the new
+query with a new checkpoint location (and Spark's file sink with a new folder: in the old one it takes the batches of a
+new checkpoint for those that it has). A partition that the old query has not seen starts at its beginning.
+"""
+ADOPT_MORE = """\
+The checkpoint says what is complete: a batch that the old query was stopped in is read again. It is refused while the
+group has members, when it has offsets already (unless --overwrite), and for offsets behind the end of their log, whose
+topic was deleted and made again. Records that are gone are reported by the new query (failOnDataLoss).
+
+examples:
+  python -m spark_groupsource adopt --bootstrap-servers localhost:9092 --group orders-to-lake \\
+      --from-checkpoint s3a://lake/checkpoints/orders
+  python -m spark_groupsource adopt --bootstrap-servers localhost:9092 --group orders-to-lake \\
+      --from-group orders-service --topic orders --execute
+
+exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments
+"""
+GROUP = """\
+Shows a group as its coordinator has it: protocol, strategy, state, members, who has which partition, who stands by, how
+far each is behind, and what the members told each other. It works for any group, of any program, with members or
+without, and joins none.
+
+  strategy   the assignment strategy that the group has agreed on; with the protocol 'consumer' (KIP-848) the broker's
+  lag        records between the group's committed offset and the log's end, as in 'lag'
+  metadata   what a member said when it joined: rack, what it had then, and what its strategy adds (weight=3). It takes
+             kafka-python (pip install 'groupkafka[assignors]'), and is only told of classic groups that are stable.
+"""
+GROUP_MORE = """\
+examples:
+  python -m spark_groupsource group --bootstrap-servers localhost:9092 --group orders-to-lake
+  python -m spark_groupsource group --bootstrap-servers localhost:9092 --group orders-to-lake --watch 2
+
+exit codes: 0 done; 1 refused, or there is no such group; 2 wrong arguments
+"""
