@@ -14,6 +14,8 @@ from faultrig.waiting import RigError, wait_for
 
 _STOP_S = 60.0
 TRIGGER = "300 milliseconds"
+# With strategies that know weights: the others have 1.
+_WEIGHTS = {"q1": "3"}
 # Spark starts no query on a checkpoint whose very first entry it was interrupted at, and asks to delete it.
 _NEVER_LOGGED = "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
 
@@ -117,6 +119,7 @@ class Fleet:
             "metricsPath": str(metrics / f"{query.name}-{run}.jsonl"),
             # Now the driver reads and now the executors, also when a checkpoint goes on.
             "fastLaneMaxOffsets": "10000" if run % 2 else "0",
+            **({"memberWeight": _WEIGHTS.get(query.name, "1")} if "assignors" in self._options else {}),
             **overrides,
         }
         return {

@@ -32,7 +32,7 @@ class Run:
     """The run's settings."""
 
     seed: int
-    protocol: str  # "eager", "cooperative" or "kip848"
+    protocol: str  # a key of rig.PROTOCOLS
     group: str
     topics: tuple[str, ...]
     session_timeout_s: float

@@ -30,7 +30,6 @@ _CLASSIC = {
     "kafka.session.timeout.ms": str(int(SESSION_TIMEOUT_S * 1000)),
     "kafka.heartbeat.interval.ms": "500",
 }
-WEIGHTS = {"q1": "3"}
 PROTOCOLS: dict[str, dict[str, str]] = {
     "eager": _CLASSIC | {"kafka.partition.assignment.strategy": "range"},
     "cooperative": _CLASSIC | {"kafka.partition.assignment.strategy": "cooperative-sticky"},
