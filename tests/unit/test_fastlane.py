@@ -123,3 +123,30 @@ def test_an_interruption_frees_the_consumer() -> None:
     with pytest.raises(KeyboardInterrupt):
         bed.read(OffsetRange(P0, 0, 2))
     assert bed.made[0].closed == 1
+
+
+def test_a_standby_is_connected_and_has_fetched_what_comes_at_the_groups_offset() -> None:
+    """It stands by for partition 0, the active member reads on to 2, this one takes over there."""
+    bed = Bed(records(0, 1, 2, 3))
+    bed.lane.warm({P0: 1})
+    assert bed.positions() == {0: 1}
+    assert bed.read(OffsetRange(P0, 2, 4)) == [(0, 2), (0, 3)]
+    assert len(bed.made) == 1, "what was warm is used"
+    assert bed.positions() == {0: 1}, "nothing was fetched anew"
+
+
+def test_what_a_member_stands_by_for_stays_assigned_while_it_reads_its_own() -> None:
+    bed = Bed(records(1, 0), records(0, 7))
+    bed.lane.warm({P0: 7})
+    assert bed.read(OffsetRange(P1, 0, 1), owned={P0, P1}) == [(1, 0)]
+    assert bed.made[0].unassigned == []
+    assert bed.read(OffsetRange(P0, 7, 8)) == [(0, 7)]
+
+
+def test_nothing_is_warmed_for_nobody_nor_while_the_executors_read() -> None:
+    bed = Bed()
+    bed.lane.warm({})
+    assert bed.made == []
+    assert bed.read(OffsetRange(P0, 0, 2)) is None
+    bed.lane.warm({P0: 1})
+    assert len(bed.made) == 1
