@@ -107,7 +107,7 @@ def member_settings(options: SourceOptions) -> dict[str, Any]:
 def admin_settings(options: SourceOptions) -> dict[str, Any]:
     """Return what `KafkaAdminClient` is made with; a member's settings mean nothing to it. Raises as above."""
     settings = _translated(options, "admin", dict(_BOTH), ignored=set(_MEMBER))
-    return settings | {"bootstrap_timeout_ms": round(CONTACT_TIMEOUT_S * 1000), "metrics_enabled": False}
+    return settings | {"bootstrap_timeout_ms": round(CONTACT_TIMEOUT_S * 1000)}
 
 
 def _translated(
