@@ -93,10 +93,12 @@ class KafkaPythonGroup:
         self._callbacks = Callbacks(self._events.put, holdings.lost)
         try:
             self._consumer = KafkaConsumer(**settings)
-        except client_errors.KafkaConfigurationError as error:
+        except (client_errors.KafkaConfigurationError, ValueError, TypeError) as error:
             raise self._refused(error) from None
         except (client_errors.KafkaError, OSError) as error:
             raise unreachable(self._options, error) from None
+        # The consumer does not hand this setting on, and asking for a deleted topic would make it again.
+        self._consumer._manager.cluster.config["allow_auto_create_topics"] = False
         agreed = self._consumer._coordinator._rebalance_protocol
         if (agreed == ClientProtocol.COOPERATIVE) is not self.incremental:
             raise RuntimeError(f"the client goes through rebalances as {agreed!r}, not as {self._protocol}")
