@@ -198,10 +198,17 @@ class KafkaPythonGroup:
     def fetch_offsets(
         self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, GroupOffset]:
-        """See `GroupPort`."""
+        """See `GroupPort`.
+
+        The sequence that forgetting the earlier request protects against: an answer takes longer than the timeout, and
+        the client keeps it; the partition goes to another member, which reads on, and comes back; asked again for the
+        same partitions, the client would hand out the old answer, and what the other has read is read again.
+        """
         wanted = [ClientPartition(*partition) for partition in map(_pair, partitions)]
         try:
-            answers = self._client()._coordinator.fetch_committed_offsets(wanted, timeout_ms=round(timeout_s * 1000))
+            coordinator = self._client()._coordinator
+            coordinator._offset_fetch_futures.pop(frozenset(wanted), None)
+            answers = coordinator.fetch_committed_offsets(wanted, timeout_ms=round(timeout_s * 1000))
         except client_errors.KafkaError as error:
             LOG.info("offset fetch failed and is repeated: group=%s error=%s", self._options.group_id, error)
             return {}
