@@ -115,6 +115,11 @@ class KafkaPythonGroup:
 
     def poll(self) -> None:
         """See `GroupPort`."""
+        self._serve()
+        if self._listener is not None and self._driver is not None:
+            self._listener.on_coordinator(self._driver.coordinator_known)
+
+    def _serve(self) -> None:
         listener = self._listener
         while listener is not None:
             try:
@@ -122,21 +127,26 @@ class KafkaPythonGroup:
             except queue.Empty:
                 break
             self._deal_with(event, listener)
-        if listener is not None and self._driver is not None:
-            listener.on_coordinator(self._driver.coordinator_known)
 
     def close(self) -> None:
-        """See `GroupPort`. The client gives its partitions up first, which this thread has to serve."""
-        driver, self._driver = self._driver, None
+        """See `GroupPort`. The client gives its partitions up first, which this thread has to serve.
+
+        When the listener raises it goes on where it was left: otherwise the next callback of the client would wait for
+        ever, and the member keep its partitions.
+        """
+        driver = self._driver
         if driver is None:
             return
         driver.request_close()
         pause = threading.Event()
         while not driver.ended:
-            self.poll()
+            self._serve()
             pause.wait(_STEP_S)
-        self.poll()
-        self._consumer = None
+        self._driver = None
+        try:
+            self._serve()
+        finally:
+            self._consumer = None
 
     # --- events
 
