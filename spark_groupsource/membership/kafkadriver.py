@@ -14,9 +14,11 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from kafka import KafkaConsumer
 from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
+from kafka.coordinator.assignors.abstract import RebalanceProtocol as ClientProtocol
 from kafka.errors import RetriableError
 from kafka.future import Future
 from kafka.structs import MemberState
@@ -87,6 +89,25 @@ class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         await answer
 
 
+def tell_losses(coordinator: Any) -> None:
+    """Have a cooperative client tell of the partitions that it loses while it joins.
+
+    The sequence that this protects against: the client begins to join, keeping its partitions, and is cut off; its
+    session expires, and another member reads on; its JoinGroup, sent again, is refused with UNKNOWN_MEMBER_ID, and it
+    joins as a new member, without a word, with partitions that it still has: what it commits, now under the new
+    generation, takes the group's offset back. (Java's client prepares such a join anew, too: KAFKA-12983.)
+    """
+    reset = coordinator.reset_generation
+
+    def reset_and_prepare(*args: Any, **named: Any) -> None:
+        reset(*args, **named)
+        coordinator.rejoining = False
+
+    # An eager client has given up everything before it joins, and would tell it twice.
+    if coordinator._rebalance_protocol == ClientProtocol.COOPERATIVE:
+        coordinator.reset_generation = reset_and_prepare
+
+
 class Driver:
     """Polls the coordinator until it is closed, then leaves the group."""
 
@@ -99,6 +120,7 @@ class Driver:
     ) -> None:
         self._consumer = consumer
         self._coordinator = consumer._coordinator
+        tell_losses(self._coordinator)
         self._callbacks = callbacks
         self._tell = tell
         self._closing = threading.Event()
