@@ -39,8 +39,8 @@ def _endpoint_check(value: str) -> bool:
     return value.lower() == "https"
 
 
-# librdkafka's name -> (kafka-python's, how the value is read). Not ssl.cipher.suites: the consumer takes ssl_ciphers, and
-# no part of the client reads it.
+# librdkafka's name -> (kafka-python's, how the value is read). Not ssl.cipher.suites: the consumer takes ssl_ciphers,
+# and no part of the client reads it.
 _BOTH: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "bootstrap.servers": ("bootstrap_servers", _text),
     "client.id": ("client_id", _text),
