@@ -14,13 +14,16 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from kafka import KafkaConsumer
 from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
+from kafka.coordinator.assignors.abstract import RebalanceProtocol as ClientProtocol
 from kafka.errors import RetriableError
 from kafka.future import Future
 from kafka.structs import MemberState
 
+from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.membership.events import Partitions
 from spark_groupsource.offsets import TopicPartition
 
@@ -86,17 +89,46 @@ class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         await answer
 
 
+def tell_losses(coordinator: Any) -> None:
+    """Have a cooperative client tell of the partitions that it loses while it joins.
+
+    The sequence that this protects against: the client begins to join, keeping its partitions, and is cut off; its
+    session expires, and another member reads on; its JoinGroup, sent again, is refused with UNKNOWN_MEMBER_ID, and it
+    joins as a new member, without a word, with partitions that it still has: what it commits, now under the new
+    generation, takes the group's offset back. (Java's client prepares such a join anew, too: KAFKA-12983.)
+    """
+    reset = coordinator.reset_generation
+
+    def reset_and_prepare(*args: Any, **named: Any) -> None:
+        reset(*args, **named)
+        coordinator.rejoining = False
+
+    # An eager client has given up everything before it joins, and would tell it twice.
+    if coordinator._rebalance_protocol == ClientProtocol.COOPERATIVE:
+        coordinator.reset_generation = reset_and_prepare
+
+
 class Driver:
     """Polls the coordinator until it is closed, then leaves the group."""
 
-    def __init__(self, consumer: KafkaConsumer, callbacks: Callbacks, tell: Callable[[Happened], None]) -> None:
+    def __init__(
+        self,
+        consumer: KafkaConsumer,
+        callbacks: Callbacks,
+        tell: Callable[[Happened], None],
+        clock: Clock | None = None,
+    ) -> None:
         self._consumer = consumer
         self._coordinator = consumer._coordinator
+        tell_losses(self._coordinator)
         self._callbacks = callbacks
         self._tell = tell
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="groupkafka-member-driver", daemon=True)
         self._told: tuple[int, int] = (-1, 0)
+        self._clock = clock or SystemClock()
+        # The generation, and since when it is known.
+        self._joined: tuple[int, float] = (-1, 0.0)
 
     def start(self) -> None:
         """Start polling, which joins the group. Idempotent."""
@@ -161,8 +193,16 @@ class Driver:
 
         The sequence that this protects against: the member is cut off, the coordinator gives its partitions to another
         one, and this client, which waits to be told, reads on. (librdkafka keeps the same clock.)
+
+        The client's own clock starts anew whenever a broker tells who the coordinator is, also while that one cannot be
+        reached: only a heartbeat's answer counts here, or a join's.
         """
-        if self._coordinator.heartbeat.session_timeout_expired():
+        now_s, generation = self._clock.monotonic_s(), self._consumer.group_metadata().generation_id
+        if generation != self._joined[0]:
+            self._joined = (generation, now_s)
+        heartbeat = self._coordinator.heartbeat
+        silent_s = now_s - max(self._joined[1], heartbeat.last_receive)
+        if silent_s > heartbeat.config["session_timeout_ms"] / 1000:
             partitions = tuple(sorted(TopicPartition(*each) for each in self._consumer.assignment()))
             self._coordinator.reset_generation()
             if partitions:

@@ -93,10 +93,12 @@ class KafkaPythonGroup:
         self._callbacks = Callbacks(self._events.put, holdings.lost)
         try:
             self._consumer = KafkaConsumer(**settings)
-        except client_errors.KafkaConfigurationError as error:
+        except (client_errors.KafkaConfigurationError, ValueError, TypeError) as error:
             raise self._refused(error) from None
         except (client_errors.KafkaError, OSError) as error:
             raise unreachable(self._options, error) from None
+        # The consumer does not hand this setting on, and asking for a deleted topic would make it again.
+        self._consumer._manager.cluster.config["allow_auto_create_topics"] = False
         agreed = self._consumer._coordinator._rebalance_protocol
         if (agreed == ClientProtocol.COOPERATIVE) is not self.incremental:
             raise RuntimeError(f"the client goes through rebalances as {agreed!r}, not as {self._protocol}")
@@ -113,6 +115,11 @@ class KafkaPythonGroup:
 
     def poll(self) -> None:
         """See `GroupPort`."""
+        self._serve()
+        if self._listener is not None and self._driver is not None:
+            self._listener.on_coordinator(self._driver.coordinator_known)
+
+    def _serve(self) -> None:
         listener = self._listener
         while listener is not None:
             try:
@@ -120,21 +127,26 @@ class KafkaPythonGroup:
             except queue.Empty:
                 break
             self._deal_with(event, listener)
-        if listener is not None and self._driver is not None:
-            listener.on_coordinator(self._driver.coordinator_known)
 
     def close(self) -> None:
-        """See `GroupPort`. The client gives its partitions up first, which this thread has to serve."""
-        driver, self._driver = self._driver, None
+        """See `GroupPort`. The client gives its partitions up first, which this thread has to serve.
+
+        When the listener raises it goes on where it was left: otherwise the next callback of the client would wait for
+        ever, and the member keep its partitions.
+        """
+        driver = self._driver
         if driver is None:
             return
         driver.request_close()
         pause = threading.Event()
         while not driver.ended:
-            self.poll()
+            self._serve()
             pause.wait(_STEP_S)
-        self.poll()
-        self._consumer = None
+        self._driver = None
+        try:
+            self._serve()
+        finally:
+            self._consumer = None
 
     # --- events
 
@@ -196,10 +208,17 @@ class KafkaPythonGroup:
     def fetch_offsets(
         self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, GroupOffset]:
-        """See `GroupPort`."""
+        """See `GroupPort`.
+
+        The sequence that forgetting the earlier request protects against: an answer takes longer than the timeout, and
+        the client keeps it; the partition goes to another member, which reads on, and comes back; asked again for the
+        same partitions, the client would hand out the old answer, and what the other has read is read again.
+        """
         wanted = [ClientPartition(*partition) for partition in map(_pair, partitions)]
         try:
-            answers = self._client()._coordinator.fetch_committed_offsets(wanted, timeout_ms=round(timeout_s * 1000))
+            coordinator = self._client()._coordinator
+            coordinator._offset_fetch_futures.pop(frozenset(wanted), None)
+            answers = coordinator.fetch_committed_offsets(wanted, timeout_ms=round(timeout_s * 1000))
         except client_errors.KafkaError as error:
             LOG.info("offset fetch failed and is repeated: group=%s error=%s", self._options.group_id, error)
             return {}

@@ -26,17 +26,25 @@ def _upper(value: str) -> str:
     return value.upper()
 
 
+def _security_protocol(value: str) -> str:
+    # The client takes whatever it does not know for PLAINTEXT.
+    if value.upper() not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+        raise ValueError("plaintext, ssl, sasl_plaintext or sasl_ssl")
+    return value.upper()
+
+
 def _endpoint_check(value: str) -> bool:
     if value.lower() not in ("https", "none"):
         raise ValueError("https or none")
     return value.lower() == "https"
 
 
-# librdkafka's name -> (kafka-python's, how the value is read)
+# librdkafka's name -> (kafka-python's, how the value is read). Not ssl.cipher.suites: the consumer takes ssl_ciphers,
+# and no part of the client reads it.
 _BOTH: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "bootstrap.servers": ("bootstrap_servers", _text),
     "client.id": ("client_id", _text),
-    "security.protocol": ("security_protocol", _upper),
+    "security.protocol": ("security_protocol", _security_protocol),
     "sasl.mechanism": ("sasl_mechanism", _upper),
     "sasl.mechanisms": ("sasl_mechanism", _upper),
     "sasl.username": ("sasl_plain_username", _text),
@@ -47,7 +55,6 @@ _BOTH: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "ssl.key.location": ("ssl_keyfile", _text),
     "ssl.key.password": ("ssl_password", _text),
     "ssl.crl.location": ("ssl_crlfile", _text),
-    "ssl.cipher.suites": ("ssl_ciphers", _text),
     "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", _endpoint_check),
     "client.dns.lookup": ("client_dns_lookup", _text),
     "connections.max.idle.ms": ("connections_max_idle_ms", int),
@@ -55,8 +62,6 @@ _BOTH: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
     "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
     "retry.backoff.ms": ("retry_backoff_ms", int),
-    "socket.receive.buffer.bytes": ("receive_buffer_bytes", int),
-    "socket.send.buffer.bytes": ("send_buffer_bytes", int),
     "socket.timeout.ms": ("request_timeout_ms", int),
 }
 _MEMBER: Mapping[str, tuple[str, Callable[[str], Any]]] = {
@@ -73,7 +78,8 @@ _MEMBER: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 _LEFT_TO_OTHERS = re.compile(
     r"partition\.assignment\.strategy|group\.protocol|isolation\.level|logger"
     r"|fetch\..*|queued\..*|max\.partition\.fetch\.bytes|receive\.message\.max\.bytes|message\.max\.bytes"
-    r"|topic\.metadata\.(refresh\.(fast|sparse)|propagation)\..*|statistics\.interval\.ms|debug|log_level|log\..*|broker\.version\.fallback|api\.version\..*"
+    r"|socket\.(receive|send)\.buffer\.bytes|topic\.metadata\.(refresh\.(fast|sparse)|propagation)\..*"
+    r"|statistics\.interval\.ms|debug|log_level|log\..*|broker\.version\.fallback|api\.version\..*"
 )
 _REFUSED = "the membership runs on kafka-python, because of option assignors, and that client has no such setting."
 _INSTEAD = "leave it out, or leave assignors out."
@@ -107,7 +113,7 @@ def member_settings(options: SourceOptions) -> dict[str, Any]:
 def admin_settings(options: SourceOptions) -> dict[str, Any]:
     """Return what `KafkaAdminClient` is made with; a member's settings mean nothing to it. Raises as above."""
     settings = _translated(options, "admin", dict(_BOTH), ignored=set(_MEMBER))
-    return settings | {"bootstrap_timeout_ms": round(CONTACT_TIMEOUT_S * 1000), "metrics_enabled": False}
+    return settings | {"bootstrap_timeout_ms": round(CONTACT_TIMEOUT_S * 1000)}
 
 
 def _translated(
