@@ -1,0 +1,116 @@
+"""Strategy `redundant`: each partition with several members, of which one reads it and the others stand by. Pure.
+
+What a member stood by for is in no claim of the consumer protocol, so each instance remembers its last part and tells
+it in its metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from spark_groupsource.assignors import metadata
+from spark_groupsource.assignors.interface import Assignor, ClusterInfo, GroupAssignment, GroupMember, MemberSettings
+from spark_groupsource.assignors.shares import Item, by_member, owners, quotas, share_out, subscribers
+from spark_groupsource.assignors.wire import by_topic
+from spark_groupsource.offsets import TopicPartition
+
+_DEFAULT = MemberSettings().redundancy
+Warm = Mapping[TopicPartition, frozenset[str]]
+
+
+class RedundantAssignor(Assignor):
+    """Each partition is active with one member and on standby with k - 1 others, as far as there are subscribers.
+
+    k is the largest `redundancy` that any member tells: the group gives the safety that its most careful member asks
+    for. What is promised, the first before the next:
+
+    1. Active partitions: everybody has its equal quota, rounded down or up.
+    2. When the active member has left, one that stands by takes over, as far as (1) allows.
+    3. The active ones stay where they are, as far as (1) and (2) allow; those that must move go to a standby first.
+    4. Standby partitions: the k - 1 copies are shared out evenly among the subscribers that are not active for the
+       partition, again rounded down or up; those who stood by, or had it active, come first.
+
+    Metadata: `{"redundancy":2,"standby":{"orders":[0,3]}}`; a member without it asks for 2 and stood by for nothing.
+    """
+
+    name = "redundant"
+
+    def __init__(self) -> None:
+        self._standby: frozenset[TopicPartition] = frozenset()
+
+    def metadata(self, subscription: Sequence[str], member: MemberSettings) -> bytes:
+        """Tell the wanted redundancy, and what this member stands by for now."""
+        return metadata.encode({"redundancy": member.redundancy, "standby": by_topic(self._standby)})
+
+    def on_assignment(
+        self, active: frozenset[TopicPartition], standby: frozenset[TopicPartition], generation: int
+    ) -> None:
+        """Remember what this member stands by for."""
+        self._standby = standby
+
+    def assign(self, cluster: ClusterInfo, members: Sequence[GroupMember]) -> GroupAssignment:
+        """Share out the active partitions first, then the standbys around them."""
+        takers = subscribers(cluster, members)
+        names = [member.member_id for member in members]
+        copies = max((metadata.count(member.metadata, "redundancy", _DEFAULT) for member in members), default=1)
+        stood_by = {member.member_id: metadata.partitions(member.metadata, "standby") for member in members}
+        partitions = [partition for topic in takers for partition in cluster.partitions(topic)]
+        before = owners(members)
+        warm = {
+            partition: frozenset(name for name in takers[partition.topic] if partition in stood_by[name])
+            for partition in partitions
+        }
+        items = [
+            Item(_active_costs(takers[partition.topic], before.get(partition), warm[partition], len(partitions) + 1))
+            for partition in partitions
+        ]
+        places = share_out(items, quotas(cluster, takers, dict.fromkeys(names, 1)))
+        active = {partition: min(place) for partition, place in zip(partitions, places, strict=True)}
+        warm = {partition: found | {before.get(partition, "")} for partition, found in warm.items()}
+        return GroupAssignment(
+            by_member([(partition, frozenset({name})) for partition, name in active.items()], names),
+            by_member(_standbys(active, takers, warm, copies - 1).items(), names),
+        )
+
+
+def _active_costs(names: Sequence[str], owner: str | None, warm: frozenset[str], above: int) -> dict[str, int]:
+    """Return what it costs that each member becomes active; `above` outweighs one step for all partitions.
+
+    A partition whose owner is there moves when balance asks for it, and its owner hands it over: that is one move,
+    better to a standby. One without an owner is unread until somebody is ready: that outweighs all moves.
+    """
+    if owner in names:
+        return {name: 0 if name == owner else above + (name not in warm) for name in names}
+    return {name: 0 if name in warm else above * above for name in names}
+
+
+def _standbys(
+    active: Mapping[TopicPartition, str], takers: Mapping[str, Sequence[str]], warm: Warm, copies: int
+) -> dict[TopicPartition, frozenset[str]]:
+    """Return who stands by for each partition: as many of the warm ones as balance allows."""
+    due: dict[str, Fraction] = {name: Fraction(0) for names in takers.values() for name in names}
+    turns = dict.fromkeys(due, 0)
+    # Being warm outweighs all turns.
+    above = len(due) * len(active) * max(1, copies) + 1
+    items = []
+    for partition, owner in active.items():
+        names = takers[partition.topic]
+        others = [name for name in names if name != owner]
+        wanted = min(copies, len(others))
+        for name in others:
+            due[name] += Fraction(wanted, len(others))
+        # Who stands by newly is taken in turn, beginning behind the active one: when that one leaves, its partitions
+        # go to all others alike.
+        first = names.index(owner) + turns[owner]
+        turns[owner] += 1
+        items.append(
+            Item(
+                {
+                    name: 0 if name in warm[partition] else above + (others.index(name) - first) % len(others)
+                    for name in others
+                },
+                wanted,
+            )
+        )
+    return dict(zip(active, share_out(items, due), strict=True))

@@ -1,0 +1,35 @@
+"""Strategy `weighted`: partitions in proportion to the members' weights, and as few moves as possible. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_groupsource.assignors import metadata
+from spark_groupsource.assignors.interface import Assignor, ClusterInfo, GroupAssignment, GroupMember, MemberSettings
+from spark_groupsource.assignors.shares import Item, by_member, owners, quotas, share_out, subscribers
+
+
+class WeightedAssignor(Assignor):
+    """A member of weight 3 gets three times what one of weight 1 gets, within one partition.
+
+    Metadata: `{"weight":3}`; a member without it has weight 1. `shares` says what is promised, and why it can be.
+    """
+
+    name = "weighted"
+
+    def metadata(self, subscription: Sequence[str], member: MemberSettings) -> bytes:
+        """Tell the member's weight."""
+        return metadata.encode({"weight": member.weight})
+
+    def assign(self, cluster: ClusterInfo, members: Sequence[GroupMember]) -> GroupAssignment:
+        """Share out by weight: what stays costs nothing, what moves costs 1."""
+        weights = {member.member_id: metadata.count(member.metadata, "weight", 1) for member in members}
+        takers = subscribers(cluster, members)
+        before = owners(members)
+        partitions = [partition for topic in takers for partition in cluster.partitions(topic)]
+        items = [
+            Item({name: int(before.get(partition) != name) for name in takers[partition.topic]})
+            for partition in partitions
+        ]
+        places = share_out(items, quotas(cluster, takers, weights))
+        return GroupAssignment(by_member(zip(partitions, places, strict=True), weights))
