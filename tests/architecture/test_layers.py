@@ -89,8 +89,8 @@ PURE = (
     "starting.py",
 )
 PURE_IMPORTS = {
-    "__future__", "abc", "base64", "binascii", "collections", "dataclasses", "datetime", "enum", "fractions", "heapq", "json",
-    "re", "spark_groupsource", "typing",
+    "__future__", "abc", "base64", "binascii", "collections", "dataclasses", "datetime", "enum", "fractions", "heapq",
+    "json", "re", "spark_groupsource", "typing",
 }  # fmt: skip
 PURE_NEIGHBOURS = {"assignors", "commits", "offsets", "option_types", "membership", "planning", "starting"}
 
