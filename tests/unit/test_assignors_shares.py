@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from fractions import Fraction
 from itertools import combinations, product
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_groupsource.assignors.shares import Item, share_out
 
-from .assigning import PROPERTIES
+from .assigning import PROPERTIES, SEEDS
 
 Places = list[frozenset[str]]
 
@@ -21,14 +22,15 @@ Places = list[frozenset[str]]
 def problems(draw: st.DrawFn, items: int, members: int) -> tuple[list[Item], dict[str, Fraction]]:
     """Return items of some classes, each class with its takers and their weights, and the quotas that follow."""
     names = [f"m{number}" for number in range(draw(st.integers(1, members)))]
-    weights = {name: draw(st.integers(1, 4)) for name in names}
-    classes = [draw(st.lists(st.sampled_from(names), unique=True, min_size=1)) for _ in range(2)]
+    source = random.Random(draw(SEEDS))
+    weights = {name: source.randint(1, 4) for name in names}
+    classes = [source.sample(names, source.randint(1, len(names))) for _ in range(2)]
     due = dict.fromkeys(names, Fraction(0))
     found = []
     for _ in range(draw(st.integers(0, items))):
-        takers = draw(st.sampled_from(classes))
-        copies = draw(st.integers(1, min(2, len(takers))))
-        found.append(Item({name: draw(st.integers(0, 3)) for name in takers}, copies))
+        takers = source.choice(classes)
+        copies = source.randint(1, min(2, len(takers)))
+        found.append(Item({name: source.randint(0, 3) for name in takers}, copies))
         for name in takers:
             # With several copies weights could ask for more than one of a kind.
             part = Fraction(weights[name], sum(weights[taker] for taker in takers))
