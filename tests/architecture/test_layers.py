@@ -73,7 +73,15 @@ MAY_IMPORT = {
 }
 # Decisions: no I/O, clock, thread or log.
 PURE = (
+    "assignors/copartitioned.py",
     "assignors/interface.py",
+    "assignors/leader.py",
+    "assignors/metadata.py",
+    "assignors/rackaware.py",
+    "assignors/redundant.py",
+    "assignors/shares.py",
+    "assignors/singleactive.py",
+    "assignors/weighted.py",
     "assignors/wire.py",
     "cli/groupview.py",
     "cli/memberdata.py",
@@ -88,8 +96,8 @@ PURE = (
     "starting.py",
 )
 PURE_IMPORTS = {
-    "__future__", "abc", "base64", "binascii", "collections", "dataclasses", "datetime", "enum", "heapq", "json", "re",
-    "spark_groupsource", "typing",
+    "__future__", "abc", "base64", "binascii", "collections", "dataclasses", "datetime", "enum", "fractions", "heapq",
+    "json", "re", "spark_groupsource", "typing",
 }  # fmt: skip
 PURE_NEIGHBOURS = {
     "assignors", "cli", "commits", "lag", "offsets", "option_types", "membership", "planning", "starting",
