@@ -165,13 +165,9 @@ def test_the_example_of_the_guide_runs(strategies: ModuleType) -> None:
     exec(compile(example(), str(GUIDE), "exec"), strategies.__dict__)
     found = find(f"{MODULE}:Striped")
     assert not isinstance(found, str)
-    joined = [
-        JoinedMember(
-            member(name, topics="orders", metadata=found().metadata(("orders",), MemberSettings(client_id=client))),
-            True,
-        )
-        for name, client in (("x", "query-2"), ("y", "query-1"))
-    ]
+    clients = {"x": "query-2", "y": "query-1"}
+    told = {name: found().metadata(("orders",), MemberSettings(client_id=client)) for name, client in clients.items()}
+    joined = [JoinedMember(member(name, metadata=raw), held=True) for name, raw in told.items()]
     parts = lead(found(), cluster(orders=5), joined)
     assert {name: digits(part.active) for name, part in parts.items()} == {"y": "orders-024", "x": "orders-13"}
     assert {part.note.error for part in parts.values()} == {""}

@@ -274,6 +274,12 @@ def racks(*leaders: str | None, replicas: str = "") -> ClusterInfo:
             [member("a", owned(orders="01")), member("b", rack="r2"), member("c", rack="r1")],
             {"a": "orders-1", "b": "orders-0", "c": ""},
         ),
+        # The leader is a replica, whether its rack is named among theirs or not: nothing moves for that.
+        (
+            ClusterInfo({"orders": (PartitionInfo("r1"), PartitionInfo("r1", frozenset({"r1"})))}),
+            [member("a", owned(orders="0"), rack="r1"), member("b", owned(orders="1"), rack="r2")],
+            {"a": "orders-0", "b": "orders-1"},
+        ),
         # Without racks it is as sticky as others.
         (racks(None, None), [member("b", owned(orders="0")), member("a")], {"a": "orders-1", "b": "orders-0"}),
     ],
@@ -369,6 +375,60 @@ def test_redundant_in_a_readable_group() -> None:
     assert short(second.standby) == {"a": "orders-12", "c": "orders-0"}
 
 
+def stands_by(numbers: str) -> bytes:
+    strategy = RedundantAssignor()
+    strategy.on_assignment(frozenset(), owned(orders=numbers), 1)
+    return strategy.metadata(("orders",), MemberSettings())
+
+
+def test_what_must_move_goes_to_a_standby() -> None:
+    group = [
+        member("a", owned(orders="0123"), metadata=stands_by("")),
+        member("b", metadata=stands_by("0")),
+        member("c", metadata=stands_by("1")),
+    ]
+    answer = RedundantAssignor().assign(cluster(orders=4), group)
+    assert short(answer.active) == {"a": "orders-23", "b": "orders-0", "c": "orders-1"}
+
+
+def test_who_had_it_active_stands_by_for_it() -> None:
+    group = [member("a", owned(orders="01")), member("b"), member("c")]
+    answer = RedundantAssignor().assign(cluster(orders=2), group)
+    assert len(moved(group, answer)) == 1
+    assert answer.standby["a"] == moved(group, answer)
+
+
+def test_a_partition_without_owner_goes_to_a_standby_though_another_must_move_for_it() -> None:
+    """c is gone; a stands by for its partitions, and b has room: what a was active for moves to b."""
+    group = [
+        member("a", owned(orders="01"), metadata=stands_by("45")),
+        member("b", owned(orders="23"), metadata=stands_by("01")),
+    ]
+    answer = RedundantAssignor().assign(cluster(orders=6), group)
+    assert owned(orders="45") & answer.active["b"] == frozenset()
+    assert {name: len(partitions) for name, partitions in answer.active.items()} == {"a": 3, "b": 3}
+    assert len(moved(group, answer)) == 1
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_from_a_fresh_start_all_others_stand_by_alike(count: int) -> None:
+    """So when one leaves, its partitions go to all others alike, and nothing else moves."""
+    topics = cluster(orders=2 * count * (count - 1))
+    group = [member(f"m{number}") for number in range(count)]
+    first = RedundantAssignor().assign(topics, group)
+    pairs = Counter(
+        (name, other)
+        for name, partitions in first.active.items()
+        for partition in partitions
+        for other, others in first.standby.items()
+        if partition in others
+    )
+    assert len(pairs) == count * (count - 1)
+    assert set(pairs.values()) == {2}
+    left = settled(RedundantAssignor, group, first)[1:]
+    assert not moved(left, RedundantAssignor().assign(topics, left))
+
+
 def test_redundant_remembers_and_tells_what_it_stands_by_for() -> None:
     strategy = RedundantAssignor()
     strategy.on_assignment(owned(orders="0"), owned(orders="12"), 4)
@@ -402,6 +462,12 @@ def test_one_has_all_and_the_others_stand_by_for_all(data: st.DataObject) -> Non
         (
             [member("b", owned(orders="01")), member("a")],
             {"a": "", "b": "orders-01"},
+            {"a": "orders-01", "b": ""},
+        ),
+        # The one that may have most does, so that there is one for everything.
+        (
+            [member("a", owned(orders="01")), member("b", topics="orders payments returns")],
+            {"a": "", "b": "orders-01 payments-0 returns-012"},
             {"a": "orders-01", "b": ""},
         ),
         # Nobody may have everything.
