@@ -29,6 +29,7 @@ from spark_groupsource.assignors.interface import (
     RebalanceProtocol,
 )
 from spark_groupsource.assignors.leader import JoinedMember, lead
+from spark_groupsource.assignors.rounds import Rounds
 from spark_groupsource.assignors.wire import LeaderNote, MemberNote, WireError, by_topic
 from spark_groupsource.offsets import TopicPartition
 
@@ -64,6 +65,8 @@ class Holdings:
     generation: int = -1
     # How often everything was lost: strategies that keep their own memory compare it.
     losses: int = field(default=0)
+    # On the leader: whether a partition waits for somebody to give it up, so that another round must follow.
+    again: bool = False
 
     def took(self, owned: frozenset[TopicPartition], generation: int) -> None:
         """An assignment came."""
@@ -81,6 +84,7 @@ class OwnAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     def __init__(self, assignor: Assignor, holdings: Holdings) -> None:
         self._assignor = assignor
         self._holdings = holdings
+        self._rounds = Rounds()
 
     @property
     def name(self) -> str:
@@ -94,6 +98,8 @@ class OwnAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     def metadata(self, topics: set[str]) -> ConsumerProtocolSubscription:
         """See the base class."""
         mine = self._holdings
+        # It joins anew, and another one may be the leader.
+        mine.again = False
         data = self._assignor.metadata(sorted(topics), mine.settings)
         part = ConsumerProtocolSubscription.TopicPartition
         return ConsumerProtocolSubscription(
@@ -109,7 +115,12 @@ class OwnAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         """See the base class. Runs on the leader."""
         joined = [joined_member(each.member_id, each.group_instance_id, each.metadata) for each in members]
         topics = {topic for each in joined for topic in each.member.topics}
-        parts = lead(self._assignor, cluster_info(cluster, topics), joined)
+        known = cluster_info(cluster, topics)
+        parts = lead(self._assignor, known, joined)
+        verdict = self._rounds.take(known, joined, parts)
+        self._holdings.again = verdict.again
+        if verdict.warning:
+            LOG.warning("the group does not agree on an assignment: strategy=%s %s", self.name, verdict.warning)
         return {
             member_id: ConsumerProtocolAssignment(
                 _ASSIGNMENT_VERSION, sorted(by_topic(part.active).items()), part.note.encode()

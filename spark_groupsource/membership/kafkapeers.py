@@ -39,8 +39,9 @@ def _in_words(group: dict[str, Any]) -> str:
 
 
 def _offers(metadata: Any) -> tuple[str, ...]:
-    data = metadata.get("user_data") if isinstance(metadata, dict) else getattr(metadata, "user_data", None)
+    # The client decodes what members of consumer groups say, and makes texts of bytes.
+    data = metadata.get("user_data") if isinstance(metadata, dict) else None
     try:
-        return MemberNote.decode(bytes(data)).offers if data else ()
-    except (WireError, TypeError):
+        return MemberNote.decode(str(data).encode()).offers if data else ()
+    except WireError:
         return ()

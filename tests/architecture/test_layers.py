@@ -79,6 +79,7 @@ PURE = (
     "assignors/metadata.py",
     "assignors/rackaware.py",
     "assignors/redundant.py",
+    "assignors/rounds.py",
     "assignors/shares.py",
     "assignors/singleactive.py",
     "assignors/weighted.py",
