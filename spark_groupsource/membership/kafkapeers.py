@@ -40,7 +40,9 @@ def _in_words(group: dict[str, Any]) -> str:
 
 def _offers(metadata: Any) -> tuple[str, ...]:
     data = metadata.get("user_data") if isinstance(metadata, dict) else getattr(metadata, "user_data", None)
+    # The client's description holds bytes as text.
+    raw = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data or b"")
     try:
-        return MemberNote.decode(bytes(data)).offers if data else ()
-    except (WireError, TypeError):
+        return MemberNote.decode(raw).offers
+    except WireError:
         return ()
