@@ -39,9 +39,10 @@ def _in_words(group: dict[str, Any]) -> str:
 
 
 def _offers(metadata: Any) -> tuple[str, ...]:
-    # The client decodes what members of consumer groups say, and makes texts of bytes.
-    data = metadata.get("user_data") if isinstance(metadata, dict) else None
+    data = metadata.get("user_data") if isinstance(metadata, dict) else getattr(metadata, "user_data", None)
+    # The client's description holds bytes as text.
+    raw = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data or b"")
     try:
-        return MemberNote.decode(str(data).encode()).offers if data else ()
+        return MemberNote.decode(raw).offers
     except WireError:
         return ()

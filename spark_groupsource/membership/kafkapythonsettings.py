@@ -16,6 +16,7 @@ from spark_groupsource.client import CONTACT_TIMEOUT_S, base_settings
 from spark_groupsource.errors import OptionError
 from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.options_client import shown_value
+from spark_groupsource.secrets import setting_of
 
 
 def _text(value: str) -> str:
@@ -126,7 +127,9 @@ def _translated(
     for name, value in base_settings(options, role).items():
         if name in ignored or _LEFT_TO_OTHERS.fullmatch(name):
             continue
-        option = options.option_name(name)
+        # As it was given, when a secret stands elsewhere.
+        given = next((each for each in options.client_settings if setting_of(each) == name), name)
+        option = options.option_name(given)
         if name not in table:
             raise OptionError(
                 errors.OPTION_REFUSED, option=option, value=shown_value(name, str(value)), reason=_REFUSED,
