@@ -117,6 +117,7 @@ class Driver:
         callbacks: Callbacks,
         tell: Callable[[Happened], None],
         clock: Clock | None = None,
+        again: Callable[[], bool] = lambda: False,
     ) -> None:
         self._consumer = consumer
         self._coordinator = consumer._coordinator
@@ -127,6 +128,8 @@ class Driver:
         self._thread = threading.Thread(target=self._run, name="groupkafka-member-driver", daemon=True)
         self._told: tuple[int, int] = (-1, 0)
         self._clock = clock or SystemClock()
+        # Whether this member leads a group in which a partition waits to be given up.
+        self._again = again
         # The generation, and since when it is known.
         self._joined: tuple[int, float] = (-1, 0.0)
 
@@ -173,8 +176,22 @@ class Driver:
         if stable:
             self._closing.wait(_STEP_S)
             self._notice_expiry()
+            self._ask_again()
         self._coordinator.poll(timeout_ms=0 if stable else _JOINING_POLL_MS)
         self._notice_assignment()
+
+    def _ask_again(self) -> None:
+        """Ask for another round when a partition waits for longer than any drain may take.
+
+        The sequence that this protects against: a member claims a partition that it does not have, so that it never
+        gives it up, and never joins again; nobody reads the partition.
+        """
+        if not self._again():
+            return
+        now_s = self._clock.monotonic_s()
+        if now_s - self._joined[1] > self._coordinator.config["max_poll_interval_ms"] / 1000:
+            self._joined = (self._joined[0], now_s)
+            self._coordinator.request_rejoin()
 
     def _notice_assignment(self) -> None:
         """Tell of a join that brought nothing: the cooperative client is silent then.

@@ -102,7 +102,7 @@ class KafkaPythonGroup:
         agreed = self._consumer._coordinator._rebalance_protocol
         if (agreed == ClientProtocol.COOPERATIVE) is not self.incremental:
             raise RuntimeError(f"the client goes through rebalances as {agreed!r}, not as {self._protocol}")
-        self._driver = Driver(self._consumer, self._callbacks, self._events.put)
+        self._driver = Driver(self._consumer, self._callbacks, self._events.put, again=lambda: holdings.again)
 
     def _refused(self, error: Exception) -> GroupKafkaError:
         return OptionError(errors.CLIENT_REFUSED_OPTION, option="kafka.*", value="...", reason=f"kafka-python: {error}")

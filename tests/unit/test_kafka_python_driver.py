@@ -25,6 +25,8 @@ from spark_groupsource.membership.kafkadriver import Callbacks, Driver, Happened
 from .fakes import WAIT_S, ManualClock, tp
 
 SESSION_S = 45.0
+# As long as a drain may take.
+DRAIN_S = 300.0
 
 
 def first_step(coroutine: Coroutine[Any, Any, object]) -> Future | None:
@@ -48,7 +50,9 @@ class FakeCoordinator:
         self._rebalance_protocol = protocol
         self.coordinator_id: str | None = None
         self.heartbeat = Heartbeat(group_id="shop", session_timeout_ms=round(SESSION_S * 1000))
+        self.config = {"max_poll_interval_ms": round(DRAIN_S * 1000)}
         self.rejoining = False
+        self.rejoins = 0
         self.state, self.generation_id = MemberState.UNJOINED, -1
         self.resets = 0
         self.timeouts_ms: list[int] = []
@@ -62,6 +66,9 @@ class FakeCoordinator:
     def reset_generation(self) -> None:
         self.resets += 1
         self.state, self.generation_id = MemberState.UNJOINED, -1
+
+    def request_rejoin(self) -> None:
+        self.rejoins += 1
 
     def join(self, generation: int) -> None:
         self.state, self.generation_id = MemberState.STABLE, generation
@@ -99,8 +106,9 @@ class Bed:
         self.clock = ManualClock()
         self.events: list[Happened] = []
         self.losses = 0
+        self.waits = False
         self.callbacks = Callbacks(self.events.append, self._lost)
-        self.driver = Driver(self.consumer, self.callbacks, self.events.append, self.clock)
+        self.driver = Driver(self.consumer, self.callbacks, self.events.append, self.clock, lambda: self.waits)
 
     def _lost(self) -> None:
         self.losses += 1
@@ -248,6 +256,21 @@ def test_a_join_is_an_answer() -> None:
 
     bed.run(lambda: bed.coordinator.join(1), nothing, bed.coordinator.reset_generation, join, nothing, nothing)
     assert bed.coordinator.resets == 1
+
+
+def test_a_leader_asks_again_when_a_partition_waits_for_longer_than_any_drain() -> None:
+    """Somebody claims it, and never gives it up: once per such time, and not while nothing waits."""
+    bed = Bed()
+
+    def later() -> None:
+        bed.clock.advance(DRAIN_S + 1)
+        bed.coordinator.heartbeat.last_receive = bed.clock.now_s
+
+    def waits() -> None:
+        bed.waits = True
+
+    bed.run(lambda: bed.coordinator.join(1), nothing, later, nothing, waits, nothing, nothing, later, nothing, nothing)
+    assert bed.coordinator.rejoins == 2
 
 
 def test_a_coordinator_that_is_found_and_not_reached_keeps_no_session() -> None:
