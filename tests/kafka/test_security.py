@@ -25,6 +25,7 @@ from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.reader import read_task
 from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.membership.choice import group_client
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.option_types import SourceOptions, Subscription
 from spark_groupsource.options import parse_options
@@ -112,15 +113,19 @@ def stored(client: Independent, topic: str) -> set[tuple[str, int, int]]:
 # --- TLS and SASL
 
 
+CLIENTS = {"librdkafka": {}, "kafka-python": {"assignors": "weighted"}}
+
+
+@pytest.mark.parametrize("member", CLIENTS)
 def test_a_query_over_sasl_ssl(
-    client: Independent, plain: dict[str, str], stored: object, guarded: Guarded, topic: str, group: str,
+    member: str, client: Independent, plain: dict[str, str], stored: object, guarded: Guarded, topic: str, group: str,
     read_all: ReadAll, tmp_path: Path,
 ) -> None:  # fmt: skip
     """Reads all, commits all and leaves; with the password in a file."""
     (tmp_path / "password").write_text(PASSWORDS["driver"] + "\n")
     login = guarded.sasl_ssl("driver") | {"kafka.sasl.password.file": str(tmp_path / "password")}
     del login["kafka.sasl.password"]
-    assert read_all(**plain | login).count() == 100
+    assert read_all(**plain | login | CLIENTS[member]).count() == 100
     assert client.lag(group, topic) == 0
     wait_for("the member to leave", lambda: not client.members(group), 30)
 
@@ -137,6 +142,15 @@ def test_a_query_with_a_client_certificate(
     broker_side = ("kafka.session.timeout.ms", "kafka.heartbeat.interval.ms")
     chosen = plain | guarded.mutual_tls() | keystore | {"kafka.group.protocol": "consumer"}
     assert read_all(drop=broker_side, **{n: v for n, v in chosen.items() if n not in broker_side}).count() == 100
+    assert client.lag(group, topic) == 0
+
+
+def test_a_member_on_kafka_python_with_a_client_certificate(
+    client: Independent, plain: dict[str, str], stored: object, guarded: Guarded, topic: str, group: str,
+    read_all: ReadAll,
+) -> None:  # fmt: skip
+    """The same PEM files, and the key's password."""
+    assert read_all(**plain | guarded.mutual_tls() | CLIENTS["kafka-python"]).count() == 100
     assert client.lag(group, topic) == 0
 
 
@@ -353,6 +367,37 @@ def test_the_clients_own_log_shows_no_secret(kind: str, guarded: Guarded, caplog
             consumer.close()
     assert "CONF" in caplog.text
     assert CANARY not in caplog.text
+
+
+def test_the_log_of_kafka_python_shows_no_secret(
+    plain: dict[str, str], stored: object, guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At DEBUG, from joining to leaving, and when the broker refuses the password."""
+    told = Listening()
+    good = guarded.sasl_ssl("driver") | CLIENTS["kafka-python"]
+    with caplog.at_level(logging.DEBUG), caplog.at_level(logging.DEBUG, "kafka"):
+        port = group_client(parse_options(plain | good))
+        port.open(told)
+        port.subscribe([plain["subscribe"]])
+        wait_for("partitions", lambda: port.poll() or told.assigned, 60)
+        port.close()
+        with pytest.raises(GroupKafkaError, match="AUTHENTICATION_FAILED"):
+            group_client(parse_options(plain | good | {"kafka.sasl.password": f"{CANARY}-wrong"})).open(told)
+    assert "kafka-python: " in caplog.text
+    assert CANARY not in caplog.text
+
+
+class Listening:
+    """A member that takes what comes."""
+
+    def __init__(self) -> None:
+        self.assigned: list[TopicPartition] = []
+
+    def on_assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
+        self.assigned += partitions
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
 
 
 def read_task_of(options: SourceOptions) -> None:
