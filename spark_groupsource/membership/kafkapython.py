@@ -21,7 +21,7 @@ from typing import Any
 from kafka import KafkaConsumer
 from kafka import errors as client_errors
 from kafka.coordinator.assignors.abstract import RebalanceProtocol as ClientProtocol
-from kafka.structs import OffsetAndMetadata
+from kafka.structs import MemberState, OffsetAndMetadata
 from kafka.structs import TopicPartition as ClientPartition
 
 from spark_groupsource import errors
@@ -213,7 +213,13 @@ class KafkaPythonGroup:
         The sequence that forgetting the earlier request protects against: an answer takes longer than the timeout, and
         the client keeps it; the partition goes to another member, which reads on, and comes back; asked again for the
         same partitions, the client would hand out the old answer, and what the other has read is read again.
+
+        While the client joins, nothing is asked: a broker answers a connection's requests in order, so this one would
+        wait for the JoinGroup, which waits for the group's slowest member; and the client closes the connection when it
+        times out, which ends the JoinGroup, too.
         """
+        if self._client().group_metadata().state == MemberState.REBALANCING:
+            return {}
         wanted = [ClientPartition(*partition) for partition in map(_pair, partitions)]
         try:
             coordinator = self._client()._coordinator

@@ -107,6 +107,7 @@ class FakeConsumer:
         self._coordinator = FakeCoordinator(max(first.supported_protocols()))
         self.listener: Callbacks | None = None
         self.topics: list[str] = []
+        self.state = MemberState.UNJOINED
         self.closes = 0
         self.when_closed: Callable[[], object] = lambda: None
 
@@ -114,7 +115,7 @@ class FakeConsumer:
         self.topics, self.listener = topics, listener
 
     def group_metadata(self) -> SimpleNamespace:
-        return SimpleNamespace(state=MemberState.UNJOINED, generation_id=-1)
+        return SimpleNamespace(state=self.state, generation_id=-1)
 
     def close(self, autocommit: bool, timeout_ms: int) -> None:
         self.closes += 1
@@ -451,6 +452,16 @@ def test_offsets_that_could_not_be_asked_are_left_out() -> None:
     bed = Bed()
     bed.coordinator.committed = client_errors.KafkaTimeoutError("late")
     assert bed.group.fetch_offsets([tp(0)], 1.0) == {}
+
+
+def test_nothing_is_asked_behind_a_join() -> None:
+    """A broker answers a connection's requests in order, and a JoinGroup when all members have joined."""
+    bed = Bed()
+    bed.coordinator.committed = {ClientPartition("orders", 0): OffsetAndMetadata(7, "m", 1)}
+    bed.client.state = MemberState.REBALANCING
+    assert bed.group.fetch_offsets([tp(0)], 1.0) == {}
+    bed.client.state = MemberState.STABLE
+    assert bed.group.fetch_offsets([tp(0)], 1.0) == {tp(0): GroupOffset(7, "m")}
 
 
 def test_an_answer_that_came_too_late_is_not_handed_out_later() -> None:

@@ -131,6 +131,12 @@ def test_defaults() -> None:
         ("kafka.isolation.level", "READ_COMMITTED", "read_committed", True),
         ("kafka.group.instance.id", "one", "instance_id", "one"),
         ("kafka.group.protocol", "consumer", "group_protocol", GroupProtocol.CONSUMER),
+        ("assignors", " weighted , range", "assignors", ("weighted", "range")),
+        ("assignors", "tests.kafka.strategies:InTurn", "assignors", ("tests.kafka.strategies:InTurn",)),
+        ("memberWeight", "1", "member_weight", 1),
+        ("memberWeight", "1000000", "member_weight", 1_000_000),
+        ("memberRedundancy", "1", "member_redundancy", 1),
+        ("memberRedundancy", "1000", "member_redundancy", 1_000),
         ("kafka.session.timeout.ms", "6000", "session_timeout_s", 6.0),
         ("kafka.heartbeat.interval.ms", "500", "heartbeat_interval_s", 0.5),
         ("kafka.max.poll.interval.ms", "60000", "drain_timeout_s", 48.0),
@@ -173,6 +179,72 @@ def test_under_the_consumer_protocol_the_assignor_is_the_brokers() -> None:
 def test_assignors(strategy: str) -> None:
     settings = parse(kafka__partition__assignment__strategy=strategy).client_settings
     assert settings["partition.assignment.strategy"] == strategy
+
+
+# --- strategies
+
+
+@pytest.mark.parametrize("names", ["range", "roundrobin,range", "cooperative-sticky"])
+def test_strategies_that_librdkafka_has_are_its_setting(names: str) -> None:
+    assert parse(assignors=names).client_settings["partition.assignment.strategy"] == names
+
+
+def test_under_the_consumer_protocol_the_broker_is_told_a_strategy() -> None:
+    settings = parse(kafka__group__protocol="consumer", kafka__group__remote__assignor="range").client_settings
+    assert settings["group.remote.assignor"] == "range"
+
+
+@pytest.mark.parametrize(
+    ("other", "shown", "reason"),
+    [
+        ({"kafka.group.protocol": "consumer"}, "'kafka.group.protocol' (value 'consumer')", "kafka.group.remote"),
+        ({"kafka.group.protocol": "Consumer"}, "'kafka.group.protocol' (value 'consumer')", "kafka.group.remote"),
+        (
+            {"kafka.partition.assignment.strategy": "range"},
+            "'kafka.partition.assignment.strategy' (value 'range')",
+            "both name the strategies",
+        ),
+    ],
+)
+def test_strategies_that_would_not_decide(other: dict[str, str], shown: str, reason: str) -> None:
+    error = refusal(REQUIRED | {"assignors": "weighted"} | other)
+    assert error.condition.id == "GROUPKAFKA.OPTION_CONFLICT"
+    assert "'assignors' (value 'weighted')" in str(error)
+    assert shown in str(error)
+    assert reason in str(error)
+
+
+def test_partitions_that_are_named_are_nobodys_to_assign() -> None:
+    raw = {name: value for name, value in REQUIRED.items() if name != "subscribe"}
+    error = refusal(raw | {"assignors": "weighted", "assign": '{"orders":[0]}'})
+    assert error.condition.id == "GROUPKAFKA.OPTION_CONFLICT"
+    assert "'assign' makes no member of a group" in str(error)
+
+
+@pytest.mark.parametrize("classic", [{}, {"kafka.group.protocol": "classic"}])
+def test_a_strategy_of_the_brokers_needs_the_consumer_protocol(classic: dict[str, str]) -> None:
+    error = refusal(REQUIRED | classic | {"kafka.group.remote.assignor": "uniform"})
+    assert error.condition.id == "GROUPKAFKA.OPTION_CONFLICT"
+    assert "'kafka.group.remote.assignor' (value 'uniform')" in str(error)
+    assert "KIP-848" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        ("wieghted", "there is no strategy wieghted; there are co-partitioned, cooperative-sticky, "),
+        ("weighted,nowhere.at:All", "module nowhere.at cannot be imported: ModuleNotFoundError"),
+        ("tests.kafka.strategies:Nothing", "module tests.kafka.strategies has no Nothing"),
+        ("tests.kafka.strategies:dealt", "is not a subclass of Assignor"),
+        ("range,cooperative-sticky", "cannot offer range (eager protocol only) together with cooperative-sticky"),
+        ("cooperative-sticky,weighted,sticky", "cannot offer sticky (eager protocol only) together with"),
+    ],
+)
+def test_strategies_that_cannot_be_used(names: str, reason: str) -> None:
+    error = refusal(REQUIRED | {"assignors": names})
+    assert error.condition.id == "GROUPKAFKA.ASSIGNORS_UNUSABLE"
+    assert f"'{names}'" in str(error)
+    assert reason in str(error)
 
 
 # --- what is missing or unknown
@@ -254,6 +326,14 @@ def test_one_subscription_only() -> None:
         ("failOnDataLoss", "yes"),
         ("includeHeaders", "1"),
         ("checkpointLocation", " "),
+        ("assignors", ""),
+        ("assignors", "weighted,"),
+        ("assignors", "weighted, weighted"),
+        ("memberWeight", "0"),
+        ("memberWeight", "1000001"),
+        ("memberWeight", "1.5"),
+        ("memberRedundancy", "0"),
+        ("memberRedundancy", "1001"),
         ("drainTimeoutMs", "-1"),
         ("drainTimeoutMs", "300001"),
         ("onPartitionsLost", "ignore"),
