@@ -44,6 +44,8 @@ LOG = logging.getLogger("spark_groupsource.membership")
 
 # How often a closing member looks whether the client wants something of it.
 _STEP_S = 0.01
+# Beyond any request's own timeout, which is kafka.session.timeout.ms unless kafka.socket.timeout.ms is set.
+_ANSWER_TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +249,9 @@ class KafkaPythonGroup:
             done.set()
 
         self._send(tuple(items)).add_both(answered)
-        # The client answers every request, at the latest when it times out.
-        done.wait()
+        # The client answers every request, at the latest when it times out; unless its I/O thread has died.
+        if not done.wait(_ANSWER_TIMEOUT_S):
+            return CommitResult(refused=tuple((item, Refusal.UNCERTAIN) for item in items), reason="no answer")
         return found[0]
 
     def _send(self, items: tuple[CommitItem, ...]) -> Any:

@@ -14,6 +14,8 @@ PROTOCOLS = {
     "cooperative": {},
     "eager": {"kafka.partition.assignment.strategy": "range"},
     "kip848": {"kafka.group.protocol": "consumer"},
+    # On kafka-python, cooperative; equal weights.
+    "weighted": {"assignors": "weighted", "memberWeight": "1"},
 }
 
 
