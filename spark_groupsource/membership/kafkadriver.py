@@ -19,7 +19,7 @@ from typing import Any
 from kafka import KafkaConsumer
 from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
 from kafka.coordinator.assignors.abstract import RebalanceProtocol as ClientProtocol
-from kafka.errors import RetriableError
+from kafka.errors import FencedInstanceIdError
 from kafka.future import Future
 from kafka.structs import MemberState
 
@@ -160,9 +160,6 @@ class Driver:
         while not self._closing.is_set():
             try:
                 self._step()
-            except RetriableError as error:
-                self._tell(Happened(Kind.FAILED, error=error))
-                self._closing.wait(_RETRY_S)
             except BaseException as error:  # noqa: BLE001 - it belongs to the membership thread
                 self._tell(Happened(Kind.FAILED, error=error))
                 self._closing.wait(_RETRY_S)
@@ -175,6 +172,7 @@ class Driver:
         stable = self._consumer.group_metadata().state == MemberState.STABLE
         if stable:
             self._closing.wait(_STEP_S)
+            self._notice_fence()
             self._notice_expiry()
             self._ask_again()
         self._coordinator.poll(timeout_ms=0 if stable else _JOINING_POLL_MS)
@@ -204,6 +202,17 @@ class Driver:
         if self._callbacks.assignments == self._told[1]:
             self._tell(Happened(Kind.ASSIGNED))
         self._told = (joined.generation_id, self._callbacks.assignments)
+
+    def _notice_fence(self) -> None:
+        """Raise when another member has taken this one's instance id.
+
+        The sequence that this protects against: a heartbeat is answered so, and the client only stops its heartbeats;
+        the session expires, this member joins again, and takes the id back from the other, and so on for ever.
+        """
+        coordinator = self._coordinator
+        # A join stops heartbeats, too, and starts them again before it is over.
+        if coordinator.group_instance_id is not None and not (coordinator._heartbeat_enabled or coordinator.rejoining):
+            raise FencedInstanceIdError(coordinator.group_instance_id)
 
     def _notice_expiry(self) -> None:
         """Take the session for expired when no heartbeat was answered for as long as it lasts.

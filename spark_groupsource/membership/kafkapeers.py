@@ -23,7 +23,7 @@ def others(options: SourceOptions) -> str:
             group = admin.describe_groups([options.group_id])[options.group_id]
         finally:
             admin.close()
-    except (client_errors.KafkaError, OSError, KeyError) as error:
+    except (client_errors.KafkaError, OSError, LookupError, ValueError) as error:
         return f"what the others offer could not be asked ({error})"
     return _in_words(group)
 

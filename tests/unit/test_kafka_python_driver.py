@@ -53,6 +53,8 @@ class FakeCoordinator:
         self.config = {"max_poll_interval_ms": round(DRAIN_S * 1000)}
         self.rejoining = False
         self.rejoins = 0
+        self.group_instance_id: str | None = None
+        self._heartbeat_enabled = True
         self.state, self.generation_id = MemberState.UNJOINED, -1
         self.resets = 0
         self.timeouts_ms: list[int] = []
@@ -284,6 +286,38 @@ def test_a_coordinator_that_is_found_and_not_reached_keeps_no_session() -> None:
 
     bed.run(lambda: bed.coordinator.join(1), nothing, *[found_again] * 3, nothing)
     assert bed.told()[-1] == (Kind.LOST, (tp(0),))
+
+
+def test_a_member_whose_instance_id_was_taken_is_told() -> None:
+    """The client only stops its heartbeats, and would take the id back when the session has expired."""
+    bed = Bed()
+    bed.coordinator.group_instance_id = "one"
+
+    def tell(event: Happened) -> None:
+        bed.events.append(event)
+        if event.kind is Kind.FAILED:
+            driver.request_close()
+
+    def fence() -> None:
+        bed.coordinator._heartbeat_enabled = False
+
+    driver = Driver(bed.consumer, bed.callbacks, tell, bed.clock)
+    bed.coordinator.script = [lambda: bed.coordinator.join(1), nothing, fence]
+    driver.start()
+    assert bed.consumer.has_closed.wait(WAIT_S)
+    taken = client_errors.FencedInstanceIdError("one")
+    assert bed.events == [Happened(Kind.ASSIGNED), Happened(Kind.FAILED, error=taken)]
+
+
+def test_a_join_stops_the_heartbeats_too() -> None:
+    bed = Bed()
+    bed.coordinator.group_instance_id = "one"
+
+    def prepare() -> None:
+        bed.coordinator._heartbeat_enabled, bed.coordinator.rejoining = False, True
+
+    bed.run(lambda: bed.coordinator.join(1), prepare, nothing)
+    assert bed.told() == [(Kind.ASSIGNED, ())]
 
 
 # --- errors and the end
