@@ -28,7 +28,8 @@ class _Forward(logging.Handler):
 def quiet() -> None:
     """Lead the client's log through this package's. Idempotent; leaves a logger alone that somebody has set up."""
     client = logging.getLogger("kafka")
-    if client.handlers:
+    # The client gives itself a NullHandler, as libraries do.
+    if not all(isinstance(handler, logging.NullHandler) for handler in client.handlers):
         return
     client.addHandler(_Forward())
     client.propagate = False

@@ -663,7 +663,7 @@ def test_the_clients_log_is_led_through_this_packages(
 
 
 def test_a_log_that_somebody_has_set_up_is_left_alone(client_log: logging.Logger) -> None:
-    mine = logging.NullHandler()
+    mine = logging.StreamHandler()
     client_log.addHandler(mine)
     quiet()
     assert (client_log.handlers, client_log.propagate, client_log.level) == ([mine], True, logging.NOTSET)
