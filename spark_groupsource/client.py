@@ -61,7 +61,6 @@ _TLS_ALERT = re.compile(
 _PROTOCOL_CONFLICT = {
     KafkaError.INCONSISTENT_GROUP_PROTOCOL,
     KafkaError.GROUP_ID_NOT_FOUND,
-    KafkaError.UNSUPPORTED_ASSIGNOR,
     KafkaError.UNSUPPORTED_VERSION,
 }
 
@@ -258,6 +257,9 @@ def map_group_error(options: SourceOptions, error: KafkaError) -> GroupKafkaErro
     if code == KafkaError.INVALID_SESSION_TIMEOUT:
         value = settings.get("session.timeout.ms", "45000")
         return MembershipError(errors.SESSION_TIMEOUT_REFUSED, value=value)
+    if code == KafkaError.UNSUPPORTED_ASSIGNOR:
+        value = settings.get("group.remote.assignor", "")
+        return MembershipError(errors.REMOTE_ASSIGNOR_UNKNOWN, value=value, reason=error.str())
     if code in _PROTOCOL_CONFLICT:
         return MembershipError(
             errors.GROUP_PROTOCOL_CONFLICT,

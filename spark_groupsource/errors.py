@@ -208,6 +208,11 @@ GROUP_PROTOCOL_CONFLICT = Condition(
     " kafka.partition.assignment.strategy='{strategy}'): {reason}",
     "give all members of the group the same protocol and strategy, or use another kafka.group.id.",
 )
+REMOTE_ASSIGNOR_UNKNOWN = Condition(
+    "GROUPKAFKA.REMOTE_ASSIGNOR_UNKNOWN",
+    "Option 'kafka.group.remote.assignor' has the value '{value}', which the broker does not have: {reason}",
+    "use one of the broker's group.consumer.assignors (uniform and range, unless it is set up otherwise).",
+)
 ASSIGNORS_UNUSABLE = Condition(
     "GROUPKAFKA.ASSIGNORS_UNUSABLE",
     "Option 'assignors' has the value '{value}', which cannot be used: {reason}",

@@ -180,6 +180,10 @@ class Independent:
         described = self._admin.describe_consumer_groups([group])[group].result(30)
         return [{(p.topic, p.partition) for p in m.assignment.topic_partitions} for m in described.members]
 
+    def strategy(self, group: str) -> str:
+        """Return the assignment strategy that the coordinator names."""
+        return str(self._admin.describe_consumer_groups([group])[group].result(30).partition_assignor)
+
     def member_count(self, group: str) -> int:
         """Return how many members the coordinator knows, with or without an assignment."""
         return len(self._admin.describe_consumer_groups([group])[group].result(30).members)

@@ -301,6 +301,33 @@ def test_members_whose_subscriptions_differ(
     assert not {record for record in one.records() if record[0] == topic}
 
 
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_under_kip848_the_broker_assigns_as_it_is_asked_to(
+    assignor: str, client: Independent, application: Application, options: dict[str, str], topic: str, group: str
+) -> None:
+    client.create_topic(topic, 2)
+    client.produce(topic, ["a", "b"], 2)
+    query = application.start_query("first", of_kip848(options) | {"kafka.group.remote.assignor": assignor})
+    query.wait_for_records(client.records(topic))
+    assert client.strategy(group) == assignor
+
+
+def test_an_assignor_that_the_broker_does_not_have(
+    client: Independent, application: Application, options: dict[str, str], topic: str
+) -> None:
+    client.create_topic(topic, 1)
+    query = application.start_query("first", of_kip848(options) | {"kafka.group.remote.assignor": "nearest"})
+    told = failure_of(query)
+    assert "[GROUPKAFKA.REMOTE_ASSIGNOR_UNKNOWN]" in told
+    assert "'nearest'" in told
+
+
+def of_kip848(options: dict[str, str]) -> dict[str, str]:
+    """Return the options for KIP-848, whose sessions are the broker's to set."""
+    kept = {name: value for name, value in options.items() if "session" not in name and "heartbeat" not in name}
+    return kept | {"kafka.group.protocol": "consumer"}
+
+
 def failure_of(query: AppQuery) -> str:
     """Wait for a query's failure and return what it says."""
     with pytest.raises(StreamingQueryException) as caught:

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from .application import Application
 from .harness import Independent, wait_for
-from .test_assignors import PARTITIONS, Group
+from .test_assignors import PARTITIONS, Group, of_kip848
 
 pytestmark = pytest.mark.kafka
 
@@ -75,15 +74,9 @@ def start(team: Group, name: str, options: dict[str, str]) -> None:
     given = {"memberWeight": "1"} | options if "assignors" in options else options
     kept = dict(team.options)
     if "kafka.group.protocol" in options:
-        team.options = {key: value for key, value in kept.items() if "session" not in key and "heartbeat" not in key}
+        team.options = of_kip848(kept)
     team.start(name, trigger=SLOW, **{key.replace(".", "__"): value for key, value in given.items()})
     team.options = kept
-
-
-def strategy(client: Independent, group: str) -> str:
-    """Return the strategy that the coordinator names."""
-    admin = AdminClient({"bootstrap.servers": client.bootstrap_servers})
-    return str(admin.describe_consumer_groups([group])[group].result(30).partition_assignor)
 
 
 def wait_balanced(team: Group) -> None:
@@ -113,8 +106,6 @@ def test_m19_rolling_upgrade(
                 team.leave(name)
                 start(team, name, step)
                 wait_balanced(team)
-        wait_for(
-            f"strategy {last}", lambda: strategy(client, team.name) == last, 60, lambda: strategy(client, team.name)
-        )
+        wait_for(f"strategy {last}", lambda: client.strategy(team.name) == last, 60, lambda: client.strategy(team.name))
     team.wait_read()
     team.check_each_once()
