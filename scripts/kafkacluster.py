@@ -65,6 +65,7 @@ def server_properties(broker: Broker, brokers: Sequence[Broker], folder: Path) -
     return {
         "process.roles": "broker,controller",
         "node.id": broker.id,
+        "broker.rack": f"rack-{broker.id}",
         "controller.quorum.voters": ",".join(f"{b.id}@127.0.0.1:{b.controller_port}" for b in brokers),
         "controller.listener.names": "CONTROLLER",
         "listeners": _addresses(listeners),

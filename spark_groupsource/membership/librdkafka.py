@@ -30,6 +30,7 @@ from spark_groupsource.client import (
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.events import Partitions
+from spark_groupsource.membership.peers import others
 from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
@@ -250,6 +251,8 @@ class LibrdkafkaGroup:
             self._on_fatal(error)
             return
         topic = self._options.subscription.value
+        if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
+            error = KafkaError(error.code(), f"{error.str()}; {others(self._options)}")
         group_error = map_group_error(self._options, error)
         if group_error is not None:
             self._fail(group_error)

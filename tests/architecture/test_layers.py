@@ -67,6 +67,7 @@ MAY_IMPORT = {
         "executor/pyclient.py",
         "membership/kafkaerrors.py",
         "membership/librdkafka.py",
+        "membership/peers.py",
         "probe.py",
         "standing.py",
     },

@@ -90,6 +90,13 @@ class Independent:
         found = self._admin.list_topics(topic, timeout=10).topics[topic].partitions[0]
         return found.leader, set(found.isrs)
 
+    def led_by(self, topic: str) -> dict[int, set[tuple[str, int]]]:
+        """Return the partitions of a topic by their leaders."""
+        found: dict[int, set[tuple[str, int]]] = {}
+        for number, partition in self._admin.list_topics(topic, timeout=10).topics[topic].partitions.items():
+            found.setdefault(partition.leader, set()).add((topic, number))
+        return found
+
     def add_partitions(self, topic: str, total: int) -> None:
         """Grow a topic to `total` partitions."""
         self._admin.create_partitions([NewPartitions(topic, total)])[topic].result(30)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from realkafka import RealKafka
 
 from .application import Application, AppQuery
 from .harness import Independent, wait_for
@@ -299,6 +300,23 @@ def test_members_whose_subscriptions_differ(
     total = both.completed_records() + one.completed_records()
     assert {record: times for record, times in total.items() if times > 1} == {}
     assert not {record for record in one.records() if record[0] == topic}
+
+
+def test_m17_partitions_go_to_the_rack_of_their_leaders(
+    application: Application, options: dict[str, str], topic: str, group: str
+) -> None:
+    """Three brokers in a rack each, two queries: what the brokers of their racks lead is theirs."""
+    with RealKafka(brokers=3) as cluster:
+        client = Independent(cluster.bootstrap_servers)
+        client.create_topic(topic, 6)
+        chosen = options | {"kafka.bootstrap.servers": cluster.bootstrap_servers, "assignors": "rack-aware"}
+        for rack in ("rack-1", "rack-2"):
+            application.start_query(rack, chosen | {"kafka.client.rack": rack})
+        wait_for("three each", lambda: sorted(map(len, client.members(group))) == [3, 3], 90)
+        leads = client.led_by(topic)
+        for broker in (1, 2):
+            assert any(leads[broker] <= owned for owned in client.members(group)), (leads, client.members(group))
+        application.close()
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])

@@ -116,7 +116,7 @@ def test_m12_a_group_with_another_strategy(
         text = fail(options | {"kafka.partition.assignment.strategy": "range"})
     finally:
         other.close()
-    names(text, "GROUP_PROTOCOL_CONFLICT", group, "kafka.partition.assignment.strategy='range'")
+    names(text, "GROUP_PROTOCOL_CONFLICT", group, "kafka.partition.assignment.strategy='range'", "runs 'roundrobin'")
     text = fail(options | {"kafka.partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor"})
     names(text, "OPTION_INVALID", "'kafka.partition.assignment.strategy'", "cooperative-sticky")
 
