@@ -92,9 +92,14 @@ class FastLane:
         consumer, self._consumer = self._consumer or self._make(self._settings.options), None
         try:
             consumer.position_at([OffsetRange(partition, at, at) for partition, at in positions.items()])
-        except BaseException:
+        except GroupKafkaError as error:
+            # Nothing depends on it.
+            LOG.info("not kept warm: group=%s %s", self._settings.options.group_id, error)
             consumer.close()
             self._stands = {}
+            return
+        except BaseException:
+            consumer.close()
             raise
         self._consumer = consumer
         self._stands |= positions

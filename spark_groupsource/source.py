@@ -179,7 +179,8 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         bounds = self._bounds(limit)
         offset = parse_offset(start)
         end = self._driver().latest_offset(offset, bounds)
-        if self._standby is not None and self._lane is not None:
+        # Not between a plan and its batch: it may take a while.
+        if end is offset and self._standby is not None and self._lane is not None:
             self._standby.keep_warm(self._lane)
         # Spark compares offsets as text: unchanged means no batch.
         return start if end is offset else end.to_json()

@@ -33,4 +33,7 @@ class Standby:
         if not partitions or not self._pace.due():
             return
         found = self._member.fetch_offsets(sorted(partitions))
+        if not found:
+            # The group is rebalancing, or its coordinator is away.
+            self._pace.hurry()
         lane.warm({partition: group.offset for partition, group in found.items() if group.offset is not None})

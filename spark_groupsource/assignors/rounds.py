@@ -9,12 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from spark_groupsource.assignors.interface import ClusterInfo
 from spark_groupsource.assignors.leader import JoinedMember, MemberPart
 
-# Rounds of the same members after which a group should have settled.
+# In which round of the same members it is told. What is held has been given up before the next round begins, and
+# metadata may need one more.
+_HELD_ROUND, _UNKNOWN_ROUND = 2, 3
+# For how many rounds of the same members the leader asks by itself.
 LIMIT = 5
+
+
+class Again(Enum):
+    """Whether the leader asks for another round by itself."""
+
+    NO = "what stays open is told, or nothing is"
+    SOON = "it lacks a topic's metadata, which its client may have got without a word"
+    LATE = "a partition is held, and may be for as long as a drain may last"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +34,7 @@ class Round:
     """What the leader thinks of a round: what to warn of, and whether to ask for another one by itself."""
 
     warning: str = ""
-    again: bool = False
+    again: Again = Again.NO
 
 
 class Rounds:
@@ -33,14 +45,15 @@ class Rounds:
         self._count = 0
 
     def take(self, cluster: ClusterInfo, joined: Sequence[JoinedMember], parts: Mapping[str, MemberPart]) -> Round:
-        """Take what a round brought. It warns once; a topic that comes late makes the client ask again by itself."""
+        """Take what a round brought. It warns once of each kind, and asks a few times."""
         who = frozenset((item.member.member_id, item.member.topics) for item in joined)
         held, unknown = _held(cluster, joined, parts), _unknown(cluster, joined)
         same = who == self._who
         self._who = who
         self._count = 0 if not (held or unknown) else self._count + 1 if same else 1
-        warning = "; ".join(held + unknown) if self._count == LIMIT else ""
-        return Round(warning, again=bool(held) and self._count < LIMIT)
+        due = held * (self._count == _HELD_ROUND) + unknown * (self._count == _UNKNOWN_ROUND)
+        again = Again.NO if self._count >= LIMIT else Again.SOON if unknown else Again.LATE if held else Again.NO
+        return Round("; ".join(due), again)
 
 
 def _held(cluster: ClusterInfo, joined: Sequence[JoinedMember], parts: Mapping[str, MemberPart]) -> list[str]:

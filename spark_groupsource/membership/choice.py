@@ -34,19 +34,29 @@ def member_settings(options: SourceOptions) -> MemberSettings:
         client_id=options.client_id or "",
         rack=options.client_settings.get("client.rack") or None,
         # The reader process is told nothing of the application's executors.
-        weight=options.member_weight or os.cpu_count() or 1,
+        weight=options.member_weight or _cores(),
         redundancy=options.member_redundancy,
     )
 
 
+def _cores() -> int:
+    """Return how many cores this process may use; a container's share where the system tells it."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
 def _kafka_python(options: SourceOptions) -> GroupPort:
     found = tuple(map(find, options.assignors))
-    offered: tuple[Assignor | str, ...] = tuple(each if isinstance(each, str) else each() for each in found)
+    shown = ",".join(options.assignors)
+    try:
+        offered: tuple[Assignor | str, ...] = tuple(each if isinstance(each, str) else each() for each in found)
+    except Exception as error:
+        reason = f"it cannot be made: {type(error).__name__}: {error}"
+        raise OptionError(errors.ASSIGNORS_UNUSABLE, value=shown, reason=reason) from error
     try:
         # Imported here: kafka-python is an extra.
         adapter = import_module("spark_groupsource.membership.kafkapython")
     except ImportError as error:
-        shown = ",".join(options.assignors)
         raise OptionError(errors.ASSIGNORS_NOT_INSTALLED, value=shown, reason=str(error)) from None
     port: GroupPort = adapter.KafkaPythonGroup(options, offered, common_protocol(found), member_settings(options))
     return port

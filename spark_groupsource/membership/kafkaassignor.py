@@ -6,8 +6,8 @@ All that a member offers share one `Holdings`: which strategy ran last does not 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kafka.cluster import ClusterMetadata
@@ -22,6 +22,7 @@ from kafka.structs import TopicPartition as ClientPartition
 
 from spark_groupsource.assignors.interface import (
     Assignor,
+    AssignorError,
     ClusterInfo,
     GroupMember,
     MemberSettings,
@@ -29,7 +30,7 @@ from spark_groupsource.assignors.interface import (
     RebalanceProtocol,
 )
 from spark_groupsource.assignors.leader import JoinedMember, lead
-from spark_groupsource.assignors.rounds import Rounds
+from spark_groupsource.assignors.rounds import Again, Rounds
 from spark_groupsource.assignors.wire import LeaderNote, MemberNote, WireError, by_topic
 from spark_groupsource.offsets import TopicPartition
 
@@ -63,10 +64,8 @@ class Holdings:
     offers: tuple[str, ...] = ()
     owned: frozenset[TopicPartition] = frozenset()
     generation: int = -1
-    # How often everything was lost: strategies that keep their own memory compare it.
-    losses: int = field(default=0)
-    # On the leader: whether a partition waits for somebody to give it up, so that another round must follow.
-    again: bool = False
+    # On the leader: whether it is to ask for another round. The driver's thread reads it.
+    again: Again = Again.NO
 
     def took(self, owned: frozenset[TopicPartition], generation: int) -> None:
         """An assignment came."""
@@ -75,7 +74,15 @@ class Holdings:
     def lost(self) -> None:
         """The session has expired: others may have what this member claims to hold."""
         self.owned, self.generation = frozenset(), -1
-        self.losses += 1
+
+    def gave_up(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions were handed over. An eager member remembers them: what it joins with is what it had.
+
+        The sequence that this protects against: a cooperative member's subscription shrinks, so that it gives
+        partitions up before it joins; it still claims them, and the leader keeps them back from everybody else.
+        """
+        if self.protocol is RebalanceProtocol.COOPERATIVE:
+            self.owned -= frozenset(partitions)
 
 
 class OwnAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
@@ -99,8 +106,11 @@ class OwnAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         """See the base class."""
         mine = self._holdings
         # It joins anew, and another one may be the leader.
-        mine.again = False
-        data = self._assignor.metadata(sorted(topics), mine.settings)
+        mine.again = Again.NO
+        try:
+            data = bytes(self._assignor.metadata(sorted(topics), mine.settings))
+        except Exception as error:
+            raise AssignorError(f"metadata of strategy {self.name} failed: {type(error).__name__}: {error}") from error
         part = ConsumerProtocolSubscription.TopicPartition
         return ConsumerProtocolSubscription(
             version=_SUBSCRIPTION_VERSION,
@@ -137,22 +147,26 @@ class OwnAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         except WireError as error:
             LOG.warning("the leader's note cannot be read: strategy=%s reason=%s", self.name, error)
             note = LeaderNote()
-        self._assignor.on_assignment(active, note.standby, generation)
         self._holdings.told(active, note)
+        try:
+            self._assignor.on_assignment(active, note.standby, generation)
+        except Exception as error:  # noqa: BLE001 - foreign code, and nothing depends on it
+            LOG.warning("strategy %s failed in on_assignment: %s: %s", self.name, type(error).__name__, error)
 
 
 class BroughtAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
-    """One of the client's own strategies, which forgets its partitions when they are lost.
+    """One of the client's own strategies, which claims what the member has, and nothing else.
 
-    The sequence that this protects against: the session expires, another member gets the partitions; this one joins
-    again, still claims them, and a cooperative leader keeps them back from the other until this one gives them up,
-    which it never does, because its consumer has none.
+    By itself it remembers what it assigned last. Two sequences that this protects against. The session expires, another
+    member gets the partitions; this one joins again, still claims them, and a cooperative leader keeps them back from
+    the other until this one gives them up, which it never does, because its consumer has none. And: a group goes from
+    `weighted` to `cooperative-sticky`, which remembers nothing, so that nobody claims anything; partitions go to new
+    owners while the old ones have a batch of them in flight.
     """
 
     def __init__(self, inner: AbstractPartitionAssignor, holdings: Holdings) -> None:
         self._inner = inner
         self._holdings = holdings
-        self._losses = holdings.losses
 
     @property
     def name(self) -> str:
@@ -165,9 +179,10 @@ class BroughtAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
 
     def metadata(self, topics: set[str]) -> ConsumerProtocolSubscription:
         """See the base class."""
-        if self._losses != self._holdings.losses:
-            self._losses = self._holdings.losses
-            self._inner.on_assignment(ConsumerProtocolAssignment(0, [], b""), -1)
+        mine = self._holdings
+        mine.again = Again.NO
+        owned = ConsumerProtocolAssignment(0, sorted(by_topic(mine.owned).items()), b"")
+        self._inner.on_assignment(owned, mine.generation)
         return self._inner.metadata(topics)
 
     def assign(self, cluster: ClusterMetadata, members: Sequence[Any]) -> dict[str, ConsumerProtocolAssignment]:

@@ -58,9 +58,15 @@ class Happened:
 class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
     """Called on the client's I/O thread: hands events over, and awaits that they are dealt with."""
 
-    def __init__(self, tell: Callable[[Happened], None], lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        tell: Callable[[Happened], None],
+        lost: Callable[[], None],
+        gave_up: Callable[[Partitions], None] = lambda _: None,
+    ) -> None:
         self._tell = tell
         self._lost = lost
+        self._gave_up = gave_up
         # Whether anything was assigned that can be revoked.
         self._joined = False
         # How often the client has told of an assignment.
@@ -70,7 +76,7 @@ class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         """The group wants partitions back; heartbeats go on while this waits."""
         # Before its first join the eager client gives up an assignment that never was.
         if self._joined:
-            await self._dealt_with(Kind.REVOKED, revoked)
+            self._gave_up(await self._dealt_with(Kind.REVOKED, revoked))
 
     async def on_partitions_assigned(self, assigned: Iterable[tuple[str, int]]) -> None:
         """Partitions came."""
@@ -83,10 +89,12 @@ class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         self._lost()
         await self._dealt_with(Kind.LOST, lost)
 
-    async def _dealt_with(self, kind: Kind, partitions: Iterable[tuple[str, int]]) -> None:
+    async def _dealt_with(self, kind: Kind, partitions: Iterable[tuple[str, int]]) -> Partitions:
         answer = Future()
-        self._tell(Happened(kind, tuple(sorted(TopicPartition(*each) for each in partitions)), answer))
+        concerned = tuple(sorted(TopicPartition(*each) for each in partitions))
+        self._tell(Happened(kind, concerned, answer))
         await answer
+        return concerned
 
 
 def tell_losses(coordinator: Any) -> None:
@@ -117,7 +125,7 @@ class Driver:
         callbacks: Callbacks,
         tell: Callable[[Happened], None],
         clock: Clock | None = None,
-        again: Callable[[], bool] = lambda: False,
+        again_after_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._consumer = consumer
         self._coordinator = consumer._coordinator
@@ -128,10 +136,12 @@ class Driver:
         self._thread = threading.Thread(target=self._run, name="groupkafka-member-driver", daemon=True)
         self._told: tuple[int, int] = (-1, 0)
         self._clock = clock or SystemClock()
-        # Whether this member leads a group in which a partition waits to be given up.
-        self._again = again
+        # For how long this member's group may stay as it is before another round is asked for; None: for ever.
+        self._again_after_s = again_after_s
         # The generation, and since when it is known.
         self._joined: tuple[int, float] = (-1, 0.0)
+        # When another round was asked for.
+        self._asked_s = 0.0
 
     def start(self) -> None:
         """Start polling, which joins the group. Idempotent."""
@@ -179,16 +189,14 @@ class Driver:
         self._notice_assignment()
 
     def _ask_again(self) -> None:
-        """Ask for another round when a partition waits for longer than any drain may take.
+        """Ask for another round when something stays open for too long.
 
         The sequence that this protects against: a member claims a partition that it does not have, so that it never
         gives it up, and never joins again; nobody reads the partition.
         """
-        if not self._again():
-            return
-        now_s = self._clock.monotonic_s()
-        if now_s - self._joined[1] > self._coordinator.config["max_poll_interval_ms"] / 1000:
-            self._joined = (self._joined[0], now_s)
+        after_s, now_s = self._again_after_s(), self._clock.monotonic_s()
+        if after_s is not None and now_s - max(self._joined[1], self._asked_s) > after_s:
+            self._asked_s = now_s
             self._coordinator.request_rejoin()
 
     def _notice_assignment(self) -> None:
@@ -210,8 +218,11 @@ class Driver:
         the session expires, this member joins again, and takes the id back from the other, and so on for ever.
         """
         coordinator = self._coordinator
-        # A join stops heartbeats, too, and starts them again before it is over.
-        if coordinator.group_instance_id is not None and not (coordinator._heartbeat_enabled or coordinator.rejoining):
+        # A join stops heartbeats, too, and starts them again before it is over; so does a lost session, which is no
+        # member's any more: asked after the heartbeats, or it may be lost in between.
+        stopped = not (coordinator._heartbeat_enabled or coordinator.rejoining)
+        still_member = self._consumer.group_metadata().state == MemberState.STABLE
+        if coordinator.group_instance_id is not None and stopped and still_member:
             raise FencedInstanceIdError(coordinator.group_instance_id)
 
     def _notice_expiry(self) -> None:

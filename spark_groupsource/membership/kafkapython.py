@@ -26,7 +26,9 @@ from kafka.structs import TopicPartition as ClientPartition
 
 from spark_groupsource import errors
 from spark_groupsource.assignors.interface import Assignor, MemberSettings, RebalanceProtocol
+from spark_groupsource.assignors.rounds import Again
 from spark_groupsource.assignors.wire import LeaderNote
+from spark_groupsource.clock import Clock, Deadline, SystemClock
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import GroupKafkaError, MembershipError, OptionError
 from spark_groupsource.membership.events import Partitions
@@ -35,7 +37,7 @@ from spark_groupsource.membership.kafkadriver import Callbacks, Driver, Happened
 from spark_groupsource.membership.kafkaerrors import classify_refusal, fatal, unreachable
 from spark_groupsource.membership.kafkapeers import others
 from spark_groupsource.membership.kafkapythonlog import quiet
-from spark_groupsource.membership.kafkapythonsettings import member_settings
+from spark_groupsource.membership.kafkapythonsettings import member_settings, named_in
 from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
@@ -44,6 +46,10 @@ LOG = logging.getLogger("spark_groupsource.membership")
 
 # How often a closing member looks whether the client wants something of it.
 _STEP_S = 0.01
+# How long a member that was never served waits while the strategy refuses.
+_REFUSAL_S = 15.0
+# How long a leader waits for a topic's metadata before it asks for another round.
+_METADATA_WAIT_S = 10.0
 # Beyond any request's own timeout, which is kafka.session.timeout.ms unless kafka.socket.timeout.ms is set.
 _ANSWER_TIMEOUT_S = 180.0
 
@@ -65,6 +71,7 @@ class KafkaPythonGroup:
         offered: Sequence[Assignor | str],
         protocol: RebalanceProtocol,
         settings: MemberSettings,
+        clock: Clock | None = None,
     ) -> None:
         self._options = options
         self._offered = tuple(offered)
@@ -77,6 +84,11 @@ class KafkaPythonGroup:
         # Filled by the client's threads, emptied by the membership thread.
         self._events: queue.SimpleQueue[Happened | CommitResult | Part] = queue.SimpleQueue()
         self._passing = ""
+        self._clock = clock or SystemClock()
+        # Whether a leader has ever assigned without a refusal; and why it refuses, and until when that is waited out.
+        self._served = False
+        self._refusal = ""
+        self._refused_until: Deadline | None = None
 
     @property
     def incremental(self) -> bool:
@@ -92,7 +104,7 @@ class KafkaPythonGroup:
         settings = member_settings(self._options)
         holdings = Holdings(self._protocol, self._settings, lambda active, note: self._events.put(Part(active, note)))
         settings["partition_assignment_strategy"] = client_assignors(self._offered, holdings)
-        self._callbacks = Callbacks(self._events.put, holdings.lost)
+        self._callbacks = Callbacks(self._events.put, holdings.lost, holdings.gave_up)
         try:
             self._consumer = KafkaConsumer(**settings)
         except (client_errors.KafkaConfigurationError, ValueError, TypeError) as error:
@@ -104,10 +116,17 @@ class KafkaPythonGroup:
         agreed = self._consumer._coordinator._rebalance_protocol
         if (agreed == ClientProtocol.COOPERATIVE) is not self.incremental:
             raise RuntimeError(f"the client goes through rebalances as {agreed!r}, not as {self._protocol}")
-        self._driver = Driver(self._consumer, self._callbacks, self._events.put, again=lambda: holdings.again)
+        self._driver = Driver(
+            self._consumer, self._callbacks, self._events.put, again_after_s=lambda: self._again_after_s(holdings.again)
+        )
 
     def _refused(self, error: Exception) -> GroupKafkaError:
-        return OptionError(errors.CLIENT_REFUSED_OPTION, option="kafka.*", value="...", reason=f"kafka-python: {error}")
+        option, value = named_in(self._options, str(error))
+        return OptionError(errors.CLIENT_REFUSED_OPTION, option=option, value=value, reason=f"kafka-python: {error}")
+
+    def _again_after_s(self, again: Again) -> float | None:
+        drain_ms = self._options.client_settings.get("max.poll.interval.ms", "300000")
+        return {Again.NO: None, Again.SOON: _METADATA_WAIT_S, Again.LATE: int(drain_ms) / 1000}[again]
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """See `GroupPort`."""
@@ -118,7 +137,12 @@ class KafkaPythonGroup:
     def poll(self) -> None:
         """See `GroupPort`."""
         self._serve()
-        if self._listener is not None and self._driver is not None:
+        if self._listener is None:
+            return
+        if self._refused_until is not None and self._refused_until.expired():
+            group = self._options.group_id
+            self._listener.on_error(MembershipError(errors.ASSIGNMENT_REFUSED, group=group, reason=self._refusal))
+        if self._driver is not None:
             self._listener.on_coordinator(self._driver.coordinator_known)
 
     def _serve(self) -> None:
@@ -165,11 +189,17 @@ class KafkaPythonGroup:
                     self._consumer._manager.call_soon(event.answer.success, None)
 
     def _take_part(self, part: Part, listener: MemberListener) -> None:
-        """Tell what the leader said; a member that gets nothing because it could not assign has nothing to wait for."""
+        """Tell what the leader said.
+
+        A member that was never served has nothing to go on with when the strategy refuses. It waits a little: topics
+        that must be alike are made, or given partitions, one after the other.
+        """
         listener.on_note(tuple(sorted(part.note.standby)), part.note.error)
-        if part.note.error and not part.active:
-            group = self._options.group_id
-            listener.on_error(MembershipError(errors.ASSIGNMENT_REFUSED, group=group, reason=part.note.error))
+        if not part.note.error:
+            self._served, self._refused_until = True, None
+        elif not self._served and not part.active:
+            self._refusal = part.note.error
+            self._refused_until = self._refused_until or Deadline(self._clock, _REFUSAL_S)
 
     def _tell(self, event: Happened, listener: MemberListener) -> None:
         match event.kind:

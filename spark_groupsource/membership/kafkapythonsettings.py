@@ -99,6 +99,7 @@ def member_settings(options: SourceOptions) -> dict[str, Any]:
     settings.setdefault("request_timeout_ms", max(_MIN_REQUEST_MS, round(options.session_timeout_s * 1000)))
     # The client's own default is five minutes.
     settings.setdefault("metadata_max_age_ms", _METADATA_AGE_MS)
+    settings.setdefault("heartbeat_interval_ms", min(3_000, round(options.session_timeout_s * 1000 / 3)))
     settings["connections_max_idle_ms"] = max(
         settings.get("connections_max_idle_ms", 540_000), 2 * settings["request_timeout_ms"]
     )
@@ -109,6 +110,15 @@ def member_settings(options: SourceOptions) -> dict[str, Any]:
         "metrics_enabled": False,
         "bootstrap_timeout_ms": round(CONTACT_TIMEOUT_S * 1000),
     }
+
+
+def named_in(options: SourceOptions, text: str) -> tuple[str, str]:
+    """Return the option that a refusal of kafka-python's names under its own name, and the option's value as shown."""
+    for name, value in options.client_settings.items():
+        key = {**_BOTH, **_MEMBER}.get(name, ("", str))[0]
+        if key and key in text:
+            return options.option_name(name), shown_value(name, value)
+    return "kafka.*", "..."
 
 
 def admin_settings(options: SourceOptions) -> dict[str, Any]:
@@ -137,7 +147,9 @@ def _translated(
             )  # fmt: skip
         key, read = table[name]
         try:
-            found[key] = read(str(value))
+            new = read(str(value))
+            # Two settings bound how old metadata may be.
+            found[key] = min(new, found[key]) if key == "metadata_max_age_ms" and key in found else new
         except ValueError as error:
             raise OptionError(
                 errors.CLIENT_REFUSED_OPTION, option=option, value=shown_value(name, str(value)), reason=str(error)

@@ -41,6 +41,7 @@ class MemberReport:
         self._log = log
         self._refusal = ""
         self._assignment_refusal = ""
+        self._standby: Partitions = ()
         self.metrics = MemberMetrics()
 
     def _write(self, event: str, partitions: Partitions = (), **details: object) -> None:
@@ -79,8 +80,8 @@ class MemberReport:
 
     def noted(self, standby: Partitions, refusal: str) -> None:
         """The leader has said what this member stands by for, or why its strategy could not assign."""
-        if len(standby) != self.metrics.standby_partitions:
-            self.metrics.standby_partitions = len(standby)
+        if standby != self._standby:
+            self._standby, self.metrics.standby_partitions = standby, len(standby)
             LOG.info("rebalance: group=%s standby=%d", self._group, len(standby))
             self._write("standby", standby)
         if refusal and refusal != self._assignment_refusal:

@@ -301,6 +301,44 @@ def test_cooperative_sticky_forgets_what_was_lost() -> None:
     assert set(second["x"].partitions()) | set(second["y"].partitions()) == everything
 
 
+def test_a_group_that_goes_from_an_own_strategy_to_the_clients_keeps_partitions_back() -> None:
+    """Both read by `weighted`; a third one that offers only cooperative-sticky makes the group change.
+
+    If the client's strategy claimed nothing, partitions would go to new owners while the old ones still read.
+    """
+    held = {"x": holdings_of(), "y": holdings_of(), "z": holdings_of()}
+    sticky = {name: client_assignors([Scripted(), "cooperative-sticky"], each)[1] for name, each in held.items()}
+    held["x"].took(frozenset(map(tp, (0, 1))), 4)
+    held["y"].took(frozenset(map(tp, (2, 3))), 4)
+    first = sticky["x"].assign(cluster_of(orders=ORDERS), [member(n, each, "orders") for n, each in sticky.items()])
+    given = {name: {number for _, number in part.partitions()} for name, part in first.items()}
+    assert given["x"] <= {0, 1}
+    assert given["y"] <= {2, 3}
+    assert given["z"] == set()
+
+
+def test_what_a_cooperative_member_gave_up_before_it_joins_it_does_not_claim() -> None:
+    """Its subscription shrinks: the partitions go before the join, and must not be kept back from the others."""
+    cooperative, eager = holdings_of(), holdings_of(protocol=RebalanceProtocol.EAGER)
+    for holdings in (cooperative, eager):
+        holdings.took(frozenset({tp(0), tp(1)}), 7)
+        holdings.gave_up([tp(1)])
+    assert cooperative.owned == {tp(0)}
+    assert eager.owned == {tp(0), tp(1)}, "an eager member gives everything up, and tells what it had"
+
+
+@pytest.mark.parametrize("call", ["metadata", "on_assignment"])
+def test_a_strategy_that_fails_is_named(call: str, caplog: pytest.LogCaptureFixture) -> None:
+    broken = type("Broken", (Scripted,), {call: lambda *_: 1 / 0})()
+    assignor = OwnAssignor(broken, holdings_of())
+    if call == "metadata":
+        with pytest.raises(AssignorError, match=r"metadata of strategy .* failed: ZeroDivisionError"):
+            assignor.metadata({"orders"})
+    else:
+        assignor.on_assignment(ConsumerProtocolAssignment(1, [], b""), 1)
+        assert "failed in on_assignment: ZeroDivisionError" in caplog.text
+
+
 def test_by_itself_the_clients_strategy_claims_what_was_lost() -> None:
     """When this fails, the client has learned to forget, and `BroughtAssignor` need not any more."""
     assignor = CooperativeStickyAssignor()
@@ -318,7 +356,7 @@ def test_a_loss_is_forgotten_once() -> None:
     holdings = holdings_of()
     holdings.took(frozenset({tp(0)}), 7)
     holdings.lost()
-    assert (holdings.owned, holdings.generation, holdings.losses) == (frozenset(), -1, 1)
+    assert (holdings.owned, holdings.generation) == (frozenset(), -1)
     assignor = BroughtAssignor(CooperativeStickyAssignor(), holdings)
     assignor.on_assignment(ConsumerProtocolAssignment(1, [("orders", [0])], b""), 8)
     assert owned(assignor) == {("orders", 0)}

@@ -110,7 +110,9 @@ class Bed:
         self.losses = 0
         self.waits = False
         self.callbacks = Callbacks(self.events.append, self._lost)
-        self.driver = Driver(self.consumer, self.callbacks, self.events.append, self.clock, lambda: self.waits)
+        self.driver = Driver(
+            self.consumer, self.callbacks, self.events.append, self.clock, lambda: DRAIN_S if self.waits else None
+        )
 
     def _lost(self) -> None:
         self.losses += 1
@@ -210,6 +212,20 @@ def test_polls_are_long_while_it_joins_and_short_afterwards() -> None:
     bed = Bed()
     bed.run(nothing, lambda: bed.coordinator.join(1), nothing, bed.coordinator.reset_generation, nothing)
     assert bed.coordinator.timeouts_ms == [500, 500, 0, 0, 500]
+
+
+def test_what_a_revoke_gave_up_is_told_to_the_strategies() -> None:
+    bed = Bed()
+    gone: list[object] = []
+    callbacks = Callbacks(bed.events.append, nothing, gone.append)
+    callbacks._joined = True
+    coroutine = callbacks.on_partitions_revoked([("orders", 1)])
+    answer = first_step(coroutine)
+    assert gone == [], "not before the member has dealt with it"
+    assert answer is not None
+    answer.success(None)
+    finish(coroutine)
+    assert gone == [(tp(1),)]
 
 
 # --- the session

@@ -36,7 +36,7 @@ from spark_groupsource.membership.kafkapython import KafkaPythonGroup, Part
 from spark_groupsource.membership.kafkapythonlog import quiet
 from spark_groupsource.membership.port import CommitResult, Refusal
 
-from .fakes import WAIT_S, make_options, tp
+from .fakes import WAIT_S, ManualClock, make_options, tp
 
 CANARY = "canary-7f3a"
 OPTIONS = make_options(assignors="weighted")
@@ -166,7 +166,8 @@ class Bed:
 
     def __init__(self, *offered: Assignor | str, protocol: RebalanceProtocol = RebalanceProtocol.COOPERATIVE) -> None:
         self.listener = Listener()
-        self.group = KafkaPythonGroup(OPTIONS, offered or (WeightedAssignor(),), protocol, MemberSettings())
+        self.clock = ManualClock()
+        self.group = KafkaPythonGroup(OPTIONS, offered or (WeightedAssignor(),), protocol, MemberSettings(), self.clock)
         self.group.open(self.listener)
         client = self.group._consumer
         assert isinstance(client, FakeConsumer)
@@ -330,8 +331,27 @@ def test_a_refusal_ends_only_who_gets_nothing(active: set[Any], error: str, fail
     bed.group._events.put(Part(frozenset(active), note))
     bed.group.poll()
     assert bed.listener.calls == [("note", ((tp(1), tp(2)), error))]
+    assert bed.listener.errors == []
+    bed.clock.advance(16)
+    bed.group.poll()
     assert [each.condition for each in bed.listener.errors] == ([errors.ASSIGNMENT_REFUSED] if fails else [])
     assert all("the counts differ" in str(each) for each in bed.listener.errors)
+
+
+def test_a_refusal_that_passes_ends_nobody() -> None:
+    """Two topics that must be alike are given partitions, one after the other, while a query joins."""
+    bed = Bed()
+    bed.group._events.put(Part(frozenset(), LeaderNote(error="the counts differ")))
+    bed.group.poll()
+    bed.clock.advance(10)
+    bed.group._events.put(Part(frozenset(), LeaderNote()))
+    bed.group.poll()
+    bed.clock.advance(100)
+    bed.group._events.put(Part(frozenset(), LeaderNote(error="the counts differ")))
+    bed.group.poll()
+    bed.clock.advance(100)
+    bed.group.poll()
+    assert bed.listener.errors == [], "a spare member that was served once waits for as long as it takes"
 
 
 def test_what_a_strategy_was_given_is_told_by_the_next_poll() -> None:

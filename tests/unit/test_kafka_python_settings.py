@@ -31,6 +31,7 @@ ALWAYS = {
     "bootstrap_timeout_ms": 20_000,
     "request_timeout_ms": 45_000,
     "metadata_max_age_ms": 5_000,
+    "heartbeat_interval_ms": 3_000,
     "connections_max_idle_ms": 540_000,
 }
 BOTH = [
