@@ -36,6 +36,15 @@ UPGRADES: dict[str, tuple[Sequence[dict[str, str]], str]] = {
         [{"assignors": "sticky"}, {"assignors": "weighted,sticky"}, {"assignors": "weighted"}],
         "weighted",
     ),
+    # The default is librdkafka's cooperative-sticky: both clients are in the group on the way.
+    "the default to weighted": (
+        [{}, {"assignors": "weighted,cooperative-sticky"}, {"assignors": "weighted"}],
+        "weighted",
+    ),
+    "weighted to the default": (
+        [{"assignors": "weighted"}, {"assignors": "cooperative-sticky,weighted"}, {}],
+        "cooperative-sticky",
+    ),
     "a custom strategy to its next version": (
         [
             {"assignors": "tests.kafka.strategies:InTurn"},

@@ -228,6 +228,18 @@ def test_what_a_revoke_gave_up_is_told_to_the_strategies() -> None:
     assert gone == [(tp(1),)]
 
 
+def test_a_static_member_whose_session_is_lost_is_not_taken_for_a_fenced_one() -> None:
+    """Both stop its heartbeats; the lost one joins again, with the same instance id."""
+    bed = Bed()
+    bed.coordinator.group_instance_id = "one"
+    bed.coordinator.join(1)
+    bed.coordinator._heartbeat_enabled = False
+    with pytest.raises(client_errors.FencedInstanceIdError):
+        bed.driver._notice_fence()
+    bed.coordinator.reset_generation()
+    bed.driver._notice_fence()
+
+
 # --- the session
 
 
