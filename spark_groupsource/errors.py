@@ -206,7 +206,8 @@ GROUP_PROTOCOL_CONFLICT = Condition(
     "GROUPKAFKA.GROUP_PROTOCOL_CONFLICT",
     "Group '{group}' already has members that share no protocol with this one (kafka.group.protocol='{protocol}',"
     " kafka.partition.assignment.strategy='{strategy}'): {reason}",
-    "give all members of the group the same protocol and strategy, or use another kafka.group.id.",
+    "give all members the same kafka.group.protocol and a strategy in common (option assignors), or use another"
+    " kafka.group.id; 'python -m spark_groupsource group --group {group} ...' shows what the members run.",
 )
 REMOTE_ASSIGNOR_UNKNOWN = Condition(
     "GROUPKAFKA.REMOTE_ASSIGNOR_UNKNOWN",
@@ -216,7 +217,8 @@ REMOTE_ASSIGNOR_UNKNOWN = Condition(
 ASSIGNORS_UNUSABLE = Condition(
     "GROUPKAFKA.ASSIGNORS_UNUSABLE",
     "Option 'assignors' has the value '{value}', which cannot be used: {reason}",
-    "docs/assignors.md lists the strategies, what can stand in one list, and how to write one.",
+    "name strategies of docs/assignors.md, or package.module:Class of a module that the driver's Python can import; the"
+    " eager and the cooperative ones (range, roundrobin, sticky; cooperative-sticky) go in different lists.",
 )
 ASSIGNORS_NOT_INSTALLED = Condition(
     "GROUPKAFKA.ASSIGNORS_NOT_INSTALLED",
@@ -226,13 +228,14 @@ ASSIGNORS_NOT_INSTALLED = Condition(
 NO_COMMON_STRATEGY = Condition(
     "GROUPKAFKA.NO_COMMON_STRATEGY",
     "Group '{group}' has members that share no assignment strategy with this one, which offers {offered}; {others}",
-    "offer a strategy that all members have (to change it, offer the old one and the new one for a while), or use"
-    " another kafka.group.id.",
+    "add a strategy that all members have to assignors (to change it, offer the new one and the old one for a while),"
+    " or use another kafka.group.id; 'python -m spark_groupsource group --group {group} ...' shows what they run.",
 )
 ASSIGNMENT_REFUSED = Condition(
     "GROUPKAFKA.ASSIGNMENT_REFUSED",
     "The strategy of group '{group}' cannot assign: {reason}",
-    "mend what it names, or choose another strategy with option 'assignors'.",
+    "mend what it names, or set another strategy with option 'assignors' in all queries of the group, as"
+    " docs/assignors.md says.",
 )
 INSTANCE_ID_IN_USE = Condition(
     "GROUPKAFKA.INSTANCE_ID_IN_USE",

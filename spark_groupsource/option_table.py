@@ -144,11 +144,12 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " [docs/assignors.md](docs/assignors.md).",
     ),
     OptionSpec(
-        "memberWeight", read.integer(1, 1_000_000), None, "an integer from 1",
-        "With `assignors`: this member's share for `weighted`. Default: the cores of the driver's machine.",
+        "memberWeight", read.integer(1, 1_000_000), None, "1 to 1000000",
+        "With `assignors`: this member's share for `weighted`. Default: the cores of the driver's machine that the"
+        " reader process may use, not the application's.",
     ),
     OptionSpec(
-        "memberRedundancy", read.integer(1, 1000), 2, "an integer from 1",
+        "memberRedundancy", read.integer(1, 1000), 2, "1 to 1000",
         "With `assignors`: how many members `redundant` gives a partition to; one is active, the others stand by.",
     ),
     OptionSpec(

@@ -108,7 +108,7 @@ class SourceOptions:
     group_protocol: GroupProtocol
     # Empty: the client's own strategies, by kafka.partition.assignment.strategy.
     assignors: tuple[str, ...]
-    # None: as the machine has cores.
+    # None: as many as the reader process may use cores of the driver's machine.
     member_weight: int | None
     member_redundancy: int
     # Secrets may be among the values: never in a repr.

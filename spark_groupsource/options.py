@@ -13,7 +13,13 @@ import difflib
 from collections.abc import Mapping
 
 from spark_groupsource import errors
-from spark_groupsource.assignors.registry import AssignorNotFound, ProtocolConflict, common_protocol, find
+from spark_groupsource.assignors.registry import (
+    AssignorNotFound,
+    ProtocolConflict,
+    SameName,
+    common_protocol,
+    find_all,
+)
 from spark_groupsource.errors import OptionError
 from spark_groupsource.option_table import OPTIONS, OptionSpec
 from spark_groupsource.option_types import Reads, SourceOptions, Subscription
@@ -32,6 +38,8 @@ _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
 # Options that Spark itself puts among a source's options.
 _IGNORED_KEYS = frozenset({"path"})
 _MAX_TRIGGER_DELAY_S = 900.0
+# What one strategy wants to know of a member -> that strategy.
+_OF_STRATEGIES = {"memberWeight": "weighted", "memberRedundancy": "redundant"}
 # What users write for `subscribe`.
 _MEANT = {"topic": " Did you mean 'subscribe'?", "topics": " Did you mean 'subscribe'?"}
 
@@ -56,6 +64,8 @@ def parse_options(raw: Mapping[str, str], reads: Reads | None = Reads.STREAM) ->
     if reads is not None:
         _check_use(values, reads)
     _check_strategies(values, client, given.get("kafka.partition.assignment.strategy"))
+    if values["assignors"] is None:
+        _check_without_strategies(given)
     return _assemble(values, client, executor, reads)
 
 
@@ -150,9 +160,21 @@ def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], s
             "both name the strategies that the member offers.",
         )
     try:
-        common_protocol(tuple(map(find, names)))
-    except (AssignorNotFound, ProtocolConflict) as error:
+        common_protocol(find_all(names))
+    except (AssignorNotFound, SameName, ProtocolConflict) as error:
         raise OptionError(errors.ASSIGNORS_UNUSABLE, value=shown, reason=str(error)) from None
+
+
+def _check_without_strategies(given: Mapping[str, str]) -> None:
+    """Raise for what only strategies read: it would change nothing."""
+    for name, strategy in _OF_STRATEGIES.items():
+        value = given.get(name.lower())
+        if value is not None:
+            raise OptionError(
+                errors.OPTION_REFUSED, option=name, value=value,
+                reason="only strategies that option assignors names read it.",
+                replacement=f"set assignors={strategy}, in all queries of the group, or leave {name} out.",
+            )  # fmt: skip
 
 
 def _conflict(one: str, value: str, other: str, other_value: str, reason: str) -> OptionError:

@@ -29,7 +29,8 @@ class MemberSettings:
 
     client_id: str = ""
     rack: str | None = None
-    # Option memberWeight, or the cores of the application.
+    # Option memberWeight, or the cores of the driver's machine that the reader process may use: PySpark does not tell
+    # it the application's.
     weight: int = 1
     # Option memberRedundancy: how many members a partition is given to.
     redundancy: int = 2

@@ -38,6 +38,10 @@ class AssignorNotFound(ValueError):
     """A name that is no strategy; the text says why not."""
 
 
+class SameName(ValueError):
+    """Two strategies in one list that the group could not tell apart; the text names them as they are listed."""
+
+
 class ProtocolConflict(ValueError):
     """Strategies in one list that have no rebalance protocol in common; the text names them by protocol."""
 
@@ -57,6 +61,11 @@ def find(name: str) -> Choice:
         raise AssignorNotFound(f"there is no strategy {name}; there are {known}, and package.module:Class")
     if not all(part.isidentifier() for part in [*module.split("."), attribute]):
         raise AssignorNotFound(f"{name} is not of the form package.module:Class")
+    if module == "__main__":
+        raise AssignorNotFound(
+            f"{name} is in the script or notebook itself, which the Python process that Spark starts for the source "
+            f"does not run: put {attribute} into a module on PYTHONPATH or in --py-files"
+        )
     try:
         found = getattr(importlib.import_module(module), attribute, None)
     except Exception as error:
@@ -70,6 +79,20 @@ def find(name: str) -> Choice:
     return kind
 
 
+def find_all(names: Sequence[str]) -> tuple[Choice, ...]:
+    """Return the strategies of a list. Raises `AssignorNotFound`, and `SameName` when two are one for the group."""
+    choices = tuple(map(find, names))
+    first: dict[str, str] = {}
+    for name, choice in zip(names, choices, strict=True):
+        other = first.setdefault(shown(choice), name)
+        if other != name:
+            raise SameName(
+                f"the group cannot tell {other} from {name}, both are {shown(choice)}: "
+                "give one of them another name or version"
+            )
+    return choices
+
+
 def _unfit(found: object) -> str:
     """Return why something cannot be used as a strategy, nothing when it can."""
     if not (isinstance(found, type) and issubclass(found, Assignor)):
@@ -79,6 +102,7 @@ def _unfit(found: object) -> str:
         (not inspect.isabstract(found), f"does not define {', '.join(sorted(found.__abstractmethods__))}"),
         (isinstance(name, str) and name.strip() == name != "", "has no name"),
         (name not in _KAFKA_PYTHON, f"has the name {name}, which is one of kafka-python's strategies"),
+        (BUILT_IN.get(str(name), found) is found, f"has the name {name}, which is one of this package's strategies"),
         (type(version) is int and version >= 1, f"has version {version!r}, which is no whole number from 1 on"),
         (
             isinstance(protocols, tuple)

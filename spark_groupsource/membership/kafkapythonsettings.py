@@ -83,7 +83,7 @@ _LEFT_TO_OTHERS = re.compile(
     r"|statistics\.interval\.ms|debug|log_level|log\..*|broker\.version\.fallback|api\.version\..*"
 )
 _REFUSED = "the membership runs on kafka-python, because of option assignors, and that client has no such setting."
-_INSTEAD = "leave it out, or leave assignors out."
+_INSTEAD = "leave it out (executor.kafka.{name} sets it for the executors alone), or leave assignors out."
 # kafka-python's own default, which is also the shortest that it takes: longer than a fetch may wait.
 _MIN_REQUEST_MS = 1_000
 _METADATA_AGE_MS = 5_000
@@ -143,7 +143,7 @@ def _translated(
         if name not in table:
             raise OptionError(
                 errors.OPTION_REFUSED, option=option, value=shown_value(name, str(value)), reason=_REFUSED,
-                replacement=_INSTEAD,
+                replacement=_INSTEAD.format(name=given),
             )  # fmt: skip
         key, read = table[name]
         try:

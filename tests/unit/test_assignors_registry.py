@@ -24,8 +24,10 @@ from spark_groupsource.assignors.registry import (
     KAFKA_PYTHON_NAMES,
     AssignorNotFound,
     ProtocolConflict,
+    SameName,
     common_protocol,
     find,
+    find_all,
 )
 from spark_groupsource.assignors.weighted import WeightedAssignor
 
@@ -81,6 +83,11 @@ def test_own_strategies(strategies: ModuleType) -> None:
         ("json:", "json: is not of the form package.module:Class"),
         ("no_such:C", "module no_such cannot be imported: ModuleNotFoundError: No module named 'no_such'"),
         ("json:Nothing", "module json has no Nothing"),
+        (
+            "__main__:Mine",
+            "__main__:Mine is in the script or notebook itself, which the Python process that Spark starts for the "
+            "source does not run: put Mine into a module on PYTHONPATH or in --py-files",
+        ),
         ("json:loads", "json:loads is not a subclass of Assignor"),
         ("json:JSONDecoder", "json:JSONDecoder is not a subclass of Assignor"),
         (
@@ -102,6 +109,11 @@ def test_names_that_are_none(name: str, reason: str) -> None:
         (kind(name=" x"), "has no name"),
         (type("Nameless", (Assignor,), {"assign": Plain.assign}), "has no name"),
         (kind(name="sticky"), "has the name sticky, which is one of kafka-python's strategies"),
+        (kind(name="weighted"), "has the name weighted, which is one of this package's strategies"),
+        (
+            type("Heavier", (WeightedAssignor,), {"version": 2}),
+            "has the name weighted, which is one of this package's strategies",
+        ),
         (kind(version=0), "has version 0, which is no whole number from 1 on"),
         (kind(version="2"), "has version '2', which is no whole number from 1 on"),
         (kind(protocols=()), "has no tuple of rebalance protocols"),
@@ -121,6 +133,27 @@ def test_a_module_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(AssignorNotFound, match="cannot be imported: ZeroDivisionError: division by zero"):
         find("groupkafka_test_broken:C")
+
+
+def test_a_list() -> None:
+    assert find_all(["weighted", "sticky"]) == (WeightedAssignor, "sticky")
+
+
+def test_two_versions_of_one_strategy_may_be_in_a_list(strategies: ModuleType) -> None:
+    strategies.Old, strategies.New = Plain, kind(version=2)  # type: ignore[attr-defined]
+    assert find_all([f"{MODULE}:New", f"{MODULE}:Old"]) == (strategies.New, Plain)
+
+
+def test_two_strategies_that_are_one_for_the_group(strategies: ModuleType) -> None:
+    strategies.Old, strategies.New = kind(version=2), kind(name="plain-v2")  # type: ignore[attr-defined]
+    with pytest.raises(SameName) as caught:
+        find_all(["sticky", f"{MODULE}:New", f"{MODULE}:Old"])
+    assert str(caught.value) == (
+        f"the group cannot tell {MODULE}:New from {MODULE}:Old, both are plain-v2: "
+        "give one of them another name or version"
+    )
+    with pytest.raises(SameName):
+        find_all(["weighted", "spark_groupsource.assignors.weighted:WeightedAssignor"])
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_a_setting_that_the_client_does_not_have_is_refused_by_name(
     assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
     assert f"'kafka.{name}'" in str(error)
     assert error.parameters["value"] == shown
-    assert "assignors" in str(error)
+    assert f"leave it out (executor.kafka.{name} sets it for the executors alone), or leave assignors out" in str(error)
     assert CANARY not in str(error) + repr(error.parameters)
 
 

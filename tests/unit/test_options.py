@@ -133,10 +133,6 @@ def test_defaults() -> None:
         ("kafka.group.protocol", "consumer", "group_protocol", GroupProtocol.CONSUMER),
         ("assignors", " weighted , range", "assignors", ("weighted", "range")),
         ("assignors", "tests.kafka.strategies:InTurn", "assignors", ("tests.kafka.strategies:InTurn",)),
-        ("memberWeight", "1", "member_weight", 1),
-        ("memberWeight", "1000000", "member_weight", 1_000_000),
-        ("memberRedundancy", "1", "member_redundancy", 1),
-        ("memberRedundancy", "1000", "member_redundancy", 1_000),
         ("kafka.session.timeout.ms", "6000", "session_timeout_s", 6.0),
         ("kafka.heartbeat.interval.ms", "500", "heartbeat_interval_s", 0.5),
         ("kafka.max.poll.interval.ms", "60000", "drain_timeout_s", 48.0),
@@ -189,6 +185,24 @@ def test_strategies_that_librdkafka_has_are_its_setting(names: str) -> None:
     assert parse(assignors=names).client_settings["partition.assignment.strategy"] == names
 
 
+@pytest.mark.parametrize("weight", [1, 1_000_000])
+@pytest.mark.parametrize("redundancy", [1, 1_000])
+def test_what_a_member_tells_strategies_of_itself(weight: int, redundancy: int) -> None:
+    options = parse(assignors="weighted,redundant", memberWeight=str(weight), memberRedundancy=str(redundancy))
+    assert (options.member_weight, options.member_redundancy) == (weight, redundancy)
+    default = parse(assignors="weighted,redundant")
+    assert (default.member_weight, default.member_redundancy) == (None, 2)
+
+
+@pytest.mark.parametrize(("name", "strategy"), [("memberWeight", "weighted"), ("memberRedundancy", "redundant")])
+def test_what_only_strategies_read_needs_one(name: str, strategy: str) -> None:
+    error = refusal(REQUIRED | {name: "2"})
+    assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
+    assert f"'{name}' (value '2')" in str(error)
+    assert "only strategies that option assignors names read it" in str(error)
+    assert f"set assignors={strategy}, in all queries of the group, or leave {name} out" in str(error)
+
+
 def test_under_the_consumer_protocol_the_broker_is_told_a_strategy() -> None:
     settings = parse(kafka__group__protocol="consumer", kafka__group__remote__assignor="range").client_settings
     assert settings["group.remote.assignor"] == "range"
@@ -236,6 +250,11 @@ def test_a_strategy_of_the_brokers_needs_the_consumer_protocol(classic: dict[str
         ("weighted,nowhere.at:All", "module nowhere.at cannot be imported: ModuleNotFoundError"),
         ("tests.kafka.strategies:Nothing", "module tests.kafka.strategies has no Nothing"),
         ("tests.kafka.strategies:dealt", "is not a subclass of Assignor"),
+        ("__main__:Mine", "__main__:Mine is in the script or notebook itself"),
+        (
+            "weighted,spark_groupsource.assignors.weighted:WeightedAssignor",
+            "the group cannot tell weighted from spark_groupsource.assignors.weighted:WeightedAssignor",
+        ),
         ("range,cooperative-sticky", "cannot offer range (eager protocol only) together with cooperative-sticky"),
         ("cooperative-sticky,weighted,sticky", "cannot offer sticky (eager protocol only) together with"),
     ],
