@@ -14,7 +14,7 @@ pytestmark = pytest.mark.kafka
 StartQuery = Callable[..., Query]
 
 
-@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848", "weighted"])
 def test_m23_a_restart_of_a_static_member_moves_nothing(
     protocol: str, client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
 ) -> None:

@@ -80,5 +80,6 @@ def test_what_a_member_tells_of_itself() -> None:
 
 
 def test_what_a_member_tells_that_was_told_nothing() -> None:
-    assert member_settings(make_options(assignors="weighted")) == MemberSettings("", None, os.cpu_count() or 1, 2)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    assert member_settings(make_options(assignors="weighted")) == MemberSettings("", None, cores, 2)
     assert member_settings(make_options(assignors="weighted", kafka__client__rack=" ")).rack is None
