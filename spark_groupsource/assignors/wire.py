@@ -59,7 +59,12 @@ class LeaderNote:
     error: str = ""
 
     def encode(self) -> bytes:
-        """Return the user data of the assignment."""
+        """Return the user data of the assignment: none when there is nothing to say.
+
+        Kafka's coordinator converts a group to KIP-848 online only where no assignment carries user data.
+        """
+        if self == LeaderNote():
+            return b""
         return _encode({"standby": by_topic(self.standby), "error": self.error})
 
     @classmethod

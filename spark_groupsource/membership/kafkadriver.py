@@ -29,8 +29,9 @@ from spark_groupsource.offsets import TopicPartition
 
 # How soon a rebalance, which a heartbeat tells of, is noticed.
 _STEP_S = 0.02
-# While it joins: an answer that comes between two polls is thrown away by the client, so polls are long.
-_JOINING_POLL_MS = 500
+# An answer to a join that comes between two polls is thrown away by the client, so they are long; one that has nothing
+# to wait for returns at once.
+_POLL_MS = 500
 _RETRY_S = 0.2
 # How long the client may take to say goodbye: one request to the coordinator.
 _CLOSE_TIMEOUT_MS = 5_000
@@ -179,13 +180,22 @@ class Driver:
             self._tell(Happened(Kind.FAILED, error=error))
 
     def _step(self) -> None:
+        """Look after a stable membership, or see a join through; then poll.
+
+        The sequence that asking for a join, while one is under way, protects against: a leader joins again because a
+        topic's metadata has come, and its poll times out; the join ends before the next poll, by which time the
+        metadata that was news is what the leader has assigned by; so the client sees no reason to join, forgets the
+        answer, and neither joins nor heartbeats any more.
+        """
         stable = self._consumer.group_metadata().state == MemberState.STABLE
-        if stable:
+        if stable and not self._coordinator.need_rejoin():
             self._closing.wait(_STEP_S)
             self._notice_fence()
             self._notice_expiry()
             self._ask_again()
-        self._coordinator.poll(timeout_ms=0 if stable else _JOINING_POLL_MS)
+        else:
+            self._coordinator.request_rejoin()
+        self._coordinator.poll(timeout_ms=_POLL_MS)
         self._notice_assignment()
 
     def _ask_again(self) -> None:

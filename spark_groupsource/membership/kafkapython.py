@@ -317,7 +317,8 @@ def _pair(partition: TopicPartition) -> tuple[str, int]:
 
 
 def _group_offset(answer: OffsetAndMetadata) -> GroupOffset:
-    return GroupOffset(answer.offset, answer.metadata or "")
+    # librdkafka commits the zero byte that ends a text in C, too, and leaves it out when it reads.
+    return GroupOffset(answer.offset, (answer.metadata or "").rstrip("\0"))
 
 
 def _client_items(items: Sequence[CommitItem]) -> dict[ClientPartition, OffsetAndMetadata]:

@@ -53,6 +53,7 @@ UPGRADES: dict[str, tuple[Sequence[dict[str, str]], str]] = {
         ],
         "in-turn-v2",
     ),
+    "weighted to consumer": ([{"assignors": "weighted"}, {"kafka.group.protocol": "consumer"}], "uniform"),
     "classic to consumer": (
         [{"kafka.partition.assignment.strategy": "range"}, {"kafka.group.protocol": "consumer"}],
         "uniform",

@@ -53,6 +53,7 @@ class FakeCoordinator:
         self.config = {"max_poll_interval_ms": round(DRAIN_S * 1000)}
         self.rejoining = False
         self.rejoins = 0
+        self.rejoin_needed = True
         self.group_instance_id: str | None = None
         self._heartbeat_enabled = True
         self.state, self.generation_id = MemberState.UNJOINED, -1
@@ -67,13 +68,17 @@ class FakeCoordinator:
 
     def reset_generation(self) -> None:
         self.resets += 1
-        self.state, self.generation_id = MemberState.UNJOINED, -1
+        self.state, self.generation_id, self.rejoin_needed = MemberState.UNJOINED, -1, True
 
     def request_rejoin(self) -> None:
-        self.rejoins += 1
+        self.rejoins += not self.rejoin_needed
+        self.rejoin_needed = True
+
+    def need_rejoin(self) -> bool:
+        return self.rejoin_needed
 
     def join(self, generation: int) -> None:
-        self.state, self.generation_id = MemberState.STABLE, generation
+        self.state, self.generation_id, self.rejoin_needed = MemberState.STABLE, generation, False
 
 
 class FakeConsumer:
@@ -207,11 +212,38 @@ def test_a_join_under_way_is_no_assignment() -> None:
     assert bed.told() == []
 
 
-def test_polls_are_long_while_it_joins_and_short_afterwards() -> None:
+def test_polls_are_long() -> None:
     """An answer to a JoinGroup that comes between two polls is thrown away by the client."""
     bed = Bed()
     bed.run(nothing, lambda: bed.coordinator.join(1), nothing, bed.coordinator.reset_generation, nothing)
-    assert bed.coordinator.timeouts_ms == [500, 500, 0, 0, 500]
+    assert bed.coordinator.timeouts_ms == [500] * 5
+
+
+def test_a_join_whose_reason_has_gone_is_seen_through() -> None:
+    """A poll times out in it, it ends, and the client sees no reason to join any more, and has forgotten the answer."""
+    bed = Bed()
+
+    def forgotten() -> None:
+        bed.coordinator.state, bed.coordinator.rejoin_needed = MemberState.REBALANCING, False
+
+    asked: list[bool] = []
+    bed.run(
+        lambda: bed.coordinator.join(1), nothing, forgotten,
+        lambda: asked.append(bed.coordinator.rejoin_needed), lambda: bed.coordinator.join(2), nothing,
+    )  # fmt: skip
+    assert asked == [True]
+
+
+def test_a_join_that_is_due_is_not_waited_for() -> None:
+    """Nor is it looked at as a stable membership: its metadata has changed."""
+    bed = Bed()
+
+    def changed() -> None:
+        bed.coordinator.rejoin_needed = True
+        bed.clock.advance(SESSION_S + 1)
+
+    bed.run(lambda: bed.coordinator.join(1), changed, lambda: bed.coordinator.join(2), nothing)
+    assert bed.coordinator.resets == 0
 
 
 def test_what_a_revoke_gave_up_is_told_to_the_strategies() -> None:
@@ -299,7 +331,10 @@ def test_a_leader_asks_again_when_a_partition_waits_for_longer_than_any_drain() 
     def waits() -> None:
         bed.waits = True
 
-    bed.run(lambda: bed.coordinator.join(1), nothing, later, nothing, waits, nothing, nothing, later, nothing, nothing)
+    bed.run(
+        lambda: bed.coordinator.join(1), nothing, later, nothing, waits, lambda: bed.coordinator.join(2), nothing, later,
+        lambda: bed.coordinator.join(3), nothing,
+    )  # fmt: skip
     assert bed.coordinator.rejoins == 2
 
 

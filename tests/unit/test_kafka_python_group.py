@@ -705,6 +705,8 @@ CHECK = "kafka-python has changed: check membership/kafkapython.py and kafkadriv
         (ConsumerCoordinator, "_on_join_prepare_async"),
         (ConsumerCoordinator, "join_group_async"),
         (KafkaConsumer, "group_metadata"),
+        (ConsumerCoordinator, "need_rejoin"),
+        (ConsumerCoordinator, "request_rejoin"),
         (KafkaConsumer, "assignment"),
         (KafkaConnectionManager, "call_soon"),
         (KafkaConnectionManager, "run"),
