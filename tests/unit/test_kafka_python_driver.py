@@ -332,8 +332,8 @@ def test_a_leader_asks_again_when_a_partition_waits_for_longer_than_any_drain() 
         bed.waits = True
 
     bed.run(
-        lambda: bed.coordinator.join(1), nothing, later, nothing, waits, lambda: bed.coordinator.join(2), nothing, later,
-        lambda: bed.coordinator.join(3), nothing,
+        lambda: bed.coordinator.join(1), nothing, later, nothing, waits, lambda: bed.coordinator.join(2), nothing,
+        later, lambda: bed.coordinator.join(3), nothing,
     )  # fmt: skip
     assert bed.coordinator.rejoins == 2
 

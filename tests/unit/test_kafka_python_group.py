@@ -463,9 +463,11 @@ def test_the_groups_offsets() -> None:
     bed.coordinator.committed = {
         ClientPartition("orders", 0): OffsetAndMetadata(7, "m", 1),
         ClientPartition("orders", 1): OffsetAndMetadata(8, None, -1),
+        # As a member on librdkafka commits it.
+        ClientPartition("orders", 3): OffsetAndMetadata(9, "m\0", 1),
     }
-    assert bed.group.fetch_offsets([tp(0), tp(1), tp(2)], 1.0) == {
-        tp(0): GroupOffset(7, "m"), tp(1): GroupOffset(8, ""), tp(2): GroupOffset(None, ""),
+    assert bed.group.fetch_offsets([tp(0), tp(1), tp(2), tp(3)], 1.0) == {
+        tp(0): GroupOffset(7, "m"), tp(1): GroupOffset(8, ""), tp(2): GroupOffset(None, ""), tp(3): GroupOffset(9, "m"),
     }  # fmt: skip
 
 
