@@ -85,7 +85,7 @@ class KafkaPythonGroup:
         self._events: queue.SimpleQueue[Happened | CommitResult | Part] = queue.SimpleQueue()
         self._passing = ""
         self._clock = clock or SystemClock()
-        # Whether a leader has ever assigned without a refusal; and why it refuses, and until when that is waited out.
+        # Whether it has ever had a partition; and why it refuses, and until when that is waited out.
         self._served = False
         self._refusal = ""
         self._refused_until: Deadline | None = None
@@ -196,7 +196,8 @@ class KafkaPythonGroup:
         """
         listener.on_note(tuple(sorted(part.note.standby)), part.note.error)
         if not part.note.error:
-            self._served, self._refused_until = True, None
+            # An empty part may be that of a leader which knows no topic yet.
+            self._served, self._refused_until = self._served or bool(part.active), None
         elif not self._served and not part.active:
             self._refusal = part.note.error
             self._refused_until = self._refused_until or Deadline(self._clock, _REFUSAL_S)

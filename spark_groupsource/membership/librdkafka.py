@@ -272,6 +272,8 @@ class LibrdkafkaGroup:
                 self._listener.on_instance_id_unreleased()
             return
         mapped = map_group_error(self._options, error)
+        if mapped is None and "assignor or its version range is not supported" in error.str():
+            mapped = map_group_error(self._options, KafkaError(KafkaError.UNSUPPORTED_ASSIGNOR, error.str()))
         if mapped is None and ("static consumer fenced" in error.str() or "fenced by" in error.str()):
             mapped = map_group_error(self._options, KafkaError(KafkaError.FENCED_INSTANCE_ID, error.str()))
         self._fail(mapped or MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason=error.str()))

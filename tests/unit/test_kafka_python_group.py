@@ -344,14 +344,24 @@ def test_a_refusal_that_passes_ends_nobody() -> None:
     bed.group._events.put(Part(frozenset(), LeaderNote(error="the counts differ")))
     bed.group.poll()
     bed.clock.advance(10)
-    bed.group._events.put(Part(frozenset(), LeaderNote()))
+    bed.group._events.put(Part(frozenset({tp(0)}), LeaderNote()))
     bed.group.poll()
     bed.clock.advance(100)
     bed.group._events.put(Part(frozenset(), LeaderNote(error="the counts differ")))
     bed.group.poll()
     bed.clock.advance(100)
     bed.group.poll()
-    assert bed.listener.errors == [], "a spare member that was served once waits for as long as it takes"
+    assert bed.listener.errors == [], "a member that was served once waits for as long as it takes"
+
+
+def test_a_first_round_of_a_leader_that_knows_no_topic_yet_serves_nobody() -> None:
+    bed = Bed()
+    for error in ("", "the counts differ"):
+        bed.group._events.put(Part(frozenset(), LeaderNote(error=error)))
+        bed.group.poll()
+    bed.clock.advance(16)
+    bed.group.poll()
+    assert [each.condition for each in bed.listener.errors] == [errors.ASSIGNMENT_REFUSED]
 
 
 def test_what_a_strategy_was_given_is_told_by_the_next_poll() -> None:
