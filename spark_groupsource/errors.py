@@ -223,7 +223,7 @@ ASSIGNORS_UNUSABLE = Condition(
 ASSIGNORS_NOT_INSTALLED = Condition(
     "GROUPKAFKA.ASSIGNORS_NOT_INSTALLED",
     "Option 'assignors' has the value '{value}', which needs the client kafka-python: {reason}",
-    "run 'pip install \"groupkafka[assignors]\"' where the driver runs.",
+    "install kafka-python 3.0 where the driver runs (the extra of groupkafka[assignors]).",
 )
 NO_COMMON_STRATEGY = Condition(
     "GROUPKAFKA.NO_COMMON_STRATEGY",

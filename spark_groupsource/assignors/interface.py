@@ -79,6 +79,11 @@ class GroupAssignment:
     standby: Mapping[str, frozenset[TopicPartition]] = field(default_factory=dict)
 
 
+def wire_name_of(name: str, version: int) -> str:
+    """Return what the group's coordinator compares of a strategy with this name and version."""
+    return name if version == 1 else f"{name}-v{version}"
+
+
 class Assignor(ABC):
     """A strategy. Subclass it, name the class in option `assignors`, and every member runs it.
 
@@ -96,7 +101,7 @@ class Assignor(ABC):
     @property
     def wire_name(self) -> str:
         """The name that the group's coordinator compares."""
-        return self.name if self.version == 1 else f"{self.name}-v{self.version}"
+        return wire_name_of(self.name, self.version)
 
     def metadata(self, subscription: Sequence[str], member: MemberSettings) -> bytes:
         """Return what the leader is to know of this member beyond what `GroupMember` tells; nothing by default."""

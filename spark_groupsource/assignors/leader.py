@@ -113,12 +113,22 @@ def _asked(assignor: Assignor, cluster: ClusterInfo, members: Sequence[GroupMemb
     """Return the strategy's answer in plain frozen sets."""
     try:
         answer = assignor.assign(cluster, members)
-        return GroupAssignment(_plain(answer.active), _plain(answer.standby))
+        if isinstance(answer, GroupAssignment):
+            return GroupAssignment(_plain(answer.active), _plain(answer.standby))
     except AssignorError:
         raise
     except Exception as error:
         # Foreign code: a mistake in it would end the query of one leader after the other.
-        raise AssignorError(f"it failed with {type(error).__name__}: {error}") from error
+        raise AssignorError(f"it failed with {type(error).__name__}: {error} ({_place(error)})") from error
+    raise AssignorError(f"assign must return a GroupAssignment, not {type(answer).__name__}")
+
+
+def _place(error: BaseException) -> str:
+    """Return the file and the line that raised: whoever wrote the strategy sees no traceback."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return "?" if frame is None else f"{frame.tb_frame.f_code.co_filename.rpartition('/')[2]}:{frame.tb_lineno}"
 
 
 def _plain(parts: Mapping[str, Iterable[TopicPartition]]) -> Parts:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 
 from spark_groupsource.assignors.copartitioned import CoPartitionedAssignor
-from spark_groupsource.assignors.interface import Assignor, RebalanceProtocol
+from spark_groupsource.assignors.interface import Assignor, RebalanceProtocol, wire_name_of
 from spark_groupsource.assignors.rackaware import RackAwareAssignor
 from spark_groupsource.assignors.redundant import RedundantAssignor
 from spark_groupsource.assignors.singleactive import SingleActiveAssignor
@@ -70,7 +70,10 @@ def find(name: str) -> Choice:
         found = getattr(importlib.import_module(module), attribute, None)
     except Exception as error:
         # A module may raise anything while it is imported.
-        raise AssignorNotFound(f"module {module} cannot be imported: {type(error).__name__}: {error}") from error
+        raise AssignorNotFound(
+            f"module {module} cannot be imported: {type(error).__name__}: {error}; the source runs in a Python process"
+            " of its own, so it must be installed, on PYTHONPATH or in --py-files"
+        ) from error
     if found is None:
         raise AssignorNotFound(f"module {module} has no {attribute}")
     if reason := _unfit(found):
@@ -143,7 +146,7 @@ def common_protocol(choices: Sequence[Choice]) -> RebalanceProtocol:
 
 def shown(choice: Choice) -> str:
     """Return the name that the group's members compare."""
-    return choice if isinstance(choice, str) else choice().wire_name
+    return choice if isinstance(choice, str) else wire_name_of(choice.name, choice.version)
 
 
 def _protocols(choice: Choice) -> tuple[RebalanceProtocol, ...]:

@@ -108,9 +108,11 @@ class OwnAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         # It joins anew, and another one may be the leader.
         mine.again = Again.NO
         try:
-            data = bytes(self._assignor.metadata(sorted(topics), mine.settings))
+            data = self._assignor.metadata(sorted(topics), mine.settings)
         except Exception as error:
             raise AssignorError(f"metadata of strategy {self.name} failed: {type(error).__name__}: {error}") from error
+        if not isinstance(data, bytes):
+            raise AssignorError(f"metadata of strategy {self.name} must return bytes, not {type(data).__name__}")
         part = ConsumerProtocolSubscription.TopicPartition
         return ConsumerProtocolSubscription(
             version=_SUBSCRIPTION_VERSION,

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError as ProtocolError
 from kafka import errors as client_errors
 
 from spark_groupsource import errors
+from spark_groupsource.assignors.interface import AssignorError
 from spark_groupsource.client import CONTACT_TIMEOUT_S, map_group_error
 from spark_groupsource.errors import AccessError, GroupKafkaError, KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.port import Refusal
@@ -44,6 +45,8 @@ def fatal(options: SourceOptions, error: BaseException) -> GroupKafkaError | Non
     """Return the catalogue's error when only a person can heal it; None when the client tries again."""
     if _not_authenticated(error):
         return AccessError(errors.AUTHENTICATION_FAILED, servers=options.bootstrap_servers, reason=str(error))
+    if isinstance(error, AssignorError):
+        return MembershipError(errors.ASSIGNMENT_REFUSED, group=options.group_id, reason=str(error))
     if isinstance(error, client_errors.TopicAuthorizationFailedError):
         subscription = options.subscription
         topics = ", ".join(sorted(map(str, error.args[0]))) if error.args else "?"

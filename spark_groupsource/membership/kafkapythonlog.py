@@ -17,6 +17,9 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log the record again, under this package's name."""
+        if "event loop" in str(record.msg) and record.levelno <= logging.WARNING:
+            # How long a step of the client's took: on a busy machine any may take longer than it likes.
+            return
         quiet_logger(_ROLE).handle(
             logging.LogRecord(
                 f"spark_groupsource.client.{_ROLE}", record.levelno, record.pathname, record.lineno,

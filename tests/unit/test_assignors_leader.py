@@ -192,7 +192,7 @@ def test_topics_that_nobody_subscribes_to_are_not_shown() -> None:
             "it made orders-0 both active and standby at member a",
         ),
         (KeyError("a"), "it failed with KeyError: 'a'"),
-        (None, "it failed with AttributeError: 'NoneType' object has no attribute 'active'"),
+        (None, "assign must return a GroupAssignment, not NoneType"),
         (GroupAssignment({"a": frozenset({"orders"})}), "it failed with ValueError: too many values to unpack"),
     ],
 )

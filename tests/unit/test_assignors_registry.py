@@ -81,7 +81,11 @@ def test_own_strategies(strategies: ModuleType) -> None:
         ("a b:C", "a b:C is not of the form package.module:Class"),
         (".relative:C", ".relative:C is not of the form package.module:Class"),
         ("json:", "json: is not of the form package.module:Class"),
-        ("no_such:C", "module no_such cannot be imported: ModuleNotFoundError: No module named 'no_such'"),
+        (
+            "no_such:C",
+            "module no_such cannot be imported: ModuleNotFoundError: No module named 'no_such'; the source runs in a"
+            " Python process of its own, so it must be installed, on PYTHONPATH or in --py-files",
+        ),
         ("json:Nothing", "module json has no Nothing"),
         (
             "__main__:Mine",
