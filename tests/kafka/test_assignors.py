@@ -14,6 +14,7 @@ from realkafka import RealKafka
 from .application import Application, AppQuery
 from .harness import Independent, wait_for
 from .holding import Gate, OffsetWatch, Told, released
+from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
 
@@ -334,7 +335,9 @@ def test_under_kip848_the_broker_assigns_as_it_is_asked_to(
 ) -> None:
     client.create_topic(topic, 2)
     client.produce(topic, ["a", "b"], 2)
-    query = application.start_query("first", of_kip848(options) | {"kafka.group.remote.assignor": assignor})
+    query = application.start_query(
+        "first", with_protocol(options, "kip848") | {"kafka.group.remote.assignor": assignor}
+    )
     query.wait_for_records(client.records(topic))
     assert client.strategy(group) == assignor
 
@@ -343,16 +346,12 @@ def test_an_assignor_that_the_broker_does_not_have(
     client: Independent, application: Application, options: dict[str, str], topic: str
 ) -> None:
     client.create_topic(topic, 1)
-    query = application.start_query("first", of_kip848(options) | {"kafka.group.remote.assignor": "nearest"})
+    query = application.start_query(
+        "first", with_protocol(options, "kip848") | {"kafka.group.remote.assignor": "nearest"}
+    )
     told = failure_of(query)
     assert "[GROUPKAFKA.REMOTE_ASSIGNOR_UNKNOWN]" in told
     assert "'nearest'" in told
-
-
-def of_kip848(options: dict[str, str]) -> dict[str, str]:
-    """Return the options for KIP-848, whose sessions are the broker's to set."""
-    kept = {name: value for name, value in options.items() if "session" not in name and "heartbeat" not in name}
-    return kept | {"kafka.group.protocol": "consumer"}
 
 
 def failure_of(query: AppQuery) -> str:

@@ -16,7 +16,8 @@ import pytest
 
 from .application import Application
 from .harness import Independent, wait_for
-from .test_assignors import PARTITIONS, Group, of_kip848
+from .test_assignors import PARTITIONS, Group
+from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
 
@@ -84,7 +85,7 @@ def start(team: Group, name: str, options: dict[str, str]) -> None:
     given = {"memberWeight": "1"} | options if "assignors" in options else options
     kept = dict(team.options)
     if "kafka.group.protocol" in options:
-        team.options = of_kip848(kept)
+        team.options = with_protocol(kept, "kip848")
     team.start(name, trigger=SLOW, **{key.replace(".", "__"): value for key, value in given.items()})
     team.options = kept
 
