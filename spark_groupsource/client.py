@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, SystemClock
+from spark_groupsource.clock import Clock, Pace, SystemClock
 from spark_groupsource.errors import (
     AccessError,
     GroupKafkaError,
@@ -31,10 +31,13 @@ from spark_groupsource.options_client import is_sensitive, shown_value
 from spark_groupsource.secrets import resolved, setting_of
 
 LOG = logging.getLogger("spark_groupsource.client")
+# What is waited for, and nothing else: command lines show it, too.
+WAITING = logging.getLogger("spark_groupsource.waiting")
 
 # How long the first contact with the cluster may take before the query fails: long enough for a slow TLS or
 # SASL handshake with every bootstrap server, short enough that a wrong address is noticed at once.
 CONTACT_TIMEOUT_S = 20.0
+_NOTICE_S = 5.0
 # The role of clients that read.
 EXECUTOR_ROLE = "executor"
 # What means nothing to a client that is no member: the library warns of some of it, and refuses a
@@ -209,6 +212,28 @@ class LastTransportError:
     def authentication_failed(self) -> bool:
         """Whether a broker refused the client's identity."""
         return self._authentication
+
+
+class Patience:
+    """Says from time to time that the brokers are waited for: who hears nothing takes it for a hang.
+
+    `begin` starts the wait; calling it says something when it is time.
+    """
+
+    def __init__(self, options: SourceOptions, clock: Clock, transport: LastTransportError) -> None:
+        self._servers = options.bootstrap_servers
+        self._transport = transport
+        self._pace = Pace(clock, _NOTICE_S)
+
+    def begin(self) -> None:
+        """A request is sent."""
+        self._pace.wait()
+
+    def __call__(self) -> None:
+        """There is no answer yet."""
+        if self._pace.due():
+            reason = self._transport.describe("none")
+            WAITING.warning("waiting for an answer of Kafka: servers=%s last_error=%s", self._servers, reason)
 
 
 def map_error(

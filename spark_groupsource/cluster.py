@@ -21,6 +21,7 @@ from spark_groupsource.client import (
     CONTACT_TIMEOUT_S,
     FETCH_SETTINGS,
     LastTransportError,
+    Patience,
     creating_client,
     kafka_error,
     map_error,
@@ -86,10 +87,13 @@ def admin_client(options: SourceOptions, transport: LastTransportError) -> Admin
         return AdminClient(settings | {"error_cb": transport})
 
 
-def answer_of(client: AdminClient, future: Future[T], transport: LastTransportError) -> T:
-    """Return what a request was answered. Raises `KafkaException`; at once when the brokers refuse the identity.
+def answer_of(
+    client: AdminClient, future: Future[T], transport: LastTransportError, waits: Callable[[], object] = lambda: None
+) -> T:
+    """Return what a request was answered; `waits` is called as long as it is not.
 
-    An admin client tells its errors, and what it logs, only to who polls it.
+    Raises `KafkaException`; at once when the brokers refuse the identity. An admin client tells its errors, and what it
+    logs, only to who polls it.
     """
     # The request has a deadline of its own; this one only guards against a client that forgets it.
     for _ in range(round((CONTACT_TIMEOUT_S + 10.0) / _LISTEN_S)):
@@ -99,6 +103,7 @@ def answer_of(client: AdminClient, future: Future[T], transport: LastTransportEr
             client.poll(0)
             if transport.authentication_failed:
                 raise KafkaException(KafkaError(KafkaError._AUTHENTICATION, transport.text)) from None
+            waits()
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the request was not answered"))
 
 
@@ -123,6 +128,7 @@ class LibrdkafkaCluster:
         self._pause = pause
         self._abandoned = abandoned
         self._transport = LastTransportError()
+        self._patience = Patience(options, clock, self._transport)
         self._admin: AdminClient | None = None
         self._probe = Probe(options, self._transport)
         self._answered = False
@@ -155,6 +161,7 @@ class LibrdkafkaCluster:
                     if not slow or deadline.expired() or self._transport.authentication_failed or self._abandoned():
                         raise _topic_error("?", error) from None
                     # It goes on connecting meanwhile, which takes some round trips.
+                    self._patience()
                     self._pause(self._options.fetch_retry_interval_s)
                 else:
                     return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
@@ -308,6 +315,7 @@ class LibrdkafkaCluster:
         outage = Deadline(self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S)
         timeout_s = _REQUEST_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S
         left = self._options.fetch_retries
+        self._patience.begin()
         while True:
             try:
                 answer = ask(timeout_s)
@@ -318,6 +326,7 @@ class LibrdkafkaCluster:
                 if error.cause.code() in _AWAY:
                     # A client goes on asking the controller and the leaders that it knows, also dead ones.
                     self._admin = None
+                self._patience()
                 left = None if left is None else left - 1
                 timeout_s = min(2 * timeout_s, CONTACT_TIMEOUT_S)
                 self._pause(self._options.fetch_retry_interval_s)
@@ -335,7 +344,7 @@ class LibrdkafkaCluster:
 
     def _result(self, future: Future[Any], topic: str) -> Any:
         try:
-            return answer_of(self._client(), future, self._transport)
+            return answer_of(self._client(), future, self._transport, self._patience)
         except KafkaException as error:
             raise _topic_error(topic, error) from None
 

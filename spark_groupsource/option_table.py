@@ -145,12 +145,13 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "memberWeight", read.integer(1, 1_000_000), None, "1 to 1000000",
-        "With `assignors`: this member's share for `weighted`. Default: the cores of the driver's machine that the"
-        " reader process may use, not the application's.",
+        "This member's share under strategy `weighted` (see `assignors`). Default: the cores of the driver's machine"
+        " that the reader process may use, not the application's.",
     ),
     OptionSpec(
         "memberRedundancy", read.integer(1, 1000), 2, "1 to 1000",
-        "With `assignors`: how many members `redundant` gives a partition to; one is active, the others stand by.",
+        "How many members strategy `redundant` (see `assignors`) gives a partition to: one is active, the others stand"
+        " by.",
     ),
     OptionSpec(
         "metricsPath", read.text, None, "a path on the driver's machine",

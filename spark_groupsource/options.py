@@ -10,7 +10,7 @@ would break a promise. Durations are milliseconds in options and seconds inside;
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from spark_groupsource import errors
 from spark_groupsource.assignors.registry import (
@@ -26,10 +26,10 @@ from spark_groupsource.option_types import Reads, SourceOptions, Subscription
 from spark_groupsource.options_client import (
     CLIENT_PREFIX,
     EXECUTOR_PREFIX,
-    LIBRDKAFKA_STRATEGIES,
     GroupProtocol,
     check_client_settings,
     check_executor_settings,
+    librdkafka_has,
     shown_value,
 )
 from spark_groupsource.starting import AtEdge, AtTime, Start, Starting
@@ -64,8 +64,7 @@ def parse_options(raw: Mapping[str, str], reads: Reads | None = Reads.STREAM) ->
     if reads is not None:
         _check_use(values, reads)
     _check_strategies(values, client, given.get("kafka.partition.assignment.strategy"))
-    if values["assignors"] is None:
-        _check_without_strategies(given)
+    _check_unread(given, values["assignors"] or ())  # type: ignore[arg-type]
     return _assemble(values, client, executor, reads)
 
 
@@ -165,15 +164,19 @@ def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], s
         raise OptionError(errors.ASSIGNORS_UNUSABLE, value=shown, reason=str(error)) from None
 
 
-def _check_without_strategies(given: Mapping[str, str]) -> None:
-    """Raise for what only strategies read: it would change nothing."""
+def _check_unread(given: Mapping[str, str], strategies: Sequence[str]) -> None:
+    """Raise for what a member tells its strategies when none of them reads it: it would change nothing.
+
+    A class of the user's own may read anything.
+    """
+    own = any(":" in name for name in strategies)
     for name, strategy in _OF_STRATEGIES.items():
         value = given.get(name.lower())
-        if value is not None:
+        if value is not None and strategy not in strategies and not own:
             raise OptionError(
                 errors.OPTION_REFUSED, option=name, value=value,
-                reason="only strategies that option assignors names read it.",
-                replacement=f"set assignors={strategy}, in all queries of the group, or leave {name} out.",
+                reason=f"of the strategies that option assignors may name, only {strategy} and own classes read it.",
+                replacement=f"name {strategy} in assignors, in all queries of the group, or leave {name} out.",
             )  # fmt: skip
 
 
@@ -219,7 +222,7 @@ def _assemble(
     values: Mapping[str, object], client: Mapping[str, str], executor: Mapping[str, str], reads: Reads | None
 ) -> SourceOptions:
     names: tuple[str, ...] = values["assignors"] or ()  # type: ignore[assignment]
-    if names and all(name in LIBRDKAFKA_STRATEGIES for name in names):
+    if names and librdkafka_has(names):
         client = {**client, "partition.assignment.strategy": ",".join(names)}
     max_poll_interval_ms = int(client.get("max.poll.interval.ms", "300000"))
     drain_timeout_ms = values["drainTimeoutMs"]

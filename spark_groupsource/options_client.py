@@ -141,6 +141,11 @@ _CHOICES = {
 }
 
 
+def librdkafka_has(strategies: Collection[str]) -> bool:
+    """Whether a member on librdkafka can offer these strategies; with none it offers its own."""
+    return all(name in LIBRDKAFKA_STRATEGIES for name in strategies)
+
+
 def check_client_settings(settings: Mapping[str, str], unsafe: Collection[str] = ()) -> dict[str, str]:
     """Return the settings to pass to librdkafka (names without the prefix), with the source's defaults.
 
@@ -232,7 +237,7 @@ def _check_value(name: str, value: str, prefix: str) -> None:
     elif name == "partition.assignment.strategy":
         names = [part.strip() for part in value.split(",")]
         cooperative = [part for part in names if part == "cooperative-sticky"]
-        if not all(part in LIBRDKAFKA_STRATEGIES for part in names) or (cooperative and len(names) > 1):
+        if not librdkafka_has(names) or (cooperative and len(names) > 1):
             raise _invalid(
                 name, value, "cooperative-sticky; or one or both of range, roundrobin (for others see option assignors)"
             )

@@ -321,6 +321,7 @@ def _make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     from spark_groupsource.membership.choice import group_client  # noqa: PLC0415
     from spark_groupsource.membership.thread import MembershipThread  # noqa: PLC0415
     from spark_groupsource.metrics import MetricsLog  # noqa: PLC0415
+    from spark_groupsource.options_client import librdkafka_has  # noqa: PLC0415
     from spark_groupsource.session import Session  # noqa: PLC0415
     from spark_groupsource.standby import Standby  # noqa: PLC0415
 
@@ -340,7 +341,7 @@ def _make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)
     lag = _make_lag_thread(options, member, metrics)
     session = Session(options, clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag)
-    return session, Standby(member, clock) if options.assignors else None
+    return session, None if librdkafka_has(options.assignors) else Standby(member, clock)
 
 
 def _make_lag_thread(options: SourceOptions, member: MembershipThread, metrics: MetricsLog) -> LagThread | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence
@@ -57,8 +58,12 @@ def find(name: str) -> Choice:
         return BUILT_IN[name]
     module, colon, attribute = name.partition(":")
     if not colon:
-        known = ", ".join(sorted([*BUILT_IN, *KAFKA_PYTHON_NAMES]))
-        raise AssignorNotFound(f"there is no strategy {name}; there are {known}, and package.module:Class")
+        known = sorted([*BUILT_IN, *KAFKA_PYTHON_NAMES])
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise AssignorNotFound(
+            f"there is no strategy {name}{meant}; there are {', '.join(known)}, and package.module:Class"
+        )
     if not all(part.isidentifier() for part in [*module.split("."), attribute]):
         raise AssignorNotFound(f"{name} is not of the form package.module:Class")
     if module == "__main__":

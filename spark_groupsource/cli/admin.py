@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
-from spark_groupsource.client import CONTACT_TIMEOUT_S, LastTransportError, kafka_error, map_error
+from spark_groupsource.client import CONTACT_TIMEOUT_S, LastTransportError, Patience, kafka_error, map_error
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster import admin_client, answer_of
 from spark_groupsource.commits import CommitItem, GroupOffset
@@ -67,6 +67,7 @@ class LibrdkafkaGroupAdmin:
         self._pause = pause
         self._group = options.group_id
         self._transport = LastTransportError()
+        self._patience = Patience(options, clock, self._transport)
         self._client: AdminClient = admin_client(options, self._transport)
 
     def members(self) -> tuple[str, ...]:
@@ -156,9 +157,10 @@ class LibrdkafkaGroupAdmin:
     def _ask(self, send: Callable[[float], Future[Any]]) -> Any:
         """Send a request; again, while its answer only says that the coordinator is not there yet."""
         deadline = Deadline(self._clock, CONTACT_TIMEOUT_S)
+        self._patience.begin()
         while True:
             try:
-                return answer_of(self._client, send(CONTACT_TIMEOUT_S), self._transport)
+                return answer_of(self._client, send(CONTACT_TIMEOUT_S), self._transport, self._patience)
             except KafkaException as error:
                 if _code(error) not in _PASSING or deadline.expired():
                     raise

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 refused, 2 wrong arguments, 3 a lag beyond its bound.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from spark_groupsource.cli.describer import GroupDescriber, RawGroups
 from spark_groupsource.cli.group import report_group
 from spark_groupsource.cli.lag import report_lag
 from spark_groupsource.cli.reset import Commands
+from spark_groupsource.client import WAITING
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.cluster import LibrdkafkaCluster
 from spark_groupsource.errors import GroupKafkaError
@@ -37,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = parse_arguments(arguments)
     # The clients' own log says the same as the error, many times.
     logging.getLogger("spark_groupsource").addHandler(logging.NullHandler())
+    if not WAITING.handlers:
+        WAITING.addHandler(_ToStderr())
     try:
         options = client_options(command.connection)
         if isinstance(command, LagCommand):
@@ -55,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GroupKafkaError as error:
         print(error, file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # Who reads has read enough (`| head`). What is left goes nowhere, also what Python writes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
@@ -83,6 +90,13 @@ def _group(command: GroupCommand, options: SourceOptions) -> int:
         describer.close()
         standings.close()
     return 0
+
+
+class _ToStderr(logging.Handler):
+    """Shows a log's lines as they are, on what is stderr then."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _warn(record.getMessage())
 
 
 def _say(line: str) -> None:

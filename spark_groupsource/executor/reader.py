@@ -77,6 +77,7 @@ def read_ranges(
         if _positions(consumer, unfinished) > before:
             deadline, doubt = Deadline(clock, stall_timeout_s), Deadline(clock, _DOUBT_AFTER_S)
         elif doubt.expired():
+            _say_waiting(consumer, unfinished[0], stall_timeout_s)
             consumer.check_access(item.partition.topic for item in unfinished)
             doubt = Deadline(clock, stall_timeout_s)
         unfinished = _unfinished(consumer, unfinished)
@@ -98,6 +99,12 @@ def _unfinished(consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> list[
 
 def _positions(consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> int:
     return sum(consumer.position(item.partition) for item in ranges)
+
+
+def _say_waiting(consumer: RangeConsumer, item: OffsetRange, stall_timeout_s: float) -> None:
+    text = "no records for %.0f s, waiting up to %.0f s: range=%s position=%d last_error=%s"
+    position, reason = consumer.position(item.partition), consumer.reason or "none"
+    LOG.warning(text, _DOUBT_AFTER_S, stall_timeout_s, item, position, reason)
 
 
 def _stalled(consumer: RangeConsumer, item: OffsetRange, stall_timeout_s: float) -> ReadError:

@@ -13,7 +13,7 @@ from spark_groupsource.membership.assigned import AssignedPartitions
 from spark_groupsource.membership.librdkafka import LibrdkafkaGroup
 from spark_groupsource.membership.port import GroupPort
 from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.options_client import LIBRDKAFKA_STRATEGIES
+from spark_groupsource.options_client import librdkafka_has
 
 
 def group_client(options: SourceOptions) -> GroupPort:
@@ -23,7 +23,7 @@ def group_client(options: SourceOptions) -> GroupPort:
     """
     if options.subscription.partitions:
         return AssignedPartitions(options)
-    if all(name in LIBRDKAFKA_STRATEGIES for name in options.assignors):
+    if librdkafka_has(options.assignors):
         return LibrdkafkaGroup(options)
     return _kafka_python(options)
 

@@ -8,6 +8,7 @@ from kafka import KafkaAdminClient
 
 from spark_groupsource.assignors.wire import MemberNote, WireError
 from spark_groupsource.membership.kafkapythonsettings import admin_settings
+from spark_groupsource.membership.peers import in_words
 from spark_groupsource.option_types import SourceOptions
 
 
@@ -28,13 +29,11 @@ def others(options: SourceOptions) -> str:
 
 
 def _in_words(group: dict[str, Any]) -> str:
-    members = group.get("members") or []
-    running = f"the group runs {group.get('protocol_data') or 'none yet'!r}"
     lists = []
-    for member in members:
+    for member in group.get("members") or []:
         offers = _offers(member.get("member_metadata"))
         lists.append(str(member.get("client_id")) + (f" offers {', '.join(offers)}" if offers else ""))
-    return f"{running}, with {len(members)} members: {'; '.join(sorted(lists))}"
+    return in_words(group.get("protocol_data") or "", lists)
 
 
 def _offers(metadata: Any) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from confluent_kafka import KafkaException
 
 from spark_groupsource.client import LastTransportError
@@ -19,5 +21,9 @@ def others(options: SourceOptions) -> str:
         group = answer_of(client, asked[options.group_id], transport)
     except (KafkaException, GroupKafkaError) as error:
         return f"what the others run could not be asked ({error})"
-    names = ", ".join(sorted(str(member.client_id) for member in group.members))
-    return f"the group runs '{group.partition_assignor}', with {len(group.members)} members: {names}"
+    return in_words(str(group.partition_assignor or ""), [str(member.client_id) for member in group.members])
+
+
+def in_words(strategy: str, members: Collection[str]) -> str:
+    """Return what a group runs, and who is in it."""
+    return f"the group runs {strategy or 'none yet'!r}, with {len(members)} members: {'; '.join(sorted(members))}"

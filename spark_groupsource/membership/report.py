@@ -91,7 +91,10 @@ class MemberReport:
 
     def revoking(self, partitions: Partitions) -> None:
         """The group wants partitions back; the drain begins."""
-        self._write("revoking", partitions, records_in_flight=self._machine.in_flight(partitions))
+        records = self._machine.in_flight(partitions)
+        self._write("revoking", partitions, records_in_flight=records)
+        text = "rebalance: group=%s revoking=%d records_in_flight=%d"
+        LOG.info(text, self._group, len(partitions), records)
 
     def released(self, hand_over: HandOver, committed: int, repeated: int, drain_s: float) -> None:
         """Partitions went, after a drain.
@@ -137,6 +140,7 @@ class MemberReport:
     def proven(self) -> None:
         """The coordinator has taken a commit after a doubt."""
         self._write("proven")
+        LOG.info("membership proven: group=%s", self._group)
 
     def waits_for_instance_id(self, instance_id: str | None, wait_s: float) -> None:
         """A static member waits for the old session of its instance id (KIP-848)."""

@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import wait as wait_for
 from typing import TypeVar
 
 from spark_groupsource import errors
@@ -153,15 +153,12 @@ class MembershipThread:
         timeout_s = self._options.session_timeout_s + 60.0
         deadline = Deadline(self._clock, timeout_s)
         while not deadline.expired():
-            try:
-                return future.result(timeout=0.5)
-            except FutureTimeoutError:
-                if future.done():
-                    # Either the command itself timed out, or it ended just after this wait did.
-                    return future.result()
-                if not self._thread.is_alive():
-                    self.check()
-                    break
+            wait_for((future,), timeout=0.5)
+            if future.done():
+                return future.result()
+            if not self._thread.is_alive():
+                self.check()
+                break
         raise MembershipError(
             errors.MEMBER_NOT_ANSWERING, command=name, timeout_s=timeout_s, state=self._member.machine.state.name
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -270,6 +271,7 @@ def test_a_group_that_does_not_exist(client: Independent, group: str, tool: Tool
 def test_a_broker_that_is_not_there(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = Tool("127.0.0.1:1", group, capsys).run()
     assert (code, out) == (1, "")
+    assert "waiting for an answer of Kafka: servers=127.0.0.1:1 " in err
     assert "[GROUPKAFKA.BROKER_UNREACHABLE]" in err
 
 
@@ -363,6 +365,21 @@ def test_watch_prints_again_until_it_is_interrupted(
     assert len(heads) == 3
     if as_json:
         assert len({json.loads(line)["at_ms"] for line in heads}) == 3
+
+
+def test_who_has_read_enough_is_no_error(client: Independent, topic: str, group: str, tool: Tool) -> None:
+    client.create_topic(topic, 1)
+    client.commit(group, {(topic, 0): 0})
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "spark_groupsource", *tool.given],
+            stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def _until(read: Callable[[], str], text: str, times: int) -> Iterator[str]:

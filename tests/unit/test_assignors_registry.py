@@ -74,9 +74,10 @@ def test_own_strategies(strategies: ModuleType) -> None:
     [
         (
             "wieghted",
-            "there is no strategy wieghted; there are co-partitioned, cooperative-sticky, rack-aware, range, "
-            "redundant, roundrobin, single-active, sticky, weighted, and package.module:Class",
+            "there is no strategy wieghted (did you mean weighted?); there are co-partitioned, cooperative-sticky, "
+            "rack-aware, range, redundant, roundrobin, single-active, sticky, weighted, and package.module:Class",
         ),
+        ("Weighted", "there is no strategy Weighted (did you mean weighted?); there are "),
         ("", "there is no strategy ; there are "),
         ("a b:C", "a b:C is not of the form package.module:Class"),
         (".relative:C", ".relative:C is not of the form package.module:Class"),

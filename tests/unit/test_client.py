@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from spark_groupsource.client import (
     CollapseRepeats,
     LastTransportError,
+    Patience,
     base_settings,
     creating_client,
     kafka_error,
@@ -56,6 +57,25 @@ def test_a_message_is_shown_once_per_interval_with_a_count() -> None:
     again = record("FAIL [thrd:broker:%d] refused (after %dms)", 9092, 7)
     assert collapse.filter(again)
     assert "more like it" not in again.getMessage()
+
+
+def test_a_long_wait_is_told_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
+    clock, transport = ManualClock(), LastTransportError()
+    patience = Patience(make_options(kafka__bootstrap__servers="one:9092"), clock, transport)
+    clock.advance(60.0)
+    patience.begin()
+    clock.advance(4.9)
+    patience()
+    assert caplog.messages == []
+    clock.advance(0.1)
+    patience()
+    transport(KafkaError(KafkaError._TRANSPORT, "connection refused"))
+    clock.advance(4.0)
+    patience()
+    clock.advance(1.0)
+    patience()
+    said = "waiting for an answer of Kafka: servers=one:9092 last_error="
+    assert caplog.messages == [said + "none", said + "connection refused"]
 
 
 def test_another_message_is_shown_at_once() -> None:

@@ -195,12 +195,19 @@ def test_what_a_member_tells_strategies_of_itself(weight: int, redundancy: int) 
 
 
 @pytest.mark.parametrize(("name", "strategy"), [("memberWeight", "weighted"), ("memberRedundancy", "redundant")])
-def test_what_only_strategies_read_needs_one(name: str, strategy: str) -> None:
-    error = refusal(REQUIRED | {name: "2"})
+@pytest.mark.parametrize("named", [{}, {"assignors": "range"}, {"assignors": "sticky,rack-aware"}])
+def test_what_only_one_strategy_reads_needs_it(name: str, strategy: str, named: dict[str, str]) -> None:
+    error = refusal(REQUIRED | {name: "2"} | named)
     assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
     assert f"'{name}' (value '2')" in str(error)
-    assert "only strategies that option assignors names read it" in str(error)
-    assert f"set assignors={strategy}, in all queries of the group, or leave {name} out" in str(error)
+    assert f"only {strategy} and own classes read it" in str(error)
+    assert f"name {strategy} in assignors, in all queries of the group, or leave {name} out" in str(error)
+
+
+def test_a_class_may_read_all_that_a_member_tells() -> None:
+    own = "spark_groupsource.assignors.rackaware:RackAwareAssignor"
+    options = parse(assignors=own, memberWeight="3", memberRedundancy="4")
+    assert (options.member_weight, options.member_redundancy) == (3, 4)
 
 
 def test_under_the_consumer_protocol_the_broker_is_told_a_strategy() -> None:
@@ -246,7 +253,7 @@ def test_a_strategy_of_the_brokers_needs_the_consumer_protocol(classic: dict[str
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
-        ("wieghted", "there is no strategy wieghted; there are co-partitioned, cooperative-sticky, "),
+        ("wieghted", "there is no strategy wieghted (did you mean weighted?); there are co-partitioned, "),
         ("weighted,nowhere.at:All", "module nowhere.at cannot be imported: ModuleNotFoundError"),
         ("tests.kafka.strategies:Nothing", "module tests.kafka.strategies has no Nothing"),
         ("tests.kafka.strategies:dealt", "is not a subclass of Assignor"),

@@ -85,6 +85,14 @@ def test_a_range_that_makes_no_progress_fails_at_the_deadline() -> None:
     assert repr(bed.pool) == "ConsumerPool(idle=0, resting=0)"
 
 
+def test_a_silence_is_told_before_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed(records(0, 10), kafkaConsumer__pollTimeoutMs="60000")
+    with pytest.raises(ReadError, match="READ_STALLED"):
+        bed.read(R0)
+    (said,) = [line for line in caplog.messages if line.startswith("no records")]
+    assert said.startswith("no records for 5 s, waiting up to 60 s: range=orders-0 [10, 13) position=11 last_error=")
+
+
 def test_a_topic_that_may_not_be_known_is_told_before_the_deadline() -> None:
     """The client says nothing at all of it: it is asked after a silence."""
     bed = Bed(kafkaConsumer__pollTimeoutMs="60000")
