@@ -6,14 +6,16 @@ take the other way. How the rows come to Spark is in prefetch.py.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.executor.clients import make_client
 from spark_groupsource.executor.consumer import RangeConsumer
-from spark_groupsource.executor.pool import make_consumer
+from spark_groupsource.executor.pool import queue_bytes
 from spark_groupsource.executor.reader import read_ranges
 from spark_groupsource.executor.settings import ReadSettings
 from spark_groupsource.offsets import OffsetRange, TopicPartition
@@ -28,15 +30,27 @@ LOG = logging.getLogger("spark_groupsource.fastlane")
 READ_TIMEOUT_S = 2.0
 # How long the executors read everything after the fast lane was too slow or failed.
 REST_S = 30.0
+# A small batch takes little of each partition: a longer queue would hold up its first records.
+_QUEUE_BYTES = 4 * 1024 * 1024
 # What passes through the driver at once.
 MAX_BYTES = 16 * 1024 * 1024
+
+
+def make_driver_consumer(options: SourceOptions, partitions: int) -> RangeConsumer:
+    """Return a new consumer for about so many partitions: the only one, with a short queue for small batches."""
+    queued = min(_QUEUE_BYTES, queue_bytes(options))
+    make = functools.partial(make_client, max_queued_bytes=queued, partitions=partitions)
+    return RangeConsumer(options, make, options.prefetch_memory_bytes - queued)
 
 
 class FastLane:
     """The driver's consumer. Main thread only. It is open while batches are small, and closed by a large one."""
 
     def __init__(
-        self, options: SourceOptions, clock: Clock, make: Callable[[SourceOptions], RangeConsumer] = make_consumer
+        self,
+        options: SourceOptions,
+        clock: Clock,
+        make: Callable[[SourceOptions, int], RangeConsumer] = make_driver_consumer,
     ) -> None:
         self._settings = ReadSettings(options.for_reading())
         self._limit = options.fast_lane_max_offsets
@@ -61,7 +75,7 @@ class FastLane:
         if self._rest is not None and not self._rest.expired():
             return None
         others = {partition: at for partition, at in self._stands.items() if partition in owned}
-        consumer, self._consumer = self._consumer or self._make(self._settings.options), None
+        consumer, self._consumer = self._consumer or self._make(self._settings.options, len(owned)), None
         stands = others | wanted
         try:
             consumer.forget(partition for partition in self._stands if partition not in stands)
@@ -89,7 +103,7 @@ class FastLane:
         """Connect to where these partitions are, and fetch what comes first at these offsets; nobody waits for it."""
         if not positions or (self._rest is not None and not self._rest.expired()):
             return
-        consumer, self._consumer = self._consumer or self._make(self._settings.options), None
+        consumer, self._consumer = self._consumer or self._make(self._settings.options, len(positions)), None
         try:
             consumer.position_at([OffsetRange(partition, at, at) for partition, at in positions.items()])
         except GroupKafkaError as error:

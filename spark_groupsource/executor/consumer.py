@@ -13,7 +13,6 @@ that have delivered since they were assigned. A partition in `lost` delivers not
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -36,7 +35,7 @@ from spark_groupsource.executor.port import (
     TopicForbidden,
     Trouble,
 )
-from spark_groupsource.executor.rows import OFFSET_COLUMN
+from spark_groupsource.executor.rows import first_offset, last_offset, split_at
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
@@ -79,7 +78,7 @@ class RangeConsumer:
         max_kept_bytes: int = _MAX_KEPT_BYTES,
         clock: Clock | None = None,
     ) -> None:
-        self._options = options
+        self.options = options
         self._clock = clock or SystemClock()
         self._max_kept_bytes = max_kept_bytes
         self._client = make_client(options)
@@ -92,7 +91,8 @@ class RangeConsumer:
         self._lost: set[TopicPartition] = set()
         self._begun: set[TopicPartition] = set()
         self._topics: frozenset[str] = frozenset()
-        self._average_bytes = _FIRST_AVERAGE_BYTES
+        self._average_bytes = 0
+        self._crowded = False
         self.reason = ""
 
     def __repr__(self) -> str:
@@ -111,6 +111,11 @@ class RangeConsumer:
     def shares(self, ranges: Iterable[OffsetRange]) -> bool:
         """Whether it fetches one of these ranges' partitions, wherever."""
         return any(item.partition in self._fed for item in ranges)
+
+    def keep_at_most(self, max_kept_bytes: int, current: Collection[TopicPartition] = ()) -> None:
+        """Bound what is kept of partitions from now on, `current` ones apart; what is too much is given up."""
+        self._max_kept_bytes = max_kept_bytes
+        self._bound_kept(current)
 
     def position_at(self, ranges: Sequence[OffsetRange]) -> None:
         """Stand at the start of these ranges; keeps connections, and what was fetched if it fits."""
@@ -191,12 +196,12 @@ class RangeConsumer:
                     self._position[partition] = min(head.offset, item.end)
                     break
                 raise _timestamp_error(head)
-            rows, rest = _split(head.batch, item.end)
+            rows, rest = split_at(head.batch, item.end)
             if rest.num_rows:
                 kept.appendleft(Chunk(partition, rest))
             if rows.num_rows:
                 taken.append(rows)
-            self._position[partition] = item.end if rest.num_rows else _last_offset(rows) + 1
+            self._position[partition] = item.end if rest.num_rows else last_offset(rows) + 1
         return taken
 
     def settle(self, item: OffsetRange) -> None:
@@ -234,7 +239,7 @@ class RangeConsumer:
         if partition not in self._fed or partition in self._lost:
             return None
         gap = start - self._position[partition]
-        near = gap <= _MAX_DROPPED_RECORDS and gap * self._average_bytes <= _MAX_DROPPED_BYTES
+        near = gap <= _MAX_DROPPED_RECORDS and gap * self._record_bytes <= _MAX_DROPPED_BYTES
         return gap if gap == 0 or (gap > 0 and near) else None
 
     def _advance(self, partition: TopicPartition, start: int) -> None:
@@ -274,12 +279,22 @@ class RangeConsumer:
             self._fed[partition] = passed
             self._position[partition] = max(self._position[partition], min(passed, item.end))
 
+    @property
+    def _record_bytes(self) -> int:
+        return self._average_bytes or _FIRST_AVERAGE_BYTES
+
     def _bound_kept(self, current: Collection[TopicPartition]) -> None:
-        """Give up what came of other partitions when it is too much; it is fetched again when it is their turn."""
-        others = [partition for partition, kept in self._kept.items() if kept and partition not in current]
-        rows = sum(item.batch.num_rows for tp in others for item in self._kept[tp] if isinstance(item, Chunk))
-        if rows * self._average_bytes > self._max_kept_bytes:
-            self._drop(others)
+        """Give up what came of other partitions when it is too much, the most first; it is fetched again later."""
+        sizes = {
+            partition: sum(item.batch.num_rows for item in kept if isinstance(item, Chunk)) * self._record_bytes
+            for partition, kept in self._kept.items()
+            if kept and partition not in current
+        }
+        too_much = sum(sizes.values()) - self._max_kept_bytes
+        while too_much > 0:
+            largest = max(sizes, key=sizes.__getitem__)
+            too_much -= sizes.pop(largest)
+            self._drop([largest])
 
     def _learn_topics(self, topics: frozenset[str]) -> None:
         """Make a moved consumer ask for its new topics' leaders at once.
@@ -297,16 +312,23 @@ class RangeConsumer:
         self._topics |= topics
 
     def _receive(self, timeout_s: float) -> bool:
-        """Take what has arrived; return whether there is most likely more."""
-        remaining = sum(max(0, end - self._fed.get(partition, end)) for partition, end in self._ends.items())
-        fitting = max(1, _MAX_BYTES // max(1, self._average_bytes))
-        asked, came = max(1, min(remaining, fitting, _MAX_RECORDS)), 0
+        """Take what has arrived; return whether there is most likely more.
+
+        No more is asked for than the ranges have, because the client waits for what is not there yet. But when what
+        they wait for stands behind other partitions' records, taking these by a few costs more than that.
+        """
+        wanted = [partition for partition, end in self._ends.items() if self._fed.get(partition, end) < end]
+        remaining = sum(self._ends[partition] - self._fed[partition] for partition in wanted)
+        fitting = max(1, min(_MAX_BYTES // self._record_bytes, _MAX_RECORDS))
+        asked, came = fitting if self._crowded else max(1, min(remaining, fitting)), 0
+        before = sum(self._fed[partition] for partition in wanted)
         for item in self._client.receive(asked, _MAX_CHUNK_BYTES, timeout_s):
             if isinstance(item, Chunk | ImpossibleTimestamp):
                 came += item.batch.num_rows if isinstance(item, Chunk) else 1
                 self._on_rows(item)
             else:
                 self._on_event(item)
+        self._crowded = came > 0 and sum(self._fed.get(partition, 0) for partition in wanted) == before
         return came >= asked and asked < remaining
 
     def _on_rows(self, item: Chunk | ImpossibleTimestamp) -> None:
@@ -314,9 +336,9 @@ class RangeConsumer:
             return
         self._begun.add(item.partition)
         if isinstance(item, Chunk):
-            self._fed[item.partition] = _last_offset(item.batch) + 1
+            self._fed[item.partition] = last_offset(item.batch) + 1
             average = item.batch.nbytes // item.batch.num_rows
-            self._average_bytes = max(64, (self._average_bytes + average) // 2)
+            self._average_bytes = max(64, (self._average_bytes + average) // 2 if self._average_bytes else average)
         else:
             self._fed[item.partition] = item.offset + 1
         self._keep(item)
@@ -326,8 +348,8 @@ class RangeConsumer:
         partition = item.partition
         position = self._position[partition]
         if isinstance(item, Chunk):
-            if _first_offset(item.batch) < position:
-                item = Chunk(partition, _split(item.batch, position)[1])
+            if first_offset(item.batch) < position:
+                item = Chunk(partition, split_at(item.batch, position)[1])
             if not item.batch.num_rows:
                 return
         elif item.offset < position:
@@ -343,7 +365,7 @@ class RangeConsumer:
         elif isinstance(item, TopicForbidden):
             raise self._denied(item.topic)
         elif isinstance(item, IdentityRefused):
-            servers = self._options.bootstrap_servers
+            servers = self.options.bootstrap_servers
             raise AccessError(errors.AUTHENTICATION_FAILED, servers=servers, reason=item.reason)
         elif isinstance(item, Damaged):
             raise self._read_error(item.partition, item.reason)
@@ -352,7 +374,7 @@ class RangeConsumer:
             self.reason = item.reason
 
     def _denied(self, topic: str) -> AccessError:
-        option = self._options.subscription
+        option = self.options.subscription
         return AccessError(errors.TOPIC_ACCESS_DENIED, option=option.option, value=option.value, topic=topic)
 
     def _read_error(self, partition: TopicPartition, reason: str) -> ReadError:
@@ -376,20 +398,3 @@ def _timestamp_error(item: ImpossibleTimestamp) -> ReadError:
         offset=item.offset,
         value=item.value_ms,
     )
-
-
-def _first_offset(batch: pa.RecordBatch) -> int:
-    return int(batch.column(OFFSET_COLUMN)[0].as_py())
-
-
-def _last_offset(batch: pa.RecordBatch) -> int:
-    return int(batch.column(OFFSET_COLUMN)[batch.num_rows - 1].as_py())
-
-
-def _split(batch: pa.RecordBatch, offset: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the rows before an offset, and those from it on; nothing is copied."""
-    offsets = batch.column(OFFSET_COLUMN)
-    if _last_offset(batch) < offset:
-        return batch, batch.slice(batch.num_rows)
-    cut = bisect_left(range(batch.num_rows), offset, key=lambda row: int(offsets[row].as_py()))
-    return batch.slice(0, cut), batch.slice(cut)

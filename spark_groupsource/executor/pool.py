@@ -45,11 +45,20 @@ def pool_key(options: SourceOptions) -> Key:
     return tuple(sorted(settings.items()))
 
 
-def make_consumer(options: SourceOptions) -> RangeConsumer:
-    """Return a new consumer, with its share of the worker's memory for records fetched ahead."""
-    share = options.prefetch_memory_bytes // MAX_CONSUMERS
-    queued = int(share * _QUEUE_SHARE)
-    return RangeConsumer(options, functools.partial(make_client, max_queued_bytes=queued), share - queued)
+def queue_bytes(options: SourceOptions) -> int:
+    """Return how much one consumer's queue may hold."""
+    return int(options.prefetch_memory_bytes // MAX_CONSUMERS * _QUEUE_SHARE)
+
+
+def _kept_bytes(options: SourceOptions, consumers: int) -> int:
+    """Return how much one of so many consumers may keep besides its queue."""
+    return options.prefetch_memory_bytes // consumers - queue_bytes(options)
+
+
+def make_consumer(options: SourceOptions, partitions: int) -> RangeConsumer:
+    """Return a new consumer for about so many partitions; what it may keep depends on the others."""
+    make = functools.partial(make_client, max_queued_bytes=queue_bytes(options), partitions=partitions)
+    return RangeConsumer(options, make)
 
 
 class ConsumerPool:
@@ -57,7 +66,7 @@ class ConsumerPool:
 
     def __init__(
         self,
-        make: Callable[[SourceOptions], RangeConsumer] = make_consumer,
+        make: Callable[[SourceOptions, int], RangeConsumer] = make_consumer,
         clock: Clock | None = None,
         pause: Callable[[float], None] | None = time.sleep,
     ) -> None:
@@ -85,10 +94,14 @@ class ConsumerPool:
                 surplus = self._idle.pop(0).consumer
             if found is not None:
                 self._idle.remove(found)
+            consumers = len(self._idle) + 1
+            for entry in self._idle:
+                entry.consumer.keep_at_most(_kept_bytes(entry.consumer.options, consumers))
         if surplus is not None:
             surplus.close()
-        consumer = found.consumer if found is not None else self._make(options)
+        consumer = found.consumer if found is not None else self._make(options, len(ranges))
         try:
+            consumer.keep_at_most(_kept_bytes(consumer.options, consumers), {item.partition for item in ranges})
             consumer.position_at(ranges)
         except BaseException:
             consumer.close()

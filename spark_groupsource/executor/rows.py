@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -107,6 +108,25 @@ def record_batch(partition: TopicPartition, messages: Sequence[ClientMessage], i
     if include_headers:
         arrays.append(pa.array([_headers(message) for message in messages], _HEADERS.type))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(include_headers))
+
+
+def first_offset(batch: pa.RecordBatch) -> int:
+    """Return the offset of the first row."""
+    return int(batch.column(OFFSET_COLUMN)[0].as_py())
+
+
+def last_offset(batch: pa.RecordBatch) -> int:
+    """Return the offset of the last row."""
+    return int(batch.column(OFFSET_COLUMN)[batch.num_rows - 1].as_py())
+
+
+def split_at(batch: pa.RecordBatch, offset: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Return the rows before an offset, and those from it on; nothing is copied."""
+    offsets = batch.column(OFFSET_COLUMN)
+    if last_offset(batch) < offset:
+        return batch, batch.slice(batch.num_rows)
+    cut = bisect_left(range(batch.num_rows), offset, key=lambda row: int(offsets[row].as_py()))
+    return batch.slice(0, cut), batch.slice(cut)
 
 
 @functools.cache
