@@ -9,11 +9,11 @@ Invariant: `fed` holds the assigned partitions, and where the client goes on in 
 by what the client still delivers, is the log from `position` on, once offsets below `position` are left out. `eof` is
 the furthest end-of-partition event, which stands behind all that was delivered before. `begun` holds the partitions
 that have delivered since they were assigned. A partition in `lost` delivers nothing more until it is assigned anew.
+`parked` holds those that are not assigned for as long as their kept rows last, and where the client is to go on then.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ import pyarrow as pa
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.errors import AccessError, ReadError
+from spark_groupsource.executor.kept import Kept
 from spark_groupsource.executor.port import (
     Chunk,
     Damaged,
@@ -35,7 +36,7 @@ from spark_groupsource.executor.port import (
     TopicForbidden,
     Trouble,
 )
-from spark_groupsource.executor.rows import first_offset, last_offset, split_at
+from spark_groupsource.executor.rows import last_offset
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
@@ -86,7 +87,8 @@ class RangeConsumer:
         self._position: dict[TopicPartition, int] = {}
         self._fed: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
-        self._kept: dict[TopicPartition, deque[Chunk | ImpossibleTimestamp]] = {}
+        self._kept = Kept()
+        self._parked: dict[TopicPartition, int] = {}
         self._eof: dict[TopicPartition, int] = {}
         self._lost: set[TopicPartition] = set()
         self._begun: set[TopicPartition] = set()
@@ -100,8 +102,8 @@ class RangeConsumer:
 
     @property
     def assigned(self) -> int:
-        """How many partitions it fetches."""
-        return len(self._fed)
+        """How many partitions it fetches, or has fetched ahead."""
+        return len(self._fed) + len(self._parked)
 
     def distance(self, ranges: Iterable[OffsetRange]) -> tuple[int, int]:
         """How far it is to the start of the ranges: partitions to assign, and offsets to drop in the others."""
@@ -110,7 +112,7 @@ class RangeConsumer:
 
     def shares(self, ranges: Iterable[OffsetRange]) -> bool:
         """Whether it fetches one of these ranges' partitions, wherever."""
-        return any(item.partition in self._fed for item in ranges)
+        return any(self._has(item.partition) for item in ranges)
 
     def keep_at_most(self, max_kept_bytes: int, current: Collection[TopicPartition] = ()) -> None:
         """Bound what is kept of partitions from now on, `current` ones apart; what is too much is given up."""
@@ -157,7 +159,7 @@ class RangeConsumer:
         if self._position[partition] >= item.end:
             return True
         # An end-of-partition event before the range's end ends nothing: it may come from a leader that lags.
-        return not self._kept.get(partition) and self._eof.get(partition, -1) >= item.end
+        return partition not in self._kept and self._eof.get(partition, -1) >= item.end
 
     def take(self, ranges: Sequence[OffsetRange], timeout_s: float) -> list[pa.RecordBatch]:
         """Return the next rows of any of these ranges, each partition's in order; empty when none came in time.
@@ -167,10 +169,11 @@ class RangeConsumer:
         Raises `OutOfRange` when a log does not have the position; `skip` is the way on. Raises `ReadError` for a
         record that no row can hold.
         """
-        dropped = [item.partition for item in ranges if item.partition not in self._fed]
+        dropped = [item.partition for item in ranges if not self._has(item.partition)]
         self._assign({partition: self._position[partition] for partition in dropped})
+        self._resume(ranges)
         more_to_come = False
-        if not any(self._kept.get(item.partition) or item.partition in self._lost for item in ranges):
+        if not any(item.partition in self._kept or item.partition in self._lost for item in ranges):
             more_to_come = self._receive(timeout_s)
             self._bound_kept({item.partition for item in ranges})
         taken = [rows for item in ranges for rows in self._take_kept(item)]
@@ -183,25 +186,10 @@ class RangeConsumer:
         return taken
 
     def _is_lost(self, partition: TopicPartition) -> bool:
-        return partition in self._lost and not self._kept.get(partition)
+        return partition in self._lost and partition not in self._kept
 
     def _take_kept(self, item: OffsetRange) -> list[pa.RecordBatch]:
-        partition, kept = item.partition, self._kept.get(item.partition)
-        taken: list[pa.RecordBatch] = []
-        while kept and self._position[partition] < item.end:
-            head = kept.popleft()
-            if isinstance(head, ImpossibleTimestamp):
-                if taken or head.offset >= item.end:
-                    kept.appendleft(head)
-                    self._position[partition] = min(head.offset, item.end)
-                    break
-                raise _timestamp_error(head)
-            rows, rest = split_at(head.batch, item.end)
-            if rest.num_rows:
-                kept.appendleft(Chunk(partition, rest))
-            if rows.num_rows:
-                taken.append(rows)
-            self._position[partition] = item.end if rest.num_rows else last_offset(rows) + 1
+        taken, self._position[item.partition] = self._kept.take(item, self._position[item.partition])
         return taken
 
     def settle(self, item: OffsetRange) -> None:
@@ -234,9 +222,12 @@ class RangeConsumer:
 
     # --- helpers
 
+    def _has(self, partition: TopicPartition) -> bool:
+        return partition in self._fed or partition in self._parked
+
     def _gap(self, partition: TopicPartition, start: int) -> int | None:
         """How many offsets to drop to get there; None when it takes a new assignment."""
-        if partition not in self._fed or partition in self._lost:
+        if not self._has(partition) or partition in self._lost:
             return None
         gap = start - self._position[partition]
         near = gap <= _MAX_DROPPED_RECORDS and gap * self._record_bytes <= _MAX_DROPPED_BYTES
@@ -244,12 +235,13 @@ class RangeConsumer:
 
     def _advance(self, partition: TopicPartition, start: int) -> None:
         self._position[partition] = start
-        for item in self._kept.pop(partition, ()):
-            self._keep(item)
+        self._kept.advance(partition, start)
+        if partition in self._parked:
+            self._parked[partition] = max(self._parked[partition], start)
 
     def _assign(self, wanted: dict[TopicPartition, int]) -> None:
         """Start anew at these offsets: what was fetched is dropped, what was lost is asked for again."""
-        self._drop([partition for partition in wanted if partition in self._fed])
+        self._drop([partition for partition in wanted if self._has(partition)])
         if wanted:
             self._position |= wanted
             self._fed |= wanted
@@ -258,8 +250,9 @@ class RangeConsumer:
     def _drop(self, partitions: Sequence[TopicPartition]) -> None:
         """Fetch these partitions no longer; their positions stay."""
         fetched = [partition for partition in partitions if self._fed.pop(partition, None) is not None]
-        for partition in fetched:
-            self._kept.pop(partition, None)
+        for partition in partitions:
+            self._parked.pop(partition, None)
+            self._kept.drop(partition)
             self._eof.pop(partition, None)
             self._lost.discard(partition)
             self._begun.discard(partition)
@@ -272,7 +265,7 @@ class RangeConsumer:
         The client is asked only once a record has come: until then it may tell how far an earlier assignment got.
         """
         partition = item.partition
-        if self._position[partition] >= item.end or self._kept.get(partition) or partition not in self._begun:
+        if self._position[partition] >= item.end or partition in self._kept or partition not in self._begun:
             return
         passed = self._client.passed(partition)
         if passed > self._fed[partition]:
@@ -284,17 +277,42 @@ class RangeConsumer:
         return self._average_bytes or _FIRST_AVERAGE_BYTES
 
     def _bound_kept(self, current: Collection[TopicPartition]) -> None:
-        """Give up what came of other partitions when it is too much, the most first; it is fetched again later."""
-        sizes = {
-            partition: sum(item.batch.num_rows for item in kept if isinstance(item, Chunk)) * self._record_bytes
-            for partition, kept in self._kept.items()
-            if kept and partition not in current
-        }
-        too_much = sum(sizes.values()) - self._max_kept_bytes
-        while too_much > 0:
+        """Park, then give up, partitions of which too much is kept, those with the most first.
+
+        The sequence this protects against: a batch takes a few records of each partition; what the last one waits for
+        stands behind the others' records; these are kept, the client goes on fetching them, and what is given up
+        has to be fetched again for the next batch.
+        """
+        rows = self._kept.rows()
+        sizes = {partition: count * self._record_bytes for partition, count in rows.items() if partition not in current}
+        growing = {partition: size for partition, size in sizes.items() if partition in self._fed}
+        while sum(growing.values()) > self._max_kept_bytes // 2:
+            largest = max(growing, key=growing.__getitem__)
+            del growing[largest]
+            self._park(largest)
+        while sum(sizes.values()) > self._max_kept_bytes:
             largest = max(sizes, key=sizes.__getitem__)
-            too_much -= sizes.pop(largest)
+            del sizes[largest]
             self._drop([largest])
+
+    def _park(self, partition: TopicPartition) -> None:
+        """Fetch a partition no longer; its rows are kept."""
+        self._parked[partition] = self._fed.pop(partition)
+        self._begun.discard(partition)
+        self._client.unassign([partition])
+
+    def _resume(self, wanted: Iterable[OffsetRange]) -> None:
+        """Go on fetching what is parked, before the rows that are kept of it run out."""
+        ending = [
+            item.partition
+            for item in wanted
+            if item.partition in self._parked
+            and (item.partition not in self._kept or self._parked[item.partition] < item.end + len(item))
+        ]
+        if ending:
+            resumed = {partition: self._parked.pop(partition) for partition in ending}
+            self._fed |= resumed
+            self._client.assign(resumed)
 
     def _learn_topics(self, topics: frozenset[str]) -> None:
         """Make a moved consumer ask for its new topics' leaders at once.
@@ -341,20 +359,7 @@ class RangeConsumer:
             self._average_bytes = max(64, (self._average_bytes + average) // 2 if self._average_bytes else average)
         else:
             self._fed[item.partition] = item.offset + 1
-        self._keep(item)
-
-    def _keep(self, item: Chunk | ImpossibleTimestamp) -> None:
-        """Keep what lies at or behind the position."""
-        partition = item.partition
-        position = self._position[partition]
-        if isinstance(item, Chunk):
-            if first_offset(item.batch) < position:
-                item = Chunk(partition, split_at(item.batch, position)[1])
-            if not item.batch.num_rows:
-                return
-        elif item.offset < position:
-            return
-        self._kept.setdefault(partition, deque()).append(item)
+        self._kept.add(item, self._position[item.partition])
 
     def _on_event(self, item: Item) -> None:
         if isinstance(item, EndOfPartition) and item.partition in self._fed:
@@ -388,13 +393,3 @@ class RangeConsumer:
             end="?",
             reason=reason,
         )
-
-
-def _timestamp_error(item: ImpossibleTimestamp) -> ReadError:
-    return ReadError(
-        errors.TIMESTAMP_IMPOSSIBLE,
-        topic=item.partition.topic,
-        partition=item.partition.partition,
-        offset=item.offset,
-        value=item.value_ms,
-    )

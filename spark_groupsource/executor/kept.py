@@ -1,0 +1,83 @@
+"""What a consumer has fetched beyond what was taken: record batches per partition, in the order of their offsets."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pyarrow as pa
+
+from spark_groupsource import errors
+from spark_groupsource.errors import ReadError
+from spark_groupsource.executor.port import Chunk, ImpossibleTimestamp
+from spark_groupsource.executor.rows import first_offset, last_offset, split_at
+from spark_groupsource.offsets import OffsetRange, TopicPartition
+
+
+class Kept:
+    """Rows that are cut by offsets; nothing is copied."""
+
+    def __init__(self) -> None:
+        self._items: dict[TopicPartition, deque[Chunk | ImpossibleTimestamp]] = {}
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return bool(self._items.get(partition))
+
+    def rows(self) -> dict[TopicPartition, int]:
+        """Return how many rows there are of each partition."""
+        return {
+            partition: sum(item.batch.num_rows for item in items if isinstance(item, Chunk))
+            for partition, items in self._items.items()
+            if items
+        }
+
+    def add(self, item: Chunk | ImpossibleTimestamp, position: int) -> None:
+        """Keep what lies at or behind the position."""
+        if isinstance(item, Chunk):
+            if first_offset(item.batch) < position:
+                item = Chunk(item.partition, split_at(item.batch, position)[1])
+            if not item.batch.num_rows:
+                return
+        elif item.offset < position:
+            return
+        self._items.setdefault(item.partition, deque()).append(item)
+
+    def advance(self, partition: TopicPartition, position: int) -> None:
+        """Drop what lies before the position."""
+        for item in self._items.pop(partition, ()):
+            self.add(item, position)
+
+    def drop(self, partition: TopicPartition) -> None:
+        """Drop all of a partition."""
+        self._items.pop(partition, None)
+
+    def take(self, wanted: OffsetRange, position: int) -> tuple[list[pa.RecordBatch], int]:
+        """Return the rows from the position on that are in the range, and the position behind them.
+
+        Raises `ReadError` for a record that no row can hold, when it is the next one.
+        """
+        items = self._items.get(wanted.partition)
+        taken: list[pa.RecordBatch] = []
+        while items and position < wanted.end:
+            head = items.popleft()
+            if isinstance(head, ImpossibleTimestamp):
+                if taken or head.offset >= wanted.end:
+                    items.appendleft(head)
+                    return taken, min(head.offset, wanted.end)
+                raise _timestamp_error(head)
+            rows, rest = split_at(head.batch, wanted.end)
+            if rest.num_rows:
+                items.appendleft(Chunk(wanted.partition, rest))
+            if rows.num_rows:
+                taken.append(rows)
+            position = wanted.end if rest.num_rows else last_offset(rows) + 1
+        return taken, position
+
+
+def _timestamp_error(item: ImpossibleTimestamp) -> ReadError:
+    return ReadError(
+        errors.TIMESTAMP_IMPOSSIBLE,
+        topic=item.partition.topic,
+        partition=item.partition.partition,
+        offset=item.offset,
+        value=item.value_ms,
+    )
