@@ -81,7 +81,7 @@ class RangeConsumer:
     ) -> None:
         self.options = options
         self._clock = clock or SystemClock()
-        self._max_kept_bytes = max_kept_bytes
+        self.max_kept_bytes = max_kept_bytes
         self._client = make_client(options)
         self._used_s: dict[TopicPartition, float] = {}
         self._position: dict[TopicPartition, int] = {}
@@ -116,7 +116,7 @@ class RangeConsumer:
 
     def keep_at_most(self, max_kept_bytes: int, current: Collection[TopicPartition] = ()) -> None:
         """Bound what is kept of partitions from now on, `current` ones apart; what is too much is given up."""
-        self._max_kept_bytes = max_kept_bytes
+        self.max_kept_bytes = max_kept_bytes
         self._bound_kept(current)
 
     def position_at(self, ranges: Sequence[OffsetRange]) -> None:
@@ -277,7 +277,7 @@ class RangeConsumer:
         return self._average_bytes or _FIRST_AVERAGE_BYTES
 
     def _bound_kept(self, current: Collection[TopicPartition]) -> None:
-        """Park, then give up, partitions of which too much is kept, those with the most first.
+        """Park partitions of which more than a fair share is kept; give some up, the largest first, if all is too much.
 
         The sequence this protects against: a batch takes a few records of each partition; what the last one waits for
         stands behind the others' records; these are kept, the client goes on fetching them, and what is given up
@@ -285,21 +285,20 @@ class RangeConsumer:
         """
         rows = self._kept.rows()
         sizes = {partition: count * self._record_bytes for partition, count in rows.items() if partition not in current}
-        growing = {partition: size for partition, size in sizes.items() if partition in self._fed}
-        while sum(growing.values()) > self._max_kept_bytes // 2:
-            largest = max(growing, key=growing.__getitem__)
-            del growing[largest]
-            self._park(largest)
-        while sum(sizes.values()) > self._max_kept_bytes:
+        fair = self.max_kept_bytes // (2 * max(1, self.assigned))
+        self._park([partition for partition, size in sizes.items() if size > fair and partition in self._fed])
+        while sum(sizes.values()) > self.max_kept_bytes:
             largest = max(sizes, key=sizes.__getitem__)
             del sizes[largest]
             self._drop([largest])
 
-    def _park(self, partition: TopicPartition) -> None:
-        """Fetch a partition no longer; its rows are kept."""
-        self._parked[partition] = self._fed.pop(partition)
-        self._begun.discard(partition)
-        self._client.unassign([partition])
+    def _park(self, partitions: Sequence[TopicPartition]) -> None:
+        """Fetch these partitions no longer; their rows are kept."""
+        for partition in partitions:
+            self._parked[partition] = self._fed.pop(partition)
+            self._begun.discard(partition)
+        if partitions:
+            self._client.unassign(partitions)
 
     def _resume(self, wanted: Iterable[OffsetRange]) -> None:
         """Go on fetching what is parked, before the rows that are kept of it run out."""

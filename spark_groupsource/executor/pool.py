@@ -50,7 +50,7 @@ def queue_bytes(options: SourceOptions) -> int:
     return int(options.prefetch_memory_bytes // MAX_CONSUMERS * _QUEUE_SHARE)
 
 
-def _kept_bytes(options: SourceOptions, consumers: int) -> int:
+def kept_bytes(options: SourceOptions, consumers: int) -> int:
     """Return how much one of so many consumers may keep besides its queue."""
     return options.prefetch_memory_bytes // consumers - queue_bytes(options)
 
@@ -96,12 +96,12 @@ class ConsumerPool:
                 self._idle.remove(found)
             consumers = len(self._idle) + 1
             for entry in self._idle:
-                entry.consumer.keep_at_most(_kept_bytes(entry.consumer.options, consumers))
+                entry.consumer.keep_at_most(kept_bytes(entry.consumer.options, consumers))
         if surplus is not None:
             surplus.close()
         consumer = found.consumer if found is not None else self._make(options, len(ranges))
         try:
-            consumer.keep_at_most(_kept_bytes(consumer.options, consumers), {item.partition for item in ranges})
+            consumer.keep_at_most(kept_bytes(consumer.options, consumers), {item.partition for item in ranges})
             consumer.position_at(ranges)
         except BaseException:
             consumer.close()

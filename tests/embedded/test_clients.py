@@ -364,7 +364,7 @@ def test_a_transaction_marker_is_not_waited_for(
 def test_a_task_over_many_partitions(make: Callable[[SourceOptions], FetchClient]) -> None:
     with EmbeddedKafka(topics={"orders": 16}) as kafka:
         kafka.produce("orders", [(b"k", b"%d" % i, p) for i in range(50) for p in range(16)])
-        pool = ConsumerPool(lambda options: RangeConsumer(options, make), pause=None)
+        pool = ConsumerPool(lambda options, _: RangeConsumer(options, make), pause=None)
         settings = ReadSettings(options_of(kafka))
         for start, end in ((0, 10), (10, 30), (30, 50), (0, 50)):
             task = tuple(OffsetRange(TopicPartition("orders", p), start, end) for p in range(16))
@@ -382,7 +382,7 @@ def test_a_task_whose_brokers_are_gone_says_why(
     kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
 ) -> None:
     kafka.broker_down()
-    pool = ConsumerPool(lambda options: RangeConsumer(options, make), pause=None)
+    pool = ConsumerPool(lambda options, _: RangeConsumer(options, make), pause=None)
     settings = ReadSettings(options_of(kafka, kafkaConsumer__pollTimeoutMs="1500"))
     with pytest.raises(ReadError, match=r"READ_STALLED.*Connect"):
         list(read_task(settings, (OffsetRange(P0, 0, 5),), pool))

@@ -304,6 +304,58 @@ def test_what_comes_of_other_partitions_is_bounded() -> None:
     assert client.assigned == [[(P0, 10), (P1, 0)], [(P1, 0)]]
 
 
+def test_a_partition_that_has_come_far_ahead_is_fetched_again_when_its_rows_run_out() -> None:
+    """A batch takes a few records of each partition: what came of the others meanwhile is neither lost nor grows."""
+    client = FakeClient(ManualClock(), [*records(1, *range(20)), *records(0, 10, 11, 12)], records(1, *range(20, 40)))
+    consumer = range_consumer(client, max_kept_bytes=4_000)
+    consumer.position_at([R0, R1])
+    assert taken(consumer, R0) == [10, 11, 12]
+    assert client.unassigned == [[P1]]
+    assert taken(consumer, R1) == [0, 1]
+    middle, last = OffsetRange(P1, 2, 8), OffsetRange(P1, 8, 25)
+    consumer.position_at([middle])
+    assert taken(consumer, middle) == list(range(2, 8))
+    assert len(client.assigned) == 1, "its rows last for another such batch"
+    consumer.position_at([last])
+    assert taken(consumer, last) == list(range(8, 20))
+    assert client.assigned[1:] == [[(P1, 20)]]
+    assert taken(consumer, last) == list(range(20, 25))
+    assert consumer.finished(last)
+
+
+def test_a_start_behind_all_that_is_kept_of_a_partition() -> None:
+    client = FakeClient(ManualClock(), [*records(1, *range(20)), *records(0, 10, 11, 12)], records(1, 30, 31))
+    consumer = range_consumer(client, max_kept_bytes=4_000)
+    consumer.position_at([R0, R1])
+    taken(consumer, R0)
+    ahead = OffsetRange(P1, 30, 32)
+    assert consumer.distance([ahead]) == (0, 30)
+    consumer.position_at([ahead])
+    assert taken(consumer, ahead) == [30, 31]
+    assert client.assigned[1:] == [[(P1, 30)]]
+
+
+def test_only_the_most_is_given_up_when_all_is_too_much() -> None:
+    third = tp(2)
+    client = FakeClient(ManualClock(), [*records(1, *range(60)), *records(2, *range(5)), *records(0, 10, 11, 12)])
+    consumer = range_consumer(client, max_kept_bytes=2_000)
+    consumer.position_at([R0, R1, OffsetRange(third, 0, 2)])
+    assert taken(consumer, R0) == [10, 11, 12]
+    assert consumer.distance([R1]) == (1, 0)
+    assert consumer.distance([OffsetRange(third, 0, 2)]) == (0, 0)
+    assert taken(consumer, OffsetRange(third, 0, 2)) == [0, 1]
+
+
+def test_what_is_in_the_way_is_taken_in_large_answers() -> None:
+    client = FakeClient(ManualClock(), records(1, 0, 1, 2), records(1, 3, 4), records(0, 10, 11), records(0, 12))
+    consumer = range_consumer(client)
+    consumer.position_at([R0])
+    consumer.forget([P1])
+    consumer.position_at([R0, OffsetRange(P1, 0, 0)])
+    assert [taken(consumer) for _ in range(4)] == [[], [], [10, 11], [12]]
+    assert client.asked == [3, 10_000, 10_000, 1]
+
+
 def test_events_of_dropped_partitions_mean_nothing() -> None:
     consumer, _ = consumer_of([*records(1, 0), eof(1, 99), *records(0, 10)])
     assert taken(consumer) == [10]
@@ -468,6 +520,15 @@ def test_the_user_may_choose_how_to_fetch() -> None:
     options = make_options(kafka__fetch__wait__max__ms="9", kafka__fetch__queue__backoff__ms="5")
     settings = executor_settings(options, 8 * 1024 * 1024)
     assert (settings["fetch.wait.max.ms"], settings["fetch.queue.backoff.ms"]) == ("9", "5")
+
+
+def test_one_answer_has_room_for_all_partitions() -> None:
+    mib = 1024 * 1024
+    asked = {
+        count: int(executor_settings(make_options(), 12 * mib, count)["fetch.message.max.bytes"])
+        for count in (1, 3, 16, 10_000)
+    }
+    assert asked == {1: 4 * mib, 3: 4 * mib, 16: 12 * mib // 16, 10_000: 128 * 1024}
 
 
 def test_a_refused_setting_names_the_option() -> None:

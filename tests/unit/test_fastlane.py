@@ -27,7 +27,7 @@ class Bed:
         self.bounds: dict[TopicPartition, tuple[int, int]] = {}
         self.lane = FastLane(make_options(**{"fastLaneMaxOffsets": "10000"} | options), self.clock, self._make)
 
-    def _make(self, options: SourceOptions) -> RangeConsumer:
+    def _make(self, options: SourceOptions, _partitions: int) -> RangeConsumer:
         client = FakeClient(self.clock, *self.batches)
         client.bounds.update(self.bounds)
         self.batches = []

@@ -7,7 +7,15 @@ import threading
 import pytest
 
 from spark_groupsource.executor.consumer import RangeConsumer
-from spark_groupsource.executor.pool import IDLE_TIMEOUT_S, MAX_CONSUMERS, REST_AFTER_S, ConsumerPool, pool_key
+from spark_groupsource.executor.pool import (
+    IDLE_TIMEOUT_S,
+    MAX_CONSUMERS,
+    REST_AFTER_S,
+    ConsumerPool,
+    kept_bytes,
+    pool_key,
+    queue_bytes,
+)
 from spark_groupsource.offsets import OffsetRange
 from spark_groupsource.option_types import SourceOptions
 
@@ -31,7 +39,7 @@ class Bed:
         self.clients: list[FakeClient] = []
         self.pool = ConsumerPool(self.make, self.clock, pause=None)
 
-    def make(self, options: SourceOptions) -> RangeConsumer:
+    def make(self, options: SourceOptions, _partitions: int) -> RangeConsumer:
         self.clients.append(FakeClient(self.clock))
         return range_consumer(self.clients[-1], options)
 
@@ -44,6 +52,22 @@ class Bed:
 
     def take(self, *ranges: OffsetRange, options: SourceOptions = OPTIONS) -> RangeConsumer:
         return self.pool.take(options, ranges)
+
+
+@pytest.mark.parametrize("consumers", range(1, MAX_CONSUMERS + 1))
+@pytest.mark.parametrize("memory", ["1048576", "67108864", "1000000007"])
+def test_all_consumers_together_stay_within_the_memory(consumers: int, memory: str) -> None:
+    options = make_options(**{"kafkaConsumer.prefetchMemoryBytes": memory})
+    kept = kept_bytes(options, consumers)
+    assert kept > 0
+    assert 0.99 * int(memory) <= consumers * (kept + queue_bytes(options)) <= int(memory)
+
+
+def test_what_a_consumer_may_keep_shrinks_with_every_other_one() -> None:
+    bed = Bed()
+    one, two = bed.fill(at(0), at(1))
+    assert bed.take(at(2)) not in (one, two)
+    assert {one.max_kept_bytes, two.max_kept_bytes} == {kept_bytes(OPTIONS, 3)}
 
 
 def test_one_that_stands_at_the_start_is_preferred() -> None:

@@ -34,7 +34,7 @@ class Bed:
         self.settings = ReadSettings(make_options(**options))
         self.pool = ConsumerPool(self._make, self.clock, pause=None)
 
-    def _make(self, options: SourceOptions) -> RangeConsumer:
+    def _make(self, options: SourceOptions, _partitions: int) -> RangeConsumer:
         client = self.client if not self.made else FakeClient(self.clock)
         self.made.append(client)
         return range_consumer(client, options)
