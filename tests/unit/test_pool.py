@@ -171,8 +171,8 @@ def test_a_consumer_that_cannot_be_positioned_is_closed() -> None:
     def refuse(_: object) -> None:
         raise RuntimeError("no")
 
-    def make(options: SourceOptions) -> RangeConsumer:
-        consumer = bed.make(options)
+    def make(options: SourceOptions, partitions: int) -> RangeConsumer:
+        consumer = bed.make(options, partitions)
         bed.clients[-1].incremental_assign = refuse  # type: ignore[method-assign,assignment]
         return consumer
 
