@@ -145,6 +145,45 @@ class SmallBacklog:
 
 
 @dataclass(frozen=True, slots=True)
+class DeepBacklog:
+    """The same with far more records than the batches take: a query that catches up under a limit.
+
+    What a source fetches beyond a batch is of use to it only if it keeps it for the next ones.
+    """
+
+    batch_records: int
+    batches: int
+    content: Content
+    runs: int
+
+    @property
+    def subject(self) -> Subject:
+        return _batch_subject("deep", "batches of a deep backlog", self.batch_records, self.content)
+
+    def run(self, bed: Bed) -> list[Series]:
+        topic = bed.topic_of(self.content)
+        return _measure(self, self.runs, lambda source: self._block(bed, source, topic), {})
+
+    def _block(self, bed: Bed, source: str, topic: str) -> list[dict[str, float]]:
+        wanted = WARM_UP_BATCHES + self.batches
+        if wanted * self.batch_records > self.content.records:
+            raise BenchError(f"{self.content.records} records are less than {wanted} batches of {self.batch_records}")
+        with tempfile.TemporaryDirectory(prefix="groupkafka-bench-") as folder:
+            checkpoint = Path(folder) / "checkpoint"
+            stream = bed.stream(source, topic, checkpoint, maxOffsetsPerTrigger=str(self.batch_records))
+            query = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+            try:
+                wait_for(f"{wanted} batches", lambda: len(_with_rows(query)) >= wanted, query)
+                return [_batch_metrics(one) for one in _with_rows(query)[WARM_UP_BATCHES:wanted]]
+            finally:
+                query.stop()
+
+
+def _with_rows(query: StreamingQuery) -> list[StreamingQueryProgress]:
+    return [one for one in query.recentProgress if one.numInputRows]
+
+
+@dataclass(frozen=True, slots=True)
 class NewRecords:
     """A running query with the default trigger, which gets a few records, and again when their batch is done.
 

@@ -23,11 +23,11 @@ _PARTS = (
     ("Throughput (time of addBatch), default settings", ("throughput",), ADD_BATCH),
     ("Throughput, short fetch wait for Spark's own", ("shortwait", "growth", "compression"), ADD_BATCH),
     ("Whole query, with start and stop", ("query",), WHOLE_QUERY),
-    ("Small batches (time of the whole trigger)", ("backlog",), TRIGGER),
+    ("Small batches (time of the whole trigger)", ("backlog", "deep"), TRIGGER),
     ("CPU time for each record", ("throughput", "query"), CPU),
     ("Peak memory of an application", ("memory",), PEAK.format("all together")),
 )
-_SHORTER = (", an application of its own", "batches of a backlog, ", ", noop sink", ", short fetch wait")
+_SHORTER = (", an application of its own", "batches of a backlog, ", "batches of ", ", noop sink", ", short fetch wait")
 _MOST = 6.0  # longer bars are cut off
 
 

@@ -8,8 +8,8 @@
 
 Cases: throughput (values of 100 B, 1 KB and 10 KB; noop sink and an aggregation; 4 and 64 partitions), shortwait (the
 same, where Spark's own source does not wait 500 ms for each task at the end of a log, as it does by default),
-compression (none, lz4, zstd), growth (to 256 partitions), query (10,000,000 records), backlog and new (small batches),
-memory. compression and growth are measured with the short wait.
+compression (none, lz4, zstd), growth (to 256 partitions), query (10,000,000 records), backlog, deep and new (small
+batches), memory. compression and growth are measured with the short wait.
 
 Prints progress to standard error, Markdown to standard output: tables, and what is ahead and what is behind. Times are
 comparable inside one run only: both sources alternate on the same machine, at the same load. A ratio above 1 means
@@ -170,6 +170,7 @@ def plan_of(given: argparse.Namespace) -> Plan:
         counts = sorted({1, (given.partitions or plan.partitions)[0]})
         wanted = [(records, count) for records in given.batch_records for count in counts if records >= count]
         changes["small"] = changes["new"] = wanted
+        changes["deep"] = [(records, plan.deep[0][1]) for records in given.batch_records]
     return replace(plan, **changes)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench_cases import WARM_UP_BATCHES, Case, NewRecords, PeakMemory, SmallBacklog, Throughput
+from bench_cases import WARM_UP_BATCHES, Case, DeepBacklog, NewRecords, PeakMemory, SmallBacklog, Throughput
 from bench_processes import is_available
 from bench_records import COMPRESSIONS, Content
 from bench_report import ADD_BATCH, CPU, TRIGGER, WHOLE_QUERY
 
-GROUPS = ("throughput", "shortwait", "memory", "compression", "growth", "query", "backlog", "new")
+GROUPS = ("throughput", "shortwait", "memory", "compression", "growth", "query", "backlog", "deep", "new")
 _SMALL, _MIDDLE = 100, 1000  # bytes of a value in the cases that are about something else than sizes
 _LONG_QUERY = 10_000_000
 
@@ -25,6 +25,7 @@ class Plan:
     growth: Sequence[int]
     query_records: int
     small: Sequence[tuple[int, int]]
+    deep: Sequence[tuple[int, int]]
     new: Sequence[tuple[int, int]]
     batches: int
 
@@ -37,6 +38,7 @@ FULL = Plan(
     query_records=_LONG_QUERY,
     # One record in one partition: Spark's own source takes at least one of each partition.
     small=((1, 1), (400, 1), (400, 4), (10_000, 4)),
+    deep=((400, 16), (10_000, 16)),
     new=((400, 1),),
     batches=15,
 )
@@ -47,6 +49,7 @@ SMOKE = Plan(
     growth=(4, 16),
     query_records=40_000,
     small=((1, 1), (400, 4)),
+    deep=((400, 4),),
     new=((400, 1),),
     batches=3,
 )
@@ -75,6 +78,7 @@ def cases_of(plan: Plan, groups: Sequence[str], *, in_c: bool = True) -> list[Ca
         "growth": lambda: _growth(plan, in_c),
         "query": lambda: _query(plan, in_c),
         "backlog": lambda: _backlog(plan),
+        "deep": lambda: _deep(plan),
         "new": lambda: _new(plan),
     }
     cases = dict.fromkeys(case for group in GROUPS if group in groups for case in made[group]())
@@ -134,6 +138,11 @@ def _backlog(plan: Plan) -> Iterator[Case]:
     for records, partitions in plan.small:
         content = Content(records * (WARM_UP_BATCHES + plan.batches), _SMALL, partitions)
         yield SmallBacklog(records, content, plan.runs, {TRIGGER: 1.0} if records <= 400 else {})
+
+
+def _deep(plan: Plan) -> Iterator[Case]:
+    for records, partitions in plan.deep:
+        yield DeepBacklog(records, plan.batches, Content(_records(plan, _SMALL), _SMALL, partitions), plan.runs)
 
 
 def _new(plan: Plan) -> Iterator[Case]:

@@ -38,6 +38,8 @@ def test_the_full_plan_has_every_size_sink_number_of_partitions_and_compression(
         "backlog: batches of a backlog, 1 x 100 B, 1 partition",
         "backlog: batches of a backlog, 400 x 100 B, 4 partitions",
         "backlog: batches of a backlog, 10,000 x 100 B, 4 partitions",
+        "deep: batches of a deep backlog, 400 x 100 B, 16 partitions",
+        "deep: batches of a deep backlog, 10,000 x 100 B, 16 partitions",
         "new: batches of new records, 400 x 100 B, 1 partition",
         "memory: 500,000 x 1 KB, noop sink, an application of its own, 4 partitions",
     ):
