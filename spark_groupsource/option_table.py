@@ -183,7 +183,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "kafkaConsumer.prefetchMemoryBytes", read.integer(1024 * 1024, 2**40), 64 * 1024 * 1024,
         "bytes, an integer from 1048576",
-        "About how much a Python worker may hold of fetched records; one answer of a broker may go beyond it.",
+        "About how much a Python worker, or the driver for small batches, may hold of fetched records; one answer of a"
+        " broker may go beyond it.",
     ),
     OptionSpec(
         "allowedUnsafeSettings", read.unsafe_settings, None, ", ".join(UNSAFE_SETTINGS),

@@ -10,7 +10,7 @@ would break a promise. Durations are milliseconds in options and seconds inside;
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.assignors.registry import (
@@ -64,7 +64,8 @@ def parse_options(raw: Mapping[str, str], reads: Reads | None = Reads.STREAM) ->
     if reads is not None:
         _check_use(values, reads)
     _check_strategies(values, client, given.get("kafka.partition.assignment.strategy"))
-    _check_unread(given, values["assignors"] or ())  # type: ignore[arg-type]
+    if values["assignors"] is None:
+        _check_without_strategies(given)
     return _assemble(values, client, executor, reads)
 
 
@@ -164,19 +165,18 @@ def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], s
         raise OptionError(errors.ASSIGNORS_UNUSABLE, value=shown, reason=str(error)) from None
 
 
-def _check_unread(given: Mapping[str, str], strategies: Sequence[str]) -> None:
-    """Raise for what a member tells its strategies when none of them reads it: it would change nothing.
+def _check_without_strategies(given: Mapping[str, str]) -> None:
+    """Raise for what only strategies read: it would change nothing.
 
-    A class of the user's own may read anything.
+    With strategies that do not read it, it is allowed: a group that changes its strategy keeps its other options.
     """
-    own = any(":" in name for name in strategies)
     for name, strategy in _OF_STRATEGIES.items():
         value = given.get(name.lower())
-        if value is not None and strategy not in strategies and not own:
+        if value is not None:
             raise OptionError(
                 errors.OPTION_REFUSED, option=name, value=value,
-                reason=f"of the strategies that option assignors may name, only {strategy} and own classes read it.",
-                replacement=f"name {strategy} in assignors, in all queries of the group, or leave {name} out.",
+                reason="only strategies that option assignors names read it.",
+                replacement=f"set assignors={strategy}, in all queries of the group, or leave {name} out.",
             )  # fmt: skip
 
 

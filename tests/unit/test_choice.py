@@ -74,11 +74,7 @@ def test_a_client_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_a_member_tells_of_itself() -> None:
     options = make_options(
-        assignors="weighted,redundant",
-        memberWeight="3",
-        memberRedundancy="4",
-        kafka__client__id="mine",
-        kafka__client__rack="a",
+        assignors="weighted", memberWeight="3", memberRedundancy="4", kafka__client__id="mine", kafka__client__rack="a"
     )
     assert member_settings(options) == MemberSettings("mine", "a", 3, 4)
 

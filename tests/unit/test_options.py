@@ -195,18 +195,17 @@ def test_what_a_member_tells_strategies_of_itself(weight: int, redundancy: int) 
 
 
 @pytest.mark.parametrize(("name", "strategy"), [("memberWeight", "weighted"), ("memberRedundancy", "redundant")])
-@pytest.mark.parametrize("named", [{}, {"assignors": "range"}, {"assignors": "sticky,rack-aware"}])
-def test_what_only_one_strategy_reads_needs_it(name: str, strategy: str, named: dict[str, str]) -> None:
-    error = refusal(REQUIRED | {name: "2"} | named)
+def test_what_only_strategies_read_needs_one(name: str, strategy: str) -> None:
+    error = refusal(REQUIRED | {name: "2"})
     assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
     assert f"'{name}' (value '2')" in str(error)
-    assert f"only {strategy} and own classes read it" in str(error)
-    assert f"name {strategy} in assignors, in all queries of the group, or leave {name} out" in str(error)
+    assert "only strategies that option assignors names read it" in str(error)
+    assert f"set assignors={strategy}, in all queries of the group, or leave {name} out" in str(error)
 
 
-def test_a_class_may_read_all_that_a_member_tells() -> None:
-    own = "spark_groupsource.assignors.rackaware:RackAwareAssignor"
-    options = parse(assignors=own, memberWeight="3", memberRedundancy="4")
+@pytest.mark.parametrize("strategies", ["range", "redundant", "sticky,rack-aware"])
+def test_a_group_that_changes_its_strategy_keeps_its_other_options(strategies: str) -> None:
+    options = parse(assignors=strategies, memberWeight="3", memberRedundancy="4")
     assert (options.member_weight, options.member_redundancy) == (3, 4)
 
 
