@@ -96,6 +96,8 @@ class RangeConsumer:
         self._average_bytes = 0
         self._crowded = False
         self.reason = ""
+        # How many partitions the client's settings are for.
+        self.made_for = 1
 
     def __repr__(self) -> str:
         return f"RangeConsumer({', '.join(f'{tp}@{offset}' for tp, offset in sorted(self._position.items()))})"

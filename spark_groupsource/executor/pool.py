@@ -24,6 +24,8 @@ from spark_groupsource.option_types import SourceOptions
 MAX_CONSUMERS = 4
 _QUEUE_SHARE = 0.75
 IDLE_TIMEOUT_S = 120.0
+# For so many partitions a consumer asks for the most of each (`executor_settings`).
+_FEW = 3
 
 Key = tuple[tuple[str, str], ...]
 
@@ -89,7 +91,7 @@ class ConsumerPool:
         with self._lock:
             self._lock.wait_for(lambda: not self._busy)
             full = len(self._idle) >= MAX_CONSUMERS
-            found = _choose([entry for entry in self._idle if entry.key == key], ranges, full)
+            found = _choose([entry for entry in self._idle if entry.key == key and _fits(entry, ranges)], ranges, full)
             if found is None and full:
                 surplus = self._idle.pop(0).consumer
             if found is not None:
@@ -99,7 +101,11 @@ class ConsumerPool:
                 entry.consumer.keep_at_most(kept_bytes(entry.consumer.options, consumers))
         if surplus is not None:
             surplus.close()
-        consumer = found.consumer if found is not None else self._make(options, len(ranges))
+        if found is not None:
+            consumer = found.consumer
+        else:
+            consumer = self._make(options, len(ranges))
+            consumer.made_for = len(ranges)
         try:
             consumer.keep_at_most(kept_bytes(consumer.options, consumers), {item.partition for item in ranges})
             consumer.position_at(ranges)
@@ -152,6 +158,11 @@ class ConsumerPool:
 
 def _due_s(entry: _Idle) -> float:
     return entry.since_s + (REST_AFTER_S if entry.consumer.assigned else IDLE_TIMEOUT_S)
+
+
+def _fits(entry: _Idle, ranges: Sequence[OffsetRange]) -> bool:
+    """Whether answers of the size that the consumer asks for leave room for all the partitions of a task."""
+    return len(ranges) <= 2 * max(_FEW, entry.consumer.made_for)
 
 
 def _choose(idle: Sequence[_Idle], ranges: Sequence[OffsetRange], full: bool) -> _Idle | None:

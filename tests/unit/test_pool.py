@@ -70,6 +70,18 @@ def test_what_a_consumer_may_keep_shrinks_with_every_other_one() -> None:
     assert {one.max_kept_bytes, two.max_kept_bytes} == {kept_bytes(OPTIONS, 3)}
 
 
+def test_one_that_was_made_for_few_partitions_is_not_given_many() -> None:
+    """It asks for so much of each that they would not leave each other room."""
+    bed = Bed()
+    (few,) = bed.fill(at(0))
+    assert bed.take(*(at(number) for number in range(6))) is few
+    bed.pool.give_back(OPTIONS, few)
+    many = bed.take(*(at(number) for number in range(7)))
+    assert many is not few
+    bed.pool.give_back(OPTIONS, many)
+    assert bed.take(*(at(number) for number in range(14))) is many
+
+
 def test_one_that_stands_at_the_start_is_preferred() -> None:
     bed = Bed()
     consumers = bed.fill(at(0), at(1), at(2))
