@@ -34,7 +34,7 @@ from bench_report import (
     Subject,
     series_of,
 )
-from bench_spark import SHORT_WAIT, TIMEOUT_S, Bed, jvm_pid, read_all, wait_for
+from bench_spark import SHORT_WAIT, TIMEOUT_S, Bed, jvm_pid, read_all, wait_for, with_rows
 from confluent_kafka import Producer
 from kafkajars import say
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -173,14 +173,10 @@ class DeepBacklog:
             stream = bed.stream(source, topic, checkpoint, maxOffsetsPerTrigger=str(self.batch_records))
             query = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
             try:
-                wait_for(f"{wanted} batches", lambda: len(_with_rows(query)) >= wanted, query)
-                return [_batch_metrics(one) for one in _with_rows(query)[WARM_UP_BATCHES:wanted]]
+                wait_for(f"{wanted} batches", lambda: len(with_rows(query)) >= wanted, query)
+                return [_batch_metrics(one) for one in with_rows(query)[WARM_UP_BATCHES:wanted]]
             finally:
                 query.stop()
-
-
-def _with_rows(query: StreamingQuery) -> list[StreamingQueryProgress]:
-    return [one for one in query.recentProgress if one.numInputRows]
 
 
 @dataclass(frozen=True, slots=True)

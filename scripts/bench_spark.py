@@ -124,6 +124,11 @@ def wait_for(what: str, done: Callable[[], bool], query: StreamingQuery) -> None
         time.sleep(_PAUSE_S)
 
 
+def with_rows(query: StreamingQuery) -> list[StreamingQueryProgress]:
+    """Return the progress of the batches that read something."""
+    return [one for one in query.recentProgress if one.numInputRows]
+
+
 def run_available_now(writer: DataStreamWriter, checkpoint: Path) -> list[StreamingQueryProgress]:
     """Run a query to its end and return its batches' progress."""
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
@@ -132,7 +137,7 @@ def run_available_now(writer: DataStreamWriter, checkpoint: Path) -> list[Stream
         error = query.exception()
         if error is not None:
             raise BenchError(f"the query failed: {str(error).splitlines()[0]}")
-        return [one for one in query.recentProgress if one.numInputRows]
+        return with_rows(query)
     finally:
         query.stop()
 
