@@ -15,7 +15,7 @@ from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.executor.clients import make_client
 from spark_groupsource.executor.consumer import RangeConsumer
-from spark_groupsource.executor.pool import queue_bytes
+from spark_groupsource.executor.pool import fits, queue_bytes
 from spark_groupsource.executor.reader import read_ranges
 from spark_groupsource.executor.settings import ReadSettings
 from spark_groupsource.offsets import OffsetRange, TopicPartition
@@ -74,8 +74,8 @@ class FastLane:
             return None
         if self._rest is not None and not self._rest.expired():
             return None
+        consumer = self._take_consumer(len(owned))
         others = {partition: at for partition, at in self._stands.items() if partition in owned}
-        consumer, self._consumer = self._consumer or self._make(self._settings.options, len(owned)), None
         stands = others | wanted
         try:
             consumer.forget(partition for partition in self._stands if partition not in stands)
@@ -103,7 +103,7 @@ class FastLane:
         """Connect to where these partitions are, and fetch what comes first at these offsets; nobody waits for it."""
         if not positions or (self._rest is not None and not self._rest.expired()):
             return
-        consumer, self._consumer = self._consumer or self._make(self._settings.options, len(positions)), None
+        consumer = self._take_consumer(len(positions))
         try:
             consumer.position_at([OffsetRange(partition, at, at) for partition, at in positions.items()])
         except GroupKafkaError as error:
@@ -124,6 +124,13 @@ class FastLane:
         self._stands = {}
         if consumer is not None:
             consumer.close()
+
+    def _take_consumer(self, partitions: int) -> RangeConsumer:
+        """Return the consumer, or a new one when it was made for far fewer partitions; nobody has it then."""
+        if self._consumer is not None and not fits(self._consumer, partitions):
+            self.close()
+        consumer, self._consumer = self._consumer, None
+        return consumer or self._make(self._settings.options, partitions)
 
     def _take(self, consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> tuple[pa.RecordBatch, ...] | None:
         rows, size = [], 0

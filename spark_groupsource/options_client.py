@@ -54,6 +54,30 @@ _SHOWN_BY_SPARK = "Spark shows it in plans and in its event log, unless it is to
 _UNLESS = "{other}; docs/security.md says when it may be named in option allowedUnsafeSettings ({name})."
 _CAST = "leave it out, and cast the columns key and value in Spark."
 
+# Settings that only the Java client has, as Spark's own source takes them -> what to do instead
+_TRUSTED = "use kafka.ssl.ca.location (PEM)"
+_OWN_KEY = "use kafka.ssl.certificate.location and kafka.ssl.key.location (PEM), or a keystore in PKCS#12"
+_LOGIN = "use kafka.sasl.mechanism and what belongs to it: docs/security.md"
+_OF_THE_JAVA_CLIENT = {
+    "default.api.timeout.ms": "use kafka.socket.timeout.ms",
+    "fetch.max.wait.ms": "use kafka.fetch.wait.max.ms",
+    "interceptor.classes": "leave it out",
+    "max.poll.records": "use maxOffsetsPerTrigger",
+    "receive.buffer.bytes": "use kafka.socket.receive.buffer.bytes",
+    "sasl.client.callback.handler.class": _LOGIN,
+    "sasl.jaas.config": "use kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password",
+    "sasl.login.callback.handler.class": _LOGIN,
+    "sasl.login.class": _LOGIN,
+    "send.buffer.bytes": "use kafka.socket.send.buffer.bytes",
+    "ssl.keystore.certificate.chain": _OWN_KEY,
+    "ssl.keystore.key": _OWN_KEY,
+    "ssl.keystore.type": _OWN_KEY,
+    "ssl.truststore.certificates": _TRUSTED,
+    "ssl.truststore.location": _TRUSTED,
+    "ssl.truststore.password": _TRUSTED,
+    "ssl.truststore.type": _TRUSTED,
+}
+
 # name -> (reason, what to do instead)
 REFUSED_CLIENT_SETTINGS: dict[str, tuple[str, str]] = {
     "enable.auto.commit": (_OWN_COMMITS, "leave it out; the source commits by itself."),
@@ -69,21 +93,13 @@ REFUSED_CLIENT_SETTINGS: dict[str, tuple[str, str]] = {
     "value.deserializer": (_RAW_BYTES, _CAST),
     "key.serializer": (_RAW_BYTES, _CAST),
     "value.serializer": (_RAW_BYTES, _CAST),
-    "interceptor.classes": ("interceptors are classes of the Java client.", "leave it out."),
     "enable.partition.eof": ("the reader depends on end-of-partition events.", "leave it out."),
     "check.crcs": ("records are always checked against their checksum.", "leave it out."),
     "allow.auto.create.topics": (
         "a misspelt topic would be made instead of reported.",
         "create the topic first.",
     ),
-    "max.poll.records": ("it is a setting of the Java client.", "use maxOffsetsPerTrigger."),
-    "sasl.jaas.config": (
-        "it is a setting of the Java client.",
-        "use kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password.",
-    ),
-    "ssl.truststore.location": ("it is a setting of the Java client.", "use kafka.ssl.ca.location (PEM)."),
-    "ssl.truststore.password": ("it is a setting of the Java client.", "use kafka.ssl.ca.location (PEM)."),
-    "ssl.truststore.type": ("it is a setting of the Java client.", "use kafka.ssl.ca.location (PEM)."),
+    **{name: ("it is a setting of the Java client.", f"{instead}.") for name, instead in _OF_THE_JAVA_CLIENT.items()},
 }
 
 # Settings that run code, and secrets that Spark shows, because their names do not match spark.redaction.regex

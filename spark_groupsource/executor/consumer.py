@@ -70,7 +70,10 @@ class OutOfRange(Exception):
 
 
 class RangeConsumer:
-    """See the module's head. One thread at a time. `max_kept_bytes` bounds what is kept besides the client's queue."""
+    """See the module's head. One thread at a time. `max_kept_bytes` bounds what is kept besides the client's queue.
+
+    `partitions` is for about how many of them the client was set up.
+    """
 
     def __init__(
         self,
@@ -78,8 +81,10 @@ class RangeConsumer:
         make_client: Callable[[SourceOptions], FetchClient],
         max_kept_bytes: int = _MAX_KEPT_BYTES,
         clock: Clock | None = None,
+        partitions: int = 1,
     ) -> None:
         self.options = options
+        self.partitions = partitions
         self._clock = clock or SystemClock()
         self.max_kept_bytes = max_kept_bytes
         self._client = make_client(options)
@@ -96,8 +101,6 @@ class RangeConsumer:
         self._average_bytes = 0
         self._crowded = False
         self.reason = ""
-        # How many partitions the client's settings are for.
-        self.made_for = 1
 
     def __repr__(self) -> str:
         return f"RangeConsumer({', '.join(f'{tp}@{offset}' for tp, offset in sorted(self._position.items()))})"

@@ -60,7 +60,12 @@ def kept_bytes(options: SourceOptions, consumers: int) -> int:
 def make_consumer(options: SourceOptions, partitions: int) -> RangeConsumer:
     """Return a new consumer for about so many partitions; what it may keep depends on the others."""
     make = functools.partial(make_client, max_queued_bytes=queue_bytes(options), partitions=partitions)
-    return RangeConsumer(options, make)
+    return RangeConsumer(options, make, partitions=partitions)
+
+
+def fits(consumer: RangeConsumer, partitions: int) -> bool:
+    """Whether answers of the size that a consumer asks for leave room for so many partitions."""
+    return partitions <= 2 * max(_FEW, consumer.partitions)
 
 
 class ConsumerPool:
@@ -91,7 +96,8 @@ class ConsumerPool:
         with self._lock:
             self._lock.wait_for(lambda: not self._busy)
             full = len(self._idle) >= MAX_CONSUMERS
-            found = _choose([entry for entry in self._idle if entry.key == key and _fits(entry, ranges)], ranges, full)
+            usable = [entry for entry in self._idle if entry.key == key and fits(entry.consumer, len(ranges))]
+            found = _choose(usable, ranges, full)
             if found is None and full:
                 surplus = self._idle.pop(0).consumer
             if found is not None:
@@ -101,11 +107,7 @@ class ConsumerPool:
                 entry.consumer.keep_at_most(kept_bytes(entry.consumer.options, consumers))
         if surplus is not None:
             surplus.close()
-        if found is not None:
-            consumer = found.consumer
-        else:
-            consumer = self._make(options, len(ranges))
-            consumer.made_for = len(ranges)
+        consumer = found.consumer if found is not None else self._make(options, len(ranges))
         try:
             consumer.keep_at_most(kept_bytes(consumer.options, consumers), {item.partition for item in ranges})
             consumer.position_at(ranges)
@@ -158,11 +160,6 @@ class ConsumerPool:
 
 def _due_s(entry: _Idle) -> float:
     return entry.since_s + (REST_AFTER_S if entry.consumer.assigned else IDLE_TIMEOUT_S)
-
-
-def _fits(entry: _Idle, ranges: Sequence[OffsetRange]) -> bool:
-    """Whether answers of the size that the consumer asks for leave room for all the partitions of a task."""
-    return len(ranges) <= 2 * max(_FEW, entry.consumer.made_for)
 
 
 def _choose(idle: Sequence[_Idle], ranges: Sequence[OffsetRange], full: bool) -> _Idle | None:

@@ -364,7 +364,10 @@ class FakeClient:
 
 
 def range_consumer(
-    client: FakeClient, options: SourceOptions | None = None, max_kept_bytes: int = 1024 * 1024
+    client: FakeClient,
+    options: SourceOptions | None = None,
+    max_kept_bytes: int = 1024 * 1024,
+    partitions: int = 1,
 ) -> RangeConsumer:
     """Return a range consumer on a scripted client."""
     options = options or make_options()
@@ -373,7 +376,7 @@ def range_consumer(
         settings = executor_settings(options, 8 * 1024 * 1024)
         return PythonClient(options, settings, lambda _: client)  # type: ignore[arg-type,return-value]
 
-    return RangeConsumer(options, make, max_kept_bytes, client.clock)
+    return RangeConsumer(options, make, max_kept_bytes, client.clock, partitions)
 
 
 class FakeCluster:

@@ -27,12 +27,12 @@ class Bed:
         self.bounds: dict[TopicPartition, tuple[int, int]] = {}
         self.lane = FastLane(make_options(**{"fastLaneMaxOffsets": "10000"} | options), self.clock, self._make)
 
-    def _make(self, options: SourceOptions, _partitions: int) -> RangeConsumer:
+    def _make(self, options: SourceOptions, partitions: int) -> RangeConsumer:
         client = FakeClient(self.clock, *self.batches)
         client.bounds.update(self.bounds)
         self.batches = []
         self.made.append(client)
-        return range_consumer(client, options)
+        return range_consumer(client, options, partitions=partitions)
 
     def read(self, *ranges: OffsetRange, owned: set[TopicPartition] | None = None) -> list[tuple[int, int]] | None:
         """Return (partition, offset) of all rows, None when the executors are to read."""
@@ -83,6 +83,16 @@ def test_partitions_that_are_not_in_the_batch_stay_assigned_while_they_are_owned
     assert bed.positions() == {0: 0, 1: 0}, "nothing was assigned anew"
     assert bed.read(OffsetRange(P0, 1, 2), owned={P0}) == [(0, 1)]
     assert bed.made[0].unassigned == [[P1]], "what the group gave to another member is not fetched any more"
+
+
+def test_a_member_that_has_come_to_many_partitions_gets_a_consumer_for_many() -> None:
+    """The first one asks for so much of each partition that they would not leave each other room."""
+    bed = Bed(records(0, 0))
+    assert bed.read(OffsetRange(P0, 0, 1), owned={P0}) == [(0, 0)]
+    bed.batches = [records(0, 1)]
+    assert bed.read(OffsetRange(P0, 1, 2), owned={tp(number) for number in range(7)}) == [(0, 1)]
+    assert [client.closed for client in bed.made] == [1, 0]
+    assert bed.positions() == {0: 1}
 
 
 def test_a_batch_that_does_not_come_is_the_executors_for_a_while() -> None:

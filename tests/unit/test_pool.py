@@ -39,9 +39,9 @@ class Bed:
         self.clients: list[FakeClient] = []
         self.pool = ConsumerPool(self.make, self.clock, pause=None)
 
-    def make(self, options: SourceOptions, _partitions: int) -> RangeConsumer:
+    def make(self, options: SourceOptions, partitions: int) -> RangeConsumer:
         self.clients.append(FakeClient(self.clock))
-        return range_consumer(self.clients[-1], options)
+        return range_consumer(self.clients[-1], options, partitions=partitions)
 
     def fill(self, *ranges: OffsetRange, options: SourceOptions = OPTIONS) -> list[RangeConsumer]:
         """Put a consumer for each of these ranges into the pool."""
