@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from spark_groupsource.locations import LOCATIONS, location_to_open, scrubbed, shown_location
+from spark_groupsource.offsets import SourceOffset
 
 LOG = logging.getLogger("spark_groupsource.checkpoint")
 
@@ -159,6 +160,9 @@ class CheckpointLog:
         self._root = ""
         self._entries: dict[int, list[object]] = {}
         self._batch: tuple[Json, int] | None = None
+        self._awaited: tuple[Json, str] | None = None
+        self._end: SourceOffset | None = None
+        self._json: Json = {}
         self._in_trouble = False
         self._seen = False
         self._readable = self._check()
@@ -166,12 +170,19 @@ class CheckpointLog:
     def __repr__(self) -> str:
         return f"CheckpointLog({shown_location(self._location)}, batch={self._batch and self._batch[1]})"
 
-    def is_complete(self, offset: Json) -> bool:
-        """Whether the batch that ends at `offset` is in the commit log."""
+    @property
+    def is_local(self) -> bool:
+        """Whether a look is no request to a store. Databricks' file system is one that looks like a folder."""
+        return self._readable and re.match(r".*://|/dbfs/", location_to_open(self._location)) is None
+
+    def is_complete(self, end: SourceOffset) -> bool:
+        """Whether the batch that ends at `end` is in the commit log."""
         if not self._readable:
             return False
+        if end is not self._end:
+            self._end, self._json = end, end.to_json()
         try:
-            number = self._batch_number(offset)
+            number = self._batch_number(self._json)
             complete = number is not None and self._exists(f"commits/{number}")
         except _TROUBLES as error:
             self._report(error)
@@ -224,6 +235,8 @@ class CheckpointLog:
         """
         if self._batch is not None and self._batch[0] == offset:
             return self._batch[1]
+        if self._awaited is not None and self._awaited[0] == offset and not self._exists(self._awaited[1]):
+            return None
         newest = sorted(self._logged_batches(), reverse=True)[:_NEWEST_ENTRIES]
         self._entries = {number: self._entries[number] for number in newest if number in self._entries}
         found = None
@@ -234,6 +247,9 @@ class CheckpointLog:
                 break
         if found is not None:
             self._batch = (offset, found)
+        # Spark numbers its batches without gaps: nothing new is there until this entry is.
+        if all(number in self._entries for number in newest):
+            self._awaited = (offset, f"offsets/{newest[0] + 1 if newest else 0}")
         return found
 
     def _entry(self, number: int) -> list[object]:

@@ -374,6 +374,11 @@ class MemberMachine:
                 return (CommitItem(partition, owned.group.offset, owned.group.metadata),)
         return ()
 
+    @property
+    def flight(self) -> FlightBatch | None:
+        """The batch in flight."""
+        return self._flight
+
     def in_flight(self, partitions: Iterable[TopicPartition]) -> int:
         """How many records of these partitions the batch in flight reads."""
         return 0 if self._flight is None else self._flight.records_of(partitions)

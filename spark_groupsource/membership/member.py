@@ -36,6 +36,7 @@ from spark_groupsource.membership.events import (
     Started,
     StopRequested,
 )
+from spark_groupsource.membership.lookout import Lookout
 from spark_groupsource.membership.machine import FINAL_STATES, MemberMachine, MemberState
 from spark_groupsource.membership.port import CommitResult, GroupPort, Refusal
 from spark_groupsource.membership.proof import MembershipProof
@@ -77,11 +78,13 @@ class Member:
         serve_commands: Callable[[float], None],
         stop_requested: Callable[[], bool],
         metrics: MetricsLog,
+        looks: bool = False,
     ) -> None:
         self._options = options
         self._port = port
         self._clock = clock
         self._is_complete = is_complete
+        self._lookout = Lookout(clock, looks=looks)
         self._serve_commands = serve_commands
         self._stop_requested = stop_requested
         self.machine = MemberMachine()
@@ -125,7 +128,7 @@ class Member:
 
     def _step(self) -> None:
         """Do one round: commands, callbacks, what is due."""
-        self._serve_commands(_ANSWER_STEP_S if self._committer.expects_answer else _STEP_S)
+        self._serve_commands(_ANSWER_STEP_S if self._committer.expects_answer else self._lookout.wait_s(_STEP_S))
         self.proof.notice_gap()
         if self._reopen_due:
             self._reopen()
@@ -136,6 +139,8 @@ class Member:
         self._fetch_offsets()
         if self._committer.free:
             self.proof.prove()
+        if self._lookout.due(self.machine.flight):
+            self._complete_from_log()
         self._committer.send_pending()
 
     def _fetch_offsets(self) -> None:
@@ -148,9 +153,9 @@ class Member:
 
     def apply(self, event: BatchEvent) -> None:
         """Take an event of the batch."""
-        before = self.machine.view().flight
+        before = self.machine.flight
         self._apply(self.machine.handle(event))
-        if isinstance(event, BatchCompleted) and before is not None and self.machine.view().flight is None:
+        if isinstance(event, BatchCompleted) and before is not None and self.machine.flight is None:
             self._report.completed(sum(map(len, before.end.ranges)))
 
     def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
@@ -334,7 +339,7 @@ class Member:
 
     def _complete_from_log(self) -> None:
         """Complete the batch in flight if Spark's commit log has it."""
-        flight = self.machine.view().flight
+        flight = self.machine.flight
         if flight is not None and self._is_complete(flight.end):
             self.apply(BatchCompleted(flight.end, flight.items))
 

@@ -36,7 +36,8 @@ T = TypeVar("T")
 class MembershipThread:
     """Runs one member. Start it once; `request_stop` and `join` end it.
 
-    `is_complete(end)` tells whether Spark's commit log records the batch that ends at `end`.
+    `is_complete(end)` tells whether Spark's commit log records the batch that ends at `end`; `looks`, whether that is
+    so cheap that it is asked also when nobody waits for the batch.
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class MembershipThread:
         clock: Clock,
         is_complete: Callable[[SourceOffset], bool],
         metrics: MetricsLog,
+        *,
+        looks: bool = False,
     ) -> None:
         self._options = options
         self._clock = clock
@@ -60,6 +63,7 @@ class MembershipThread:
             serve_commands=self._serve_commands,
             stop_requested=lambda: self._stop_requested,
             metrics=metrics,
+            looks=looks,
         )
         self._thread = threading.Thread(target=self._run, name="groupkafka-member", daemon=True)
 

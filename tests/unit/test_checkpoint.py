@@ -87,16 +87,16 @@ def test_offsets_in_a_log_entry(entry: str, found: list[object]) -> None:
 @pytest.mark.parametrize("complete", [True, False])
 def test_a_batch_is_complete_when_the_commit_log_has_it(checkpoint: Checkpoint, entry: str, complete: bool) -> None:
     checkpoint.log(7, entry, complete=complete)
-    assert CheckpointLog(str(checkpoint.root)).is_complete(offset(5).to_json()) is complete
+    assert CheckpointLog(str(checkpoint.root)).is_complete(offset(5)) is complete
 
 
 def test_a_batch_that_completes_later_is_seen(checkpoint: Checkpoint) -> None:
     log = CheckpointLog(str(checkpoint.root))
-    assert not log.is_complete(offset(5).to_json())
+    assert not log.is_complete(offset(5))
     checkpoint.log(0, v1(text(5)), complete=False)
-    assert not log.is_complete(offset(5).to_json())
+    assert not log.is_complete(offset(5))
     checkpoint.log(0, v1(text(5)), complete=True)
-    assert log.is_complete(offset(5).to_json())
+    assert log.is_complete(offset(5))
 
 
 def test_the_first_batch_that_holds_an_offset_counts(checkpoint: Checkpoint) -> None:
@@ -105,45 +105,45 @@ def test_the_first_batch_that_holds_an_offset_counts(checkpoint: Checkpoint) -> 
     checkpoint.log(4, v1(text(5), "1"), complete=True)
     checkpoint.log(5, v1(text(5), "2"), complete=True)
     checkpoint.log(6, v1(text(5), "3"), complete=False)
-    assert CheckpointLog(str(checkpoint.root)).is_complete(offset(5).to_json())
+    assert CheckpointLog(str(checkpoint.root)).is_complete(offset(5))
 
 
 def test_a_later_batch_does_not_complete_an_earlier_one(checkpoint: Checkpoint) -> None:
     checkpoint.log(0, v1(text(4)), complete=False)
     checkpoint.log(1, v1(text(4)), complete=True)
-    assert not CheckpointLog(str(checkpoint.root)).is_complete(offset(4).to_json())
+    assert not CheckpointLog(str(checkpoint.root)).is_complete(offset(4))
 
 
 def test_batches_are_numbers_not_texts(checkpoint: Checkpoint) -> None:
     checkpoint.log(9, v1(text(5)), complete=False)
     checkpoint.log(10, v1(text(5)), complete=True)
-    assert not CheckpointLog(str(checkpoint.root)).is_complete(offset(5).to_json())
+    assert not CheckpointLog(str(checkpoint.root)).is_complete(offset(5))
 
 
 def test_several_offsets_in_turn(checkpoint: Checkpoint) -> None:
     log = CheckpointLog(str(checkpoint.root))
     checkpoint.log(0, v1(text(4)), complete=True)
     checkpoint.log(1, v1(text(5)), complete=False)
-    assert log.is_complete(offset(4).to_json())
-    assert not log.is_complete(offset(5).to_json())
-    assert log.is_complete(offset(4).to_json())
+    assert log.is_complete(offset(4))
+    assert not log.is_complete(offset(5))
+    assert log.is_complete(offset(4))
 
 
 def test_an_offset_that_was_never_logged(checkpoint: Checkpoint) -> None:
     checkpoint.log(0, v1(text(4)), complete=True)
-    assert not CheckpointLog(str(checkpoint.root)).is_complete(offset(9).to_json())
+    assert not CheckpointLog(str(checkpoint.root)).is_complete(offset(9))
 
 
 def test_the_position_of_our_source_in_a_file_does_not_matter(checkpoint: Checkpoint) -> None:
     checkpoint.log(0, v1("-", '{"logOffset":3}', text(5)), complete=True)
-    assert CheckpointLog(str(checkpoint.root)).is_complete(offset(5).to_json())
+    assert CheckpointLog(str(checkpoint.root)).is_complete(offset(5))
 
 
 @pytest.mark.parametrize("prefix", ["", "file://", "file:"])
 @pytest.mark.parametrize("suffix", ["", "/"])
 def test_paths_and_uris(checkpoint: Checkpoint, prefix: str, suffix: str) -> None:
     checkpoint.log(0, v1(text(5)), complete=True)
-    assert CheckpointLog(f"{prefix}{checkpoint.root}{suffix}").is_complete(offset(5).to_json())
+    assert CheckpointLog(f"{prefix}{checkpoint.root}{suffix}").is_complete(offset(5))
 
 
 # --- the cost: what an object store would be asked
@@ -187,12 +187,12 @@ def counted_log(checkpoint: Checkpoint, counted: Counted) -> CheckpointLog:
 def test_a_wait_costs_one_request_a_look(checkpoint: Checkpoint, counted: Counted, counted_log: CheckpointLog) -> None:
     for number in range(100):
         checkpoint.log(number, v1(text(number + 1)), complete=number < 99)
-    assert not counted_log.is_complete(offset(100).to_json())
+    assert not counted_log.is_complete(offset(100))
     assert counted.taken() == {"list": 1, "read": 2, "look": 1}
-    assert not counted_log.is_complete(offset(100).to_json())
+    assert not counted_log.is_complete(offset(100))
     assert counted.taken() == {"look": 1}
     checkpoint.log(99, v1(text(100)), complete=True)
-    assert counted_log.is_complete(offset(100).to_json())
+    assert counted_log.is_complete(offset(100))
     assert counted.taken() == {"look": 1}
 
 
@@ -201,22 +201,22 @@ def test_a_plan_that_is_not_logged_yet_reads_no_entry_twice(
 ) -> None:
     for number in range(100):
         checkpoint.log(number, v1(text(number + 1)), complete=True)
-    assert not counted_log.is_complete(offset(101).to_json())
+    assert not counted_log.is_complete(offset(101))
     assert counted.taken() == {"list": 1, "read": 5}
-    assert not counted_log.is_complete(offset(101).to_json())
-    assert counted.taken() == {"list": 1}
+    assert not counted_log.is_complete(offset(101))
+    assert counted.taken() == {"look": 1}
     checkpoint.log(100, v1(text(101)), complete=True)
-    assert counted_log.is_complete(offset(101).to_json())
-    assert counted.taken() == {"list": 1, "read": 1, "look": 1}
+    assert counted_log.is_complete(offset(101))
+    assert counted.taken() == {"list": 1, "read": 1, "look": 2}
 
 
 def test_a_half_written_entry_is_read_again(
     checkpoint: Checkpoint, counted: Counted, counted_log: CheckpointLog
 ) -> None:
     checkpoint.log(0, "", complete=False)
-    assert not counted_log.is_complete(offset(5).to_json())
+    assert not counted_log.is_complete(offset(5))
     checkpoint.log(0, v1(text(5)), complete=True)
-    assert counted_log.is_complete(offset(5).to_json())
+    assert counted_log.is_complete(offset(5))
     assert counted.taken()["read"] == 2
 
 
@@ -225,7 +225,7 @@ def test_an_offset_that_stays_the_same_for_long_is_complete_with_any_batch(
 ) -> None:
     for number in range(20):
         checkpoint.log(number, v1(text(5), str(number)), complete=True)
-    assert counted_log.is_complete(offset(5).to_json())
+    assert counted_log.is_complete(offset(5))
 
 
 # --- what cannot be read
@@ -236,16 +236,16 @@ def test_no_checkpoint_at_the_location_is_told_once_and_not_held_against_it(
 ) -> None:
     log = CheckpointLog(str(tmp_path / "checkpoint"))
     with caplog.at_level(logging.WARNING):
-        assert not log.is_complete(offset(5).to_json())
-        assert not log.is_complete(offset(5).to_json())
+        assert not log.is_complete(offset(5))
+        assert not log.is_complete(offset(5))
     assert [record.getMessage().count("there is no checkpoint of Spark here") for record in caplog.records] == [1]
     Checkpoint(tmp_path / "checkpoint").log(0, v1(text(5)), complete=True)
-    assert log.is_complete(offset(5).to_json())
+    assert log.is_complete(offset(5))
 
 
 def test_a_new_checkpoint_is_no_trouble(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert not CheckpointLog(str(checkpoint.root)).is_complete(offset(5).to_json())
+        assert not CheckpointLog(str(checkpoint.root)).is_complete(offset(5))
     assert caplog.records == []
 
 
@@ -255,7 +255,7 @@ def test_a_location_that_no_library_reads_is_told_at_once_and_once(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         log = CheckpointLog(location)
-        assert not log.is_complete(offset(5).to_json())
+        assert not log.is_complete(offset(5))
     assert len(caplog.records) == 1
     assert f"checkpointLocation={location}" in caplog.text
     assert "allowed=a path; file:/...; dbfs:/...; s3://, s3a://" in caplog.text
@@ -278,8 +278,8 @@ def test_credentials_in_a_location_are_never_logged(error: Exception, caplog: py
 
     log = CheckpointLog(SECRETS, refuse)
     with caplog.at_level(logging.WARNING):
-        assert not log.is_complete(offset(5).to_json())
-        assert not log.is_complete(offset(5).to_json())
+        assert not log.is_complete(offset(5))
+        assert not log.is_complete(offset(5))
     assert len(caplog.records) == 1
     for shown in (caplog.text, repr(log)):
         assert "@bucket/x?region=r" in shown
@@ -289,7 +289,7 @@ def test_credentials_in_a_location_are_never_logged(error: Exception, caplog: py
 def test_the_parser_of_uris_gives_no_credentials_away(caplog: pytest.LogCaptureFixture) -> None:
     """pyarrow's own error repeats the URI that it could not parse."""
     with caplog.at_level(logging.WARNING):
-        assert not CheckpointLog("s3a://AKIA1:top secret@bucket/x?region=r").is_complete(offset(5).to_json())
+        assert not CheckpointLog("s3a://AKIA1:top secret@bucket/x?region=r").is_complete(offset(5))
     assert "Cannot parse URI" in caplog.text
     assert "AKIA1" not in caplog.text
     assert "secret" not in caplog.text
@@ -300,15 +300,15 @@ def test_trouble_is_told_again_after_it_was_over(checkpoint: Checkpoint, caplog:
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             checkpoint.log(0, v1(text(5)), complete=False)
-            assert not log.is_complete(offset(5).to_json())
+            assert not log.is_complete(offset(5))
             (checkpoint.root / "offsets" / "1").write_bytes(b"\xff\xfe")
-            assert not log.is_complete(offset(6).to_json())
-            assert not log.is_complete(offset(6).to_json())
+            assert not log.is_complete(offset(6))
+            assert not log.is_complete(offset(6))
     assert len(caplog.records) == 2
 
 
 def test_a_damaged_entry_is_reported_and_says_nothing(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
     (checkpoint.root / "offsets" / "0").write_bytes(b"\xff\xfe")
     with caplog.at_level(logging.WARNING):
-        assert not CheckpointLog(str(checkpoint.root)).is_complete(offset(5).to_json())
+        assert not CheckpointLog(str(checkpoint.root)).is_complete(offset(5))
     assert "checkpoint not readable" in caplog.text
