@@ -40,6 +40,7 @@ _TROUBLES = (OSError, ValueError, ImportError, pa.ArrowException)
 # A line of an offset log v2: ids are numbers, or names that the query gives its sources.
 _NAMED_OFFSET = re.compile(r"([A-Za-z0-9_]+):(.*)", re.DOTALL)
 _NO_OFFSET = "-"
+_STORE = re.compile(r"[a-z0-9]+://|/dbfs/|/Volumes/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +173,8 @@ class CheckpointLog:
 
     @property
     def is_local(self) -> bool:
-        """Whether a look is no request to a store. Databricks' file system is one that looks like a folder."""
-        return self._readable and re.match(r".*://|/dbfs/", location_to_open(self._location)) is None
+        """Whether a look is no request to a store; Databricks' file system and volumes are stores, too."""
+        return self._readable and not _STORE.match(location_to_open(self._location))
 
     def is_complete(self, end: SourceOffset) -> bool:
         """Whether the batch that ends at `end` is in the commit log."""

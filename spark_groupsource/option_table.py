@@ -121,7 +121,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "checkpointLocation", read.text, None, "the path given to the writer",
         "Lets the source see in Spark's commit log that a batch is complete: a handover then waits for the"
-        " batch's end only, and the last batch before a stop is committed.",
+        " batch's end only, and the last batch before a stop is committed. A local one also moves the group's offsets"
+        " at the batch's end, not at the next trigger.",
     ),
     OptionSpec(
         "drainTimeoutMs", read.integer(0), None, "0 to kafka.max.poll.interval.ms",

@@ -24,6 +24,7 @@ from moto.server import ThreadedMotoServer
 from s3jars import s3_jars
 
 from spark_groupsource.checkpoint import CheckpointLog, offsets_in_log_entry
+from spark_groupsource.offsets import parse_offset
 
 from .application import Application
 from .harness import Independent, Record, wait_for
@@ -149,8 +150,12 @@ def test_p6_a_checkpoint_on_s3_hands_over_and_stops_as_a_local_one(
     application: Application, client: Independent, options: dict[str, str], topic: str, group: str, tmp_path: Path,
     bucket: Bucket, jars: list[Path],
 ) -> None:  # fmt: skip
-    """1. a second query joins while a batch reads: it gets its share at the batch's end, 2. it leaves, 3. the first
-    one has another batch and is stopped: that one is committed too."""
+    """1. a second query joins while a batch reads: it gets its share at the batch's end, 2. it leaves, 3. the first one
+    has another batch, and a third query joins after its end: it is committed before the partitions go, 4. that one
+    leaves, 5. the first one has a last batch and is stopped: that one is committed too.
+
+    Nobody looks into a store while nobody waits for the batch.
+    """
     client.create_topic(topic, 4)
     client.produce(topic, (f"a{n}" for n in range(40)), 4)
     told, held = Told(tmp_path, "first"), Held("first", "while-reading")
@@ -180,16 +185,31 @@ def test_p6_a_checkpoint_on_s3_hands_over_and_stops_as_a_local_one(
 
         client.produce(topic, (f"b{n}" for n in range(40)), 4)
         wait_for("the next batch", lambda: first.check() and "1" in bucket.names("commits"), 3 * TRIGGER_S, first.log)
+        assert client.lag(group, topic) == 40, "something else than the revoke commits: nothing is shown"
+        third = application.start_query("third", options)
+        wait_for("the commit of the finished batch", lambda: client.lag(group, topic) == 0, 60, told.tail)
+        assert bucket.names("offsets") == {"0", "1"}, "the trigger came meanwhile: nothing is shown"
+        third.stop()
+        wait_for("the first query to own all", lambda: told.metrics()["assigned_partitions"] == 4, 30, told.tail)
+
+        client.produce(topic, (f"c{n}" for n in range(40)), 4)
+        wait_for("the last batch", lambda: first.check() and "2" in bucket.names("commits"), 3 * TRIGGER_S, first.log)
         assert client.lag(group, topic) == 40, "something else than the stop commits: nothing is shown"
         first.stop()
         assert client.lag(group, topic) == 0, told.tail()
     finally:
         first.kill()
-    assert set(first.records() + second.completed_records()) == client.records(topic)
-    assert set((first.records() + second.completed_records()).values()) == {1}
+    total = first.records() + second.completed_records() + third.completed_records()
+    assert set(total) == client.records(topic)
+    assert set(total.values()) == {1}
     assert "checkpoint not readable" not in (first.out / "log").read_text()
+    check_log_reader(bucket)
 
-    (offset,) = offsets_in_log_entry(bucket.read("offsets/1"))
-    assert isinstance(offset, dict)
+
+def check_log_reader(bucket: Bucket) -> None:
+    """What the source makes of the last entry when it is given pyarrow's own parameters for the store."""
+    (logged,) = offsets_in_log_entry(bucket.read("offsets/2"))
+    assert isinstance(logged, dict)
+    offset = parse_offset(logged)
     assert CheckpointLog(f"{LOCATION}?endpoint_override={bucket.address}&scheme=http").is_complete(offset)
     assert not CheckpointLog(f"s3a://{BUCKET}/elsewhere").is_complete(offset)

@@ -99,6 +99,24 @@ def test_p6_a_long_trigger_hands_over_and_stops_without_a_repeat(
     assert set(total.values()) == {1}
 
 
+def test_p4_a_long_trigger_commits_when_its_batch_ends(
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
+) -> None:
+    """Lag tools need not wait for the next trigger, and a crash before it repeats nothing."""
+    client.create_topic(topic, 4)
+    client.produce(topic, (f"a{n}" for n in range(400)), 4)
+    first = start_query("first", options, trigger={"processingTime": "10 minutes"})
+    first.wait_for_records(client.records(topic))
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 10, first.log)
+    first.kill()
+    second = start_query("second", options)
+    client.produce(topic, (f"b{n}" for n in range(40)), 4)
+    wait_for("the new records", lambda: len(second.records()) >= 40, 90, second.log)
+    second.stop()
+    assert {value[0] for batch in second.batches() for *_, value in batch["rows"]} == {"b"}
+    assert set(second.records().values()) == {1}
+
+
 def test_stop_leaves_the_group_at_once(
     client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
 ) -> None:

@@ -228,6 +228,19 @@ def test_an_offset_that_stays_the_same_for_long_is_complete_with_any_batch(
     assert counted_log.is_complete(offset(5))
 
 
+@pytest.mark.parametrize(
+    ("location", "local"),
+    [
+        ("/data/checkpoint", True), ("checkpoint", True), ("file:/data/checkpoint", True),
+        ("file:///data/checkpoint", True), ("dbfs:/data/checkpoint", False), ("/dbfs/data/checkpoint", False),
+        ("/Volumes/data/checkpoint", False), ("s3a://bucket/checkpoint", False), ("hdfs://name/checkpoint", False),
+        ("nosuchscheme://bucket/x", False),
+    ],
+)  # fmt: skip
+def test_a_look_at_a_store_is_a_request(location: str, local: bool) -> None:
+    assert CheckpointLog(location).is_local is local
+
+
 # --- what cannot be read
 
 

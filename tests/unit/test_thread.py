@@ -85,9 +85,9 @@ class Bed:
 
 
 @contextmanager
-def running(group: FakeGroup | None = None, **options: str) -> Iterator[Bed]:
+def running(group: FakeGroup | None = None, *, looks: bool = False, **options: str) -> Iterator[Bed]:
     group, clock, log = group or FakeGroup(), ManualClock(), CommitLog()
-    member = MembershipThread(make_options(**options), group, clock, log, quiet_metrics())
+    member = MembershipThread(make_options(**options), group, clock, log, quiet_metrics(), looks=looks)
     member.start()
     bed = Bed(group, clock, log, member)
     try:
@@ -500,6 +500,32 @@ def test_a_drain_ends_when_the_commit_log_has_the_batch() -> None:
         bed.clock.advance(BRIEFLY_S)
         bed.until("the release", lambda v: v.state is MemberState.JOINED)
         assert committed(bed, 0) == 20
+
+
+def test_a_batch_that_the_local_commit_log_has_is_committed_without_a_trigger() -> None:
+    with running(looks=True) as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.until("a look", lambda _: bed.log.asked.is_set(), step_s=0.01)
+        assert committed(bed, 0) == 10, "not ahead of the batch"
+        bed.log.complete.add(flight(R0).end)
+        view = bed.until("the commit", lambda v: v.flight is None and v.committed, step_s=0.01)
+        assert (view.state, committed(bed, 0)) == (MemberState.JOINED, 20)
+        # Spark's own word comes later, and finds nothing to do.
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        assert len(bed.group.named("commit_later")) == 1
+
+
+def test_a_commit_log_in_a_store_is_not_looked_at_while_nobody_waits() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.log.complete.add(flight(R0).end)
+        for _ in range(50):
+            bed.tick()
+            bed.clock.advance(0.02)
+        assert not bed.log.asked.is_set()
+        assert committed(bed, 0) == 10
 
 
 def test_a_drain_ends_at_its_deadline_without_a_commit(caplog: pytest.LogCaptureFixture) -> None:
