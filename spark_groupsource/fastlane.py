@@ -40,7 +40,7 @@ def make_driver_consumer(options: SourceOptions, partitions: int) -> RangeConsum
     """Return a new consumer for about so many partitions: the only one, with a short queue for small batches."""
     queued = min(_QUEUE_BYTES, queue_bytes(options))
     make = functools.partial(make_client, max_queued_bytes=queued, partitions=partitions)
-    return RangeConsumer(options, make, options.prefetch_memory_bytes - queued)
+    return RangeConsumer(options, make, partitions, options.prefetch_memory_bytes - queued)
 
 
 class FastLane:

@@ -79,9 +79,9 @@ class RangeConsumer:
         self,
         options: SourceOptions,
         make_client: Callable[[SourceOptions], FetchClient],
+        partitions: int,
         max_kept_bytes: int = _MAX_KEPT_BYTES,
         clock: Clock | None = None,
-        partitions: int = 1,
     ) -> None:
         self.options = options
         self.partitions = partitions

@@ -60,7 +60,7 @@ def kept_bytes(options: SourceOptions, consumers: int) -> int:
 def make_consumer(options: SourceOptions, partitions: int) -> RangeConsumer:
     """Return a new consumer for about so many partitions; what it may keep depends on the others."""
     make = functools.partial(make_client, max_queued_bytes=queue_bytes(options), partitions=partitions)
-    return RangeConsumer(options, make, partitions=partitions)
+    return RangeConsumer(options, make, partitions)
 
 
 def fits(consumer: RangeConsumer, partitions: int) -> bool:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from spark_groupsource.clock import SystemClock
 from spark_groupsource.embedded import ApiKey, EmbeddedKafka
 from spark_groupsource.errors import ReadError
 from spark_groupsource.executor.clients import native_library
@@ -24,6 +25,7 @@ from spark_groupsource.executor.pyclient import PythonClient
 from spark_groupsource.executor.reader import read_task
 from spark_groupsource.executor.rows import arrow_schema
 from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.fastlane import FastLane, make_driver_consumer
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.options import parse_options
@@ -298,7 +300,7 @@ def test_a_consumer_goes_on_skips_ahead_rests_and_moves(
     kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
 ) -> None:
     kafka.produce("orders", [(b"k", b"v", 0)] * 3_000 + [(b"k", b"v", 1)] * 10)
-    consumer = RangeConsumer(options_of(kafka), make)
+    consumer = RangeConsumer(options_of(kafka), make, 1)
     kafka.track_requests()
     for start, end in ((0, 100), (100, 250), (400, 500), (1_500, 3_000), (10, 20)):
         item = OffsetRange(P0, start, end)
@@ -334,7 +336,7 @@ def test_a_range_that_ends_with_a_transaction_marker(
 ) -> None:
     """Markers take offsets that no record has: gaps, as compaction leaves them."""
     produce_transactions(kafka, 3)
-    consumer = RangeConsumer(options_of(kafka), make)
+    consumer = RangeConsumer(options_of(kafka), make, 1)
     item = OffsetRange(P0, 0, 9)
     consumer.position_at([item])
     assert offsets_read(consumer, item) == [0, 1, 3, 4, 6, 7]
@@ -351,7 +353,7 @@ def test_a_transaction_marker_is_not_waited_for(
 ) -> None:
     """The end-of-partition event would take fetch.wait.max.ms."""
     produce_transactions(kafka, 1)
-    consumer = RangeConsumer(options_of(kafka, kafka__fetch__wait__max__ms="20000"), make)
+    consumer = RangeConsumer(options_of(kafka, kafka__fetch__wait__max__ms="20000"), make, 1)
     item = OffsetRange(P0, 0, 3)
     started = time.monotonic()
     consumer.position_at([item])
@@ -364,7 +366,7 @@ def test_a_transaction_marker_is_not_waited_for(
 def test_a_task_over_many_partitions(make: Callable[[SourceOptions], FetchClient]) -> None:
     with EmbeddedKafka(topics={"orders": 16}) as kafka:
         kafka.produce("orders", [(b"k", b"%d" % i, p) for i in range(50) for p in range(16)])
-        pool = ConsumerPool(lambda options, _: RangeConsumer(options, make), pause=None)
+        pool = ConsumerPool(lambda options, partitions: RangeConsumer(options, make, partitions), pause=None)
         settings = ReadSettings(options_of(kafka))
         for start, end in ((0, 10), (10, 30), (30, 50), (0, 50)):
             task = tuple(OffsetRange(TopicPartition("orders", p), start, end) for p in range(16))
@@ -378,11 +380,30 @@ def test_a_task_over_many_partitions(make: Callable[[SourceOptions], FetchClient
         pool.take(settings.options, task).close()
 
 
+def test_the_driver_reads_batch_after_batch_of_many_partitions_with_one_consumer() -> None:
+    made: list[RangeConsumer] = []
+
+    def make(options: SourceOptions, partitions: int) -> RangeConsumer:
+        made.append(make_driver_consumer(options, partitions))
+        return made[-1]
+
+    partitions = [TopicPartition("orders", number) for number in range(16)]
+    with EmbeddedKafka(topics={"orders": 16}) as kafka:
+        kafka.produce("orders", [(b"k", b"%d" % i, p) for i in range(20) for p in range(16)])
+        lane = FastLane(options_of(kafka), SystemClock(), make)
+        for start in (0, 10):
+            rows = lane.read([OffsetRange(partition, start, start + 10) for partition in partitions], partitions)
+            assert rows is not None
+            assert sum(batch.num_rows for batch in rows) == 160
+        lane.close()
+    assert len(made) == 1
+
+
 def test_a_task_whose_brokers_are_gone_says_why(
     kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
 ) -> None:
     kafka.broker_down()
-    pool = ConsumerPool(lambda options, _: RangeConsumer(options, make), pause=None)
+    pool = ConsumerPool(lambda options, partitions: RangeConsumer(options, make, partitions), pause=None)
     settings = ReadSettings(options_of(kafka, kafkaConsumer__pollTimeoutMs="1500"))
     with pytest.raises(ReadError, match=r"READ_STALLED.*Connect"):
         list(read_task(settings, (OffsetRange(P0, 0, 5),), pool))

@@ -376,7 +376,7 @@ def range_consumer(
         settings = executor_settings(options, 8 * 1024 * 1024)
         return PythonClient(options, settings, lambda _: client)  # type: ignore[arg-type,return-value]
 
-    return RangeConsumer(options, make, max_kept_bytes, client.clock, partitions)
+    return RangeConsumer(options, make, partitions, max_kept_bytes, client.clock)
 
 
 class FakeCluster:
