@@ -11,7 +11,6 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ from bench_report import (
     Subject,
     series_of,
 )
-from bench_spark import SHORT_WAIT, TIMEOUT_S, Bed, jvm_pid, read_all, wait_for, with_rows
+from bench_spark import SHORT_WAIT, TIMEOUT_S, Bed, jvm_pid, read_all, running, wait_for, with_rows
 from confluent_kafka import Producer
 from kafkajars import say
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -168,15 +167,9 @@ class DeepBacklog:
         wanted = WARM_UP_BATCHES + self.batches
         if wanted * self.batch_records > self.content.records:
             raise BenchError(f"{self.content.records} records are less than {wanted} batches of {self.batch_records}")
-        with tempfile.TemporaryDirectory(prefix="groupkafka-bench-") as folder:
-            checkpoint = Path(folder) / "checkpoint"
-            stream = bed.stream(source, topic, checkpoint, maxOffsetsPerTrigger=str(self.batch_records))
-            query = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
-            try:
-                wait_for(f"{wanted} batches", lambda: len(with_rows(query)) >= wanted, query)
-                return [_batch_metrics(one) for one in with_rows(query)[WARM_UP_BATCHES:wanted]]
-            finally:
-                query.stop()
+        with running(bed, source, topic, maxOffsetsPerTrigger=str(self.batch_records)) as query:
+            wait_for(f"{wanted} batches", lambda: len(with_rows(query)) >= wanted, query)
+            return [_batch_metrics(one) for one in with_rows(query)[WARM_UP_BATCHES:wanted]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,22 +195,16 @@ class NewRecords:
     def _block(self, bed: Bed, source: str) -> list[dict[str, float]]:
         topic, client = bed.create_topic(self.batch.partitions), producer(bed.bootstrap_servers)
         metrics: list[dict[str, float]] = []
-        with tempfile.TemporaryDirectory(prefix="groupkafka-bench-") as folder:
-            checkpoint = Path(folder) / "checkpoint"
-            writer = bed.stream(source, topic, checkpoint).writeStream.format("noop")
-            query = writer.option("checkpointLocation", str(checkpoint)).start()
-            try:
-                for number in range(WARM_UP_BATCHES + 3 * self.batches):
-                    produced_at = time.monotonic()
-                    batches = self._one_round(query, client, topic)
-                    seen_ms = (time.monotonic() - produced_at) * 1000
-                    # The trigger may fire between two partitions' writes: such a round is two batches, and no case.
-                    if number >= WARM_UP_BATCHES and len(batches) == 1:
-                        metrics.append(_batch_metrics(batches[0]) | {SEEN: round(seen_ms)})
-                    if len(metrics) == self.batches:
-                        return metrics
-            finally:
-                query.stop()
+        with running(bed, source, topic) as query:
+            for number in range(WARM_UP_BATCHES + 3 * self.batches):
+                produced_at = time.monotonic()
+                batches = self._one_round(query, client, topic)
+                seen_ms = (time.monotonic() - produced_at) * 1000
+                # The trigger may fire between two partitions' writes: such a round is two batches, and no case.
+                if number >= WARM_UP_BATCHES and len(batches) == 1:
+                    metrics.append(_batch_metrics(batches[0]) | {SEEN: round(seen_ms)})
+                if len(metrics) == self.batches:
+                    return metrics
         raise BenchError(f"{source}: only {len(metrics)} of {3 * self.batches} rounds were one batch")
 
     def _one_round(self, query: StreamingQuery, client: Producer, topic: str) -> Sequence[StreamingQueryProgress]:

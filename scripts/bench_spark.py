@@ -124,6 +124,19 @@ def wait_for(what: str, done: Callable[[], bool], query: StreamingQuery) -> None
         time.sleep(_PAUSE_S)
 
 
+@contextmanager
+def running(bed: Bed, source: str, topic: str, **more: str) -> Iterator[StreamingQuery]:
+    """A query from a topic's beginning into the sink that drops all, with a checkpoint of its own."""
+    with tempfile.TemporaryDirectory(prefix="groupkafka-bench-") as folder:
+        checkpoint = Path(folder) / "checkpoint"
+        writer = bed.stream(source, topic, checkpoint, **more).writeStream.format("noop")
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        try:
+            yield query
+        finally:
+            query.stop()
+
+
 def with_rows(query: StreamingQuery) -> list[StreamingQueryProgress]:
     """Return the progress of the batches that read something."""
     return [one for one in query.recentProgress if one.numInputRows]

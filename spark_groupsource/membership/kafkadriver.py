@@ -135,12 +135,13 @@ class Driver:
         self._tell = tell
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="groupkafka-member-driver", daemon=True)
-        self._told: tuple[int, int] = (-1, 0)
         self._clock = clock or SystemClock()
         # For how long this member's group may stay as it is before another round is asked for; None: for ever.
         self._again_after_s = again_after_s
         # The generation, and since when it is known.
-        self._joined: tuple[int, float] = (-1, 0.0)
+        self._generation, self._since_s = -1, 0.0
+        # The generation whose join was told of, and how many assignments there were until then.
+        self._told_generation, self._told_assignments = -1, 0
         # When another round was asked for.
         self._asked_s = 0.0
 
@@ -205,7 +206,7 @@ class Driver:
         gives it up, and never joins again; nobody reads the partition.
         """
         after_s, now_s = self._again_after_s(), self._clock.monotonic_s()
-        if after_s is not None and now_s - max(self._joined[1], self._asked_s) > after_s:
+        if after_s is not None and now_s - max(self._since_s, self._asked_s) > after_s:
             self._asked_s = now_s
             self._coordinator.request_rejoin()
 
@@ -215,11 +216,11 @@ class Driver:
         A query whose first assignment is empty must be told that it has joined, or it waits for partitions.
         """
         joined = self._consumer.group_metadata()
-        if joined.state != MemberState.STABLE or joined.generation_id == self._told[0]:
+        if joined.state != MemberState.STABLE or joined.generation_id == self._told_generation:
             return
-        if self._callbacks.assignments == self._told[1]:
+        if self._callbacks.assignments == self._told_assignments:
             self._tell(Happened(Kind.ASSIGNED))
-        self._told = (joined.generation_id, self._callbacks.assignments)
+        self._told_generation, self._told_assignments = joined.generation_id, self._callbacks.assignments
 
     def _notice_fence(self) -> None:
         """Raise when another member has taken this one's instance id.
@@ -245,10 +246,10 @@ class Driver:
         reached: only a heartbeat's answer counts here, or a join's.
         """
         now_s, generation = self._clock.monotonic_s(), self._consumer.group_metadata().generation_id
-        if generation != self._joined[0]:
-            self._joined = (generation, now_s)
+        if generation != self._generation:
+            self._generation, self._since_s = generation, now_s
         heartbeat = self._coordinator.heartbeat
-        silent_s = now_s - max(self._joined[1], heartbeat.last_receive)
+        silent_s = now_s - max(self._since_s, heartbeat.last_receive)
         if silent_s > heartbeat.config["session_timeout_ms"] / 1000:
             partitions = tuple(sorted(TopicPartition(*each) for each in self._consumer.assignment()))
             self._coordinator.reset_generation()
