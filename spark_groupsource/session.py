@@ -224,12 +224,12 @@ class Session:
 
     def _complete(self, start: SourceOffset) -> None:
         reach("before-complete", self._options.client_id)
-        self._member.complete(start, self._items(start))
+        completed_s = self._member.complete(start, self._items(start))
         if self._flight is not None and self._flight != start:
             # Spark goes on from an older offset: it never logged the plan.
             self._member.discard()
         elif self._flight is not None:
-            self._sizing.completed(self._clock.monotonic_s())
+            self._sizing.completed(completed_s)
         self._flight = None
         self._replays.clear()
 

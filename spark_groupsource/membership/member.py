@@ -92,6 +92,8 @@ class Member:
         self.error: BaseException | None = None
         # What the group's leader has this member stand by for.
         self.standby: frozenset[TopicPartition] = frozenset()
+        # When a batch in flight was last known to be complete.
+        self.completed_s = 0.0
         self._topics: tuple[str, ...] = ()
         self._fetch_pace = Pace(clock, _RETRY_INTERVAL_S)
         self._committer = Committer(
@@ -156,6 +158,7 @@ class Member:
         before = self.machine.flight
         self._apply(self.machine.handle(event))
         if isinstance(event, BatchCompleted) and before is not None and self.machine.flight is None:
+            self.completed_s = self._clock.monotonic_s()
             self._report.completed(sum(map(len, before.end.ranges)))
 
     def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:

@@ -108,9 +108,17 @@ class MembershipThread:
         """Return the partitions that the member takes over when their active member leaves."""
         return self._call("standby", lambda: self._member.standby)
 
-    def complete(self, end: SourceOffset, items: Sequence[CommitItem]) -> None:
-        """Record that Spark has completed the batch that ends at `end`; commits what is owned, only forward."""
-        self._call("complete", lambda: self._member.apply(BatchCompleted(end, tuple(items))))
+    def complete(self, end: SourceOffset, items: Sequence[CommitItem]) -> float:
+        """Record that Spark has completed the batch that ends at `end`; commits what is owned, only forward.
+
+        Returns when the last batch was known to be complete, in seconds of the clock: the commit log may have told it.
+        """
+
+        def run() -> float:
+            self._member.apply(BatchCompleted(end, tuple(items)))
+            return self._member.completed_s
+
+        return self._call("complete", run)
 
     def discard(self) -> None:
         """Forget a plan that Spark never logged."""

@@ -26,8 +26,8 @@ class TaskSizing:
 
     A batch takes at least as long as its largest task, so that task read at least `records / batch duration`, sink
     included. The largest such rate of the last batches counts: a batch that has more tasks than the application has
-    cores, or that waits for its next trigger, shows a smaller one. Options minPartitions and maxRecordsPerPartition
-    have precedence.
+    cores, or whose end only the next trigger tells, shows a smaller one. Options minPartitions and
+    maxRecordsPerPartition have precedence.
     """
 
     def __init__(self, options: SourceOptions) -> None:

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource import errors
+from spark_groupsource.clock import Clock
 from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import GroupKafkaError, OptionError
@@ -451,7 +452,9 @@ class FakeCluster:
 class FakeMember:
     """Stands in for the membership thread: the real state machine on the caller's thread, the group as a dict."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.completed_s = 0.0
         self.machine = MemberMachine()
         self.committed: dict[TopicPartition, GroupOffset] = {}
         self.calls: list[tuple[str, object]] = []
@@ -508,9 +511,12 @@ class FakeMember:
             self.machine.offsets_fetched({p: self.committed.get(p, GroupOffset(None)) for p in unfetched})
         return self.machine.view()
 
-    def complete(self, end: SourceOffset, items: Sequence[CommitItem]) -> None:
+    def complete(self, end: SourceOffset, items: Sequence[CommitItem]) -> float:
         self.calls.append(("complete", end))
+        if self.machine.flight is not None:
+            self.completed_s = self.clock.monotonic_s()
         self._apply(self.machine.handle(BatchCompleted(end, tuple(items))))
+        return self.completed_s
 
     def discard(self) -> None:
         self.calls.append(("discard", None))

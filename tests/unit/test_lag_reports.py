@@ -250,7 +250,7 @@ class Bed:
 
     def __init__(self, clock: ManualClock, folder: Path, interval_s: float = 30.0) -> None:
         self.clock = clock
-        self.member = FakeMember()
+        self.member = FakeMember(self.clock)
         self.member.start()
         self.standings = FakeStandings(clock)
         self.path = folder / "metrics.jsonl"

@@ -44,7 +44,7 @@ class Bed:
     def __init__(self, **options: str) -> None:
         self.clock = ManualClock()
         self.cluster = FakeCluster(orders=2)
-        self.member = FakeMember()
+        self.member = FakeMember(self.clock)
         self.paused = 0.0
         self.fixed_after: list[float] = []
         self.session = Session(
@@ -109,7 +109,8 @@ def test_start_is_done_once() -> None:
 
 
 def test_a_missing_checkpoint_location_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    clock, cluster, member = ManualClock(), FakeCluster(orders=1), FakeMember()
+    clock, cluster = ManualClock(), FakeCluster(orders=1)
+    member = FakeMember(clock)
     session = Session(
         make_options(),
         clock=clock,
@@ -646,6 +647,25 @@ def test_a_late_batch_does_not_undo_a_reset(fetched_first: bool, told_by: str) -
     end = bed.session.latest_offset(late)
     assert bed.committed() == {0: 0}
     assert (ranges(end), end.reset) == (["orders-0 [0, 900)"], RESET)
+
+
+@pytest.mark.parametrize(("told_by_log", "tasks"), [(True, 1), (False, 10)])
+def test_tasks_are_sized_by_what_a_batch_took_and_not_by_the_triggers_interval(told_by_log: bool, tasks: int) -> None:
+    """1. a batch of a million records takes 2 s, 2. the next trigger comes ten minutes later."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=1_000_000)
+    first = bed.session.latest_offset(START)
+    assert len(bed.session.tasks(START, first)) == 1
+    bed.clock.advance(2.0)
+    if told_by_log:
+        flight = bed.member.view().flight
+        assert flight is not None
+        bed.member.complete(flight.end, flight.items)
+    bed.clock.advance(600.0)
+    bed.ends(p0=2_000_000)
+    second = bed.session.latest_offset(first)
+    assert len(bed.session.tasks(first, second)) == tasks
 
 
 # --- lost data
