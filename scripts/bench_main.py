@@ -8,7 +8,7 @@
 
 Cases: throughput (values of 100 B, 1 KB and 10 KB; noop sink and an aggregation; 4 and 64 partitions), shortwait (the
 same, where Spark's own source does not wait 500 ms for each task at the end of a log, as it does by default),
-compression (none, lz4, zstd), growth (to 256 partitions), query (10,000,000 records), backlog, deep and new (small
+compression (five kinds), growth (to 256 partitions), query (10,000,000 records), backlog, deep and new (small
 batches), memory. compression and growth are measured with the short wait.
 
 Prints progress to standard error, Markdown to standard output: tables, and what is ahead and what is behind. Times are

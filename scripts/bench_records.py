@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from deliveries import Deliveries
 from kafkajars import say
 
-COMPRESSIONS = ("none", "lz4", "zstd")
+COMPRESSIONS = ("none", "lz4", "zstd", "snappy", "gzip")
 _DISTINCT_TEXTS = 5_000  # more than a producer's batch of 1 KB values holds: a batch does not repeat itself
 _FLUSH_TIMEOUT_S = 300.0
 _STATES = ("created", "paid", "packed", "shipped", "delivered", "returned")

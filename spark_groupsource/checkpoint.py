@@ -5,7 +5,8 @@ Spark tells a source that a batch is complete only while it plans the next one. 
 nothing.
 
 A waiting revoke asks ten times a second, and on an object store each look is a request of tens of milliseconds: what
-was read is remembered, because Spark never changes an entry of its logs. A look costs one request once N is known.
+was read is remembered, because Spark never changes an entry of its logs. A look costs one request once N is known. A
+local checkpoint is asked much more often, while any batch is in flight: by `glance`, which lists no folder.
 
 Formats: offset log v1 (a line per source) and v2 (`<source id>:` before each line), as in Spark's OffsetSeqLog. The
 checkpoint may be that of another source, whose users move over: `read_spark_checkpoint` says how far it has got.
@@ -40,7 +41,7 @@ _TROUBLES = (OSError, ValueError, ImportError, pa.ArrowException)
 # A line of an offset log v2: ids are numbers, or names that the query gives its sources.
 _NAMED_OFFSET = re.compile(r"([A-Za-z0-9_]+):(.*)", re.DOTALL)
 _NO_OFFSET = "-"
-_STORE = re.compile(r"[a-z0-9]+://|/dbfs/|/Volumes/")
+_STORE = re.compile(r"[a-z0-9]+://|/+(dbfs|Volumes)(/|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +161,18 @@ class CheckpointLog:
         self._filesystem: fs.FileSystem | None = None
         self._root = ""
         self._entries: dict[int, list[object]] = {}
-        self._batch: tuple[Json, int] | None = None
-        self._awaited: tuple[Json, str] | None = None
+        # The newest entry that was read.
+        self._newest: int | None = None
+        # What was asked for last, and its batch, once that is known.
         self._end: SourceOffset | None = None
         self._json: Json = {}
+        self._batch: int | None = None
         self._in_trouble = False
         self._seen = False
         self._readable = self._check()
 
     def __repr__(self) -> str:
-        return f"CheckpointLog({shown_location(self._location)}, batch={self._batch and self._batch[1]})"
+        return f"CheckpointLog({shown_location(self._location)}, batch={self._batch})"
 
     @property
     def is_local(self) -> bool:
@@ -178,13 +181,24 @@ class CheckpointLog:
 
     def is_complete(self, end: SourceOffset) -> bool:
         """Whether the batch that ends at `end` is in the commit log."""
+        return self._look(end, self._find, self._exists)
+
+    def glance(self, end: SourceOffset) -> bool:
+        """Say the same of a local checkpoint, at the cost of opening a file.
+
+        It may miss a batch, because it goes from entry to entry: with async progress tracking the offset log has gaps.
+        """
+        return self._look(end, self._follow, lambda name: self._exists(name) and self._is_new())
+
+    def _look(self, end: SourceOffset, find: Callable[[Json], int | None], is_there: Callable[[str], bool]) -> bool:
         if not self._readable:
             return False
-        if end is not self._end:
-            self._end, self._json = end, end.to_json()
+        if end != self._end:
+            self._end, self._json, self._batch = end, end.to_json(), None
         try:
-            number = self._batch_number(self._json)
-            complete = number is not None and self._exists(f"commits/{number}")
+            if self._batch is None:
+                self._batch = find(self._json)
+            complete = self._batch is not None and is_there(f"commits/{self._batch}")
         except _TROUBLES as error:
             self._report(error)
             return False
@@ -206,7 +220,7 @@ class CheckpointLog:
         return True
 
     def _report(self, error: BaseException) -> None:
-        """Log the trouble, once until it is over: a revoke asks ten times a second."""
+        """Log the trouble, once until it is over: it is asked many times a second."""
         if not self._in_trouble:
             self._in_trouble = True
             LOG.warning(
@@ -228,35 +242,52 @@ class CheckpointLog:
         except FileNotFoundError:
             return False
 
-    def _batch_number(self, offset: Json) -> int | None:
+    def _is_new(self) -> bool:
+        """Whether the batch's entry of the commit log is not older than that of the offset log.
+
+        The sequence this protects against: a checkpoint is taken back by hand, and of the commit log more is kept than
+        of the offset log; the batch that is planned next has the number of an old one, which is complete.
+        """
+        names = [f"{self._root}/{folder}/{self._batch}" for folder in ("offsets", "commits")]
+        logged, completed = (info.mtime_ns or 0 for info in self._open().get_file_info(names))
+        return completed >= logged
+
+    def _find(self, offset: Json) -> int | None:
         """Return the first batch that logged this offset; an idle source's offset is logged again later.
 
         When only entries that are older than the newest ones hold it too, a later one is returned. If that is
         complete, so is the first.
         """
-        if self._batch is not None and self._batch[0] == offset:
-            return self._batch[1]
-        if self._awaited is not None and self._awaited[0] == offset and not self._exists(self._awaited[1]):
-            return None
         newest = sorted(self._logged_batches(), reverse=True)[:_NEWEST_ENTRIES]
         self._entries = {number: self._entries[number] for number in newest if number in self._entries}
+        self._newest = newest[0] if newest else -1
         found = None
         for number in newest:
             if offset in self._entry(number):
                 found = number
             elif found is not None:
                 break
-        if found is not None:
-            self._batch = (offset, found)
-        # Spark numbers its batches without gaps: nothing new is there until this entry is.
-        if all(number in self._entries for number in newest):
-            self._awaited = (offset, f"offsets/{newest[0] + 1 if newest else 0}")
         return found
 
+    def _follow(self, offset: Json) -> int | None:
+        """Return the first of the known entries, and of those that follow, that has this offset."""
+        if self._newest is None:
+            return self._find(offset)
+        number = min((known for known, entry in self._entries.items() if offset in entry), default=None)
+        while number is None and (entry := self._entry(self._newest + 1)):
+            self._newest += 1
+            self._entries.pop(self._newest - _NEWEST_ENTRIES, None)
+            number = self._newest if offset in entry else None
+        return number
+
     def _entry(self, number: int) -> list[object]:
+        """Return the offsets of an entry; none when it is not there, not yet or not any more."""
         known = self._entries.get(number)
         if known is None:
-            known = offsets_in_log_entry(self._read(f"offsets/{number}"))
+            try:
+                known = offsets_in_log_entry(self._read(f"offsets/{number}"))
+            except FileNotFoundError:
+                return []
             if known:
                 # Without offsets it may be half written, where the file system cannot rename.
                 self._entries[number] = known

@@ -74,7 +74,7 @@ class FastLane:
             return None
         if self._rest is not None and not self._rest.expired():
             return None
-        consumer = self._take_consumer(len(owned))
+        consumer = self._take_consumer(len({*owned, *wanted}))
         others = {partition: at for partition, at in self._stands.items() if partition in owned}
         stands = others | wanted
         try:
@@ -103,7 +103,7 @@ class FastLane:
         """Connect to where these partitions are, and fetch what comes first at these offsets; nobody waits for it."""
         if not positions or (self._rest is not None and not self._rest.expired()):
             return
-        consumer = self._take_consumer(len(positions))
+        consumer = self._take_consumer(len({*self._stands, *positions}))
         try:
             consumer.position_at([OffsetRange(partition, at, at) for partition, at in positions.items()])
         except GroupKafkaError as error:

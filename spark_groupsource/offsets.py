@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import re
 import uuid
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -124,20 +126,27 @@ class SourceOffset:
 
     def topic_id(self, topic: str) -> str | None:
         """Id of the topic that the ranges belong to."""
-        return dict(self.topic_ids).get(topic)
+        # Sorted, and asked for partition after partition, of maybe thousands of topics.
+        index = bisect_left(self.topic_ids, (topic, ""))
+        found, topic_id = self.topic_ids[index] if index < len(self.topic_ids) else ("", "")
+        return topic_id if found == topic else None
 
     def to_json(self) -> Json:
         """Return the JSON object, with keys in canonical order."""
+        ranges: defaultdict[str, dict[int, OffsetRange]] = defaultdict(dict)
+        for item in self.ranges:
+            ranges[item.partition.topic][item.partition.partition] = item
+        done: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        for partition, end in self.done:
+            done[partition.topic][partition.partition] = end
         topics: Json = {}
         for topic, topic_id in self.topic_ids:
-            ranges = {r.partition.partition: r for r in self.ranges if r.partition.topic == topic}
-            done = {tp.partition: end for tp, end in self.done if tp.topic == topic}
-            epochs = {n: r.leader_epoch for n, r in ranges.items() if r.leader_epoch is not None}
-            entry: Json = {"done": _keyed(done)} if done else {}
+            epochs = {n: r.leader_epoch for n, r in ranges[topic].items() if r.leader_epoch is not None}
+            entry: Json = {"done": _keyed(done[topic])} if done[topic] else {}
             if epochs:
                 entry["epochs"] = _keyed(epochs)
             entry["id"] = topic_id
-            entry["ranges"] = {str(n): [r.start, r.end] for n, r in sorted(ranges.items())}
+            entry["ranges"] = {str(n): [r.start, r.end] for n, r in sorted(ranges[topic].items())}
             topics[topic] = entry
         known = {} if self.reset is None else {"reset": self.reset.to_json()}
         return {"lineage": self.lineage, **known, "topics": topics, "v": VERSION}

@@ -331,10 +331,11 @@ def _make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     clock = SystemClock()
     location = options.checkpoint_location
     log = CheckpointLog(location) if location is not None else None
-    is_complete, looks = (log.is_complete, log.is_local) if log is not None else ((lambda _end: False), False)
+    is_complete = log.is_complete if log is not None else lambda _end: False
+    glance = log.glance if log is not None and log.is_local else None
     port = group_client(options)
     metrics = MetricsLog(options.metrics_path, options.group_id, clock)
-    member = MembershipThread(options, port, clock, is_complete, metrics, looks=looks)
+    member = MembershipThread(options, port, clock, is_complete, metrics, glance=glance)
     cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)
     lag = _make_lag_thread(options, member, metrics)
     session = Session(options, clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag)

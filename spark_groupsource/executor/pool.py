@@ -175,8 +175,8 @@ def _choose(idle: Sequence[_Idle], ranges: Sequence[OffsetRange], full: bool) ->
     near = min(distances, default=None)
     if near is not None and near[0] * 2 <= len(ranges):
         return idle[near[2]]
-    for fits in (lambda entry: entry.consumer.shares(ranges), lambda entry: not entry.consumer.assigned):
-        found = next(filter(fits, idle), None)
+    for suits in (lambda entry: entry.consumer.shares(ranges), lambda entry: not entry.consumer.assigned):
+        found = next(filter(suits, idle), None)
         if found is not None:
             return found
     return min(idle, key=lambda entry: entry.consumer.assigned) if full and idle else None

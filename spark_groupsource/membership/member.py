@@ -78,13 +78,14 @@ class Member:
         serve_commands: Callable[[float], None],
         stop_requested: Callable[[], bool],
         metrics: MetricsLog,
-        looks: bool = False,
+        glance: Callable[[SourceOffset], bool] | None = None,
     ) -> None:
         self._options = options
         self._port = port
         self._clock = clock
         self._is_complete = is_complete
-        self._lookout = Lookout(clock, looks=looks)
+        self._glance = glance
+        self._lookout = Lookout(clock, looks=glance is not None)
         self._serve_commands = serve_commands
         self._stop_requested = stop_requested
         self.machine = MemberMachine()
@@ -141,8 +142,7 @@ class Member:
         self._fetch_offsets()
         if self._committer.free:
             self.proof.prove()
-        if self._lookout.due(self.machine.flight):
-            self._complete_from_log()
+        self._look_out()
         self._committer.send_pending()
 
     def _fetch_offsets(self) -> None:
@@ -150,6 +150,21 @@ class Member:
         wanted = self.machine.unfetched()
         if wanted and self.machine.state is MemberState.JOINED and self._fetch_pace.due():
             self.machine.offsets_fetched(self._port.fetch_offsets(wanted, _OFFSET_FETCH_TIMEOUT_S))
+
+    def _look_out(self) -> None:
+        """Complete the batch in flight as soon as a local commit log has it.
+
+        Not while partitions of it are not owned. The sequence that this protects against: a batch runs again before its
+        member has joined, and is complete; then its partitions come, at the old offsets; it is forgotten by now, and
+        nobody commits it before the next trigger: a stop or a handover would repeat it.
+        """
+        flight = self.machine.flight
+        if not self._lookout.due(flight) or flight is None or self._glance is None:
+            return
+        owned = set(self.machine.partitions())
+        if all(item.partition in owned for item in flight.items) and self._glance(flight.end):
+            self.apply(BatchCompleted(flight.end, flight.items))
+        self._lookout.looked()
 
     # --- commands
 

@@ -36,8 +36,8 @@ T = TypeVar("T")
 class MembershipThread:
     """Runs one member. Start it once; `request_stop` and `join` end it.
 
-    `is_complete(end)` tells whether Spark's commit log records the batch that ends at `end`; `looks`, whether that is
-    so cheap that it is asked also when nobody waits for the batch.
+    `is_complete(end)` tells whether Spark's commit log records the batch that ends at `end`. `glance(end)` does so at
+    so little cost that it is asked also while nobody waits for the batch; it may miss what `is_complete` finds.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class MembershipThread:
         is_complete: Callable[[SourceOffset], bool],
         metrics: MetricsLog,
         *,
-        looks: bool = False,
+        glance: Callable[[SourceOffset], bool] | None = None,
     ) -> None:
         self._options = options
         self._clock = clock
@@ -63,7 +63,7 @@ class MembershipThread:
             serve_commands=self._serve_commands,
             stop_requested=lambda: self._stop_requested,
             metrics=metrics,
-            looks=looks,
+            glance=glance,
         )
         self._thread = threading.Thread(target=self._run, name="groupkafka-member", daemon=True)
 

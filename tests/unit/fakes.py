@@ -513,9 +513,10 @@ class FakeMember:
 
     def complete(self, end: SourceOffset, items: Sequence[CommitItem]) -> float:
         self.calls.append(("complete", end))
-        if self.machine.flight is not None:
-            self.completed_s = self.clock.monotonic_s()
+        before = self.machine.flight
         self._apply(self.machine.handle(BatchCompleted(end, tuple(items))))
+        if before is not None and self.machine.flight is None:
+            self.completed_s = self.clock.monotonic_s()
         return self.completed_s
 
     def discard(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -156,9 +157,9 @@ class Counted:
         self.asked: Counter[str] = Counter()
         self._filesystem = fs.LocalFileSystem()
 
-    def get_file_info(self, selector: fs.FileSelector) -> Any:
-        self.asked["list"] += 1
-        return self._filesystem.get_file_info(selector)
+    def get_file_info(self, wanted: fs.FileSelector | list[str]) -> Any:
+        self.asked["list" if isinstance(wanted, fs.FileSelector) else "info"] += 1
+        return self._filesystem.get_file_info(wanted)
 
     def open_input_file(self, path: str) -> Any:
         self.asked["look"] += 1
@@ -204,10 +205,10 @@ def test_a_plan_that_is_not_logged_yet_reads_no_entry_twice(
     assert not counted_log.is_complete(offset(101))
     assert counted.taken() == {"list": 1, "read": 5}
     assert not counted_log.is_complete(offset(101))
-    assert counted.taken() == {"look": 1}
+    assert counted.taken() == {"list": 1}
     checkpoint.log(100, v1(text(101)), complete=True)
     assert counted_log.is_complete(offset(101))
-    assert counted.taken() == {"list": 1, "read": 1, "look": 2}
+    assert counted.taken() == {"list": 1, "read": 1, "look": 1}
 
 
 def test_a_half_written_entry_is_read_again(
@@ -234,11 +235,66 @@ def test_an_offset_that_stays_the_same_for_long_is_complete_with_any_batch(
         ("/data/checkpoint", True), ("checkpoint", True), ("file:/data/checkpoint", True),
         ("file:///data/checkpoint", True), ("dbfs:/data/checkpoint", False), ("/dbfs/data/checkpoint", False),
         ("/Volumes/data/checkpoint", False), ("s3a://bucket/checkpoint", False), ("hdfs://name/checkpoint", False),
-        ("nosuchscheme://bucket/x", False),
+        ("nosuchscheme://bucket/x", False), ("file:////dbfs/x", False), ("//dbfs/x", False), ("/dbfs", False),
+        ("/dbfs2/x", True),
     ],
 )  # fmt: skip
 def test_a_look_at_a_store_is_a_request(location: str, local: bool) -> None:
     assert CheckpointLog(location).is_local is local
+
+
+def test_a_glance_opens_files_and_lists_no_folder(
+    checkpoint: Checkpoint, counted: Counted, counted_log: CheckpointLog
+) -> None:
+    for number in range(100):
+        checkpoint.log(number, v1(text(number + 1)), complete=True)
+    assert counted_log.glance(offset(100))
+    counted.taken()
+    for number in range(100, 120):
+        assert not counted_log.glance(offset(number + 1)), "not logged"
+        checkpoint.log(number, v1(text(number + 1)), complete=False)
+        assert not counted_log.glance(offset(number + 1)), "not complete"
+        checkpoint.log(number, v1(text(number + 1)), complete=True)
+        assert counted_log.glance(offset(number + 1))
+    assert "list" not in counted.taken()
+
+
+def test_a_glance_finds_the_batch_behind_those_of_another_source(
+    checkpoint: Checkpoint, counted_log: CheckpointLog
+) -> None:
+    checkpoint.log(0, v1(text(5), "0"), complete=True)
+    assert counted_log.glance(offset(5))
+    assert not counted_log.glance(offset(6))
+    for number in range(1, 20):
+        checkpoint.log(number, v1(text(5), str(number)), complete=True)
+        assert not counted_log.glance(offset(6))
+    checkpoint.log(20, v1(text(6), "20"), complete=True)
+    assert counted_log.glance(offset(6))
+
+
+def test_a_gap_hides_a_batch_from_glances_and_not_from_who_waits(
+    checkpoint: Checkpoint, counted_log: CheckpointLog
+) -> None:
+    """Async progress tracking writes some batches only."""
+    checkpoint.log(10, v1(text(5)), complete=True)
+    assert not counted_log.glance(offset(9))
+    checkpoint.log(14, v1(text(9)), complete=True)
+    assert not counted_log.glance(offset(9))
+    assert counted_log.is_complete(offset(9))
+    assert counted_log.glance(offset(9)), "its number is known by now"
+
+
+def test_an_old_entry_of_the_commit_log_completes_no_new_batch(
+    checkpoint: Checkpoint, counted_log: CheckpointLog
+) -> None:
+    """A checkpoint that was taken back by hand, of the offset log only: batch 7 is planned once more."""
+    checkpoint.log(7, v1(text(5)), complete=True)
+    old = checkpoint.root / "commits" / "7"
+    os.utime(old, (old.stat().st_atime, old.stat().st_mtime - 60))
+    assert not counted_log.glance(offset(5))
+    checkpoint.log(7, v1(text(5)), complete=True)
+    os.utime(old)
+    assert counted_log.glance(offset(5))
 
 
 # --- what cannot be read
@@ -312,6 +368,7 @@ def test_trouble_is_told_again_after_it_was_over(checkpoint: Checkpoint, caplog:
     log = CheckpointLog(str(checkpoint.root))
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
+            (checkpoint.root / "offsets" / "1").unlink(missing_ok=True)
             checkpoint.log(0, v1(text(5)), complete=False)
             assert not log.is_complete(offset(5))
             (checkpoint.root / "offsets" / "1").write_bytes(b"\xff\xfe")

@@ -15,13 +15,15 @@ BATCH, NEXT = flight(OffsetRange(tp(0), 0, 10)), flight(OffsetRange(tp(0), 10, 2
 STEP_S = 0.02
 
 
-def looks(lookout: Lookout, clock: ManualClock, seconds: float) -> list[float]:
-    """Let the event thread go round for so long; return how old the batch was at each look."""
+def looks(lookout: Lookout, clock: ManualClock, seconds: float, look_s: float = 0.0) -> list[float]:
+    """Let the event thread go round for so long, `look_s` for each look; return how old the batch was at each."""
     found, started_s = [], clock.now_s
     while clock.now_s < started_s + seconds:
         clock.advance(max(1e-4, lookout.wait_s(STEP_S)))
         if lookout.due(BATCH):
             found.append(clock.now_s - started_s)
+            clock.advance(look_s)
+            lookout.looked()
     return found
 
 
@@ -43,6 +45,13 @@ def test_a_long_batch_is_looked_at_rarely() -> None:
     assert len(looks(lookout, clock, 3_600.0)) < 3_750
 
 
+def test_slow_looks_take_a_small_part_of_the_time() -> None:
+    clock = ManualClock()
+    lookout = Lookout(clock, looks=True)
+    lookout.due(BATCH)
+    assert 1 <= len(looks(lookout, clock, 2.0, look_s=0.03)) <= 5
+
+
 def test_every_batch_is_looked_at_from_its_own_beginning() -> None:
     clock = ManualClock()
     lookout = Lookout(clock, looks=True)
@@ -52,6 +61,7 @@ def test_every_batch_is_looked_at_from_its_own_beginning() -> None:
     assert lookout.wait_s(STEP_S) == pytest.approx(0.004)
     clock.advance(0.004)
     assert lookout.due(NEXT)
+    lookout.looked()
     assert not lookout.due(NEXT), "the next look is later"
 
 

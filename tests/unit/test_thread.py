@@ -85,9 +85,10 @@ class Bed:
 
 
 @contextmanager
-def running(group: FakeGroup | None = None, *, looks: bool = False, **options: str) -> Iterator[Bed]:
+def running(group: FakeGroup | None = None, *, glances: bool = False, **options: str) -> Iterator[Bed]:
     group, clock, log = group or FakeGroup(), ManualClock(), CommitLog()
-    member = MembershipThread(make_options(**options), group, clock, log, quiet_metrics(), looks=looks)
+    glance = log if glances else None
+    member = MembershipThread(make_options(**options), group, clock, log, quiet_metrics(), glance=glance)
     member.start()
     bed = Bed(group, clock, log, member)
     try:
@@ -503,7 +504,7 @@ def test_a_drain_ends_when_the_commit_log_has_the_batch() -> None:
 
 
 def test_a_batch_that_the_local_commit_log_has_is_committed_without_a_trigger() -> None:
-    with running(looks=True) as bed:
+    with running(glances=True) as bed:
         bed.own((0, 10))
         bed.fix(R0)
         bed.until("a look", lambda _: bed.log.asked.is_set(), step_s=0.01)
@@ -516,6 +517,37 @@ def test_a_batch_that_the_local_commit_log_has_is_committed_without_a_trigger() 
         bed.clock.advance(BRIEFLY_S)
         assert bed.member.complete(flight(R0).end, flight(R0).items) <= ended_s
         assert len(bed.group.named("commit_later")) == 1
+
+
+def test_a_batch_that_ends_before_its_partitions_come_is_committed_when_they_come() -> None:
+    """1. Spark runs a logged batch again, 2. it is complete before the member has joined, 3. it gets its partitions at
+    the group's old offsets, long before the next trigger."""
+    with running(glances=True) as bed:
+        bed.member.replay(flight(R0))
+        bed.log.complete.add(flight(R0).end)
+        for _ in range(20):
+            bed.tick()
+            bed.clock.advance(0.02)
+        assert bed.member.view().flight is not None
+        bed.group.committed[P0] = GroupOffset(10, "pin")
+        bed.group.assign(P0)
+        bed.until("the commit", lambda v: v.flight is None and v.committed and v.settled, step_s=0.01)
+        assert committed(bed, 0) == 20
+
+
+@pytest.mark.parametrize("glances", [True, False])
+def test_a_batch_that_ends_before_its_partitions_come_is_committed_by_a_stop(glances: bool) -> None:
+    """The same with the stop right behind the assignment: the log is looked at once more."""
+    with running(glances=glances) as bed:
+        bed.member.replay(flight(R0))
+        bed.log.complete.add(flight(R0).end)
+        for _ in range(20):
+            bed.tick()
+            bed.clock.advance(0.02)
+        bed.group.committed[P0] = GroupOffset(10, "pin")
+        bed.group.assign(P0)
+        bed.stop()
+        assert committed(bed, 0) == 20
 
 
 def test_a_commit_log_in_a_store_is_not_looked_at_while_nobody_waits() -> None:
