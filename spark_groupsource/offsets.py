@@ -266,8 +266,9 @@ def parse_offset(value: object) -> SourceOffset:
         checked_text(what, topic)
         entry = checked_object(what, raw, {"id", "ranges"}, {"done", "epochs"})
         ids[topic] = checked_text(what, entry["id"])
-        ranges += _parse_ranges(topic, entry)
-        owned = {item.partition for item in ranges}
+        found = _parse_ranges(topic, entry)
+        ranges += found
+        owned = {item.partition for item in found}
         for number, end in numbered(what, entry.get("done", {})).items():
             partition = TopicPartition(topic, number)
             if partition in owned:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.offsets import OffsetRange, TopicPartition
 
 Task = tuple[OffsetRange, ...]
 
@@ -69,15 +69,18 @@ def _split_further(ranges: list[OffsetRange], counts: list[int], wanted: int) ->
 
 def _pack(pieces: list[OffsetRange], min_tasks: int, limit: int) -> tuple[Task, ...]:
     tasks: list[list[OffsetRange]] = []
+    # Of the newest task.
+    partitions: set[TopicPartition] = set()
     open_records = limit
     for index, piece in enumerate(pieces):
         # What is left must still be able to make the smallest number of tasks.
         may_share = len(tasks) + len(pieces) - index > min_tasks
-        different = tasks and all(other.partition != piece.partition for other in tasks[-1])
-        if tasks and may_share and different and open_records + len(piece) <= limit:
+        if tasks and may_share and piece.partition not in partitions and open_records + len(piece) <= limit:
             tasks[-1].append(piece)
+            partitions.add(piece.partition)
             open_records += len(piece)
         else:
             tasks.append([piece])
+            partitions = {piece.partition}
             open_records = len(piece)
     return tuple(tuple(task) for task in tasks)
