@@ -162,8 +162,8 @@ class Member:
         if not self._lookout.due(flight) or flight is None or self._glance is None:
             return
         owned = set(self.machine.partitions())
-        if all(item.partition in owned for item in flight.items) and self._glance(flight.end):
-            self.apply(BatchCompleted(flight.end, flight.items))
+        if all(item.partition in owned for item in flight.items):
+            self._complete_by(self._glance)
         self._lookout.looked()
 
     # --- commands
@@ -341,7 +341,7 @@ class Member:
         self._report.revoking(revoke.partitions)
         while self._hand_over is None:
             if self._stop_requested():
-                self._complete_from_log()
+                self._complete_by(self._is_complete)
                 self._apply(self.machine.handle(StopRequested()))
             elif deadline.expired():
                 self._apply(self.machine.handle(DrainExpired()))
@@ -352,20 +352,20 @@ class Member:
                 now_s = self._clock.monotonic_s()
                 if now_s >= next_probe_s:
                     next_probe_s = now_s + _PROBE_INTERVAL_S
-                    self._complete_from_log()
+                    self._complete_by(self._is_complete)
         return self._hand_over
 
-    def _complete_from_log(self) -> None:
-        """Complete the batch in flight if Spark's commit log has it."""
+    def _complete_by(self, is_complete: Callable[[SourceOffset], bool]) -> None:
+        """Complete the batch in flight if Spark's commit log has it, going by such a look."""
         flight = self.machine.flight
-        if flight is not None and self._is_complete(flight.end):
+        if flight is not None and is_complete(flight.end):
             self.apply(BatchCompleted(flight.end, flight.items))
 
     def _leave(self) -> None:
         """1. look at Spark's commit log, 2. await the commit on its way, 3. commit, 4. leave the group."""
         if self.machine.state in FINAL_STATES:
             return
-        self._complete_from_log()
+        self._complete_by(self._is_complete)
         self._apply(self.machine.handle(StopRequested()))
         answer = Deadline(self._clock, _LAST_ANSWER_S)
         while not self._committer.free and not answer.expired():

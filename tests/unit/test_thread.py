@@ -61,6 +61,19 @@ class Bed:
         """Let the event thread go round once: it polls, and says so."""
         self.group.fence()
 
+    def go_round(self, times: int) -> None:
+        """Let the event thread go round so often, with its usual pauses."""
+        for _ in range(times):
+            self.tick()
+            self.clock.advance(0.02)
+
+    def end_before_it_owns(self, item: OffsetRange) -> None:
+        """Let Spark run a logged batch again, and complete it, before the member gets its partition."""
+        self.group.committed[item.partition] = GroupOffset(item.start, "pin")
+        self.member.replay(flight(item))
+        self.log.complete.add(flight(item).end)
+        self.go_round(20)
+
     def own(self, *partitions: tuple[int, int]) -> GroupView:
         """Let the group give partitions at committed offsets, and establish them."""
         for number, offset in partitions:
@@ -523,13 +536,8 @@ def test_a_batch_that_ends_before_its_partitions_come_is_committed_when_they_com
     """1. Spark runs a logged batch again, 2. it is complete before the member has joined, 3. it gets its partitions at
     the group's old offsets, long before the next trigger."""
     with running(glances=True) as bed:
-        bed.member.replay(flight(R0))
-        bed.log.complete.add(flight(R0).end)
-        for _ in range(20):
-            bed.tick()
-            bed.clock.advance(0.02)
+        bed.end_before_it_owns(R0)
         assert bed.member.view().flight is not None
-        bed.group.committed[P0] = GroupOffset(10, "pin")
         bed.group.assign(P0)
         bed.until("the commit", lambda v: v.flight is None and v.committed and v.settled, step_s=0.01)
         assert committed(bed, 0) == 20
@@ -539,12 +547,7 @@ def test_a_batch_that_ends_before_its_partitions_come_is_committed_when_they_com
 def test_a_batch_that_ends_before_its_partitions_come_is_committed_by_a_stop(glances: bool) -> None:
     """The same with the stop right behind the assignment: the log is looked at once more."""
     with running(glances=glances) as bed:
-        bed.member.replay(flight(R0))
-        bed.log.complete.add(flight(R0).end)
-        for _ in range(20):
-            bed.tick()
-            bed.clock.advance(0.02)
-        bed.group.committed[P0] = GroupOffset(10, "pin")
+        bed.end_before_it_owns(R0)
         bed.group.assign(P0)
         bed.stop()
         assert committed(bed, 0) == 20
@@ -555,9 +558,7 @@ def test_a_commit_log_in_a_store_is_not_looked_at_while_nobody_waits() -> None:
         bed.own((0, 10))
         bed.fix(R0)
         bed.log.complete.add(flight(R0).end)
-        for _ in range(50):
-            bed.tick()
-            bed.clock.advance(0.02)
+        bed.go_round(50)
         assert not bed.log.asked.is_set()
         assert committed(bed, 0) == 10
 
