@@ -146,6 +146,18 @@ def _text(filesystem: fs.FileSystem, path: str) -> str:
         return bytes(stream.read()).decode("utf-8")
 
 
+class NoCheckpoint:
+    """Stands in where the query's checkpoint is not known: no batch is known to be complete."""
+
+    is_local = False
+
+    def is_complete(self, end: SourceOffset) -> bool:
+        """Return False."""
+        return False
+
+    glance = is_complete
+
+
 class CheckpointLog:
     """Spark's checkpoint of one query, at the location that was given to its writer.
 

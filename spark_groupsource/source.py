@@ -314,7 +314,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
 def _make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     """Return the session, and what keeps its consumer warm, if its strategies know members that stand by."""
     # Imported here: an executor that unpickles a reader needs nothing of the membership.
-    from spark_groupsource.checkpoint import CheckpointLog  # noqa: PLC0415
+    from spark_groupsource.checkpoint import CheckpointLog, NoCheckpoint  # noqa: PLC0415
     from spark_groupsource.clock import SystemClock  # noqa: PLC0415
     from spark_groupsource.cluster import LibrdkafkaCluster  # noqa: PLC0415
     from spark_groupsource.executor.clients import log_reading_path  # noqa: PLC0415
@@ -330,12 +330,10 @@ def _make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     log_reading_path()
     clock = SystemClock()
     location = options.checkpoint_location
-    log = CheckpointLog(location) if location is not None else None
-    is_complete = log.is_complete if log is not None else lambda _end: False
-    glance = log.glance if log is not None and log.is_local else None
+    log = CheckpointLog(location) if location is not None else NoCheckpoint()
     port = group_client(options)
     metrics = MetricsLog(options.metrics_path, options.group_id, clock)
-    member = MembershipThread(options, port, clock, is_complete, metrics, glance=glance)
+    member = MembershipThread(options, port, clock, log, metrics)
     cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)
     lag = _make_lag_thread(options, member, metrics)
     session = Session(options, clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag)

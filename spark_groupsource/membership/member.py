@@ -38,7 +38,7 @@ from spark_groupsource.membership.events import (
 )
 from spark_groupsource.membership.lookout import Lookout
 from spark_groupsource.membership.machine import FINAL_STATES, MemberMachine, MemberState
-from spark_groupsource.membership.port import CommitResult, GroupPort, Refusal
+from spark_groupsource.membership.port import BatchLog, CommitResult, GroupPort, Refusal
 from spark_groupsource.membership.proof import MembershipProof
 from spark_groupsource.membership.report import MemberReport, shown
 from spark_groupsource.metrics import MetricsLog
@@ -73,19 +73,17 @@ class Member:
         options: SourceOptions,
         port: GroupPort,
         clock: Clock,
+        log: BatchLog,
         *,
-        is_complete: Callable[[SourceOffset], bool],
         serve_commands: Callable[[float], None],
         stop_requested: Callable[[], bool],
         metrics: MetricsLog,
-        glance: Callable[[SourceOffset], bool] | None = None,
     ) -> None:
         self._options = options
         self._port = port
         self._clock = clock
-        self._is_complete = is_complete
-        self._glance = glance
-        self._lookout = Lookout(clock, looks=glance is not None)
+        self._log = log
+        self._lookout = Lookout(clock, looks=log.is_local)
         self._serve_commands = serve_commands
         self._stop_requested = stop_requested
         self.machine = MemberMachine()
@@ -159,11 +157,11 @@ class Member:
         nobody commits it before the next trigger: a stop or a handover would repeat it.
         """
         flight = self.machine.flight
-        if not self._lookout.due(flight) or flight is None or self._glance is None:
+        if not self._lookout.due(flight) or flight is None:
             return
         owned = set(self.machine.partitions())
         if all(item.partition in owned for item in flight.items):
-            self._complete_by(self._glance)
+            self._complete_by(self._log.glance)
         self._lookout.looked()
 
     # --- commands
@@ -341,7 +339,7 @@ class Member:
         self._report.revoking(revoke.partitions)
         while self._hand_over is None:
             if self._stop_requested():
-                self._complete_by(self._is_complete)
+                self._complete_by(self._log.is_complete)
                 self._apply(self.machine.handle(StopRequested()))
             elif deadline.expired():
                 self._apply(self.machine.handle(DrainExpired()))
@@ -352,7 +350,7 @@ class Member:
                 now_s = self._clock.monotonic_s()
                 if now_s >= next_probe_s:
                     next_probe_s = now_s + _PROBE_INTERVAL_S
-                    self._complete_by(self._is_complete)
+                    self._complete_by(self._log.is_complete)
         return self._hand_over
 
     def _complete_by(self, is_complete: Callable[[SourceOffset], bool]) -> None:
@@ -365,7 +363,7 @@ class Member:
         """1. look at Spark's commit log, 2. await the commit on its way, 3. commit, 4. leave the group."""
         if self.machine.state in FINAL_STATES:
             return
-        self._complete_by(self._is_complete)
+        self._complete_by(self._log.is_complete)
         self._apply(self.machine.handle(StopRequested()))
         answer = Deadline(self._clock, _LAST_ANSWER_S)
         while not self._committer.free and not answer.expired():

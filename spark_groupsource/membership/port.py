@@ -1,4 +1,4 @@
-"""What the membership thread needs of a group client, so that other clients (and fakes) can stand behind it."""
+"""What the membership thread needs: a group client and Spark's commit log, so that others can stand behind it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.events import Partitions
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.offsets import SourceOffset, TopicPartition
 
 
 class Refusal(Enum):
@@ -37,6 +37,20 @@ class CommitResult:
     def refused_as(self, refusal: Refusal) -> bool:
         """Whether any item was refused for this reason."""
         return any(kind is refusal for _, kind in self.refused)
+
+
+class BatchLog(Protocol):
+    """What Spark has recorded as complete. Nothing is raised: what cannot be read is not complete."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether `glance` costs so little that it is asked also while nobody waits for the batch."""
+
+    def is_complete(self, end: SourceOffset) -> bool:
+        """Whether the batch that ends at `end` is recorded as complete."""
+
+    def glance(self, end: SourceOffset) -> bool:
+        """Say the same at little cost; may miss what `is_complete` finds."""
 
 
 class MemberListener(Protocol):

@@ -25,7 +25,7 @@ from spark_groupsource.membership.events import (
 )
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.member import Member
-from spark_groupsource.membership.port import GroupPort
+from spark_groupsource.membership.port import BatchLog, GroupPort
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import SourceOffset, TopicPartition
 from spark_groupsource.option_types import SourceOptions
@@ -34,21 +34,15 @@ T = TypeVar("T")
 
 
 class MembershipThread:
-    """Runs one member. Start it once; `request_stop` and `join` end it.
-
-    `is_complete(end)` tells whether Spark's commit log records the batch that ends at `end`. `glance(end)` does so at
-    so little cost that it is asked also while nobody waits for the batch; it may miss what `is_complete` finds.
-    """
+    """Runs one member. Start it once; `request_stop` and `join` end it."""
 
     def __init__(
         self,
         options: SourceOptions,
         port: GroupPort,
         clock: Clock,
-        is_complete: Callable[[SourceOffset], bool],
+        log: BatchLog,
         metrics: MetricsLog,
-        *,
-        glance: Callable[[SourceOffset], bool] | None = None,
     ) -> None:
         self._options = options
         self._clock = clock
@@ -59,11 +53,10 @@ class MembershipThread:
             options,
             port,
             clock,
-            is_complete=is_complete,
+            log,
             serve_commands=self._serve_commands,
             stop_requested=lambda: self._stop_requested,
             metrics=metrics,
-            glance=glance,
         )
         self._thread = threading.Thread(target=self._run, name="groupkafka-member", daemon=True)
 

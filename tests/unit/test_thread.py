@@ -29,13 +29,16 @@ BRIEFLY_S = 0.6
 class CommitLog:
     """Stands in for Spark's commit log."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_local: bool = False) -> None:
         self.complete: set[SourceOffset] = set()
         self.asked = threading.Event()
+        self.is_local = is_local
 
-    def __call__(self, end: SourceOffset) -> bool:
+    def is_complete(self, end: SourceOffset) -> bool:
         self.asked.set()
         return end in self.complete
+
+    glance = is_complete
 
 
 class Bed:
@@ -98,10 +101,9 @@ class Bed:
 
 
 @contextmanager
-def running(group: FakeGroup | None = None, *, glances: bool = False, **options: str) -> Iterator[Bed]:
-    group, clock, log = group or FakeGroup(), ManualClock(), CommitLog()
-    glance = log if glances else None
-    member = MembershipThread(make_options(**options), group, clock, log, quiet_metrics(), glance=glance)
+def running(group: FakeGroup | None = None, *, local: bool = False, **options: str) -> Iterator[Bed]:
+    group, clock, log = group or FakeGroup(), ManualClock(), CommitLog(is_local=local)
+    member = MembershipThread(make_options(**options), group, clock, log, quiet_metrics())
     member.start()
     bed = Bed(group, clock, log, member)
     try:
@@ -517,7 +519,7 @@ def test_a_drain_ends_when_the_commit_log_has_the_batch() -> None:
 
 
 def test_a_batch_that_the_local_commit_log_has_is_committed_without_a_trigger() -> None:
-    with running(glances=True) as bed:
+    with running(local=True) as bed:
         bed.own((0, 10))
         bed.fix(R0)
         bed.until("a look", lambda _: bed.log.asked.is_set(), step_s=0.01)
@@ -535,7 +537,7 @@ def test_a_batch_that_the_local_commit_log_has_is_committed_without_a_trigger() 
 def test_a_batch_that_ends_before_its_partitions_come_is_committed_when_they_come() -> None:
     """1. Spark runs a logged batch again, 2. it is complete before the member has joined, 3. it gets its partitions at
     the group's old offsets, long before the next trigger."""
-    with running(glances=True) as bed:
+    with running(local=True) as bed:
         bed.end_before_it_owns(R0)
         assert bed.member.view().flight is not None
         bed.group.assign(P0)
@@ -543,10 +545,10 @@ def test_a_batch_that_ends_before_its_partitions_come_is_committed_when_they_com
         assert committed(bed, 0) == 20
 
 
-@pytest.mark.parametrize("glances", [True, False])
-def test_a_batch_that_ends_before_its_partitions_come_is_committed_by_a_stop(glances: bool) -> None:
+@pytest.mark.parametrize("local", [True, False])
+def test_a_batch_that_ends_before_its_partitions_come_is_committed_by_a_stop(local: bool) -> None:
     """The same with the stop right behind the assignment: the log is looked at once more."""
-    with running(glances=glances) as bed:
+    with running(local=local) as bed:
         bed.end_before_it_owns(R0)
         bed.group.assign(P0)
         bed.stop()
