@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Pace, SystemClock
+from spark_groupsource.commits import GroupOffset, without_tail
 from spark_groupsource.errors import (
     AccessError,
     GroupKafkaError,
@@ -27,7 +29,7 @@ from spark_groupsource.errors import (
 from spark_groupsource.masking import MaskSecrets, remember
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.options_client import is_sensitive, shown_value
+from spark_groupsource.options_client import is_sensitive, shown_unknown, shown_value
 from spark_groupsource.secrets import resolved, setting_of
 
 LOG = logging.getLogger("spark_groupsource.client")
@@ -38,6 +40,8 @@ WAITING = logging.getLogger("spark_groupsource.waiting")
 # SASL handshake with every bootstrap server, short enough that a wrong address is noticed at once.
 CONTACT_TIMEOUT_S = 20.0
 _NOTICE_S = 5.0
+# About every sixth text of another client was unreadable.
+_METADATA_READS = 10
 # The role of clients that read.
 EXECUTOR_ROLE = "executor"
 # What means nothing to a client that is no member: the library warns of some of it, and refuses a
@@ -113,6 +117,39 @@ def partition_of(message: Message) -> TopicPartition:
     return TopicPartition(str(message.topic()), int(message.partition() or 0))
 
 
+def group_offsets(ask: Callable[[], Sequence[ClientPartition]]) -> dict[TopicPartition, GroupOffset]:
+    """Return the committed offsets and their texts that `ask` brings; it is asked again while a text is unreadable.
+
+    The client reads on behind a text of another client until it meets a zero byte: what it finds there is another one
+    each time, and may be no text at all.
+    """
+    found: dict[TopicPartition, GroupOffset] = {}
+    for _ in range(_METADATA_READS):
+        answers = ask()
+        for answer in answers:
+            text = _metadata(answer)
+            if text is not None:
+                found[_partition(answer)] = _group_offset(answer, text)
+        if len(found) == len(answers):
+            return found
+    return {_partition(answer): _group_offset(answer, "") for answer in answers} | found
+
+
+def _partition(answer: ClientPartition) -> TopicPartition:
+    return TopicPartition(answer.topic, answer.partition)
+
+
+def _group_offset(answer: ClientPartition, text: str) -> GroupOffset:
+    return GroupOffset(answer.offset if answer.offset >= 0 else None, text)
+
+
+def _metadata(answer: ClientPartition) -> str | None:
+    try:
+        return without_tail(answer.metadata or "")
+    except UnicodeDecodeError:
+        return None
+
+
 class CollapseRepeats(logging.Filter):
     """Lets a client's message through once per interval: an unreachable broker makes it say ~20 lines a second.
 
@@ -168,7 +205,8 @@ def _refused_setting(options: SourceOptions, error: Exception) -> GroupKafkaErro
     named = [name for name in options.client_settings if setting_of(name) in reason]
     name = max(named, key=len, default="bootstrap.servers")
     value = options.client_settings.get(name, options.bootstrap_servers)
-    shown = shown_value(name, value)
+    unknown = isinstance(cause, KafkaError) and "No such configuration property" in reason
+    shown = shown_unknown(name, value) if unknown else shown_value(name, value)
     # librdkafka repeats the value in some of its messages.
     reason = reason.replace(value, shown) if shown != value else reason
     return OptionError(errors.CLIENT_REFUSED_OPTION, option=options.option_name(name), value=shown, reason=reason)
@@ -253,7 +291,7 @@ def map_error(
             reason=transport.describe(error.str()),
         )
     subscription = options.subscription
-    if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+    if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):
         return OptionError(errors.TOPIC_UNKNOWN, option=subscription.option, value=subscription.value, topic=topic)
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return AccessError(

@@ -233,6 +233,14 @@ class LibrdkafkaCluster:
         suspects = names - self.topics().keys() if names else set()
         return self._asked("DescribeTopics", confirmed, CONTACT_TIMEOUT_S) if suspects else set()
 
+    def missing_partitions(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """See `ClusterPort`. As with topics; brokers may list fewer than there are for a while."""
+        wanted = set(partitions)
+        counts = self.topics() if wanted else {}
+        suspects = {p for p in wanted if p.partition >= counts.get(p.topic, p.partition + 1)}
+        topics = self.describe({partition.topic for partition in suspects})
+        return {p for p in suspects if p.partition >= topics[p.topic].partition_count}
+
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
         """See `ClusterPort`. Leaders that are away are waited for: nobody else can tell."""
         found: dict[TopicPartition, int | None] = {}

@@ -70,6 +70,9 @@ class ClusterPort(Protocol):
     def missing_topics(self, topics: Iterable[str]) -> set[str]:
         """Return those of these topics that do not exist."""
 
+    def missing_partitions(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Return those of these partitions that their topic, which exists, does not have."""
+
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
         """Return where the log was truncated before an offset that it had in a leader epoch; see `Probe.diverged`."""
 

@@ -148,6 +148,20 @@ def parse_metadata(text: str | None) -> CommitMetadata | None:
         return None
 
 
+def without_tail(text: str) -> str:
+    """Return a committed offset's text without what librdkafka may have read behind it, if it may be of this package.
+
+    librdkafka goes by a zero byte at the end, which it commits itself, and which other clients do not.
+    """
+    if not text.startswith("{"):
+        return text
+    try:
+        _, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return text
+    return text[:end]
+
+
 def overruled(item: CommitItem, group: GroupOffset) -> bool:
     """Whether the group was reset after the batch was planned whose end this item commits.
 

@@ -79,6 +79,10 @@ class LossReporter:
         """Report partitions whose topic was deleted and made again, and how far they were read before."""
         self._gone(positions, "the topic was deleted and made again, and is read from its beginning")
 
+    def report_cut(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """Report partitions that their topic, deleted and made again, does not have, and how far they were read."""
+        self._gone(positions, "the topic was deleted and made again with fewer partitions")
+
     def report_deleted(self, positions: Mapping[TopicPartition, int | None]) -> None:
         """Report partitions whose topic was deleted, and how far they were read."""
         self._gone(positions, "the topic was deleted")

@@ -228,6 +228,9 @@ def _assemble(
     drain_timeout_ms = values["drainTimeoutMs"]
     if isinstance(drain_timeout_ms, int) and drain_timeout_ms > max_poll_interval_ms:
         raise invalid_option("drainTimeoutMs", str(drain_timeout_ms), f"0 to {max_poll_interval_ms}")
+    least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        raise invalid_option("minOffsetsPerTrigger", str(least), f"1 to maxOffsetsPerTrigger ({most})")
     typed: dict[str, object] = {
         "bootstrap_servers": values["kafka.bootstrap.servers"],
         "group_id": values["kafka.group.id"] or "",

@@ -23,6 +23,7 @@ _SENSITIVE = re.compile(
     r"secret|password|passphrase|token|credential|private|jaas|oauthbearer\.config|\.pem$|kinit|access\.?key",
     re.IGNORECASE,
 )
+_PLAIN = re.compile(r"[0-9]{1,12}|true|false", re.IGNORECASE)
 
 
 class GroupProtocol(Enum):
@@ -45,6 +46,12 @@ def _setting(option: str) -> str:
 def shown_value(name: str, value: str) -> str:
     """Return the value as it may appear in errors and logs: masked when the name says it is a secret."""
     return MASK if is_sensitive(name) else value
+
+
+def shown_unknown(name: str, value: str) -> str:
+    """Return the value of a setting that the client does not know: masked unless plain, as it may be a secret."""
+    plain = _PLAIN.fullmatch(value) is not None and not _setting(name).startswith(("sasl.", "ssl.", "https."))
+    return shown_value(name, value) if plain else MASK
 
 
 _OWN_COMMITS = "the group's offsets move when, and only when, a batch is complete (promise P4)."
@@ -275,3 +282,7 @@ def _check_intervals(settings: Mapping[str, str]) -> None:
     poll_ms = int(settings.get("max.poll.interval.ms", "300000"))
     if poll_ms < session_ms:
         raise _invalid("max.poll.interval.ms", str(poll_ms), f"at least kafka.session.timeout.ms ({session_ms})")
+    heartbeat_ms = int(settings.get("heartbeat.interval.ms", "3000"))
+    # The session would end between two heartbeats, again and again.
+    if heartbeat_ms >= session_ms:
+        raise _invalid("heartbeat.interval.ms", str(heartbeat_ms), f"below kafka.session.timeout.ms ({session_ms})")

@@ -85,7 +85,7 @@ class Session:
         )
         self._started = False
         self._own: Lineage | None = None
-        self._topics = TopicWatch(options, cluster, clock, self._losses)
+        self._topics = TopicWatch(options, cluster, clock, self._losses, member.forget)
         self._first_assignment: Deadline | None = None
         self._flight: SourceOffset | None = None
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}

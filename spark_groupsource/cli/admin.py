@@ -14,7 +14,14 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
-from spark_groupsource.client import CONTACT_TIMEOUT_S, LastTransportError, Patience, kafka_error, map_error
+from spark_groupsource.client import (
+    CONTACT_TIMEOUT_S,
+    LastTransportError,
+    Patience,
+    group_offsets,
+    kafka_error,
+    map_error,
+)
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster import admin_client, answer_of
 from spark_groupsource.commits import CommitItem, GroupOffset
@@ -98,22 +105,22 @@ class LibrdkafkaGroupAdmin:
     def offsets(self) -> dict[TopicPartition, GroupOffset]:
         """See `GroupAdmin`."""
         request = [ConsumerGroupTopicPartitions(self._group)]
-        try:
+
+        def ask() -> list[ClientPartition]:
             answer = self._ask(
                 lambda timeout: self._client.list_consumer_group_offsets(request, request_timeout=timeout)[self._group],
             )
+            failed = [part for part in answer.topic_partitions if part.error is not None]
+            if failed:
+                raise self._mapped(KafkaException(failed[0].error), "OffsetFetch", failed[0].topic)
+            return [part for part in answer.topic_partitions if part.offset >= 0]
+
+        try:
+            return group_offsets(ask)
         except KafkaException as error:
             if _code(error) == KafkaError.GROUP_ID_NOT_FOUND:
                 return {}
             raise self._mapped(error, "OffsetFetch") from None
-        failed = [part for part in answer.topic_partitions if part.error is not None]
-        if failed:
-            raise self._mapped(KafkaException(failed[0].error), "OffsetFetch", failed[0].topic)
-        return {
-            TopicPartition(part.topic, part.partition): GroupOffset(part.offset, part.metadata or "")
-            for part in answer.topic_partitions
-            if part.offset >= 0
-        }
 
     def commit(self, items: Sequence[CommitItem]) -> None:
         """See `GroupAdmin`."""

@@ -325,7 +325,10 @@ def _group_offset(answer: OffsetAndMetadata) -> GroupOffset:
 def _client_items(items: Sequence[CommitItem]) -> dict[ClientPartition, OffsetAndMetadata]:
     return {
         ClientPartition(*_pair(item.partition)): OffsetAndMetadata(
-            item.offset, item.metadata, -1 if item.leader_epoch is None else item.leader_epoch
+            # With the zero byte that librdkafka's readers go by: without it they read on behind the text.
+            item.offset,
+            item.metadata + "\0",
+            -1 if item.leader_epoch is None else item.leader_epoch,
         )
         for item in items
     }

@@ -15,7 +15,7 @@ from spark_groupsource import errors
 from spark_groupsource.client import CONTACT_TIMEOUT_S, base_settings
 from spark_groupsource.errors import OptionError
 from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.options_client import shown_value
+from spark_groupsource.options_client import shown_unknown, shown_value
 from spark_groupsource.secrets import setting_of
 
 
@@ -142,7 +142,7 @@ def _translated(
         option = options.option_name(given)
         if name not in table:
             raise OptionError(
-                errors.OPTION_REFUSED, option=option, value=shown_value(name, str(value)), reason=_REFUSED,
+                errors.OPTION_REFUSED, option=option, value=shown_unknown(name, str(value)), reason=_REFUSED,
                 replacement=_INSTEAD.format(name=given),
             )  # fmt: skip
         key, read = table[name]

@@ -23,6 +23,7 @@ from spark_groupsource.client import (
     LastTransportError,
     base_settings,
     creating_client,
+    group_offsets,
     kafka_error,
     map_error,
     map_group_error,
@@ -184,17 +185,15 @@ class LibrdkafkaGroup:
     ) -> dict[TopicPartition, GroupOffset]:
         """See `GroupPort`."""
         wanted = [ClientPartition(tp.topic, tp.partition) for tp in partitions]
+
+        def ask() -> list[ClientPartition]:
+            return [each for each in self._client().committed(wanted, timeout=timeout_s) if each.error is None]
+
         try:
-            answers = self._client().committed(wanted, timeout=timeout_s)
+            return group_offsets(ask)
         except KafkaException as error:
             LOG.info("offset fetch failed and is repeated: group=%s error=%s", self._options.group_id, error)
             return {}
-        found = {}
-        for answer in answers:
-            if answer.error is None:
-                offset = answer.offset if answer.offset >= 0 else None
-                found[TopicPartition(answer.topic, answer.partition)] = GroupOffset(offset, answer.metadata or "")
-        return found
 
     def commit_later(self, items: Sequence[CommitItem]) -> None:
         """See `GroupPort`."""

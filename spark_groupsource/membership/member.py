@@ -241,7 +241,7 @@ class Member:
         """Drop partitions that the group took; a client tells it once more after a refused commit has told it."""
         self._committer.released(partitions)
         owned = tuple(partition for partition in partitions if partition in self.machine.partitions())
-        repeated = self.machine.in_flight(owned)
+        repeated = self._report.to_repeat(owned)
         self._apply(self.machine.handle(PartitionsLost(partitions)))
         if owned:
             self._report.lost(owned, repeated)
@@ -280,8 +280,8 @@ class Member:
             return
         started_s = self._clock.monotonic_s()
         hand_over = self._drain(RevokeStarted(partitions, whole_assignment=not self._port.incremental))
-        repeated = self.machine.in_flight(partitions)
         committed = self._committer.before_release(hand_over.items)
+        repeated = self._report.to_repeat(partitions)
         self._port.release(partitions)
         self._committer.released(partitions)
         released = AssignmentReleased if hand_over.revoke.whole_assignment else PartitionsReleased

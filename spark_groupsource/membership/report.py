@@ -96,10 +96,22 @@ class MemberReport:
         text = "rebalance: group=%s revoking=%d records_in_flight=%d"
         LOG.info(text, self._group, len(partitions), records)
 
+    def to_repeat(self, partitions: Partitions) -> int:
+        """Return how many records of these the next owner reads again: in flight, or complete without a commit."""
+        uncommitted = (
+            owned.position - owned.group.offset
+            for owned in self._machine.view().partitions
+            if owned.partition in partitions
+            and owned.position is not None
+            and owned.group is not None
+            and owned.group.offset is not None
+        )
+        return self._machine.in_flight(partitions) + sum(max(0, records) for records in uncommitted)
+
     def released(self, hand_over: HandOver, committed: int, repeated: int, drain_s: float) -> None:
         """Partitions went, after a drain.
 
-        `repeated` counts the records of the batch in flight that the next owner reads again.
+        `repeated` is what `to_repeat` says after the commit.
         """
         partitions, outcome = hand_over.revoke.partitions, hand_over.outcome
         drain_ms = round(drain_s * 1000)

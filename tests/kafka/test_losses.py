@@ -111,6 +111,30 @@ def test_p8_a_topic_that_is_made_anew_under_a_running_query_is_told_by_its_id(
     assert values == [f"old{n}" for n in range(10)] + [f"new{n}" for n in range(30)]
 
 
+def test_p8_a_topic_that_is_made_anew_with_fewer_partitions_goes_on_with_those(
+    client: Independent, options: dict[str, str], protocol: dict[str, str], topic: str, group: str,
+    start_query: Callable[..., Query],
+) -> None:  # fmt: skip
+    """The group takes the others from the member at its next look at the topic, which may be minutes away."""
+    client.create_topic(topic, 3)
+    client.produce(topic, (f"old{n}" for n in range(30)), 3)
+    options = for_protocol(options, protocol)
+    going_on = start_query("going-on", options | {"failOnDataLoss": "false"})
+    failing = start_query("failing", options | {"kafka.group.id": f"{topic}-failing"})
+    for query in going_on, failing:
+        wait_for("the old records", lambda query=query: len(query.completed_records()) == 30, evidence=query.log)
+    client.delete_topic(topic)
+    client.create_topic(topic, 1)
+    client.produce(topic, (f"new{n}" for n in range(30)), 1)
+    assert failing.wait_ended() == 1
+    assert "DATA_LOST" in failing.failure()
+    assert "the topic was deleted" in failing.failure()
+    going_on.wait_for_records({(topic, 0, offset) for offset in range(30)})
+    values = [value for batch in going_on.batches() for *_, value in batch["rows"]]
+    assert values[30:] == [f"new{n}" for n in range(30)]
+    wait_for("the commit", lambda: client.committed(group) == client.ends(topic), evidence=going_on.log)
+
+
 # --- a truncated log
 
 

@@ -431,6 +431,10 @@ class FakeCluster:
     def missing_topics(self, topics: Iterable[str]) -> set[str]:
         return set(topics) - self.topics.keys()
 
+    def missing_partitions(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        there = {partition for partition in partitions if partition.topic in self.topics}
+        return {p for p in there if p.partition >= self.topics[p.topic].partition_count}
+
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
         return {p: self.cut[p] if self.cut.get(p, offset) < offset else None for p, (offset, _) in positions.items()}
 
@@ -441,6 +445,9 @@ class FakeCluster:
         self.closed = True
 
     def _log_offset(self, partition: TopicPartition, edge: Edge | int) -> LogEnd | None:
+        topic = partition.topic
+        if topic not in self.topics or partition.partition >= self.topics[topic].partition_count:
+            raise OptionError(errors.TOPIC_UNKNOWN, option="subscribe", value=topic, topic=topic)
         if edge is Edge.LATEST:
             return LogEnd(self.ends.get(partition, 0), self.epoch)
         if edge is Edge.EARLIEST:

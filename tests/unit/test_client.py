@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,15 +15,19 @@ from spark_groupsource.client import (
     Patience,
     base_settings,
     creating_client,
+    group_offsets,
     kafka_error,
     map_error,
     map_group_error,
     quiet_logger,
 )
+from spark_groupsource.commits import GroupOffset
 from spark_groupsource.errors import KafkaUnavailableError, OptionError
 from spark_groupsource.executor.clients import make_client
+from spark_groupsource.masking import MASK
 from spark_groupsource.membership.librdkafka import LibrdkafkaGroup, classify_refusal
 from spark_groupsource.membership.port import Refusal
+from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.probe import Probe
 
 from .fakes import ManualClock, make_options, tp
@@ -206,6 +211,62 @@ def test_a_secret_in_the_clients_own_words_is_masked() -> None:
         raise error
     assert "'kafka.sasl.password'" in str(raised.value)
     assert CANARY not in str(raised.value) + repr(raised.value.parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("sasl.pasword", CANARY, MASK),
+        ("sasl.pasword", "1234", MASK),
+        ("nonsense", CANARY, MASK),
+        ("fetch.sise", "1048576", "1048576"),
+        ("enable.fetching", "True", "True"),
+    ],
+)
+def test_a_setting_that_the_client_does_not_know_may_be_a_misspelt_secret(name: str, value: str, shown: str) -> None:
+    options = replace(OPTIONS, client_settings={name: value})
+    with pytest.raises(OptionError) as raised, creating_client(options):
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f'No such configuration property: "{name}"'))
+    assert f"'kafka.{name}' with the value '{shown}'" in str(raised.value)
+
+
+# --- offsets of a group
+
+
+class Answers:
+    """A group's answer, whose texts are those of one read after the other; None cannot be read."""
+
+    def __init__(self, *texts: str | None, offset: int = 7) -> None:
+        self._texts = iter(texts)
+        self.offset, self.topic, self.partition = offset, "orders", 0
+
+    @property
+    def metadata(self) -> str:
+        text = next(self._texts)
+        if text is None:
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+        return text
+
+
+@pytest.mark.parametrize(
+    ("texts", "text"),
+    [
+        (['{"gk":1}'], '{"gk":1}'),
+        (['{"gk":1}\x7fgarbage}'], '{"gk":1}'),
+        ([None, None, '{"gk":1}'], '{"gk":1}'),
+        (["of another program"], "of another program"),
+        (["{no JSON"], "{no JSON"),
+        ([None] * 10, ""),
+    ],
+)
+def test_the_text_of_an_offset_is_read_without_what_stands_behind_it(texts: list[str | None], text: str) -> None:
+    answers: Any = [Answers(*texts)]
+    assert group_offsets(lambda: answers) == {TopicPartition("orders", 0): GroupOffset(7, text)}
+
+
+def test_an_offset_that_was_never_committed_is_none() -> None:
+    answers: Any = [Answers("", offset=-1001)]
+    assert group_offsets(lambda: answers) == {TopicPartition("orders", 0): GroupOffset(None)}
 
 
 # --- commits

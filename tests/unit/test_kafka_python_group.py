@@ -415,8 +415,8 @@ def test_a_commit_is_one_request_of_all_items() -> None:
     assert bed.group.commit_now(items) == CommitResult(acknowledged=items)
     assert bed.coordinator.requests == [
         {
-            ClientPartition("orders", 0): OffsetAndMetadata(7, "m", 3),
-            ClientPartition("refunds", 1): OffsetAndMetadata(9, "m", -1),
+            ClientPartition("orders", 0): OffsetAndMetadata(7, "m\0", 3),
+            ClientPartition("refunds", 1): OffsetAndMetadata(9, "m\0", -1),
         }
     ]
 

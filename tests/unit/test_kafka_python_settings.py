@@ -157,7 +157,7 @@ def test_connections_outlive_requests() -> None:
     ("name", "value", "shown"),
     [
         ("enable.ssl.certificate.verification", "false", "false"),
-        ("ssl.cipher.suites", "ECDHE", "ECDHE"),
+        ("ssl.cipher.suites", "ECDHE", MASK),
         ("ssl.keystore.password", CANARY, MASK),
     ],
 )

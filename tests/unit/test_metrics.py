@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from spark_groupsource import metrics
+from spark_groupsource.commits import GroupOffset
 from spark_groupsource.membership.events import (
+    BatchCompleted,
     BatchFixed,
     DrainOutcome,
     HandOver,
@@ -86,6 +88,20 @@ def test_lost_partitions_count_what_the_next_owner_repeats(tmp_path: Path) -> No
     report.lost((P0,), machine.in_flight((P0,)))
     assert report.metrics.records_repeated == 7
     assert report.metrics.rebalances == {"lost": 1}
+
+
+def test_what_is_complete_and_has_no_commit_is_repeated_too(tmp_path: Path) -> None:
+    """The sequence: a batch is complete, its commit finds no coordinator, the session ends."""
+    report, machine = report_on(tmp_path / "m.jsonl")
+    first, second = flight(OffsetRange(P0, 5, 12), OffsetRange(P1, 0, 3)), flight(OffsetRange(P0, 12, 20))
+    machine.offsets_fetched({P0: GroupOffset(5), P1: GroupOffset(0)})
+    machine.positions_established({P0: 5, P1: 0})
+    for event in (BatchFixed(first), BatchCompleted(first.end, first.items), BatchFixed(second)):
+        machine.handle(event)
+    assert report.to_repeat((P0, P1)) == 7 + 3 + 8
+    machine.offsets_acknowledged(first.items)
+    assert report.to_repeat((P0, P1)) == 8
+    assert report.to_repeat((P1,)) == 0
 
 
 def test_a_refusal_that_is_repeated_is_counted_each_time_and_told_once(tmp_path: Path) -> None:

@@ -370,6 +370,7 @@ def test_one_subscription_only() -> None:
         ("kafka.session.timeout.ms", "6s"),
         ("kafka.heartbeat.interval.ms", "0"),
         ("kafka.heartbeat.interval.ms", "3600001"),
+        ("kafka.heartbeat.interval.ms", "45000"),
         ("kafka.max.poll.interval.ms", "0"),
         ("kafka.max.poll.interval.ms", "86400001"),
         ("kafka.max.poll.interval.ms", "44999"),
@@ -394,6 +395,19 @@ def test_refused_value(name: str, value: str) -> None:
 def test_a_pattern_that_does_not_compile(pattern: str) -> None:
     raw = {name: value for name, value in REQUIRED.items() if name != "subscribe"}
     assert refusal(raw | {"subscribePattern": pattern}).condition.id == "GROUPKAFKA.OPTION_INVALID"
+
+
+def test_a_heartbeat_comes_before_the_session_ends() -> None:
+    text = refused(kafka__session__timeout__ms="6000", kafka__heartbeat__interval__ms="6000")
+    assert "'kafka.heartbeat.interval.ms'" in text
+    assert "below kafka.session.timeout.ms (6000)" in text
+
+
+def test_the_least_of_a_batch_is_not_above_the_most() -> None:
+    text = refused(minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
+    assert "'minOffsetsPerTrigger'" in text
+    assert "1 to maxOffsetsPerTrigger (10)" in text
+    assert parse(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="10").min_offsets_per_trigger == 10
 
 
 def test_the_drain_is_bounded_by_the_poll_interval() -> None:

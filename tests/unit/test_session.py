@@ -15,6 +15,7 @@ from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
 from spark_groupsource.option_types import ReadBounds
 from spark_groupsource.session import COMMIT_S, FIRST_ASSIGNMENT_S, SETTLE_S, Session
+from spark_groupsource.topicwatch import REFRESH_S
 from spark_groupsource.truncation import SHORT_S
 
 from .fakes import (
@@ -831,6 +832,47 @@ def test_a_topic_that_was_deleted_while_the_query_was_down(subscription: dict[st
     if not subscription:
         with pytest.raises(OptionError, match="TOPIC_UNKNOWN"):
             bed.session.latest_offset(START)
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["taken by the group", "still assigned"])
+def test_a_topic_that_is_made_anew_with_fewer_partitions(taken: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The unread records of the partition that is gone are told, once; the others are read from their beginning."""
+    failing, going_on = (Bed(startingOffsets="earliest", failOnDataLoss=choice) for choice in ("true", "false"))
+    ends = []
+    for bed in failing, going_on:
+        bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
+        bed.join(P0, P1)
+        bed.ends(p0=60, p1=60)
+        ends.append(bed.session.latest_offset(START, ReadBounds(max_rows=100)))
+        bed.cluster.topics["orders"] = TopicInfo("other", 1)
+        bed.ends(p0=20)
+        if taken:
+            bed.member.lose(P0, P1)
+            bed.member.assign(P0)
+    with pytest.raises(DataLossError, match=r"orders-1 \[50, 60\): .* made again with fewer partitions"):
+        failing.session.latest_offset(ends[0])
+    with caplog.at_level(logging.WARNING):
+        end = going_on.session.latest_offset(ends[1])
+        assert ranges(end) == ["orders-0 [0, 20)"]
+        going_on.ends(p0=25)
+        assert ranges(going_on.session.latest_offset(end)) == ["orders-0 [20, 25)"]
+    assert caplog.text.count("orders-1 [50, 60)") == 1
+    assert "orders-0 [50, 60): the topic was deleted and made again" in caplog.text
+
+
+def test_partitions_that_come_back_are_read_again() -> None:
+    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
+    bed.join(P0, P1)
+    bed.ends(p0=60, p1=60)
+    end = bed.session.latest_offset(START)
+    bed.cluster.topics["orders"] = TopicInfo("other", 1)
+    bed.ends(p0=20)
+    end = bed.session.latest_offset(end)
+    bed.cluster.topics["orders"] = TopicInfo("other", 2)
+    bed.ends(p0=20, p1=7)
+    bed.clock.advance(REFRESH_S + 1)
+    assert "orders-1 [0, 7)" in ranges(bed.session.latest_offset(end))
 
 
 def test_a_patterns_topic_that_came_and_went_ends_no_query() -> None:
