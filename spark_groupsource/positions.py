@@ -116,7 +116,7 @@ class StartPositions:
             if position is None:
                 continue
             metadata = metadata_of(group[partition])
-            pin = self._pin(partition, position, metadata, described)
+            pin = self._pin(partition, position, group[partition], described)
             self.anchors[partition] = Anchor(described[partition.topic].topic_id, pin, own.reset)
             self.truncation.forget([partition])
             if start.topic_id(partition.topic) == described[partition.topic].topic_id:
@@ -242,12 +242,16 @@ class StartPositions:
         self,
         partition: TopicPartition,
         position: int,
-        metadata: CommitMetadata | None,
+        group: GroupOffset | None,
         described: Mapping[str, TopicInfo],
     ) -> Pin:
-        info = described[partition.topic]
+        info, metadata, known = described[partition.topic], metadata_of(group), self.anchors.get(partition)
         if metadata is not None and metadata.topic_id == info.topic_id:
             return metadata.pin
+        # Another program has committed meanwhile, without the text that remembers it.
+        overwritten = metadata is None and group is not None and group.offset is not None
+        if overwritten and known is not None and known.topic_id == info.topic_id:
+            return known.pin
         earliest = self._options.starting.is_earliest
         return Pin(position, info.partition_count, None if earliest else topics_digest(described))
 

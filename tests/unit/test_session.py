@@ -502,6 +502,25 @@ def test_an_offset_of_another_program_is_pinned_in_our_name(group: int) -> None:
     assert (written.lineage, written.start, written.end) == (LINEAGE, group, group)
 
 
+@pytest.mark.parametrize("choice", ["group", "checkpoint"])
+def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset(choice: str) -> None:
+    """The sequence: a program joins the group, is given a partition, commits its own text, and leaves."""
+    bed = Bed(onConflict=choice, startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=70)
+    end = bed.session.latest_offset(START)
+    assert bed.session.latest_offset(end) is end
+    bed.member.lose(P0)
+    bed.member.committed[P0] = GroupOffset(90, "of another program")
+    bed.member.assign(P0)
+    bed.ends(p0=95)
+    assert bed.session.latest_offset(end) is not end
+    bed.session.commit(bed.session.latest_offset(end))
+    written = parse_metadata(bed.member.committed[P0].metadata)
+    assert written is not None
+    assert written.pin.offset == 0
+
+
 @pytest.mark.parametrize("writer", [LINEAGE, None], ids=["an old checkpoint", "another program"])
 def test_a_conflict_that_the_checkpoint_has_won_stays_won(writer: str | None, caplog: pytest.LogCaptureFixture) -> None:
     """1. the group is at 90, the checkpoint at 70 wins, 2. [70, 80) completes, [80, 85) is logged, the process dies,
