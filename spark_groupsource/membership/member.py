@@ -271,6 +271,9 @@ class Member:
         self._apply(self.machine.handle(PartitionsAssigned(partitions)))
         self._unreleased = None
         self._fetch_pace.hurry()
+        if not self._options.subscription.partitions:
+            # Who was given partitions by the group has its coordinator; a client tells it later.
+            self._report.coordinator(True)
         self._report.assigned(partitions)
 
     def on_revoked(self, partitions: Partitions) -> None:

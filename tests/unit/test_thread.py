@@ -156,6 +156,14 @@ def test_a_call_after_the_end_says_that_nobody_answers() -> None:
         bed.member.view()
 
 
+def test_who_is_given_partitions_by_the_group_has_found_its_coordinator(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), running() as bed:
+        bed.own((0, 10))
+    told = [record.getMessage() for record in caplog.records if record.name.endswith("membership")]
+    assert told[0].endswith(": group=shop found")
+    assert told[1].startswith("rebalance:")
+
+
 def test_a_stop_looks_at_the_commit_log_commits_and_leaves() -> None:
     with running() as bed:
         bed.own((0, 10))
