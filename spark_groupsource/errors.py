@@ -281,7 +281,8 @@ CONFLICT = Condition(
 
 DATA_LOST = Condition(
     "GROUPKAFKA.DATA_LOST",
-    "Records that were not read yet are gone from the broker, or may be: {ranges}. Option 'failOnDataLoss' has the value 'true'.",
+    "Records that were not read yet are gone from the broker, or may be: {ranges}."
+    " Option 'failOnDataLoss' has the value 'true'.",
     "set failOnDataLoss=false to skip and report them; raise the topic's retention for the future.",
 )
 READ_STALLED = Condition(

@@ -1,7 +1,8 @@
 """Partitions that option `assign` names: no member of the group, whose offsets are kept all the same.
 
 The sequence this protects against: a query with `assign` commits to a group that also has members; the coordinator
-takes no offsets of anybody else then, and the query would go on without commits for ever. It fails instead.
+takes no offsets of anybody else then, and the query would go on without commits for ever. It fails instead: before it
+reads anything, or at a commit when the members come later.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from spark_groupsource import errors
 from spark_groupsource.commits import CommitItem
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.librdkafka import LibrdkafkaGroup
+from spark_groupsource.membership.peers import members
 from spark_groupsource.membership.port import CommitResult, Refusal
 
 
@@ -28,7 +30,11 @@ class AssignedPartitions(LibrdkafkaGroup):
         """See `GroupPort`."""
         if self._due and self._listener is not None:
             self._due = False
-            self._listener.on_assigned(self._options.subscription.partitions)
+            found = members(self._options)
+            if found:
+                self._fail_for(f"members {', '.join(sorted(found))}")
+            else:
+                self._listener.on_assigned(self._options.subscription.partitions)
         super().poll()
 
     def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
@@ -42,6 +48,9 @@ class AssignedPartitions(LibrdkafkaGroup):
         """Fail when the group has members; no partition is lost by that."""
         if not result.refused_as(Refusal.LOST):
             return result
-        self._fail(MembershipError(errors.ASSIGN_GROUP_IN_USE, group=self._options.group_id, reason=result.reason))
+        self._fail_for(result.reason)
         refused = tuple((item, Refusal.UNCERTAIN) for item, _ in result.refused)
         return CommitResult(result.acknowledged, refused, result.reason)
+
+    def _fail_for(self, reason: str) -> None:
+        self._fail(MembershipError(errors.ASSIGN_GROUP_IN_USE, group=self._options.group_id, reason=reason))

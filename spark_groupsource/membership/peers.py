@@ -1,10 +1,11 @@
-"""What strategy a group runs, for the error of a member on librdkafka that shares none with it."""
+"""Who is in a group, and what strategy it runs, as its coordinator tells anybody who may describe it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConsumerGroupDescription  # type: ignore[attr-defined]
 
 from spark_groupsource.client import LastTransportError
 from spark_groupsource.cluster import admin_client, answer_of
@@ -14,14 +15,31 @@ from spark_groupsource.option_types import SourceOptions
 
 def others(options: SourceOptions) -> str:
     """Return in words what the broker tells of the others; it does not tell what else they offer."""
-    transport = LastTransportError()
     try:
-        client = admin_client(options, transport)
-        asked = client.describe_consumer_groups([options.group_id], request_timeout=10)
-        group = answer_of(client, asked[options.group_id], transport)
+        group = _described(options)
     except (KafkaException, GroupKafkaError) as error:
         return f"what the others run could not be asked ({error})"
-    return in_words(str(group.partition_assignor or ""), [str(member.client_id) for member in group.members])
+    return in_words(str(group.partition_assignor or ""), _clients(group))
+
+
+def members(options: SourceOptions) -> list[str]:
+    """Return the client ids of the group's members; none when the coordinator does not tell them."""
+    try:
+        return _clients(_described(options))
+    except (KafkaException, GroupKafkaError):
+        return []
+
+
+def _described(options: SourceOptions) -> ConsumerGroupDescription:
+    transport = LastTransportError()
+    client = admin_client(options, transport)
+    asked = client.describe_consumer_groups([options.group_id], request_timeout=10)
+    group: ConsumerGroupDescription = answer_of(client, asked[options.group_id], transport)
+    return group
+
+
+def _clients(group: ConsumerGroupDescription) -> list[str]:
+    return [str(member.client_id) for member in group.members]
 
 
 def in_words(strategy: str, members: Collection[str]) -> str:

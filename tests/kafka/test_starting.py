@@ -97,16 +97,21 @@ def test_assign_commits_without_being_a_member(read_all: ReadAll, filled: str, c
     assert client.committed(group) == {(filled, 0): 11, (filled, 2): 11}
 
 
+@pytest.mark.parametrize("committed", [False, True], ids=["nothing is committed", "all is read"])
 def test_assign_in_a_group_with_members_fails(
-    read_all: ReadAll, filled: str, start_query: Callable[..., Any], options: dict[str, str], client: Independent
-) -> None:
-    """At its first commit: the coordinator takes none of somebody who is no member."""
+    committed: bool, read_all: ReadAll, filled: str, start_query: Callable[..., Any], options: dict[str, str],
+    client: Independent, group: str, tmp_path: Path,
+) -> None:  # fmt: skip
+    """Before it reads anything, also where there is nothing to read and to commit."""
+    if committed:
+        client.commit(group, {(filled, 0): 10})
     client.create_topic(f"{filled}-other", 1)
     client.produce(f"{filled}-other", ["one"], 1)
     member = start_query("member", options | {"subscribe": f"{filled}-other"})
     member.wait_for_records({(f"{filled}-other", 0, 0)})
     with pytest.raises(StreamingQueryException, match=r"ASSIGN_GROUP_IN_USE"):
         assigned(read_all, "assigned", filled, 0)
+    assert not list(tmp_path.glob("**/assigned/offsets/[0-9]*"))
 
 
 # --- minOffsetsPerTrigger
