@@ -54,15 +54,15 @@ def parse_options(raw: Mapping[str, str], reads: Reads | None = Reads.STREAM) ->
     Raises `OptionError` for the first option that is missing, unknown, malformed, out of range or refused.
     """
     given = {key.lower(): value for key, value in raw.items() if key.lower() not in _IGNORED_KEYS}
-    for key in given:
+    for key, value in given.items():
         if key not in _BY_KEY and not key.startswith((CLIENT_PREFIX, EXECUTOR_PREFIX)):
-            raise _unknown_option(key)
+            raise _unknown_option(key, value)
     values = {spec.name: _parse_one(spec, given.get(spec.name.lower())) for spec in OPTIONS}
     unsafe: frozenset[str] = values["allowedUnsafeSettings"] or frozenset()  # type: ignore[assignment]
     client = check_client_settings(_with_prefix(given, CLIENT_PREFIX), unsafe)
     executor = check_executor_settings(_with_prefix(given, EXECUTOR_PREFIX), unsafe)
     if reads is not None:
-        _check_use(values, reads)
+        _check_use(values, given, reads)
     _check_strategies(values, client, given.get("kafka.partition.assignment.strategy"))
     if values["assignors"] is None:
         _check_without_strategies(given)
@@ -90,10 +90,10 @@ def invalid_option(name: str, value: str, allowed: str) -> OptionError:
     return OptionError(errors.OPTION_INVALID, option=name, value=shown_value(name, value), allowed=allowed)
 
 
-def _unknown_option(key: str) -> OptionError:
+def _unknown_option(key: str, value: str) -> OptionError:
     if key == "groupidprefix":
         return OptionError(
-            errors.OPTION_REFUSED, option="groupIdPrefix", value="...",
+            errors.OPTION_REFUSED, option="groupIdPrefix", value=value,
             reason="no group's name is made up here.", replacement="leave it out; kafka.group.id names the group.",
         )  # fmt: skip
     near = difflib.get_close_matches(key, _BY_KEY, n=1, cutoff=0.6)
@@ -101,7 +101,7 @@ def _unknown_option(key: str) -> OptionError:
     return OptionError(errors.OPTION_UNKNOWN, option=key, suggestion=_MEANT.get(key, suggestion))
 
 
-def _check_use(values: Mapping[str, object], reads: Reads) -> None:
+def _check_use(values: Mapping[str, object], given: Mapping[str, str], reads: Reads) -> None:
     """Raise for what makes no sense in a streaming query, or in a batch read."""
     if reads is Reads.STREAM:
         if values["kafka.group.id"] is None:
@@ -109,8 +109,8 @@ def _check_use(values: Mapping[str, object], reads: Reads) -> None:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if values[name] is not None:
                 raise OptionError(
-                    errors.OPTION_REFUSED, option=name, value="...", reason="a streaming query has no end.",
-                    replacement="leave it out, or read with spark.read.",
+                    errors.OPTION_REFUSED, option=name, value=given[name.lower()],
+                    reason="a streaming query has no end.", replacement="leave it out, or read with spark.read.",
                 )  # fmt: skip
     else:
         _check_edge("startingOffsets", values["startingOffsets"], latest=True)

@@ -306,8 +306,8 @@ def test_an_unknown_option_far_from_all_suggests_nothing() -> None:
 
 
 def test_sparks_prefix_of_group_names_is_refused_with_a_reason() -> None:
-    text = refused(groupIdPrefix="x")
-    assert "OPTION_REFUSED] Option 'groupIdPrefix'" in text
+    text = refused(groupIdPrefix="mine")
+    assert "OPTION_REFUSED] Option 'groupIdPrefix' (value 'mine')" in text
     assert "kafka.group.id names the group" in text
 
 
