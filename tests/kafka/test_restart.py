@@ -62,7 +62,7 @@ def test_restart_without_the_checkpoint_goes_on_from_the_group(
 
     client.produce(topic, (f"b{n}" for n in range(300)), 3)
     after = start_query("query", options, checkpoint=str(tmp_path / "another"))
-    wait_for("the new records", lambda: len(after.records()) >= 300, 60, after.log)
+    wait_for("the new records", lambda: len(after.records()) >= 300, evidence=after.log)
     wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, after.log)
     after.stop()
     assert {value[0] for batch in after.batches() for *_, value in batch["rows"]} == {"b"}

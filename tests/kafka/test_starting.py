@@ -78,7 +78,7 @@ def test_a_partition_that_is_not_named_and_an_offset_behind_the_end(read_all: Re
 
 
 def test_an_ending_is_refused(read_all: ReadAll, filled: str) -> None:
-    with pytest.raises(StreamingQueryException, match=r"'endingOffsets' \(value 'latest'\).*streaming query has no end"):
+    with pytest.raises(StreamingQueryException, match=r"'endingOffsets' \(value 'latest'\).*query has no end"):
         read_all(endingOffsets="latest")
 
 
