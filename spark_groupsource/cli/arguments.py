@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from spark_groupsource import errors
 from spark_groupsource._version import __version__
@@ -207,6 +208,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _some_text(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
 def _positive_s(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,3})?", text) or float(text) <= 0:
         raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds above 0")
@@ -225,8 +232,9 @@ def _adopt_command(parser: argparse.ArgumentParser, given: argparse.Namespace, c
 
 
 def _add_connection(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT", help="brokers, comma separated")
-    parser.add_argument("--group", required=True, metavar="GROUP", help="the group's id (kafka.group.id)")
+    required: dict[str, Any] = {"required": True, "type": _some_text}
+    parser.add_argument("--bootstrap-servers", **required, metavar="HOST:PORT", help="brokers, comma separated")
+    parser.add_argument("--group", **required, metavar="GROUP", help="the group's id (kafka.group.id)")
     parser.add_argument(
         "--config", type=Path, metavar="FILE",
         help="client properties (TLS, SASL), a name=value per line: librdkafka's names, with or without 'kafka.';"

@@ -98,10 +98,11 @@ class MemberReport:
 
     def to_repeat(self, partitions: Partitions) -> int:
         """Return how many records of these the next owner reads again: in flight, or complete without a commit."""
+        wanted = set(partitions)
         uncommitted = (
             owned.position - owned.group.offset
             for owned in self._machine.view().partitions
-            if owned.partition in partitions
+            if owned.partition in wanted
             and owned.position is not None
             and owned.group is not None
             and owned.group.offset is not None

@@ -105,6 +105,7 @@ def test_arguments(words: list[str], command: Command) -> None:
         ([], "COMMAND"),
         (["restart"], "invalid choice: 'restart'"),
         (["reset", "--group", "shop", "--to", "latest"], "--bootstrap-servers"),
+        (["reset", *GIVEN[:-1], ""], "argument --group: it is empty"),
         (["reset", *GIVEN], "--to"),
         (["reset", *GIVEN, "--to", "tomorrow"], "argument --to: 'tomorrow' is not initial"),
         (["savepoint", *GIVEN], "FILE"),
