@@ -218,6 +218,17 @@ class Independent:
         return found
 
 
+def planned_records(checkpoint: Path, batch: int) -> list[Record]:
+    """Return the records of the ranges that Spark's offset log holds for a batch."""
+    text = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]
+    return [
+        (topic, int(number), offset)
+        for topic, entry in json.loads(text)["topics"].items()
+        for number, (start, end) in entry["ranges"].items()
+        for offset in range(start, end)
+    ]
+
+
 class Query:
     """A query in a process of its own (see query_process.py)."""
 

@@ -4,7 +4,6 @@ moved, a checkpoint that is used twice; and a takeover, which is none of these (
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from .application import AppQuery
-from .harness import Query, Record, wait_for
+from .harness import Query, Record, planned_records, wait_for
 from .test_reset import Scene, scene
 
 __all__ = ["scene"]
@@ -204,7 +203,5 @@ def completed_by_log(scene: Scene, checkpoint: Path) -> list[Record]:
             # An idle batch repeats the offset of the one before it.
             continue
         seen.add(text)
-        for topic, entry in json.loads(text)["topics"].items():
-            for number, (start, end) in entry["ranges"].items():
-                found += [(topic, int(number), offset) for offset in range(start, end)]
+        found += planned_records(checkpoint, int(path.name))
     return found

@@ -67,7 +67,7 @@ def test_limits(streams: Streams, fill: Filler) -> None:
     assert [first.count(number) for number in range(3)] == [18, 2, 1]
     assert query.counts() == {(topic, 0): 63, (topic, 1): 3, (topic, 2): 3}
 
-    both = {"minOffsetsPerTrigger": "1000", "maxOffsetsPerTrigger": "40", "maxTriggerDelay": "10m"}
+    both = {"minOffsetsPerTrigger": "40", "maxOffsetsPerTrigger": "40", "maxTriggerDelay": "10m"}
     assert streams.run(subscribe=topic, **both).sizes == [40, 29]
     once = streams.start(None, {"once": True}, subscribe=topic, **both)
     assert once.query.awaitTermination(60)
