@@ -207,8 +207,8 @@ def _refused_setting(options: SourceOptions, error: Exception) -> GroupKafkaErro
     value = options.client_settings.get(name, options.bootstrap_servers)
     unknown = isinstance(cause, KafkaError) and "No such configuration property" in reason
     shown = shown_unknown(name, value) if unknown else shown_value(name, value)
-    # librdkafka repeats the value in some of its messages.
-    reason = reason.replace(value, shown) if shown != value else reason
+    # librdkafka repeats the value in some of its messages; of an unknown setting it names the name only.
+    reason = reason.replace(value, shown) if value and not unknown and shown != value else reason
     return OptionError(errors.CLIENT_REFUSED_OPTION, option=options.option_name(name), value=shown, reason=reason)
 
 

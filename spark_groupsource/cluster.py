@@ -233,13 +233,13 @@ class LibrdkafkaCluster:
         suspects = names - self.topics().keys() if names else set()
         return self._asked("DescribeTopics", confirmed, CONTACT_TIMEOUT_S) if suspects else set()
 
-    def missing_partitions(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+    def missing_partitions(self, topic_ids: Mapping[TopicPartition, str]) -> set[TopicPartition]:
         """See `ClusterPort`. As with topics; brokers may list fewer than there are for a while."""
-        wanted = set(partitions)
-        counts = self.topics() if wanted else {}
-        suspects = {p for p in wanted if p.partition >= counts.get(p.topic, p.partition + 1)}
+        counts = self.topics() if topic_ids else {}
+        suspects = {p for p in topic_ids if p.partition >= counts.get(p.topic, p.partition + 1)}
         topics = self.describe({partition.topic for partition in suspects})
-        return {p for p in suspects if p.partition >= topics[p.topic].partition_count}
+        absent = {p for p in suspects if p.partition >= topics[p.topic].partition_count}
+        return {p for p in absent if topics[p.topic].topic_id != topic_ids[p]}
 
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
         """See `ClusterPort`. Leaders that are away are waited for: nobody else can tell."""

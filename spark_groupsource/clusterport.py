@@ -70,8 +70,11 @@ class ClusterPort(Protocol):
     def missing_topics(self, topics: Iterable[str]) -> set[str]:
         """Return those of these topics that do not exist."""
 
-    def missing_partitions(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Return those of these partitions that their topic, which exists, does not have."""
+    def missing_partitions(self, topic_ids: Mapping[TopicPartition, str]) -> set[TopicPartition]:
+        """Return the partitions that their topic, which exists, does not have.
+
+        Those of a topic that still has the id given stay: none loses partitions, what says so is old.
+        """
 
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
         """Return where the log was truncated before an offset that it had in a leader epoch; see `Probe.diverged`."""

@@ -149,9 +149,9 @@ def parse_metadata(text: str | None) -> CommitMetadata | None:
 
 
 def without_tail(text: str) -> str:
-    """Return a committed offset's text without what librdkafka may have read behind it, if it may be of this package.
+    """Return a committed offset's text without what was read behind it, if it may be of this package.
 
-    librdkafka goes by a zero byte at the end, which it commits itself, and which other clients do not.
+    confluent-kafka goes by a zero byte at the end, which it commits itself, and which other clients do not.
     """
     if not text.startswith("{"):
         return text

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from spark_groupsource import errors
-from spark_groupsource.clusterport import LogEnd
+from spark_groupsource.clusterport import LogEnd, TopicInfo
 from spark_groupsource.errors import DataLossError
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import OffsetRange, TopicPartition
@@ -75,9 +75,11 @@ class LossReporter:
             OffsetRange(r.partition, r.start, max(r.start, min(r.end, logs.get(r.partition, r.end)))) for r in every
         )
 
-    def report_recreated(self, positions: Mapping[TopicPartition, int | None]) -> None:
+    def report_recreated(self, positions: Mapping[TopicPartition, int | None], topics: Mapping[str, TopicInfo]) -> None:
         """Report partitions whose topic was deleted and made again, and how far they were read before."""
-        self._gone(positions, "the topic was deleted and made again, and is read from its beginning")
+        there = {p: at for p, at in positions.items() if p.partition < topics[p.topic].partition_count}
+        self._gone(there, "the topic was deleted and made again, and is read from its beginning")
+        self.report_cut({p: at for p, at in positions.items() if p not in there})
 
     def report_cut(self, positions: Mapping[TopicPartition, int | None]) -> None:
         """Report partitions that their topic, deleted and made again, does not have, and how far they were read."""

@@ -46,7 +46,7 @@ class MemberMetrics:
     commits_done: int = 0
     commits_refused: int = 0
     commits_retried: int = 0
-    # Records of batches in flight whose partitions went without a commit: their next owner reads them again.
+    # Records of batches whose partitions went and whose commit is not known: at most these are read again.
     records_repeated: int = 0
 
     def count_rebalance(self, outcome: str) -> None:

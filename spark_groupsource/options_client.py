@@ -183,6 +183,7 @@ def check_client_settings(settings: Mapping[str, str], unsafe: Collection[str] =
     else:
         checked.setdefault("partition.assignment.strategy", "cooperative-sticky")
         _check_intervals(checked)
+        _set_heartbeat(checked)
     return checked
 
 
@@ -282,7 +283,14 @@ def _check_intervals(settings: Mapping[str, str]) -> None:
     poll_ms = int(settings.get("max.poll.interval.ms", "300000"))
     if poll_ms < session_ms:
         raise _invalid("max.poll.interval.ms", str(poll_ms), f"at least kafka.session.timeout.ms ({session_ms})")
-    heartbeat_ms = int(settings.get("heartbeat.interval.ms", "3000"))
     # The session would end between two heartbeats, again and again.
-    if heartbeat_ms >= session_ms:
-        raise _invalid("heartbeat.interval.ms", str(heartbeat_ms), f"below kafka.session.timeout.ms ({session_ms})")
+    if int(settings.get("heartbeat.interval.ms", "0")) >= session_ms:
+        allowed = f"below kafka.session.timeout.ms ({session_ms})"
+        raise _invalid("heartbeat.interval.ms", settings["heartbeat.interval.ms"], allowed)
+
+
+def _set_heartbeat(settings: dict[str, str]) -> None:
+    """Keep to three heartbeats a session, as Kafka's documentation asks for, where only a short session is given."""
+    short_ms = int(settings.get("session.timeout.ms", "45000")) // 3
+    if short_ms < 3000:
+        settings.setdefault("heartbeat.interval.ms", str(short_ms))

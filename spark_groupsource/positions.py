@@ -6,7 +6,7 @@ Duty: the I/O around the decisions of `planning/start.py`. Main thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from spark_groupsource import errors
@@ -106,7 +106,7 @@ class StartPositions:
         ends = start.ends()
         group = {owned.partition: owned.group for owned in view.partitions}
         recreated = {d.partition for d in decisions if d.recreated} - self._told
-        self._losses.report_recreated({p: _furthest(group[p], ends.get(p)) for p in recreated})
+        self._losses.report_recreated({p: _furthest(group[p], ends.get(p)) for p in recreated}, described)
         self._told |= recreated
         positions = self._resolve(decisions, described)
         items = []
@@ -131,6 +131,12 @@ class StartPositions:
         else:
             self._pause(_PAUSE_S)
         return own
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop what is held of partitions, which are gone or belong to another topic of that name now."""
+        self._member.forget(tuple(partitions))
+        for partition in partitions:
+            self.anchors.pop(partition, None)
 
     def _learn_resets(self, view: GroupView, start: SourceOffset, own: Lineage) -> Lineage:
         """Return the lineage that knows what the group's metadata says of resets: a new one when ends are void."""

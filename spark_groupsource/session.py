@@ -85,7 +85,7 @@ class Session:
         )
         self._started = False
         self._own: Lineage | None = None
-        self._topics = TopicWatch(options, cluster, clock, self._losses, member.forget)
+        self._topics = TopicWatch(options, cluster, clock, self._losses, self._starts)
         self._first_assignment: Deadline | None = None
         self._flight: SourceOffset | None = None
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
@@ -151,6 +151,7 @@ class Session:
             self.start(start.ends())
             self._go_by(self._lineage(start))
             self._complete(start)
+            self._topics.look_back(start)
             if self._topics.refresh():
                 self._member.subscribe(self._topics.names)
             return start if self._logs.targets == {} else self._planned(start, bounds)
@@ -285,7 +286,7 @@ class Session:
         anchors = self._starts.anchors
         changed = [p for p in partitions if anchors[p].topic_id != topics[p.topic].topic_id]
         if changed:
-            self._member.forget(changed)
+            self._starts.forget(changed)
         return bool(changed)
 
     def _tell_truncated(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -334,7 +335,7 @@ class Session:
         reach("before-fix", self._options.client_id)
         ids = {topic: info.topic_id for topic, info in described.items()}
         own = self._lineage(start)
-        end = next_offset(start, own.name, ids, ranges, own.reset)
+        end = next_offset(start, own.name, ids, ranges, own.reset, gone=self._topics.gone(start.ends()))
         if not self._member.fix(FlightBatch(end, commit_items(end, self._starts.anchors)), view.assignment):
             return None
         self._logs.planned()
@@ -367,7 +368,7 @@ class Session:
         described = self._topics.describe({partition.topic for partition in begun}, begun)
         ids = {topic: info.topic_id for topic, info in described.items()}
         gone = {p: at for p, at in begun.items() if ids.get(p.topic) != end.topic_id(p.topic)}
-        self._losses.report_recreated({p: at for p, at in gone.items() if p.topic in ids})
+        self._losses.report_recreated({p: at for p, at in gone.items() if p.topic in ids}, described)
         ranges = [item for item in end.ranges if item.partition not in gone]
         found = self._starts.fetch_offsets(item.partition for item in ranges)
         committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}

@@ -5,7 +5,8 @@ Main thread of the reader process only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from spark_groupsource import errors
@@ -14,19 +15,18 @@ from spark_groupsource.clusterport import ClusterPort, TopicInfo
 from spark_groupsource.errors import OptionError
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.machine import GroupView
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.offsets import SourceOffset, TopicPartition
 from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.positions import check_assigned
+from spark_groupsource.positions import StartPositions, check_assigned
+
+LOG = logging.getLogger("spark_groupsource.session")
 
 # How often a pattern is matched, and a topic that is gone looked for.
 REFRESH_S = 5.0
 
 
 class TopicWatch:
-    """`names` are the subscription's topics that exist, as far as is known.
-
-    `forget` drops what the member holds of partitions: nobody is to wait for the commit of one that is gone.
-    """
+    """`names` are the subscription's topics that exist, as far as is known."""
 
     def __init__(
         self,
@@ -34,18 +34,19 @@ class TopicWatch:
         cluster: ClusterPort,
         clock: Clock,
         losses: LossReporter,
-        forget: Callable[[Sequence[TopicPartition]], object],
+        starts: StartPositions,
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._losses = losses
-        self._forget = forget
+        self._starts = starts
         self._clock = clock
         self._checked = Deadline(clock, 0.0)
-        self._positions: dict[TopicPartition, int] = {}
+        self._looked_back = False
+        self._owned: dict[TopicPartition, int | None] = {}
         self._gone: set[str] = set()
-        # Partitions that their topic, made again, has no more.
-        self._cut: set[TopicPartition] = set()
+        # Partitions that their topic does not have, and the id of the one that had them; empty if none is known.
+        self._cut: dict[TopicPartition, str] = {}
         self.names: tuple[str, ...] = ()
 
     def find(self, known: Mapping[TopicPartition, int]) -> None:
@@ -57,19 +58,30 @@ class TopicWatch:
         self.names = self._cluster.matching_topics(subscription)
         if subscription.pattern is None:
             check_assigned(subscription, self.describe(self.names, known))
-        else:
-            unmatched = {partition: at for partition, at in known.items() if partition.topic not in self.names}
-            self._notice(unmatched, self._cluster.missing_topics({partition.topic for partition in unmatched}))
         self._checked = Deadline(self._clock, REFRESH_S)
+
+    def look_back(self, start: SourceOffset) -> None:
+        """Notice, once, what the lineage has read and is gone since: nobody assigns it, so nobody would miss it."""
+        if self._looked_back:
+            return
+        ends = start.ends()
+        if self._options.subscription.pattern is not None:
+            unmatched = {partition: at for partition, at in ends.items() if partition.topic not in self.names}
+            self._notice(unmatched, self._cluster.missing_topics({partition.topic for partition in unmatched}))
+        read = {partition: at for partition, at in ends.items() if partition.topic in self.names}
+        self._notice_cut(read, {partition: start.topic_id(partition.topic) or "" for partition in read})
+        self._looked_back = True
 
     def refresh(self) -> bool:
         """Look for them again when it is time to; whether the member is to subscribe anew."""
-        unsettled = self._options.subscription.pattern is not None or self._gone or self._cut
+        cut = {partition: topic_id for partition, topic_id in self._cut.items() if partition in self._owned}
+        unsettled = self._options.subscription.pattern is not None or self._gone or cut
         if not self._checked.expired() or not unsettled:
             return False
         self.names = self._cluster.matching_topics(self._options.subscription)
         self._gone &= self._cluster.missing_topics(self._gone)
-        self._cut = self._cluster.missing_partitions(self._cut)
+        for partition in cut.keys() - self._cluster.missing_partitions(cut):
+            del self._cut[partition]
         self._checked = Deadline(self._clock, REFRESH_S)
         return self._options.subscription.pattern is not None
 
@@ -94,16 +106,22 @@ class TopicWatch:
         The sequence this protects against: a topic with unread records is deleted; the group takes its partitions
         from the members, and a query without partitions would idle for ever, as if all were read.
         """
-        owned = {item.partition for item in view.partitions}
-        left = {p: max(at, known.get(p, at)) for p, at in self._positions.items() if p not in owned}
-        self._positions = {o.partition: o.position for o in view.partitions if o.position is not None}
+        before, self._owned = self._positions, {owned.partition: owned.position for owned in view.partitions}
+        left = {p: max(at, known.get(p, at)) for p, at in before.items() if p not in self._owned}
         if left:
             self._notice(left, self._cluster.missing_topics({partition.topic for partition in left}))
-            self._notice_cut(left)
-        gone = {p for p in owned if p.topic in self._gone or p in self._cut}
-        if stale := sorted(gone & self._positions.keys()):
-            self._forget(stale)
+            self._notice_cut(left, self._ids(left))
+        gone = self.gone(self._owned)
+        if stale := sorted(self._positions.keys() & gone):
+            # Nobody is to wait for the commit of one that is gone.
+            self._starts.forget(stale)
         return replace(view, partitions=tuple(o for o in view.partitions if o.partition not in gone))
+
+    def gone(self, partitions: Iterable[TopicPartition]) -> Collection[TopicPartition]:
+        """Return those of the partitions that do not exist any more."""
+        if not self._gone and not self._cut:
+            return ()
+        return {partition for partition in partitions if partition.topic in self._gone or partition in self._cut}
 
     def on_unknown(self, error: OptionError, known: Mapping[TopicPartition, int]) -> None:
         """Take the cluster's answer that a topic or partition does not exist: a loss when it was read, else the error.
@@ -122,15 +140,40 @@ class TopicWatch:
             raise error
         # A pattern's topic that came and went between two looks.
         self._gone |= unread
-        self._notice_cut(read)
+        self._notice_cut(read, self._ids(read))
+        self._leave_out_absent()
 
     def _notice(self, positions: Mapping[TopicPartition, int], missing: set[str]) -> None:
         deleted = {partition: at for partition, at in positions.items() if partition.topic in missing - self._gone}
         self._losses.report_deleted(deleted)
         self._gone |= {partition.topic for partition in deleted}
 
-    def _notice_cut(self, positions: Mapping[TopicPartition, int]) -> None:
-        there = {partition for partition in positions if partition.topic not in self._gone}
-        cut = self._cluster.missing_partitions(there - self._cut)
+    def _notice_cut(self, positions: Mapping[TopicPartition, int], ids: Mapping[TopicPartition, str]) -> None:
+        """Look for partitions that a topic made again does not have; `ids` are those of the topics that were read."""
+        asked = {partition: ids[partition] for partition in self._untold(ids)}
+        cut = self._cluster.missing_partitions(asked)
         self._losses.report_cut({partition: positions[partition] for partition in cut})
-        self._cut |= cut
+        self._cut |= {partition: asked[partition] for partition in cut}
+
+    def _leave_out_absent(self) -> None:
+        """Leave out assigned partitions without a position that do not exist, until they do.
+
+        The sequence this protects against: a topic is made again with fewer partitions, and the member that had one of
+        the others leaves before the group looks at the topic again: this member is given what does not exist.
+        """
+        new = self._untold(partition for partition, position in self._owned.items() if position is None)
+        absent = self._cluster.missing_partitions(dict.fromkeys(new, ""))
+        if absent:
+            LOG.warning("assigned, and not there; left out until they are: %s", ", ".join(map(str, sorted(absent))))
+        self._cut |= dict.fromkeys(absent, "")
+
+    @property
+    def _positions(self) -> dict[TopicPartition, int]:
+        return {partition: position for partition, position in self._owned.items() if position is not None}
+
+    def _ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        anchors = self._starts.anchors
+        return {partition: anchors[partition].topic_id for partition in partitions if partition in anchors}
+
+    def _untold(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        return {p for p in partitions if p.topic not in self._gone and p not in self._cut}

@@ -318,14 +318,14 @@ def _pair(partition: TopicPartition) -> tuple[str, int]:
 
 
 def _group_offset(answer: OffsetAndMetadata) -> GroupOffset:
-    # librdkafka commits the zero byte that ends a text in C, too, and leaves it out when it reads.
+    # confluent-kafka commits the zero byte that ends a text in C, too, and leaves it out when it reads.
     return GroupOffset(answer.offset, (answer.metadata or "").rstrip("\0"))
 
 
 def _client_items(items: Sequence[CommitItem]) -> dict[ClientPartition, OffsetAndMetadata]:
     return {
         ClientPartition(*_pair(item.partition)): OffsetAndMetadata(
-            # With the zero byte that librdkafka's readers go by: without it they read on behind the text.
+            # With the zero byte that readers on confluent-kafka go by: without it they read on behind the text.
             item.offset,
             item.metadata + "\0",
             -1 if item.leader_epoch is None else item.leader_epoch,

@@ -99,7 +99,7 @@ def member_settings(options: SourceOptions) -> dict[str, Any]:
     settings.setdefault("request_timeout_ms", max(_MIN_REQUEST_MS, round(options.session_timeout_s * 1000)))
     # The client's own default is five minutes.
     settings.setdefault("metadata_max_age_ms", _METADATA_AGE_MS)
-    settings.setdefault("heartbeat_interval_ms", min(3_000, round(options.session_timeout_s * 1000 / 3)))
+    settings.setdefault("heartbeat_interval_ms", round(options.heartbeat_interval_s * 1000))
     settings["connections_max_idle_ms"] = max(
         settings.get("connections_max_idle_ms", 540_000), 2 * settings["request_timeout_ms"]
     )

@@ -97,7 +97,10 @@ class MemberReport:
         LOG.info(text, self._group, len(partitions), records)
 
     def to_repeat(self, partitions: Partitions) -> int:
-        """Return how many records of these the next owner reads again: in flight, or complete without a commit."""
+        """Return how many records of these the next owner may read again: in flight, or complete without a commit.
+
+        A commit whose answer does not come any more may have been taken all the same: it is a bound.
+        """
         wanted = set(partitions)
         uncommitted = (
             owned.position - owned.group.offset

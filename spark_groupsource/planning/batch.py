@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.commits import Anchor, CommitItem, CommitMetadata
@@ -87,11 +87,13 @@ def next_offset(
     topic_ids: Mapping[str, str],
     ranges: Iterable[OffsetRange],
     reset: Reset | None = None,
+    *,
+    gone: Collection[TopicPartition] = (),
 ) -> SourceOffset:
     """Return the offset to log for a batch: its ranges, and what the lineage has done elsewhere.
 
-    Ends of a topic that was deleted and made again (its id changed) are forgotten, and all ends that are older than
-    `reset`, the newest reset of the group.
+    Ends of a topic that was deleted and made again (its id changed) are forgotten, those of partitions that are `gone`
+    (a restart would tell their loss again), and all ends that are older than `reset`, the newest reset of the group.
     """
     planned = tuple(ranges)
     owned = {item.partition for item in planned}
@@ -99,7 +101,9 @@ def next_offset(
     done = {
         partition: end
         for partition, end in ({} if newer(reset, start.reset) else start.ends()).items()
-        if partition not in owned and topic_ids.get(partition.topic, known[partition.topic]) == known[partition.topic]
+        if partition not in owned
+        and partition not in gone
+        and topic_ids.get(partition.topic, known[partition.topic]) == known[partition.topic]
     }
     topics = {item.partition.topic for item in planned} | {partition.topic for partition in done}
     ids = {topic: topic_ids.get(topic) or known[topic] for topic in topics}

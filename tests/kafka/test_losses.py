@@ -135,6 +135,30 @@ def test_p8_a_topic_that_is_made_anew_with_fewer_partitions_goes_on_with_those(
     wait_for("the commit", lambda: client.committed(group) == client.ends(topic), evidence=going_on.log)
 
 
+def test_p8_a_topic_that_comes_back_with_fewer_partitions_between_two_runs(
+    client: Independent, options: dict[str, str], topic: str, start_query: Callable[..., Query]
+) -> None:
+    """Told at the start, for nobody is assigned what is gone; a batch later the checkpoint knows of it no more."""
+    client.create_topic(topic, 2)
+    client.produce(topic, (f"old{n}" for n in range(20)), 2)
+    query = start_query("query", options)
+    query.wait_for_records(client.records(topic))
+    query.stop()
+    client.delete_topic(topic)
+    client.create_topic(topic, 1)
+    client.produce(topic, (f"new{n}" for n in range(5)), 1)
+    failing = start_query("query", options)
+    assert failing.wait_ended() == 1
+    assert f"{topic}-1 [10, 10): the topic was deleted and made again with fewer partitions" in failing.failure()
+
+    going_on = start_query("query", options | {"failOnDataLoss": "false"})
+    going_on.wait_for_records({(topic, 0, offset) for offset in range(5)})
+    going_on.stop()
+    client.produce(topic, ["more"], 1)
+    strict = start_query("query", options)
+    strict.wait_for_records({(topic, 0, 5)})
+
+
 # --- a truncated log
 
 

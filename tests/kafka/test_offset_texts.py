@@ -55,7 +55,7 @@ def test_m27_a_text_that_another_client_has_written_is_read_to_its_end(
 ) -> None:
     """The sequence: a member on another client commits and leaves; the next owner must know its lineage.
 
-    The Java client, and kafka-python, end no text with a zero byte, and librdkafka reads on until it meets one.
+    The Java client, and kafka-python, end no text with a zero byte, and confluent-kafka reads on until it meets one.
     """
     text = CommitMetadata("880f53ec-818b-4a8f-8cb3-ef0211d8e83b", "WUDuNY", 325, 350, Pin(0, PARTITIONS)).to_text()
     numbers = range(PARTITIONS)

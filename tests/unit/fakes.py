@@ -431,9 +431,10 @@ class FakeCluster:
     def missing_topics(self, topics: Iterable[str]) -> set[str]:
         return set(topics) - self.topics.keys()
 
-    def missing_partitions(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        there = {partition for partition in partitions if partition.topic in self.topics}
-        return {p for p in there if p.partition >= self.topics[p.topic].partition_count}
+    def missing_partitions(self, topic_ids: Mapping[TopicPartition, str]) -> set[TopicPartition]:
+        topics = {p: self.topics[p.topic] for p in topic_ids if p.topic in self.topics}
+        absent = {p for p, topic in topics.items() if p.partition >= topic.partition_count}
+        return {p for p in absent if topics[p].topic_id != topic_ids[p]}
 
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
         return {p: self.cut[p] if self.cut.get(p, offset) < offset else None for p, (offset, _) in positions.items()}

@@ -221,6 +221,8 @@ def test_a_secret_in_the_clients_own_words_is_masked() -> None:
         ("nonsense", CANARY, MASK),
         ("fetch.sise", "1048576", "1048576"),
         ("enable.fetching", "True", "True"),
+        ("client.rak", "a", MASK),
+        ("fetch.sise", "", MASK),
     ],
 )
 def test_a_setting_that_the_client_does_not_know_may_be_a_misspelt_secret(name: str, value: str, shown: str) -> None:
@@ -228,6 +230,7 @@ def test_a_setting_that_the_client_does_not_know_may_be_a_misspelt_secret(name: 
     with pytest.raises(OptionError) as raised, creating_client(options):
         raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f'No such configuration property: "{name}"'))
     assert f"'kafka.{name}' with the value '{shown}'" in str(raised.value)
+    assert f'No such configuration property: "{name}"' in str(raised.value)
 
 
 # --- offsets of a group

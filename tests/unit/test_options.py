@@ -403,6 +403,13 @@ def test_a_heartbeat_comes_before_the_session_ends() -> None:
     assert "below kafka.session.timeout.ms (6000)" in text
 
 
+@pytest.mark.parametrize(("session_ms", "heartbeat_s"), [("3000", 1.0), ("6000", 2.0), ("9000", 3.0), ("60000", 3.0)])
+def test_a_short_session_brings_its_heartbeats(session_ms: str, heartbeat_s: float) -> None:
+    options = parse(kafka__session__timeout__ms=session_ms)
+    assert options.heartbeat_interval_s == heartbeat_s
+    assert options.client_settings.get("heartbeat.interval.ms", "3000") == str(round(heartbeat_s * 1000))
+
+
 def test_the_least_of_a_batch_is_not_above_the_most() -> None:
     text = refused(minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
     assert "'minOffsetsPerTrigger'" in text

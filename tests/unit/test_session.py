@@ -879,6 +879,111 @@ def test_a_topic_that_is_made_anew_with_fewer_partitions(taken: bool, caplog: py
     assert "orders-0 [50, 60): the topic was deleted and made again" in caplog.text
 
 
+def made_anew_with_fewer(**options: str) -> tuple[Bed, SourceOffset]:
+    """Return a session that has read two partitions to 60, all committed, when their topic comes back with one."""
+    bed = Bed(startingOffsets="earliest", **options)
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
+    bed.join(P0, P1)
+    bed.ends(p0=60, p1=60)
+    end = bed.session.latest_offset(START)
+    assert bed.session.latest_offset(end) is end
+    assert bed.committed() == {0: 60, 1: 60}
+    bed.cluster.topics["orders"] = TopicInfo("other", 1)
+    bed.ends(p0=0)
+    # Kafka removes a group's offsets with the topic.
+    bed.member.committed.clear()
+    return bed, end
+
+
+def test_nobody_waits_for_the_commit_of_a_partition_that_is_gone() -> None:
+    """The new topic is empty, so the old end stays the query's start, and is completed again at each trigger."""
+    bed, end = made_anew_with_fewer(failOnDataLoss="false")
+    for _ in range(3):
+        assert bed.session.latest_offset(end) is end
+    assert bed.member.view().committed
+    bed.ends(p0=5)
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 5)"]
+
+
+def test_a_broker_that_lists_fewer_partitions_of_the_same_topic_is_not_believed() -> None:
+    """It has not heard yet that some were added; the group has moved one of those meanwhile."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0, P1)
+    bed.ends(p0=60, p1=60)
+    end = bed.session.latest_offset(START)
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 1)
+    bed.member.lose(P0, P1)
+    bed.member.assign(P0)
+    bed.ends(p0=70)
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [60, 70)"]
+
+
+def test_partitions_that_went_while_the_query_was_down_are_told_until_a_batch_leaves_them_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before = offset_of(OffsetRange(P0, 40, 50), OffsetRange(P1, 40, 55))
+
+    def restarted(start: SourceOffset, **options: str) -> SourceOffset:
+        bed = Bed(startingOffsets="earliest", **options)
+        bed.cluster.topics["orders"] = TopicInfo("other", 1)
+        bed.join(P0)
+        bed.ends(p0=5)
+        return bed.session.latest_offset(start)
+
+    with pytest.raises(DataLossError, match=r"orders-1 \[55, 55\): .* made again with fewer partitions"):
+        restarted(before)
+    with caplog.at_level(logging.WARNING):
+        end = restarted(before, failOnDataLoss="false")
+    assert "orders-1 [55, 55): the topic was deleted and made again with fewer partitions" in caplog.text
+    assert end.ends() == {P0: 5}
+    restarted(end)
+
+
+def test_a_deleted_topic_is_told_until_a_batch_leaves_it_out() -> None:
+    before = offset_of(OffsetRange(P0, 40, 50), OffsetRange(tp(0, "ordeal"), 0, 7))
+
+    def restarted(start: SourceOffset, **options: str) -> SourceOffset:
+        bed = Bed(startingOffsets="earliest", subscribePattern="ord.*", **options)
+        bed.join(P0)
+        bed.ends(p0=60)
+        bed.session.prepare_available_now()
+        return bed.session.latest_offset(start)
+
+    with pytest.raises(DataLossError, match=r"ordeal-0 \[7, 7\): the topic was deleted"):
+        restarted(before)
+    end = restarted(before, failOnDataLoss="false")
+    assert end.ends() == {P0: 60}
+    assert restarted(end) is end
+
+
+def test_a_batch_that_runs_again_says_which_partitions_are_gone(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
+    bed.cluster.topics["orders"] = TopicInfo("other", 1)
+    bed.join(P0)
+    end = offset_of(OffsetRange(P0, 40, 50), OffsetRange(P1, 40, 55))
+    with caplog.at_level(logging.WARNING):
+        assert flat(bed.session.tasks(START, end)) == []
+    assert "orders-0 [40, 50): the topic was deleted and made again, and is read from its beginning" in caplog.text
+    assert "orders-1 [40, 55): the topic was deleted and made again with fewer partitions" in caplog.text
+
+
+def test_a_partition_that_does_not_exist_is_left_out_until_it_does(caplog: pytest.LogCaptureFixture) -> None:
+    """Its owner left before the group looked at the topic, which was made again with fewer: it came to this member."""
+    bed = Bed(startingOffsets="earliest")
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 1)
+    bed.join(P0, P1)
+    bed.ends(p0=5)
+    with caplog.at_level(logging.WARNING):
+        end = bed.session.latest_offset(START)
+        assert ranges(end) == ["orders-0 [0, 5)"]
+        assert bed.session.latest_offset(end) is end
+    assert caplog.text.count("left out until they are: orders-1") == 1
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
+    bed.ends(p1=3)
+    bed.clock.advance(REFRESH_S + 1)
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 5)", "orders-1 [0, 3)"]
+
+
 def test_partitions_that_come_back_are_read_again() -> None:
     bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
     bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
