@@ -18,7 +18,7 @@ from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.pool import fits, queue_bytes
 from spark_groupsource.executor.reader import read_ranges
 from spark_groupsource.executor.settings import ReadSettings
-from spark_groupsource.offsets import OffsetRange, TopicPartition
+from spark_groupsource.offsets import OFFSET_MAX, OffsetRange, TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class FastLane:
         make: Callable[[SourceOptions, int], RangeConsumer] = make_driver_consumer,
     ) -> None:
         self._settings = ReadSettings(options.for_reading())
-        self._limit = options.fast_lane_max_offsets
+        # Its batch is one task.
+        self._limit = min(options.fast_lane_max_offsets, options.max_records_per_partition or OFFSET_MAX)
         self._clock = clock
         self._make = make
         self._consumer: RangeConsumer | None = None

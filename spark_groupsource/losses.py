@@ -19,15 +19,16 @@ LOG = logging.getLogger("spark_groupsource.losses")
 class LossReporter:
     """Fails, or reports and counts, as option failOnDataLoss says.
 
-    `records_lost` counts offsets skipped; `last_ends` are the logs' ends as they were last seen.
+    `last_ends` are the logs' ends as they were last seen.
     """
 
     def __init__(self, options: SourceOptions, metrics: MetricsLog) -> None:
         self._options = options
         self._metrics = metrics
-        self.records_lost = 0
         # How far losses were told: a plan that comes to nothing is made anew.
         self._told: dict[TopicPartition, int] = {}
+        # What was told to be gone with its topic, until a batch has it again.
+        self._told_gone: set[TopicPartition] = set()
         self.last_ends: Mapping[TopicPartition, int] = {}
 
     def skip_lost(
@@ -89,6 +90,10 @@ class LossReporter:
         """Report partitions whose topic was deleted, and how far they were read."""
         self._gone(positions, "the topic was deleted")
 
+    def settled(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take that a batch has these (again): whatever becomes of them from now on is another loss."""
+        self._told_gone.difference_update(partitions)
+
     def report_truncated(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Report logs that were truncated at the first offset and had been read up to the second one."""
         lost = [OffsetRange(partition, at, position) for partition, (at, position) in sorted(logs.items())]
@@ -107,10 +112,13 @@ class LossReporter:
         """Report what is known to be lost: from the position to the end that was last seen, which may be more."""
         lost = []
         for partition, position in sorted(positions.items()):
+            if partition in self._told_gone:
+                continue
             self._told.pop(partition, None)
             start = position or 0
             lost.append(OffsetRange(partition, start, max(start, self.last_ends.get(partition, start))))
         self._count(lost, reason)
+        self._told_gone |= positions.keys()
 
     def _count(self, lost: list[OffsetRange], reason: str = "") -> None:
         if not lost:
@@ -119,7 +127,7 @@ class LossReporter:
         if self._options.fail_on_data_loss:
             raise DataLossError(errors.DATA_LOST, ranges=shown)
         LOG.warning("data lost and skipped, failOnDataLoss=false: group=%s %s", self._options.group_id, shown)
-        self.records_lost += sum(map(len, lost))
+        self._metrics.records_lost += sum(map(len, lost))
         ranges = [[*item.partition, item.start, item.end] for item in lost]
         why = {"reason": reason} if reason else {}
         self._metrics.write("data_lost", (item.partition for item in lost), ranges=ranges, **why)

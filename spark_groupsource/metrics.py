@@ -68,7 +68,8 @@ class MemberMetrics:
 class MetricsLog:
     """Appends lines to the file; without a path it does nothing. An unwritable file is told once, and costs nothing.
 
-    `state`, `counters` and `lineage` are replaced whole, so any thread may write a line.
+    `state`, `counters` and `lineage` are replaced whole, so any thread may write a line. `records_lost` counts
+    the offsets that were skipped because the broker had them no more, and is the main thread's.
     """
 
     def __init__(self, path: str | None, group: str, clock: Clock) -> None:
@@ -79,6 +80,7 @@ class MetricsLog:
         self.lineage = ""
         self.state = "DOWN"
         self.counters: dict[str, Any] = asdict(MemberMetrics())
+        self.records_lost = 0
 
     def write(self, event: str, partitions: Iterable[TopicPartition] = (), **details: Any) -> None:
         """Write one line."""
@@ -93,7 +95,7 @@ class MetricsLog:
             "state": self.state,
             "partitions": sorted(partitions),
             "details": details,
-            "metrics": self.counters,
+            "metrics": self.counters | {"records_lost": self.records_lost},
         }
         text = json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n"
         try:

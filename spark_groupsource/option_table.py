@@ -52,7 +52,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "startingOffsets", start_of, None,
         'earliest, latest, `group:<other group id>`, or JSON such as {"topic":{"0":23,"1":-1,"2":-2}} with an offset'
-        " for every partition (-1: latest, -2: earliest)",
+        " for every partition (-1: latest, -2: earliest; a batch read has no latest start)",
         "Where a partition starts that the group has no offset for: it is pinned in the group once. `group:` starts"
         " where another group has got to (at the beginning where it has no offset). Partitions and topics that"
         " appear later start at their beginning.", shown_default="latest (batch: earliest)",
@@ -72,7 +72,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "What a starting time does for a partition without a record at or after it.",
     ),
     OptionSpec(
-        "endingOffsets", start_of, None, 'latest, `group:<other group id>`, or JSON as for `startingOffsets`',
+        "endingOffsets", start_of, None,
+        'latest, `group:<other group id>`, or JSON as for `startingOffsets`, without -2',
         "Batch only: where the read ends; the record at this offset is not read any more.",
         shown_default="latest",
     ),
@@ -91,7 +92,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "minOffsetsPerTrigger", read.integer(1), None, "an integer from 1",
-        "A batch waits until there are so many offsets to read, or until `maxTriggerDelay` is over.",
+        "A batch waits until there are so many offsets to read, or until `maxTriggerDelay` is over. At most"
+        " `maxOffsetsPerTrigger`.",
     ),
     OptionSpec(
         "maxTriggerDelay", read.duration_s, None, "a duration such as 500ms, 30s, 15m, 1h",
@@ -108,7 +110,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "maxRecordsPerPartition", read.integer(1), None, "an integer from 1",
-        "Largest number of offsets per Spark task: larger ranges are split.",
+        "Largest number of offsets per Spark task: larger ranges are split, and the driver reads no larger batch"
+        " itself.",
     ),
     OptionSpec(
         "failOnDataLoss", read.boolean, True, "true, false",
@@ -146,13 +149,13 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "memberWeight", read.integer(1, 1_000_000), None, "1 to 1000000",
-        "This member's share under strategy `weighted` (see `assignors`). Default: the cores of the driver's machine"
-        " that the reader process may use, not the application's.",
+        "This member's share under strategy `weighted`; refused without `assignors`. Default: the cores of the driver's"
+        " machine that the reader process may use, not the application's.",
     ),
     OptionSpec(
         "memberRedundancy", read.integer(1, 1000), 2, "1 to 1000",
-        "How many members strategy `redundant` (see `assignors`) gives a partition to: one is active, the others stand"
-        " by.",
+        "How many members strategy `redundant` gives a partition to: one is active, the others stand by. Refused"
+        " without `assignors`.",
     ),
     OptionSpec(
         "metricsPath", read.text, None, "a path on the driver's machine",

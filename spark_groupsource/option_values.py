@@ -12,6 +12,8 @@ from spark_groupsource.offsets import PARTITION_MAX, TopicPartition, without_dup
 from spark_groupsource.options_client import CLIENT_PREFIX, UNSAFE_SETTINGS
 
 INT64_MAX = 2**63 - 1
+# What a pattern is made of, as far as sets go: a "]" that comes first in one does not end it.
+_SET_TOKEN = re.compile(r"\\.|\[\^?\]?|.", re.DOTALL)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -42,11 +44,26 @@ def pattern(value: str) -> str:
     """Return a regular expression that compiles, and has no set that means something else in Java ([a[b]], [a&&b])."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)
+            # Python warns of the others, and up to 3.10 of flags that are not at the beginning.
+            warnings.simplefilter("error")
             re.compile(value)
-    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
+    except (re.error, OverflowError, RecursionError, Warning) as error:
         raise ValueError from error
+    if _has_nested_set(value):
+        raise ValueError
     return text(value)
+
+
+def _has_nested_set(value: str) -> bool:
+    inside = False
+    for part in _SET_TOKEN.findall(value):
+        if part.startswith("["):
+            if inside:
+                return True
+            inside = True
+        elif part == "]":
+            inside = False
+    return False
 
 
 def boolean(value: str) -> bool:

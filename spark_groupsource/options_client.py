@@ -152,10 +152,11 @@ _REFUSED_PATTERNS: tuple[tuple[re.Pattern[str], str, str], ...] = (
 
 LIBRDKAFKA_STRATEGIES = ("cooperative-sticky", "range", "roundrobin")
 _BROKER_SIDE_SETTINGS = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")
+# Longer than a round of the membership thread, whose silence is measured against it.
+_LEAST_HEARTBEAT_MS = 100
 _INTEGERS = {
     "session.timeout.ms": (1, 3_600_000),
-    # Longer than a round of the membership thread, whose silence is measured against it.
-    "heartbeat.interval.ms": (100, 3_600_000),
+    "heartbeat.interval.ms": (_LEAST_HEARTBEAT_MS, 3_600_000),
     "max.poll.interval.ms": (1, 86_400_000),
 }
 _CHOICES = {
@@ -291,6 +292,6 @@ def _check_intervals(settings: Mapping[str, str]) -> None:
 
 def _set_heartbeat(settings: dict[str, str]) -> None:
     """Keep to three heartbeats a session, as Kafka's documentation asks for, where only a short session is given."""
-    short_ms = int(settings.get("session.timeout.ms", "45000")) // 3
+    short_ms = max(_LEAST_HEARTBEAT_MS, int(settings.get("session.timeout.ms", "45000")) // 3)
     if short_ms < 3000:
         settings.setdefault("heartbeat.interval.ms", str(short_ms))

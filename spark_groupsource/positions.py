@@ -85,8 +85,6 @@ class StartPositions:
         self._pause = pause
         self.anchors: dict[TopicPartition, Anchor] = {}
         self.truncation = TruncationWatch(cluster, clock, read_committed=options.read_committed)
-        # Reported already, in an attempt that came to nothing because ownership changed.
-        self._told: set[TopicPartition] = set()
 
     def establish(self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage) -> Lineage:
         """Find the start of each new partition and pin it in the group; nothing is planned from it before.
@@ -105,9 +103,10 @@ class StartPositions:
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
         ends = start.ends()
         group = {owned.partition: owned.group for owned in view.partitions}
-        recreated = {d.partition for d in decisions if d.recreated} - self._told
+        # A topic of which only the id is left was told when it was deleted.
+        read = {partition.topic for partition in ends}
+        recreated = {d.partition for d in decisions if d.recreated and d.partition.topic in read}
         self._losses.report_recreated({p: _furthest(group[p], ends.get(p)) for p in recreated}, described)
-        self._told |= recreated
         positions = self._resolve(decisions, described)
         items = []
         for decision in decisions:
@@ -126,9 +125,7 @@ class StartPositions:
             offset = _offset_to_pin(decision, position, group[partition], metadata)
             if offset is not None:
                 items.append(_start_item(partition, offset, self.anchors[partition], own))
-        if self._member.establish(positions, items, view.assignment):
-            self._told -= positions.keys()
-        else:
+        if not self._member.establish(positions, items, view.assignment):
             self._pause(_PAUSE_S)
         return own
 

@@ -98,15 +98,17 @@ class Session:
 
     # --- life
 
-    def start(self, known: Mapping[TopicPartition, int] = {}) -> None:
-        """Contact the cluster and join the group; does nothing when already done. `known` is what was read before.
+    def start(self, known: Mapping[TopicPartition, int] = {}, read: Collection[str] = ()) -> None:
+        """Contact the cluster and join the group; does nothing when already done.
+
+        `known` is how far partitions were read before, `read` are the topics that were.
 
         Raises what the cluster or the client refuses: unknown topics, missing rights, wrong settings.
         """
         self._member.check()
         if self._started:
             return
-        self._topics.find(known)
+        self._topics.find(known, read)
         if self._options.checkpoint_location is None:
             LOG.warning(
                 "option checkpointLocation is not set: a handover waits for the next trigger, and the last batch"
@@ -148,12 +150,12 @@ class Session:
         positions, 4. plan, 5. fix; from 2 again when ownership changed meanwhile.
         """
         try:
-            self.start(start.ends())
+            self.start(start.ends(), dict(start.topic_ids))
             self._go_by(self._lineage(start))
             self._complete(start)
-            self._topics.look_back(start)
             if self._topics.refresh():
                 self._member.subscribe(self._topics.names)
+            self._topics.look_back(start)
             return start if self._logs.targets == {} else self._planned(start, bounds)
         except OptionError as error:
             self._topics.on_unknown(error, start.ends())
@@ -340,6 +342,7 @@ class Session:
             return None
         self._logs.planned()
         self._losses.last_ends = self._logs.newest
+        self._losses.settled(item.partition for item in ranges)
         self._starts.truncation.learn(ranges)
         self._flight = end
         return end
@@ -364,8 +367,8 @@ class Session:
         """Read a logged batch once more: its ranges, owned or not, less what is completed already."""
         begun = {item.partition: item.start for item in end.ranges}
         self._losses.last_ends = {**self._losses.last_ends, **end.ends()}
-        self.start(begun)
-        described = self._topics.describe({partition.topic for partition in begun}, begun)
+        self.start(end.ends() | begun, dict(end.topic_ids))
+        described = self._topics.describe({partition.topic for partition in begun}, end.ends() | begun)
         ids = {topic: info.topic_id for topic, info in described.items()}
         gone = {p: at for p, at in begun.items() if ids.get(p.topic) != end.topic_id(p.topic)}
         self._losses.report_recreated({p: at for p, at in gone.items() if p.topic in ids}, described)

@@ -42,6 +42,8 @@ class TopicWatch:
         self._starts = starts
         self._clock = clock
         self._checked = Deadline(clock, 0.0)
+        # By earlier runs, some maybe deleted, and told, since.
+        self._read: Collection[str] = ()
         self._looked_back = False
         self._owned: dict[TopicPartition, int | None] = {}
         self._gone: set[str] = set()
@@ -49,27 +51,34 @@ class TopicWatch:
         self._cut: dict[TopicPartition, str] = {}
         self.names: tuple[str, ...] = ()
 
-    def find(self, known: Mapping[TopicPartition, int]) -> None:
-        """Look for the topics; `known` says how far partitions are read.
+    def find(self, known: Mapping[TopicPartition, int], read: Collection[str]) -> None:
+        """Look for the topics; `known` says how far partitions are read, `read` which topics were.
 
         Raises `OptionError` for one that is named, does not exist and was never read.
         """
-        subscription = self._options.subscription
+        subscription, self._read = self._options.subscription, read
         self.names = self._cluster.matching_topics(subscription)
         if subscription.pattern is None:
             check_assigned(subscription, self.describe(self.names, known))
         self._checked = Deadline(self._clock, REFRESH_S)
 
     def look_back(self, start: SourceOffset) -> None:
-        """Notice, once, what the lineage has read and is gone since: nobody assigns it, so nobody would miss it."""
+        """Look once, after a start, for what is gone of what was read: nobody assigns it, so nobody would miss it.
+
+        Of what the last batch had, it is a loss; what the query had handed over before is its next owner's to tell.
+        """
         if self._looked_back:
             return
-        ends = start.ends()
-        if self._options.subscription.pattern is not None:
-            unmatched = {partition: at for partition, at in ends.items() if partition.topic not in self.names}
-            self._notice(unmatched, self._cluster.missing_topics({partition.topic for partition in unmatched}))
-        read = {partition: at for partition, at in ends.items() if partition.topic in self.names}
-        self._notice_cut(read, {partition: start.topic_id(partition.topic) or "" for partition in read})
+        named = self._options.subscription.pattern is None
+        ends = {p: at for p, at in start.ends().items() if not named or p.topic in self.names}
+        ids = {partition: start.topic_id(partition.topic) or "" for partition in ends}
+        owned = {item.partition: item.end for item in start.ranges if item.partition in ends}
+        missing = self._cluster.missing_topics({partition.topic for partition in ends})
+        self._losses.report_deleted({partition: at for partition, at in owned.items() if partition.topic in missing})
+        self._gone |= missing
+        self._notice_cut(owned, {partition: ids[partition] for partition in owned})
+        elsewhere = self._untold(ends)
+        self._cut |= {p: ids[p] for p in self._cluster.missing_partitions({p: ids[p] for p in elsewhere})}
         self._looked_back = True
 
     def refresh(self) -> bool:
@@ -112,7 +121,7 @@ class TopicWatch:
             self._notice(left, self._cluster.missing_topics({partition.topic for partition in left}))
             self._notice_cut(left, self._ids(left))
         gone = self.gone(self._owned)
-        if stale := sorted(self._positions.keys() & gone):
+        if stale := sorted(self._starts.anchors.keys() & gone):
             # Nobody is to wait for the commit of one that is gone.
             self._starts.forget(stale)
         return replace(view, partitions=tuple(o for o in view.partitions if o.partition not in gone))
@@ -135,13 +144,13 @@ class TopicWatch:
         missing = self._cluster.missing_topics({*self.names, *(partition.topic for partition in read)} - self._gone)
         lost = {partition: at for partition, at in read.items() if partition.topic in missing}
         self._notice(lost, missing)
-        unread = missing - self._gone
-        if unread and self._options.subscription.pattern is None:
+        untold = missing - self._gone
+        if untold.difference(self._read) and self._options.subscription.pattern is None:
             raise error
-        # A pattern's topic that came and went between two looks.
-        self._gone |= unread
+        # A pattern's topic that came and went between two looks, or one whose loss an earlier run has told.
+        self._gone |= untold
         self._notice_cut(read, self._ids(read))
-        self._leave_out_absent()
+        self._leave_out_absent(known)
 
     def _notice(self, positions: Mapping[TopicPartition, int], missing: set[str]) -> None:
         deleted = {partition: at for partition, at in positions.items() if partition.topic in missing - self._gone}
@@ -155,13 +164,13 @@ class TopicWatch:
         self._losses.report_cut({partition: positions[partition] for partition in cut})
         self._cut |= {partition: asked[partition] for partition in cut}
 
-    def _leave_out_absent(self) -> None:
-        """Leave out assigned partitions without a position that do not exist, until they do.
+    def _leave_out_absent(self, known: Mapping[TopicPartition, int]) -> None:
+        """Leave out assigned partitions that were never read and do not exist, until they do.
 
         The sequence this protects against: a topic is made again with fewer partitions, and the member that had one of
         the others leaves before the group looks at the topic again: this member is given what does not exist.
         """
-        new = self._untold(partition for partition, position in self._owned.items() if position is None)
+        new = self._untold(p for p, position in self._owned.items() if position is None and p not in known)
         absent = self._cluster.missing_partitions(dict.fromkeys(new, ""))
         if absent:
             LOG.warning("assigned, and not there; left out until they are: %s", ", ".join(map(str, sorted(absent))))

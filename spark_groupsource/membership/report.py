@@ -45,9 +45,13 @@ class MemberReport:
         self.metrics = MemberMetrics()
 
     def _write(self, event: str, partitions: Partitions = (), **details: object) -> None:
+        self._show()
+        self._log.write(event, partitions, **details)
+
+    def _show(self) -> None:
+        """Let the next line of any thread have the state and the counters as they are now."""
         self.metrics.owns(self._machine.partitions())
         self._log.state, self._log.counters = self._machine.state.name, asdict(self.metrics)
-        self._log.write(event, partitions, **details)
 
     # --- life
 
@@ -182,6 +186,7 @@ class MemberReport:
         elif result.refused and result.reason != self._refusal:
             LOG.info("commit refused, kept for a retry: group=%s reason=%s", self._group, result.reason)
         self._refusal = result.reason
+        self._show()
 
     def retried(self) -> None:
         """A commit that was not taken is sent again."""

@@ -164,6 +164,15 @@ def test_a_survey_is_one_round_trip() -> None:
     assert survey.topics == {tp(0).topic: TopicInfo("id", 2)}
 
 
+@pytest.mark.parametrize(("known_id", "missing"), [("other", {tp(2)}), ("", {tp(2)}), ("id", set())])
+def test_no_topic_loses_partitions_a_broker_that_says_so_is_behind(known_id: str, missing: set[object]) -> None:
+    """The topic has two partitions, for the broker that is asked."""
+    cluster = cluster_of(SlowAdmin(), ManualClock())
+    cluster.topics = lambda: {tp(0).topic: 2}
+    assert cluster.missing_partitions({tp(1): "other", tp(2): known_id, tp(5, "gone"): "other"}) == missing
+    assert cluster.missing_partitions({}) == set()
+
+
 @pytest.mark.parametrize(("code", "goes_on"), [(KafkaError._TIMED_OUT, True), (KafkaError._AUTHENTICATION, False)])
 def test_m09_plans_go_on_while_the_controller_is_away(code: int, goes_on: bool) -> None:
     """Topics are asked of the controller, which may be away when all leaders are there."""

@@ -64,6 +64,13 @@ def test_a_large_batch_is_the_executors_and_frees_the_consumer() -> None:
     assert bed.made[0].closed == 1
 
 
+def test_a_batch_above_the_largest_task_is_the_executors() -> None:
+    """It would be one task, also where its partitions are small enough."""
+    bed = Bed([*records(0, 0), *records(1, 0)], maxRecordsPerPartition="2")
+    assert bed.read(OffsetRange(P0, 0, 1), OffsetRange(P1, 0, 1)) == [(0, 0), (1, 0)]
+    assert bed.read(OffsetRange(P0, 1, 3), OffsetRange(P1, 1, 2)) is None
+
+
 def test_a_split_partition_is_the_executors() -> None:
     assert Bed().read(OffsetRange(P0, 0, 2), OffsetRange(P0, 2, 4)) is None
 

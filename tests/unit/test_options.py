@@ -390,11 +390,28 @@ def test_refused_value(name: str, value: str) -> None:
 # Java reads the sets of the last three otherwise than Python.
 @pytest.mark.parametrize(
     "pattern",
-    ["(", "*", "a{99999999999999999999}", "(" * 5000, " ", "[a-z&&[^b]]", "[[:alpha:]]", "[[a]b]"],
+    [
+        "(",
+        "*",
+        "a{99999999999999999999}",
+        "(" * 5000,
+        " ",
+        "[a-z&&[^b]]",
+        "[[:alpha:]]",
+        "[[a]b]",
+        "[a[b]]",
+        "x[^]a[b]",
+    ],
 )
 def test_a_pattern_that_does_not_compile(pattern: str) -> None:
     raw = {name: value for name, value in REQUIRED.items() if name != "subscribe"}
     assert refusal(raw | {"subscribePattern": pattern}).condition.id == "GROUPKAFKA.OPTION_INVALID"
+
+
+@pytest.mark.parametrize("pattern", [r"[a\[b]", "[]a]b[c]", r"\[[a]", "[^]]x[a]", r"[\]a][b]", "(?i)orders|refunds"])
+def test_a_pattern_with_brackets(pattern: str) -> None:
+    raw = {name: value for name, value in REQUIRED.items() if name != "subscribe"}
+    assert parse_options(raw | {"subscribePattern": pattern}).subscription.pattern == pattern
 
 
 def test_a_heartbeat_comes_before_the_session_ends() -> None:
@@ -403,7 +420,9 @@ def test_a_heartbeat_comes_before_the_session_ends() -> None:
     assert "below kafka.session.timeout.ms (6000)" in text
 
 
-@pytest.mark.parametrize(("session_ms", "heartbeat_s"), [("3000", 1.0), ("6000", 2.0), ("9000", 3.0), ("60000", 3.0)])
+@pytest.mark.parametrize(
+    ("session_ms", "heartbeat_s"), [("200", 0.1), ("3000", 1.0), ("6000", 2.0), ("9000", 3.0), ("60000", 3.0)]
+)
 def test_a_short_session_brings_its_heartbeats(session_ms: str, heartbeat_s: float) -> None:
     options = parse(kafka__session__timeout__ms=session_ms)
     assert options.heartbeat_interval_s == heartbeat_s

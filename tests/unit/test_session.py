@@ -898,11 +898,28 @@ def made_anew_with_fewer(**options: str) -> tuple[Bed, SourceOffset]:
 def test_nobody_waits_for_the_commit_of_a_partition_that_is_gone() -> None:
     """The new topic is empty, so the old end stays the query's start, and is completed again at each trigger."""
     bed, end = made_anew_with_fewer(failOnDataLoss="false")
-    for _ in range(3):
-        assert bed.session.latest_offset(end) is end
-    assert bed.member.view().committed
+    assert bed.session.latest_offset(end) is end
+    bed.member.calls.clear()
+    assert bed.session.latest_offset(end) is end
+    assert [name for name, _ in bed.member.calls] == ["complete"]
     bed.ends(p0=5)
     assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 5)"]
+
+
+def test_what_is_gone_before_it_has_a_position_again_is_told_once_and_not_committed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The session is lost, the topic comes back with fewer partitions, and the old assignment comes back first."""
+    bed, end = made_anew_with_fewer(failOnDataLoss="false")
+    bed.member.lose(P0, P1)
+    bed.member.assign(P0, P1)
+    with caplog.at_level(logging.WARNING):
+        assert bed.session.latest_offset(end) is end
+        bed.member.calls.clear()
+        assert bed.session.latest_offset(end) is end
+    assert [name for name, _ in bed.member.calls] == ["complete"]
+    assert caplog.text.count("orders-1 [60, 60)") == 1
+    assert caplog.text.count("orders-0 [60, 60)") == 1
 
 
 def test_a_broker_that_lists_fewer_partitions_of_the_same_topic_is_not_believed() -> None:
@@ -954,6 +971,86 @@ def test_a_deleted_topic_is_told_until_a_batch_leaves_it_out() -> None:
     end = restarted(before, failOnDataLoss="false")
     assert end.ends() == {P0: 60}
     assert restarted(end) is end
+
+
+def test_a_topic_that_is_listed_at_the_start_and_gone_a_moment_later() -> None:
+    bed = Bed(startingOffsets="earliest", subscribePattern="ord.*")
+    bed.cluster.matching = ("ordeal", "orders")
+    bed.join(P0)
+    bed.session.prepare_available_now()
+    with pytest.raises(DataLossError, match=r"ordeal-0 \[7, 7\): the topic was deleted"):
+        bed.session.latest_offset(offset_of(OffsetRange(tp(0, "ordeal"), 0, 7)))
+
+
+@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "fewer partitions"])
+def test_what_was_handed_over_is_its_next_owners_to_tell(deleted: bool) -> None:
+    """And the checkpoint forgets it."""
+    mine = tp(0, "ordeal")
+    bed = Bed(startingOffsets="earliest", subscribePattern="ord.*")
+    bed.cluster.topics = {"ordeal": TopicInfo(TOPIC_ID, 1)} | ({} if deleted else {"orders": TopicInfo("other", 1)})
+    bed.join(mine)
+    bed.cluster.ends[mine] = 5
+    before = offset_of(OffsetRange(mine, 0, 4), done={P1: 10})
+    assert bed.session.latest_offset(before).ends() == {mine: 5}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_deleted_topic_that_comes_back_after_a_batch_of_another_is_no_new_one(
+    restart: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By default a partition that the group has no offset for starts at its end."""
+    refunds = tp(0, "refunds")
+    bed = Bed(subscribe="orders,refunds", failOnDataLoss="false")
+    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
+    bed.join(P0, refunds)
+    end = bed.session.latest_offset(START)
+    bed.ends(p0=60)
+    bed.cluster.ends[refunds] = 60
+    end = bed.session.latest_offset(end)
+    del bed.cluster.topics["refunds"]
+    bed.member.lose(P0, refunds)
+    bed.member.assign(P0)
+    bed.ends(p0=70)
+    with caplog.at_level(logging.WARNING):
+        end = bed.session.latest_offset(end)
+        assert end.ends() == {P0: 70}
+        bed.ends(p0=80)
+        end = bed.session.latest_offset(end)
+        del bed.member.committed[refunds]
+        if restart:
+            after = Bed(subscribe="orders,refunds", failOnDataLoss="false")
+            after.member.committed = bed.member.committed
+            bed = after
+        bed.cluster.topics["refunds"] = TopicInfo("other", 1)
+        bed.cluster.ends |= {P0: 80, refunds: 7}
+        bed.clock.advance(REFRESH_S + 1)
+        bed.join(P0, refunds)
+        assert "refunds-0 [0, 7)" in ranges(bed.session.latest_offset(end))
+    assert caplog.text.count("data lost") == 1
+
+
+def test_a_restart_goes_on_without_a_topic_whose_loss_was_told() -> None:
+    """It is named all the same: nobody has to change the option because a topic was deleted."""
+    bed, end = deleted(failOnDataLoss="false")
+    take_deleted(bed)
+    bed.cluster.ends[tp(0, "refunds")] = 4
+    end = bed.session.latest_offset(end)
+    assert end.ends() == {tp(0, "refunds"): 4}
+    for strict in "true", "false":
+        after = Bed(startingOffsets="earliest", subscribe="orders,refunds", failOnDataLoss=strict)
+        after.cluster.topics = bed.cluster.topics
+        after.join(tp(0, "refunds"))
+        after.cluster.ends[tp(0, "refunds")] = 6
+        assert after.session.latest_offset(end).ends() == {tp(0, "refunds"): 6}
+
+
+def test_a_batch_runs_again_when_a_topic_of_another_member_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed(startingOffsets="earliest", subscribe="orders,refunds", failOnDataLoss="false")
+    end = offset_of(OffsetRange(P0, 40, 50), done={tp(0, "refunds"): 7})
+    bed.ends(p0=50)
+    with caplog.at_level(logging.WARNING):
+        assert flat(bed.session.tasks(START, end)) == ["orders-0 [40, 50)"]
+    assert caplog.text.count("refunds-0 [7, 7): the topic was deleted") == 1
 
 
 def test_a_batch_that_runs_again_says_which_partitions_are_gone(caplog: pytest.LogCaptureFixture) -> None:
