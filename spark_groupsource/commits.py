@@ -3,9 +3,9 @@
     {"e":3,"gk":1,"l":"<lineage>","n":4,"p":0,"r":[100,200],"t":"<topic id>"}
 
 `l` lineage, `t` topic id, `e` leader epoch of the offset, `r` half-open range of the batch, `p` the partition's
-pinned initial offset, `n` the topic's partition count when it was pinned, `k` a digest of the topics that the
-subscription matched then, `z` the newest reset of the group (`[ms,"<uuid>"]`) that the writer knows: the `reset`
-command writes it, and every later commit carries it on. At most 4,096 bytes (the broker's default
+pinned initial offset, `n` the topic's partition count when it was pinned, `k` digests of the topics (name and id)
+that the subscription matched then, `z` the newest reset of the group (`[ms,"<uuid>"]`) that the writer knows: the
+`reset` command writes it, and every later commit carries it on. At most 4,096 bytes (the broker's default
 offset.metadata.max.bytes). Text of another writer is not an error: it says that the offset is nobody's lineage.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_groupsource import offsets
@@ -41,13 +41,17 @@ class Pin:
     partition_count: int
     known_topics: str | None = None
 
-    def knows_topic(self, topic: str) -> bool:
-        """Whether the topic existed when this position was pinned, as far as the pin can tell."""
+    def knows_topic(self, topic: str, topic_id: str) -> bool:
+        """Whether the topic existed when this position was pinned, as far as the pin can tell.
+
+        The sequence that the id is for: a topic is deleted, and made again with records before a query gets it that
+        never had it. By name alone it is no new topic, and with startingOffsets=latest the records would be skipped.
+        """
         if self.known_topics is None:
             return True
-        digest = topic_digest(topic)
+        digests = (topic_digest(topic, topic_id), topic_digest(topic))
         starts = range(0, len(self.known_topics), _DIGEST_CHARS)
-        return any(self.known_topics.startswith(digest, start) for start in starts)
+        return any(self.known_topics.startswith(digests, start) for start in starts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +81,17 @@ class GroupOffset:
     metadata: str = ""
 
 
-def topic_digest(topic: str) -> str:
-    """Return a short stand-in for a topic's name."""
-    return hashlib.sha256(topic.encode()).hexdigest()[:_DIGEST_CHARS]
+def topic_digest(topic: str, topic_id: str = "") -> str:
+    """Return a short stand-in for a topic; without an id it stands for all topics of the name."""
+    whole = f"{topic}/{topic_id}" if topic_id else topic
+    return hashlib.sha256(whole.encode()).hexdigest()[:_DIGEST_CHARS]
 
 
-def topics_digest(topics: Iterable[str]) -> str | None:
+def topics_digest(topic_ids: Mapping[str, str]) -> str | None:
     """Return the digests of all topics in one text, or None when there are too many."""
-    names = sorted(set(topics))
-    return "".join(map(topic_digest, names)) if len(names) <= _DIGEST_TOPICS else None
+    if len(topic_ids) > _DIGEST_TOPICS:
+        return None
+    return "".join(topic_digest(topic, topic_id) for topic, topic_id in sorted(topic_ids.items()))
 
 
 def checked_digests(what: str, value: object) -> str | None:

@@ -27,7 +27,7 @@ class LossReporter:
         self._metrics = metrics
         # How far losses were told: a plan that comes to nothing is made anew.
         self._told: dict[TopicPartition, int] = {}
-        # What was told to be gone with its topic, until a batch has it again.
+        # What was told to be gone with its topic, until it has a position again.
         self._told_gone: set[TopicPartition] = set()
         self.last_ends: Mapping[TopicPartition, int] = {}
 
@@ -91,7 +91,7 @@ class LossReporter:
         self._gone(positions, "the topic was deleted")
 
     def settled(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take that a batch has these (again): whatever becomes of them from now on is another loss."""
+        """Take that these have a position (again): whatever becomes of them from now on is another loss."""
         self._told_gone.difference_update(partitions)
 
     def report_truncated(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:

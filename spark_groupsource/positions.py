@@ -84,6 +84,8 @@ class StartPositions:
         self._metrics = metrics
         self._pause = pause
         self.anchors: dict[TopicPartition, Anchor] = {}
+        # Ids of topics that had positions, and maybe no batch: made again they are no new ones.
+        self._forgotten: dict[str, str] = {}
         self.truncation = TruncationWatch(cluster, clock, read_committed=options.read_committed)
 
     def establish(self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage) -> Lineage:
@@ -103,9 +105,7 @@ class StartPositions:
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
         ends = start.ends()
         group = {owned.partition: owned.group for owned in view.partitions}
-        # A topic of which only the id is left was told when it was deleted.
-        read = {partition.topic for partition in ends}
-        recreated = {d.partition for d in decisions if d.recreated and d.partition.topic in read}
+        recreated = {d.partition for d in decisions if d.recreated}
         self._losses.report_recreated({p: _furthest(group[p], ends.get(p)) for p in recreated}, described)
         positions = self._resolve(decisions, described)
         items = []
@@ -125,7 +125,9 @@ class StartPositions:
             offset = _offset_to_pin(decision, position, group[partition], metadata)
             if offset is not None:
                 items.append(_start_item(partition, offset, self.anchors[partition], own))
-        if not self._member.establish(positions, items, view.assignment):
+        if self._member.establish(positions, items, view.assignment):
+            self._losses.settled(positions)
+        else:
             self._pause(_PAUSE_S)
         return own
 
@@ -133,7 +135,9 @@ class StartPositions:
         """Drop what is held of partitions, which are gone or belong to another topic of that name now."""
         self._member.forget(tuple(partitions))
         for partition in partitions:
-            self.anchors.pop(partition, None)
+            anchor = self.anchors.pop(partition, None)
+            if anchor is not None:
+                self._forgotten[partition.topic] = anchor.topic_id
 
     def _learn_resets(self, view: GroupView, start: SourceOffset, own: Lineage) -> Lineage:
         """Return the lineage that knows what the group's metadata says of resets: a new one when ends are void."""
@@ -163,7 +167,7 @@ class StartPositions:
     ) -> StartDecision:
         partition = owned.partition
         topic_id = described[partition.topic].topic_id
-        logged_id = start.topic_id(partition.topic)
+        logged_id = start.topic_id(partition.topic) or self._forgotten.get(partition.topic)
         metadata = metadata_of(owned.group)
         takeover = Takeover(
             partition=partition,
@@ -178,7 +182,7 @@ class StartPositions:
         )
         # Where no pin tells which topics there were, one that is new to a query that has read others appeared later.
         untold = all(pin.known_topics is None for pin in known.values())
-        later = appeared_later(partition, known) or (untold and bool(start.ends()) and logged_id is None)
+        later = appeared_later(partition, topic_id, known) or (untold and bool(start.ends()) and logged_id is None)
         return decide_start(takeover, self._options.on_conflict, later)
 
     def _known_pins(self, view: GroupView, described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
@@ -256,7 +260,8 @@ class StartPositions:
         if overwritten and known is not None and known.topic_id == info.topic_id:
             return known.pin
         earliest = self._options.starting.is_earliest
-        return Pin(position, info.partition_count, None if earliest else topics_digest(described))
+        ids = {topic: each.topic_id for topic, each in described.items()}
+        return Pin(position, info.partition_count, None if earliest else topics_digest(ids))
 
 
 def _offset_to_pin(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
@@ -35,7 +36,7 @@ from spark_groupsource.planning.batch import (
 from spark_groupsource.planning.packing import Task
 from spark_groupsource.planning.sizing import TaskSizing
 from spark_groupsource.positions import Lineage, StartPositions, metadata_of
-from spark_groupsource.topicwatch import TopicWatch
+from spark_groupsource.topicwatch import NOTHING, Known, TopicWatch
 from spark_groupsource.truncation import beyond
 
 LOG = logging.getLogger("spark_groupsource.session")
@@ -98,17 +99,15 @@ class Session:
 
     # --- life
 
-    def start(self, known: Mapping[TopicPartition, int] = {}, read: Collection[str] = ()) -> None:
-        """Contact the cluster and join the group; does nothing when already done.
-
-        `known` is how far partitions were read before, `read` are the topics that were.
+    def start(self, known: Known = NOTHING) -> None:
+        """Contact the cluster and join the group; does nothing when already done. `known` is what was read before.
 
         Raises what the cluster or the client refuses: unknown topics, missing rights, wrong settings.
         """
         self._member.check()
         if self._started:
             return
-        self._topics.find(known, read)
+        self._topics.find(known)
         if self._options.checkpoint_location is None:
             LOG.warning(
                 "option checkpointLocation is not set: a handover waits for the next trigger, and the last batch"
@@ -139,7 +138,7 @@ class Session:
     def prepare_available_now(self) -> None:
         """Fix the targets: the newest offsets of all partitions of the subscription, now."""
         self.start()
-        self._logs.fix_targets(self._topics.describe(self._topics.present, {}))
+        self._logs.fix_targets(self._topics.describe(self._topics.present, NOTHING))
 
     # --- planning
 
@@ -149,16 +148,17 @@ class Session:
         Returns `start` itself when there is nothing to read. 1. complete, 2. settle, 3. establish start
         positions, 4. plan, 5. fix; from 2 again when ownership changed meanwhile.
         """
+        known = Known.of(start)
         try:
-            self.start(start.ends(), dict(start.topic_ids))
+            self.start(known)
             self._go_by(self._lineage(start))
             self._complete(start)
             if self._topics.refresh():
                 self._member.subscribe(self._topics.names)
-            self._topics.look_back(start)
+            self._topics.look_back(known)
             return start if self._logs.targets == {} else self._planned(start, bounds)
         except OptionError as error:
-            self._topics.on_unknown(error, start.ends())
+            self._topics.on_unknown(error, known)
             return self._planned(start, bounds) if self._started else start
 
     def _planned(self, start: SourceOffset, bounds: ReadBounds) -> SourceOffset:
@@ -337,12 +337,11 @@ class Session:
         reach("before-fix", self._options.client_id)
         ids = {topic: info.topic_id for topic, info in described.items()}
         own = self._lineage(start)
-        end = next_offset(start, own.name, ids, ranges, own.reset, gone=self._topics.gone(start.ends()))
+        end = next_offset(start, own.name, ids, ranges, own.reset)
         if not self._member.fix(FlightBatch(end, commit_items(end, self._starts.anchors)), view.assignment):
             return None
         self._logs.planned()
         self._losses.last_ends = self._logs.newest
-        self._losses.settled(item.partition for item in ranges)
         self._starts.truncation.learn(ranges)
         self._flight = end
         return end
@@ -367,8 +366,9 @@ class Session:
         """Read a logged batch once more: its ranges, owned or not, less what is completed already."""
         begun = {item.partition: item.start for item in end.ranges}
         self._losses.last_ends = {**self._losses.last_ends, **end.ends()}
-        self.start(end.ends() | begun, dict(end.topic_ids))
-        described = self._topics.describe({partition.topic for partition in begun}, end.ends() | begun)
+        known = replace(Known.of(end), last=begun)
+        self.start(known)
+        described = self._topics.describe({partition.topic for partition in begun}, known)
         ids = {topic: info.topic_id for topic, info in described.items()}
         gone = {p: at for p, at in begun.items() if ids.get(p.topic) != end.topic_id(p.topic)}
         self._losses.report_recreated({p: at for p, at in gone.items() if p.topic in ids}, described)

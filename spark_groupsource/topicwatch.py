@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
@@ -23,6 +23,26 @@ LOG = logging.getLogger("spark_groupsource.session")
 
 # How often a pattern is matched, and a topic that is gone looked for.
 REFRESH_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """How far the lineage has read: what its newest batch has, and what it had handed over before; and topics' ids.
+
+    What is gone of the newest batch is a loss; of the others it is their next owner's to tell.
+    """
+
+    last: Mapping[TopicPartition, int]
+    done: Mapping[TopicPartition, int]
+    ids: Mapping[str, str]
+
+    @classmethod
+    def of(cls, offset: SourceOffset) -> Known:
+        """Return what an entry of the offset log tells."""
+        return cls({item.partition: item.end for item in offset.ranges}, dict(offset.done), dict(offset.topic_ids))
+
+
+NOTHING = Known({}, {}, {})
 
 
 class TopicWatch:
@@ -42,8 +62,6 @@ class TopicWatch:
         self._starts = starts
         self._clock = clock
         self._checked = Deadline(clock, 0.0)
-        # By earlier runs, some maybe deleted, and told, since.
-        self._read: Collection[str] = ()
         self._looked_back = False
         self._owned: dict[TopicPartition, int | None] = {}
         self._gone: set[str] = set()
@@ -51,34 +69,24 @@ class TopicWatch:
         self._cut: dict[TopicPartition, str] = {}
         self.names: tuple[str, ...] = ()
 
-    def find(self, known: Mapping[TopicPartition, int], read: Collection[str]) -> None:
-        """Look for the topics; `known` says how far partitions are read, `read` which topics were.
-
-        Raises `OptionError` for one that is named, does not exist and was never read.
-        """
-        subscription, self._read = self._options.subscription, read
+    def find(self, known: Known) -> None:
+        """Look for the topics. Raises `OptionError` for one that is named, does not exist and was never read."""
+        subscription = self._options.subscription
         self.names = self._cluster.matching_topics(subscription)
         if subscription.pattern is None:
             check_assigned(subscription, self.describe(self.names, known))
         self._checked = Deadline(self._clock, REFRESH_S)
 
-    def look_back(self, start: SourceOffset) -> None:
-        """Look once, after a start, for what is gone of what was read: nobody assigns it, so nobody would miss it.
-
-        Of what the last batch had, it is a loss; what the query had handed over before is its next owner's to tell.
-        """
+    def look_back(self, known: Known) -> None:
+        """Look once, after a start, for what is gone of the newest batch: nobody assigns it, nobody would miss it."""
         if self._looked_back:
             return
         named = self._options.subscription.pattern is None
-        ends = {p: at for p, at in start.ends().items() if not named or p.topic in self.names}
-        ids = {partition: start.topic_id(partition.topic) or "" for partition in ends}
-        owned = {item.partition: item.end for item in start.ranges if item.partition in ends}
-        missing = self._cluster.missing_topics({partition.topic for partition in ends})
-        self._losses.report_deleted({partition: at for partition, at in owned.items() if partition.topic in missing})
+        last = {p: at for p, at in known.last.items() if not named or p.topic in self.names}
+        missing = self._cluster.missing_topics({partition.topic for partition in last})
+        self._losses.report_deleted({partition: at for partition, at in last.items() if partition.topic in missing})
         self._gone |= missing
-        self._notice_cut(owned, {partition: ids[partition] for partition in owned})
-        elsewhere = self._untold(ends)
-        self._cut |= {p: ids[p] for p in self._cluster.missing_partitions({p: ids[p] for p in elsewhere})}
+        self._notice_cut(last, known)
         self._looked_back = True
 
     def refresh(self) -> bool:
@@ -99,7 +107,7 @@ class TopicWatch:
         """The names without those of topics that were deleted."""
         return [name for name in self.names if name not in self._gone]
 
-    def describe(self, topics: Iterable[str], known: Mapping[TopicPartition, int]) -> dict[str, TopicInfo]:
+    def describe(self, topics: Iterable[str], known: Known) -> dict[str, TopicInfo]:
         """Return what exists of these topics; for the others see `on_unknown`."""
         try:
             return self._cluster.describe(set(topics) - self._gone)
@@ -119,7 +127,7 @@ class TopicWatch:
         left = {p: max(at, known.get(p, at)) for p, at in before.items() if p not in self._owned}
         if left:
             self._notice(left, self._cluster.missing_topics({partition.topic for partition in left}))
-            self._notice_cut(left, self._ids(left))
+            self._notice_cut(left, NOTHING)
         gone = self.gone(self._owned)
         if stale := sorted(self._starts.anchors.keys() & gone):
             # Nobody is to wait for the commit of one that is gone.
@@ -132,7 +140,7 @@ class TopicWatch:
             return ()
         return {partition for partition in partitions if partition.topic in self._gone or partition in self._cut}
 
-    def on_unknown(self, error: OptionError, known: Mapping[TopicPartition, int]) -> None:
+    def on_unknown(self, error: OptionError, known: Known) -> None:
         """Take the cluster's answer that a topic or partition does not exist: a loss when it was read, else the error.
 
         The sequence that the partitions are for: a topic is deleted and made again with fewer of them; the group leaves
@@ -140,38 +148,41 @@ class TopicWatch:
         """
         if error.condition != errors.TOPIC_UNKNOWN:
             raise error
-        read = {**self._positions, **known}
-        missing = self._cluster.missing_topics({*self.names, *(partition.topic for partition in read)} - self._gone)
-        lost = {partition: at for partition, at in read.items() if partition.topic in missing}
-        self._notice(lost, missing)
+        read = {**self._positions, **known.last}
+        elsewhere = {partition.topic for partition in known.done}
+        topics = {*self.names, *elsewhere, *(partition.topic for partition in read)}
+        missing = self._cluster.missing_topics(topics - self._gone)
+        self._notice({partition: at for partition, at in read.items() if partition.topic in missing}, missing)
         untold = missing - self._gone
-        if untold.difference(self._read) and self._options.subscription.pattern is None:
+        if untold - elsewhere and self._options.subscription.pattern is None:
             raise error
-        # A pattern's topic that came and went between two looks, or one whose loss an earlier run has told.
+        # Handed over before, or told by an earlier run; a pattern's may have come and gone between two looks.
         self._gone |= untold
-        self._notice_cut(read, self._ids(read))
-        self._leave_out_absent(known)
+        self._notice_cut(read, known)
+        self._leave_out_absent()
 
     def _notice(self, positions: Mapping[TopicPartition, int], missing: set[str]) -> None:
         deleted = {partition: at for partition, at in positions.items() if partition.topic in missing - self._gone}
         self._losses.report_deleted(deleted)
         self._gone |= {partition.topic for partition in deleted}
 
-    def _notice_cut(self, positions: Mapping[TopicPartition, int], ids: Mapping[TopicPartition, str]) -> None:
-        """Look for partitions that a topic made again does not have; `ids` are those of the topics that were read."""
-        asked = {partition: ids[partition] for partition in self._untold(ids)}
+    def _notice_cut(self, positions: Mapping[TopicPartition, int], known: Known) -> None:
+        """Look for partitions that a topic made again does not have."""
+        anchors = self._starts.anchors
+        ids = {p: anchors[p].topic_id if p in anchors else known.ids.get(p.topic) for p in self._untold(positions)}
+        asked = {partition: topic_id for partition, topic_id in ids.items() if topic_id is not None}
         cut = self._cluster.missing_partitions(asked)
         self._losses.report_cut({partition: positions[partition] for partition in cut})
         self._cut |= {partition: asked[partition] for partition in cut}
 
-    def _leave_out_absent(self, known: Mapping[TopicPartition, int]) -> None:
-        """Leave out assigned partitions that were never read and do not exist, until they do.
+    def _leave_out_absent(self) -> None:
+        """Leave out other assigned partitions that do not exist, until they do.
 
-        The sequence this protects against: a topic is made again with fewer partitions, and the member that had one of
-        the others leaves before the group looks at the topic again: this member is given what does not exist.
+        Two sequences that this protects against. A topic is made again with fewer partitions, and the member that had
+        one of the others leaves before the group looks at the topic again: this member is given what does not exist.
+        Partitions are added, and assigned; the broker asked has not heard of them for a while.
         """
-        new = self._untold(p for p, position in self._owned.items() if position is None and p not in known)
-        absent = self._cluster.missing_partitions(dict.fromkeys(new, ""))
+        absent = self._cluster.missing_partitions(dict.fromkeys(self._untold(self._owned), ""))
         if absent:
             LOG.warning("assigned, and not there; left out until they are: %s", ", ".join(map(str, sorted(absent))))
         self._cut |= dict.fromkeys(absent, "")
@@ -179,10 +190,6 @@ class TopicWatch:
     @property
     def _positions(self) -> dict[TopicPartition, int]:
         return {partition: position for partition, position in self._owned.items() if position is not None}
-
-    def _ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        anchors = self._starts.anchors
-        return {partition: anchors[partition].topic_id for partition in partitions if partition in anchors}
 
     def _untold(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         return {p for p in partitions if p.topic not in self._gone and p not in self._cut}

@@ -220,7 +220,8 @@ class Commands:
         wishes: Mapping[TopicPartition, Wish],
     ) -> None:
         reset = next_reset(groups.values(), int(self._clock.epoch_s() * 1000), str(uuid.uuid4()))
-        known_topics = topics_digest(partition.topic for partition in [*groups, *logs])
+        ids = dict.fromkeys((partition.topic for partition in groups), "")
+        known_topics = topics_digest(ids | {partition.topic: log.topic_id for partition, log in logs.items()})
         items = []
         for move in moves:
             log = logs[move.partition]

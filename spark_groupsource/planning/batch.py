@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.commits import Anchor, CommitItem, CommitMetadata
@@ -87,30 +87,22 @@ def next_offset(
     topic_ids: Mapping[str, str],
     ranges: Iterable[OffsetRange],
     reset: Reset | None = None,
-    *,
-    gone: Collection[TopicPartition] = (),
 ) -> SourceOffset:
     """Return the offset to log for a batch: its ranges, and what the lineage has done elsewhere.
 
-    Ends of a topic that was deleted and made again (its id changed) are forgotten, those of partitions that are `gone`,
-    and all ends that are older than `reset`, the newest reset of the group.
-
-    A topic of which all is gone keeps its id. The sequence that this is for: a topic is deleted, a batch of another one
-    is planned, the topic is made again with records. It is no new one: it was read, and starts at its beginning.
+    Ends of a topic that was deleted and made again (its id changed) are forgotten, and all ends that are older than
+    `reset`, the newest reset of the group.
     """
     planned = tuple(ranges)
     owned = {item.partition for item in planned}
-    known, ends = ({}, {}) if newer(reset, start.reset) else (dict(start.topic_ids), start.ends())
+    known = dict(start.topic_ids)
     done = {
         partition: end
-        for partition, end in ends.items()
-        if partition not in owned
-        and partition not in gone
-        and topic_ids.get(partition.topic, known[partition.topic]) == known[partition.topic]
+        for partition, end in ({} if newer(reset, start.reset) else start.ends()).items()
+        if partition not in owned and topic_ids.get(partition.topic, known[partition.topic]) == known[partition.topic]
     }
     topics = {item.partition.topic for item in planned} | {partition.topic for partition in done}
-    kept = {topic: topic_id for topic, topic_id in known.items() if topic not in topic_ids}
-    ids = kept | {topic: topic_ids.get(topic) or known[topic] for topic in topics}
+    ids = {topic: topic_ids.get(topic) or known[topic] for topic in topics}
     return SourceOffset.of(lineage, ids, planned, done, reset)
 
 

@@ -102,7 +102,7 @@ def _conflict(takeover: Takeover, own: int, group: int) -> str | None:
     return None
 
 
-def appeared_later(partition: TopicPartition, pins: Mapping[TopicPartition, Pin]) -> bool:
+def appeared_later(partition: TopicPartition, topic_id: str, pins: Mapping[TopicPartition, Pin]) -> bool:
     """Tell whether a partition without a committed offset is newer than the first of the group's initial positions.
 
     `pins` are those of all partitions of the subscription that have one.
@@ -114,7 +114,7 @@ def appeared_later(partition: TopicPartition, pins: Mapping[TopicPartition, Pin]
     # Two sequences this protects against, with "latest". Partitions are added to one topic, and a second topic is
     # made; the partitions are pinned first, and know the second topic. A topic is made; one of its partitions is
     # pinned by a member, the other one goes to a member that has not pinned it yet. Records would be skipped.
-    return added or any(not pin.knows_topic(partition.topic) for pin in pins.values())
+    return added or any(not pin.knows_topic(partition.topic, topic_id) for pin in pins.values())
 
 
 def open_start(decision: StartDecision, starting: Starting) -> Start | None:

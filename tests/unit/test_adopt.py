@@ -198,7 +198,10 @@ def test_what_a_group_takes_over() -> None:
     assert all(item is not None and item.reset is not None for item in metadata), "an old checkpoint would win"
     first = metadata[0]
     assert first is not None
-    assert (first.topic_id, first.pin) == (TOPIC_ID, Pin(50, 2, topics_digest(["orders", "refunds"])))
+    assert (first.topic_id, first.pin) == (
+        TOPIC_ID,
+        Pin(50, 2, topics_digest({"orders": TOPIC_ID, "refunds": TOPIC_ID})),
+    )
 
 
 def test_a_dry_run() -> None:

@@ -340,7 +340,9 @@ def test_the_marker_and_the_pins_of_a_reset() -> None:
     assert first.reset is not None
     assert first.lineage == first.reset.id != LINEAGE
     assert first.pin == Pin(40, 2), "a reset does not change where the group began"
-    assert second.pin == Pin(100, 2, topics_digest(["orders"])), "the group begins here, as far as anybody knows"
+    assert second.pin == Pin(100, 2, topics_digest({"orders": TOPIC_ID})), (
+        "the group begins here, as far as anybody knows"
+    )
     assert (first.topic_id, first.start, first.end) == (TOPIC_ID, 100, 100)
 
 

@@ -122,17 +122,18 @@ def test_optional_parts_may_be_absent() -> None:
 
 def test_the_longest_text_fits_into_the_brokers_default() -> None:
     topics = [f"{number:03d}-{'t' * 240}" for number in range(400)]
-    pin = Pin(OFFSET_MAX, PARTITION_MAX, topics_digest(topics))
+    pin = Pin(OFFSET_MAX, PARTITION_MAX, topics_digest(dict.fromkeys(topics, ID)))
     text = CommitMetadata("l" * 255, "t" * 255, OFFSET_MAX, OFFSET_MAX, pin, 2**31 - 1).to_text()
     assert len(text.encode()) <= MAX_BYTES
     assert parse_metadata(text) is not None
 
 
 def test_a_pin_knows_its_topics() -> None:
-    pin = Pin(0, 1, topics_digest(["orders", "refunds", "orders"]))
-    assert pin.knows_topic("orders")
-    assert pin.knows_topic("refunds")
-    assert not pin.knows_topic("returns")
+    pin = Pin(0, 1, topics_digest({"orders": ID, "refunds": ""}))
+    assert pin.knows_topic("orders", ID)
+    assert not pin.knows_topic("orders", "of another one, made after the first was deleted")
+    assert pin.knows_topic("refunds", "any, where the id was not known")
+    assert not pin.knows_topic("returns", ID)
 
 
 def test_digests_are_compared_at_their_own_places_only() -> None:
@@ -142,18 +143,20 @@ def test_digests_are_compared_at_their_own_places_only() -> None:
     pin = Pin(0, 1, first + second)
     assert straddling in first + second
     assert not any(
-        pin.knows_topic(name) for name in (f"t{n}" for n in range(2000)) if topic_digest(name) not in (first, second)
+        pin.knows_topic(name, "")
+        for name in (f"t{n}" for n in range(2000))
+        if topic_digest(name) not in (first, second)
     )
 
 
 def test_a_pin_without_topics_knows_all() -> None:
-    assert Pin(0, 1).knows_topic("orders")
+    assert Pin(0, 1).knows_topic("orders", ID)
 
 
 def test_too_many_topics_have_no_digest() -> None:
-    assert topics_digest(map(str, range(400))) is not None
-    assert topics_digest(map(str, range(401))) is None
-    assert Pin(0, 1, topics_digest([])).knows_topic("orders") is False
+    assert topics_digest(dict.fromkeys(map(str, range(400)), ID)) is not None
+    assert topics_digest(dict.fromkeys(map(str, range(401)), ID)) is None
+    assert Pin(0, 1, topics_digest({})).knows_topic("orders", ID) is False
 
 
 def test_mutated_texts_never_raise_anything_else() -> None:

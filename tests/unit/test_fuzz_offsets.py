@@ -28,7 +28,7 @@ OFFSETS = (
 )
 METADATA = (
     CommitMetadata(LINEAGE, ID, 100, 200, Pin(90, 4)),
-    CommitMetadata(LINEAGE, ID, 0, OFFSET_MAX, Pin(0, 1, topics_digest(["orders", "refunds"])), 3, RESET),
+    CommitMetadata(LINEAGE, ID, 0, OFFSET_MAX, Pin(0, 1, topics_digest({"orders": ID, "refunds": ID})), 3, RESET),
 )
 # As JSON spells them: what Python's parser takes although it is no JSON, and what looks like a number but is none.
 ODD = (

@@ -125,7 +125,7 @@ def test_appeared_later_matters_only_where_nothing_is_known() -> None:
 
 
 def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("orders",)) -> dict[TopicPartition, Pin]:
-    digest = None if known is None else topics_digest(known)
+    digest = None if known is None else topics_digest(dict.fromkeys(known, TOPIC_ID))
     return {partition: Pin(0, count, digest) for partition, count in counts}
 
 
@@ -156,7 +156,7 @@ def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("
     ],
 )
 def test_appeared_later(partition: TopicPartition, pinned: dict[TopicPartition, Pin], later: bool) -> None:
-    assert appeared_later(partition, pinned) is later
+    assert appeared_later(partition, TOPIC_ID, pinned) is later
 
 
 def test_an_open_start_is_what_the_options_say() -> None:
