@@ -63,7 +63,10 @@ class Lineage:
 
 
 class StartPositions:
-    """`anchors` are those of the positions established so far; `truncation` knows the leader epochs of these."""
+    """`anchors` are those of the positions established so far; `truncation` knows the leader epochs of these.
+
+    `seen` are the ids that topics had when they were first seen.
+    """
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class StartPositions:
         self._metrics = metrics
         self._pause = pause
         self.anchors: dict[TopicPartition, Anchor] = {}
+        self.seen: dict[str, str] = {}
         # Ids of topics that had positions, and maybe no batch: made again they are no new ones.
         self._forgotten: dict[str, str] = {}
         self.truncation = TruncationWatch(cluster, clock, read_committed=options.read_committed)
@@ -98,6 +102,7 @@ class StartPositions:
         anything is committed; started again, 'latest' is further on and the records between are lost.
         """
         described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
+        self.see(described)
         known = self._known_pins(view, described)
         new = [owned for owned in view.partitions if owned.position is None]
         own = self._learn_resets(view, start, own)
@@ -115,7 +120,7 @@ class StartPositions:
             if position is None:
                 continue
             metadata = metadata_of(group[partition])
-            pin = self._pin(partition, position, group[partition], described)
+            pin = self._pin(decision, position, group[partition], described)
             self.anchors[partition] = Anchor(described[partition.topic].topic_id, pin, own.reset)
             self.truncation.forget([partition])
             if start.topic_id(partition.topic) == described[partition.topic].topic_id:
@@ -130,6 +135,11 @@ class StartPositions:
         else:
             self._pause(_PAUSE_S)
         return own
+
+    def see(self, described: Mapping[str, TopicInfo]) -> None:
+        """Remember which topics there are."""
+        for topic, info in described.items():
+            self.seen.setdefault(topic, info.topic_id)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Drop what is held of partitions, which are gone or belong to another topic of that name now."""
@@ -167,8 +177,9 @@ class StartPositions:
     ) -> StartDecision:
         partition = owned.partition
         topic_id = described[partition.topic].topic_id
-        logged_id = start.topic_id(partition.topic) or self._forgotten.get(partition.topic)
-        metadata = metadata_of(owned.group)
+        logged_id, metadata = start.topic_id(partition.topic), metadata_of(owned.group)
+        if logged_id is None and (owned.group is None or owned.group.offset is None):
+            logged_id = self._forgotten.get(partition.topic)
         takeover = Takeover(
             partition=partition,
             topic_id=topic_id,
@@ -183,6 +194,8 @@ class StartPositions:
         # Where no pin tells which topics there were, one that is new to a query that has read others appeared later.
         untold = all(pin.known_topics is None for pin in known.values())
         later = appeared_later(partition, topic_id, known) or (untold and bool(start.ends()) and logged_id is None)
+        # A standby has neither pins nor batches, when the one topic of the group is made again.
+        later = later or self.seen[partition.topic] != topic_id
         return decide_start(takeover, self._options.on_conflict, later)
 
     def _known_pins(self, view: GroupView, described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
@@ -247,11 +260,12 @@ class StartPositions:
 
     def _pin(
         self,
-        partition: TopicPartition,
+        decision: StartDecision,
         position: int,
         group: GroupOffset | None,
         described: Mapping[str, TopicInfo],
     ) -> Pin:
+        partition = decision.partition
         info, metadata, known = described[partition.topic], metadata_of(group), self.anchors.get(partition)
         if metadata is not None and metadata.topic_id == info.topic_id:
             return metadata.pin
@@ -261,6 +275,9 @@ class StartPositions:
             return known.pin
         earliest = self._options.starting.is_earliest
         ids = {topic: each.topic_id for topic, each in described.items()}
+        if decision.recreated or self.seen[partition.topic] != info.topic_id:
+            # So that its other partitions, wherever they are pinned, start at their beginning, too.
+            del ids[partition.topic]
         return Pin(position, info.partition_count, None if earliest else topics_digest(ids))
 
 

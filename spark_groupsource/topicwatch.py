@@ -73,8 +73,10 @@ class TopicWatch:
         """Look for the topics. Raises `OptionError` for one that is named, does not exist and was never read."""
         subscription = self._options.subscription
         self.names = self._cluster.matching_topics(subscription)
+        found = self.describe(self.names, known)
+        self._starts.see(found)
         if subscription.pattern is None:
-            check_assigned(subscription, self.describe(self.names, known))
+            check_assigned(subscription, found)
         self._checked = Deadline(self._clock, REFRESH_S)
 
     def look_back(self, known: Known) -> None:
@@ -83,8 +85,10 @@ class TopicWatch:
             return
         named = self._options.subscription.pattern is None
         last = {p: at for p, at in known.last.items() if not named or p.topic in self.names}
-        missing = self._cluster.missing_topics({partition.topic for partition in last})
-        self._losses.report_deleted({partition: at for partition, at in last.items() if partition.topic in missing})
+        missing = self._cluster.missing_topics({partition.topic for partition in [*last, *known.done]})
+        lost = {partition: at for partition, at in last.items() if partition.topic in missing}
+        self._losses.report_deleted(lost)
+        self._leave_out_deleted(missing - {partition.topic for partition in lost}, known)
         self._gone |= missing
         self._notice_cut(last, known)
         self._looked_back = True
@@ -129,7 +133,7 @@ class TopicWatch:
             self._notice(left, self._cluster.missing_topics({partition.topic for partition in left}))
             self._notice_cut(left, NOTHING)
         gone = self.gone(self._owned)
-        if stale := sorted(self._starts.anchors.keys() & gone):
+        if stale := sorted(p for p in self._starts.anchors.keys() & gone if self._cut.get(p) != ""):
             # Nobody is to wait for the commit of one that is gone.
             self._starts.forget(stale)
         return replace(view, partitions=tuple(o for o in view.partitions if o.partition not in gone))
@@ -148,20 +152,31 @@ class TopicWatch:
         """
         if error.condition != errors.TOPIC_UNKNOWN:
             raise error
-        read = {**self._positions, **known.last}
+        own = {partition: known.done.get(partition) for partition in self._owned}
+        read = {**own, **self._positions, **known.last}
         elsewhere = {partition.topic for partition in known.done}
         topics = {*self.names, *elsewhere, *(partition.topic for partition in read)}
         missing = self._cluster.missing_topics(topics - self._gone)
         self._notice({partition: at for partition, at in read.items() if partition.topic in missing}, missing)
         untold = missing - self._gone
-        if untold - elsewhere and self._options.subscription.pattern is None:
+        if untold - elsewhere - self._starts.seen.keys() and self._options.subscription.pattern is None:
             raise error
-        # Handed over before, or told by an earlier run; a pattern's may have come and gone between two looks.
-        self._gone |= untold
-        self._notice_cut(read, known)
+        # Read by others, handed over before, or told by an earlier run; a pattern's may have come and gone unseen.
+        self._leave_out_deleted(untold, known)
+        self._notice_cut({partition: at for partition, at in read.items() if at is not None}, known)
         self._leave_out_absent()
 
-    def _notice(self, positions: Mapping[TopicPartition, int], missing: set[str]) -> None:
+    def _leave_out_deleted(self, topics: set[str], known: Known) -> None:
+        """Go on without topics of which this query has nothing; it says how far it had read those it handed over."""
+        done = [f"{partition} at {at}" for partition, at in sorted(known.done.items()) if partition.topic in topics]
+        if topics - self._gone:
+            LOG.warning(
+                "deleted topics that others have read last, if anybody: group=%s topics=%s handed_over=%s",
+                self._options.group_id, sorted(topics - self._gone), done,
+            )  # fmt: skip
+        self._gone |= topics
+
+    def _notice(self, positions: Mapping[TopicPartition, int | None], missing: set[str]) -> None:
         deleted = {partition: at for partition, at in positions.items() if partition.topic in missing - self._gone}
         self._losses.report_deleted(deleted)
         self._gone |= {partition.topic for partition in deleted}

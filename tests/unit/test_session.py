@@ -999,7 +999,7 @@ def test_a_topic_that_is_deleted_once_more_is_told_once_more(caplog: pytest.LogC
 
 
 @pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "fewer partitions"])
-def test_what_was_handed_over_is_its_next_owners_to_tell(deleted: bool) -> None:
+def test_what_was_handed_over_is_its_next_owners_to_tell(deleted: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Nobody else can say how far it was read."""
     mine = tp(0, "ordeal")
     bed = Bed(startingOffsets="earliest", subscribePattern="ord.*")
@@ -1007,7 +1007,34 @@ def test_what_was_handed_over_is_its_next_owners_to_tell(deleted: bool) -> None:
     bed.join(mine)
     bed.cluster.ends[mine] = 5
     before = offset_of(OffsetRange(mine, 0, 4), done={P1: 10})
-    assert ranges(bed.session.latest_offset(before)) == ["ordeal-0 [4, 5)"]
+    with caplog.at_level(logging.WARNING):
+        assert ranges(bed.session.latest_offset(before)) == ["ordeal-0 [4, 5)"]
+    assert ("topics=['orders'] handed_over=['orders-1 at 10']" in caplog.text) is deleted
+
+
+def test_what_came_back_before_it_was_deleted_is_this_querys_to_tell() -> None:
+    """It has no position yet, and the one who had it before is gone."""
+    bed, _ = deleted()
+    refunds = tp(0, "refunds")
+    before = offset_of(OffsetRange(refunds, 0, 4), done={P0: 30})
+    bed.member.lose(P0, refunds)
+    bed.member.assign(P0, refunds)
+    with pytest.raises(DataLossError, match=r"orders-0 \[30, 60\): the topic was deleted"):
+        bed.session.latest_offset(before)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_deleted_topic_of_others_does_not_keep_a_member_from_taking_over(fail: str) -> None:
+    """It is named in subscribe, was there when the query started, and never had anything of this query."""
+    bed = Bed(startingOffsets="earliest", subscribe="orders,refunds", failOnDataLoss=fail)
+    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
+    bed.join(P0)
+    bed.ends(p0=60)
+    end = bed.session.latest_offset(START)
+    del bed.cluster.topics["refunds"]
+    bed.member.assign(P1)
+    bed.ends(p0=70, p1=5)
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [60, 70)", "orders-1 [0, 5)"]
 
 
 def test_a_topic_made_again_is_a_new_one_for_a_member_that_never_had_it() -> None:
@@ -1034,6 +1061,36 @@ def test_a_topic_made_again_before_its_first_batch_is_no_new_one() -> None:
     bed.member.committed.clear()
     bed.ends(p0=67)
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 67)"]
+
+
+def test_a_standby_takes_a_topic_made_again_for_a_new_one() -> None:
+    """It has no batch, and Kafka has removed the group's offsets with the topic."""
+    bed = Bed()
+    bed.join()
+    assert bed.session.latest_offset(START) is START
+    bed.cluster.topics["orders"] = TopicInfo("other", 2)
+    bed.ends(p0=7)
+    bed.member.assign(P0)
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 7)"]
+    pin = parse_metadata(bed.member.committed[P0].metadata)
+    assert pin is not None
+    assert not pin.pin.knows_topic("orders", "other"), "its other partitions start at their beginning wherever they are"
+
+
+def test_a_group_offset_of_the_topic_that_is_there_counts_more_than_the_one_before_it() -> None:
+    bed = Bed(failOnDataLoss="false")
+    bed.join(P0)
+    bed.ends(p0=60)
+    bed.session.latest_offset(START)
+    bed.cluster.topics["orders"] = TopicInfo("other", 2)
+    bed.member.committed.clear()
+    bed.ends(p0=0)
+    assert bed.session.latest_offset(START) is START
+    bed.member.lose(P0)
+    bed.member.committed[P0] = GroupOffset(2, "")
+    bed.ends(p0=3)
+    bed.member.assign(P0)
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [2, 3)"]
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -1102,6 +1159,23 @@ def test_a_batch_that_runs_again_says_which_partitions_are_gone(caplog: pytest.L
         assert flat(bed.session.tasks(START, end)) == []
     assert "orders-0 [40, 50): the topic was deleted and made again, and is read from its beginning" in caplog.text
     assert "orders-1 [40, 55): the topic was deleted and made again with fewer partitions" in caplog.text
+
+
+def test_what_a_broker_has_not_heard_of_keeps_its_position_and_its_commit() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0, P1)
+    bed.ends(p0=60, p1=60)
+    bed.member.takes_commits = False
+    end = bed.session.latest_offset(START)
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 1)
+    bed.session.latest_offset(end)
+    assert {owned.partition: owned.position for owned in bed.member.view().partitions} == {P0: 60, P1: 60}
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
+    bed.member.takes_commits = True
+    bed.clock.advance(REFRESH_S + 1)
+    bed.ends(p1=65)
+    assert ranges(bed.session.latest_offset(end))[-1] == "orders-1 [60, 65)"
+    assert bed.committed() == {0: 60, 1: 60}
 
 
 def test_a_partition_that_does_not_exist_is_left_out_until_it_does(caplog: pytest.LogCaptureFixture) -> None:
