@@ -14,7 +14,7 @@ from typing import Any
 from faultrig import processes
 from faultrig.waiting import RigError, wait_for
 
-_START_S = 120.0
+_START_S = 300.0
 _SCRIPT = Path(__file__).with_name("query_app.py")
 
 

@@ -12,7 +12,7 @@ from faultrig import processes
 from faultrig.apps import App, AppPool
 from faultrig.waiting import RigError, wait_for
 
-_STOP_S = 60.0
+_STOP_S = 180.0
 TRIGGER = "300 milliseconds"
 # With strategies that know weights: the others have 1.
 _WEIGHTS = {"q1": "3"}
@@ -99,7 +99,7 @@ class Fleet:
         self._runs += 1
         query.run = self._runs
         app.command(do="start", **self._start_command(query, self._runs, overrides))
-        wait_for(f"start of {query.name}", 60, lambda: not app.alive or app.state()[1] == query.run, self.evidence)
+        wait_for(f"start of {query.name}", 180, lambda: not app.alive or app.state()[1] == query.run, self.evidence)
 
     def start_twin(self, query: Query) -> tuple[App, int]:
         """Start the query's checkpoint a second time, on another application; returns it and the run."""
@@ -107,7 +107,7 @@ class Fleet:
         self._runs += 1
         run = self._runs
         app.command(do="start", **self._start_command(query, run, {}))
-        wait_for(f"start of a second {query.name}", 60, lambda: not app.alive or app.state()[1] == run, self.evidence)
+        wait_for(f"start of a second {query.name}", 180, lambda: not app.alive or app.state()[1] == run, self.evidence)
         return app, run
 
     def _start_command(self, query: Query, run: int, overrides: Mapping[str, str]) -> dict[str, object]:

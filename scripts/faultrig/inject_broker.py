@@ -40,7 +40,7 @@ def kill_coordinator(rig: Rig) -> Done:
         found = attempt(rig.observer.coordinator)
         return found is not None and found != broker
 
-    wait_for("another coordinator", 60, moved, rig.evidence)
+    wait_for("another coordinator", 180, moved, rig.evidence)
     moved_s = round(time.time() - since, 2)
     rig.kafka.start_broker(broker)
     return Done(f"broker-{broker}", False, {"moved_s": moved_s})

@@ -70,7 +70,7 @@ def make_unreadable(rig: Rig) -> Done:
     (folder / str(number)).write_bytes(text[: len(text) // 2])
     rig.fleet.start(victim)
     app = victim.running_on
-    wait_for(f"failure of {victim.name}", 60, lambda: app.state()[:2] == ("failed", victim.run), rig.evidence)
+    wait_for(f"failure of {victim.name}", 180, lambda: app.state()[:2] == ("failed", victim.run), rig.evidence)
     error = told_by(app.state()[2])
     old = victim.life_name
     rig.fleet.new_life(victim)
@@ -107,7 +107,7 @@ def start_twice(rig: Rig) -> Done:
         return not victim.alive() or twin.state()[:2] != ("running", run)
 
     before = _completed(victim)
-    wait_for("one of the two to end", 60, lambda: settled() or _completed(victim) > before + 30, rig.evidence)
+    wait_for("one of the two to end", 180, lambda: settled() or _completed(victim) > before + 30, rig.evidence)
     time.sleep(0.2)
     details = {"first": original.state()[0], "second": twin.state()[0]}
     errors = [told_by(app.state()[2]) for app in (original, twin) if app.state()[0] == "failed"]

@@ -32,7 +32,7 @@ def leave(rig: Rig) -> Done:
     if len(rig.fleet.live) <= 2:
         joined = _newcomer(rig)
         rig.fleet.add(joined)
-        wait_for("the newcomer to own partitions", 60, lambda: rig.owners().get(joined or ""), rig.evidence)
+        wait_for("the newcomer to own partitions", 180, lambda: rig.owners().get(joined or ""), rig.evidence)
     victim = rig.rng.choice([query for query in rig.fleet.live if query.name != joined])
     lost, since = rig.owners().get(victim.name, set()), time.time()
     rig.fleet.leave(victim)

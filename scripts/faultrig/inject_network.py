@@ -19,7 +19,7 @@ from faultrig.inject_process import taken_after, victim_of
 from faultrig.rig import MEMBER, Rig
 from faultrig.waiting import RigError
 
-_FIRE_S = 60.0
+_FIRE_S = 180.0
 
 
 def _joins(request: Request) -> bool:

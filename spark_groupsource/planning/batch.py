@@ -25,21 +25,27 @@ class Backlog:
 
 
 def share_out(sizes: Mapping[TopicPartition, int], limit: int | None) -> dict[TopicPartition, int]:
-    """Share `limit` out in proportion to `sizes` (largest remainder); never more than a size.
+    """Share `limit` out in proportion to `sizes`, never more than a size; the sum is `limit` at most.
 
-    The sum is exactly min(limit, sum of sizes), and every partition with a backlog gets something as long as the
-    limit has room for it, so that a small partition next to a large one is not starved.
+    As in Spark's own source (`KafkaMicroBatchStream.rateLimit`): a partition's part is rounded down, but is not less
+    than 1, so that a small one next to a large one is not starved. There, many small ones go beyond the limit.
     """
     total = sum(sizes.values())
     if limit is None or limit >= total:
         return dict(sizes)
+    shares = {partition: max(1, limit * size // total) if size > 0 else 0 for partition, size in sizes.items()}
+    return shares if sum(shares.values()) <= limit else _share_exactly(sizes, limit)
+
+
+def _share_exactly(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
+    """Share out as much as `limit` (largest remainder), where to give 1 at least to each would be more."""
     waiting = {partition: size for partition, size in sizes.items() if size > 0}
     base = 1 if len(waiting) <= limit else 0
-    spare, weight = limit - base * len(waiting), total - base * len(waiting)
+    spare, weight = limit - base * len(waiting), sum(waiting.values()) - base * len(waiting)
     shares = dict.fromkeys(sizes, 0)
     remainders = []
     for partition, size in sorted(waiting.items()):
-        extra, remainder = divmod(spare * (size - base), weight) if weight else (0, 0)
+        extra, remainder = divmod(spare * (size - base), weight)
         shares[partition] = base + extra
         remainders.append((-remainder, partition))
     left = limit - sum(shares.values())
