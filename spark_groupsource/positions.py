@@ -37,6 +37,7 @@ from spark_groupsource.planning.start import (
     appeared_later,
     conflicts,
     decide_start,
+    left_alone,
     newest_reset,
     open_start,
     voided,
@@ -155,8 +156,7 @@ class StartPositions:
         reset = newest_reset([own.reset, *found])
         if reset is None or not newer(reset, own.reset):
             return own
-        offsets = {owned.partition: owned.group.offset for owned in view.partitions if owned.group}
-        void = voided(start, reset, offsets)
+        void = voided(start, reset, {owned.partition: owned.group for owned in view.partitions if owned.group})
         if void:
             own = own.named(SourceOffset.initial().lineage)
             LOG.warning(
@@ -189,7 +189,7 @@ class StartPositions:
             own_end=start.ends().get(partition) if logged_id == topic_id else None,
             # After a conflict, and until the next batch is logged, both names are this query's.
             lineage=own.name if metadata is not None and metadata.lineage == own.name else start.lineage,
-            reset=newer(own.reset, start.reset),
+            reset=newer(own.reset, start.reset) and not left_alone(metadata, start.reset),
         )
         # Where no pin tells which topics there were, one that is new to a query that has read others appeared later.
         untold = all(pin.known_topics is None for pin in known.values())

@@ -116,16 +116,13 @@ def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) ->
     """Return what to commit when the batch is complete: the planned end, not the last record + 1.
 
     Transaction markers and compaction leave offsets without records; the last record + 1 would show as lag for
-    ever. Left out are partitions without an anchor, whose start position is not established, and those whose
-    topic was made anew since: the old end would skip records of the new topic. Nothing is committed for a batch that
-    was planned before the group was reset.
+    ever. Left out are partitions without an anchor, whose start position is not established, those whose topic was
+    made anew since: the old end would skip records of the new topic, and those that were reset after the plan.
     """
-    known = [(item, anchors[item.partition]) for item in end.ranges if item.partition in anchors]
-    if any(newer(anchor.reset, end.reset) for _, anchor in known):
-        return ()
     items = []
-    for item, anchor in known:
-        if anchor.topic_id != end.topic_id(item.partition.topic):
+    for item in end.ranges:
+        anchor = anchors.get(item.partition)
+        if anchor is None or anchor.topic_id != end.topic_id(item.partition.topic) or newer(anchor.reset, end.reset):
             continue
         metadata = CommitMetadata(
             end.lineage, anchor.topic_id, item.start, item.end, anchor.pin, item.leader_epoch, end.reset
@@ -142,7 +139,7 @@ class Replay:
     """What a logged batch reads when Spark runs it again.
 
     `conflict` says what the group and the checkpoint disagree about, empty when they agree. `reset` is one that the
-    checkpoint does not know: then nothing is read.
+    checkpoint does not know: nothing is read of the partitions that it was for.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -160,8 +157,10 @@ def plan_replay(
 
     `ranges` are those whose topic still exists, `committed` what the group holds. In this order:
 
-    1. The group was reset since: nothing is read, because the reset decides what is read again. A range read here
-       would be read twice, and its commit would undo the reset.
+    1. The partition was reset since: nothing is read, because the reset decides what is read again. A range read here
+       would be read twice, and its commit would undo the reset. A partition that the reset left alone (`--topic`) is
+       read: it tells nothing of the reset to a query that owns only it, and such a one goes by its checkpoint, which
+       says from now on that the batch is complete.
     2. Another lineage has committed: less that (promises P2, P3, P6). The sequence this protects against: a member
        dies in the middle of a batch, another one takes its partitions over, completes and commits them, and the first
        is started again.
@@ -174,17 +173,16 @@ def plan_replay(
     was moved back changes nothing here: the batch is read as logged, so that it is true what the checkpoint says of
     it; the start position after it is decided in `planning/start.py`.
     """
-    logged = tuple(ranges)
-    resets = [m.reset for p, (_, m) in committed.items() if m is not None and newer(m.reset, end.reset)]
-    if resets:
-        void = tuple(OffsetRange(item.partition, item.end, item.end, item.leader_epoch) for item in logged)
-        return Replay(void, reset=max(reset for reset in resets if reset is not None))
-    read, reasons = [], []
-    for item in logged:
+    read, reasons, resets = [], [], []
+    for item in ranges:
         offset, metadata = committed.get(item.partition, (None, None))
         if metadata is not None and metadata.topic_id != end.topic_id(item.partition.topic):
             # The offset of a deleted topic of the same name.
             offset, metadata = None, None
+        if metadata is not None and metadata.reset is not None and newer(metadata.reset, end.reset):
+            resets.append(metadata.reset)
+            read.append(OffsetRange(item.partition, item.end, item.end, item.leader_epoch))
+            continue
         reason = _replay_conflict(item, offset, metadata, end.lineage)
         if reason is not None:
             reasons.append(reason)
@@ -193,7 +191,7 @@ def plan_replay(
         if offset is not None and (foreign or (reason is not None and on_conflict is OnConflict.GROUP)):
             start = min(max(item.start, offset), item.end)
         read.append(OffsetRange(item.partition, start, item.end, item.leader_epoch))
-    return Replay(tuple(read), "; ".join(reasons))
+    return Replay(tuple(read), "; ".join(reasons), max(resets, default=None))
 
 
 def _replay_conflict(

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_groupsource.commits import CommitMetadata, Pin
+from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, parse_metadata
 from spark_groupsource.offsets import Reset, SourceOffset, TopicPartition, newer
 from spark_groupsource.option_types import OnConflict
 from spark_groupsource.starting import AtEdge, Start, Starting
@@ -36,7 +36,7 @@ class Basis(Enum):
 class Takeover:
     """All that is known of one newly assigned partition.
 
-    `recreated` tells that this lineage has read another topic of the same name; `reset`, that the group was reset
+    `recreated` tells that this lineage has read another topic of the same name; `reset`, that the partition was reset
     after the checkpoint was written.
     """
 
@@ -132,15 +132,26 @@ def newest_reset(resets: Iterable[Reset | None]) -> Reset | None:
     return max((reset for reset in resets if reset is not None), default=None)
 
 
-def voided(start: SourceOffset, reset: Reset | None, group: Mapping[TopicPartition, int | None]) -> str:
+def left_alone(metadata: CommitMetadata | None, known: Reset | None) -> bool:
+    """Whether no reset that is newer than `known` was for this partition: its own text would tell.
+
+    The sequence this protects against: a query dies in a batch of A and B; topic A alone is reset; started again, it
+    reads its range of B and completes the batch, whose commit does not arrive. B's end of the checkpoint holds.
+    """
+    return metadata is not None and not newer(metadata.reset, known)
+
+
+def voided(start: SourceOffset, reset: Reset | None, group: Mapping[TopicPartition, GroupOffset]) -> str:
     """Name the ends of a checkpoint that a reset makes void, empty when there are none.
 
-    All of them go, also of partitions that the reset left alone and of those that others own now: the group was
-    empty when it was reset, so its offsets hold everything that was completed and committed before.
+    All of them go but those of partitions that the group shows to be left alone, also those that others own now: the
+    group was empty when it was reset, so its offsets hold everything that was completed and committed before.
     """
     if not newer(reset, start.reset):
         return ""
+    kept = {partition for partition, held in group.items() if left_alone(parse_metadata(held.metadata), start.reset)}
     return "; ".join(
-        f"{partition} checkpoint={end}" + (f" group={group[partition]}" if partition in group else "")
+        f"{partition} checkpoint={end}" + (f" group={group[partition].offset}" if partition in group else "")
         for partition, end in sorted(start.ends().items())
+        if partition not in kept
     )

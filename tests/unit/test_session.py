@@ -645,6 +645,26 @@ def test_a_replay_after_a_reset_reads_and_commits_nothing() -> None:
     assert bed.committed() == {0: 0, 1: 0}
 
 
+@pytest.mark.parametrize("both", [False, True], ids=["owns both later", "owns both at once"])
+def test_a_reset_of_one_topic_loses_nothing_of_another(both: bool) -> None:
+    """A query dies in the batch p0 [800, 900), p1 [5, 9); p0 alone is reset; started again, the query reads the batch
+    once more, and is given p1 only. Nobody tells it of the reset, and its checkpoint says that p1 is read up to 9.
+    """
+    bed = Bed()
+    bed.member.committed |= {P0: reset_text(0), P1: GroupOffset(5, metadata(LINEAGE, 0, 5))}
+    bed.ends(p0=900, p1=12)
+    logged = offset_of(OffsetRange(P0, 800, 900), OffsetRange(P1, 5, 9))
+    assert replayed(bed, logged) == ["orders-1 [5, 9)"]
+    bed.join(*((P0, P1) if both else (P1,)))
+    end = bed.session.latest_offset(logged)
+    assert "orders-1 [9, 12)" in ranges(end), "lost, or read twice"
+    assert ("orders-0 [0, 900)" in ranges(end)) is both
+    bed.session.commit(end)
+    if not both:
+        bed.member.assign(P0)
+        assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 900)", "orders-1 [12, 12)"]
+
+
 @pytest.mark.parametrize("fetched_first", [True, False], ids=["fetched, completed", "completed, fetched"])
 @pytest.mark.parametrize("told_by", ["the next trigger", "Spark's commit log"])
 def test_a_late_batch_does_not_undo_a_reset(fetched_first: bool, told_by: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_groupsource.commits import CommitMetadata, Pin, topics_digest
+from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, topics_digest
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
 from spark_groupsource.option_types import OnConflict
 from spark_groupsource.planning.start import (
@@ -229,17 +229,35 @@ def test_newest_reset() -> None:
 CHECKPOINT = offset_of(OffsetRange(P0, 800, 900), done={tp(1): 70})
 
 
+def held(offset: int, reset: Reset | None) -> GroupOffset:
+    return GroupOffset(offset, CommitMetadata(LINEAGE, TOPIC_ID, offset, offset, Pin(0, 2), reset=reset).to_text())
+
+
 @pytest.mark.parametrize(
-    ("start", "reset", "text"),
+    ("start", "reset", "group", "text"),
     [
-        (CHECKPOINT, None, ""),
-        (CHECKPOINT, FIRST, "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70"),
-        (replace(CHECKPOINT, reset=FIRST), SECOND, "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70"),
-        (replace(CHECKPOINT, reset=FIRST), FIRST, ""),
-        (replace(CHECKPOINT, reset=SECOND), FIRST, ""),
+        (CHECKPOINT, None, {}, ""),
+        (CHECKPOINT, FIRST, {P0: held(0, FIRST)}, "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70"),
+        (
+            replace(CHECKPOINT, reset=FIRST),
+            SECOND,
+            {P0: held(0, SECOND)},
+            "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70",
+        ),
+        # an older one was for this partition, but the checkpoint does not know that one either
+        (CHECKPOINT, SECOND, {P0: held(0, FIRST)}, "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70"),
+        # left alone
+        (CHECKPOINT, FIRST, {P0: held(850, None)}, "orders-1 checkpoint=70"),
+        (replace(CHECKPOINT, reset=FIRST), SECOND, {P0: held(850, FIRST)}, "orders-1 checkpoint=70"),
+        # another program has committed since: nobody knows what it was told
+        (CHECKPOINT, FIRST, {P0: GroupOffset(0, "")}, "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70"),
+        (replace(CHECKPOINT, reset=FIRST), FIRST, {}, ""),
+        (replace(CHECKPOINT, reset=SECOND), FIRST, {}, ""),
         # a standby, or a new checkpoint
-        (SourceOffset(LINEAGE), FIRST, ""),
+        (SourceOffset(LINEAGE), FIRST, {P0: held(0, FIRST)}, ""),
     ],
 )
-def test_what_a_reset_makes_void(start: SourceOffset, reset: Reset | None, text: str) -> None:
-    assert voided(start, reset, {P0: 0}) == text
+def test_what_a_reset_makes_void(
+    start: SourceOffset, reset: Reset | None, group: dict[TopicPartition, GroupOffset], text: str
+) -> None:
+    assert voided(start, reset, group) == text
