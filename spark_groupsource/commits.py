@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource import offsets
@@ -26,6 +26,9 @@ _WHAT = "commit metadata"
 _DIGEST_CHARS = 6
 # Beyond this many topics the digest is left out: 400 x 6 bytes keep well below MAX_BYTES.
 _DIGEST_TOPICS = 400
+# Half of what the coordinator's log takes at once by default (message.max.bytes): the group's name comes with each.
+_REQUEST_BYTES = 500_000
+_ITEM_BYTES = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,24 @@ class CommitItem:
     offset: int
     metadata: str
     leader_epoch: int | None = None
+
+
+def requests_of(items: Iterable[CommitItem]) -> list[tuple[CommitItem, ...]]:
+    """Cut a commit into requests that the coordinator can store.
+
+    It writes each of them as one batch of records, and answers one that is too large for its log with an unknown
+    error, again and again: some thousand partitions, or some hundred with the digests of hundreds of topics.
+    """
+    requests: list[list[CommitItem]] = []
+    room = 0
+    for item in items:
+        size = _ITEM_BYTES + len(item.partition.topic) + len(item.metadata)
+        if size > room:
+            requests.append([])
+            room = _REQUEST_BYTES
+        requests[-1].append(item)
+        room -= size
+    return [tuple(request) for request in requests]
 
 
 @dataclass(frozen=True, slots=True)

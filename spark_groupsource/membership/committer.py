@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_groupsource.clock import Clock, Deadline, Pace
-from spark_groupsource.commits import CommitItem
+from spark_groupsource.commits import CommitItem, requests_of
 from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.machine import MemberMachine, MemberState
 from spark_groupsource.membership.port import CommitResult, GroupPort, Refusal
@@ -90,14 +90,15 @@ class Committer:
 
     def later(self, items: tuple[CommitItem, ...]) -> None:
         """Send a commit without waiting for the answer; while another is on its way, `send_pending` will."""
-        if self.free:
+        if items and self.free:
             self._send(items)
 
     def _send(self, items: tuple[CommitItem, ...]) -> None:
-        self._on_its_way, self._sent_s = items, self._clock.monotonic_s()
+        """Send as much as fits in one request; the rest stays pending in the state machine, or in doubt."""
+        self._on_its_way, self._sent_s = requests_of(items)[0], self._clock.monotonic_s()
         self._answer_due = Deadline(self._clock, _ANSWER_TIMEOUT_S)
         self._pace.wait()
-        self._port.commit_later(items)
+        self._port.commit_later(self._on_its_way)
 
     def answered(self, result: CommitResult) -> None:
         """Take the answer of the commit that was on its way."""
@@ -109,10 +110,17 @@ class Committer:
 
     def now(self, items: tuple[CommitItem, ...]) -> CommitResult:
         """Commit and wait for the answer. Only while it is `free`, or in a handover."""
-        began_s = self._clock.monotonic_s()
-        result = self._port.commit_now(items)
-        self._learn(result, self._clock.monotonic_s() - began_s)
-        return result
+        whole = CommitResult()
+        for request in requests_of(items):
+            if any(why is not Refusal.NO_TOPIC for _, why in whole.refused):
+                # No use in waiting for one answer after the other: not sent, so as clear as a refusal in a rebalance.
+                result = CommitResult(refused=tuple((item, Refusal.REBALANCE) for item in request))
+            else:
+                began_s = self._clock.monotonic_s()
+                result = self._port.commit_now(request)
+                self._learn(result, self._clock.monotonic_s() - began_s)
+            whole = whole.and_also(result)
+        return whole
 
     def _learn(self, result: CommitResult, took_s: float) -> None:
         """Take from a result what may be taken later, and what is clear now."""

@@ -28,7 +28,7 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What became of the items of one commit request."""
+    """What became of the items of a commit."""
 
     acknowledged: tuple[CommitItem, ...] = ()
     refused: tuple[tuple[CommitItem, Refusal], ...] = ()
@@ -37,6 +37,11 @@ class CommitResult:
     def refused_as(self, refusal: Refusal) -> bool:
         """Whether any item was refused for this reason."""
         return any(kind is refusal for _, kind in self.refused)
+
+    def and_also(self, other: CommitResult) -> CommitResult:
+        """Return both results in one."""
+        reason = self.reason or other.reason
+        return CommitResult(self.acknowledged + other.acknowledged, self.refused + other.refused, reason)
 
 
 class BatchLog(Protocol):

@@ -17,6 +17,7 @@ from spark_groupsource.commits import (
     Pin,
     overruled,
     parse_metadata,
+    requests_of,
     topic_digest,
     topics_digest,
 )
@@ -198,3 +199,14 @@ def test_a_reset_overrules_batches_that_were_planned_before_it(
     assert overruled(late, held) is result
     assert not overruled(late, GroupOffset(0, "")), "another program's offset is no reset"
     assert not overruled(late, GroupOffset(None))
+
+
+def test_a_commit_is_cut_into_requests_that_the_coordinator_can_store() -> None:
+    """A broker refused 1,200 partitions with the digests of 200 topics: together they are 1.6 MB."""
+    items = [CommitItem(tp(number), 7, "x" * 1336) for number in range(1200)]
+    requests = requests_of(items)
+    assert [item for request in requests for item in request] == items
+    assert all(sum(len(item.metadata) for item in request) < 500_000 for request in requests)
+    assert len(requests) == 4
+    assert requests_of(items[:3]) == [tuple(items[:3])]
+    assert requests_of([]) == []

@@ -13,6 +13,7 @@ from spark_groupsource import errors
 from spark_groupsource.clock import Clock
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import MembershipError
+from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.membership.port import Refusal
 from spark_groupsource.membership.thread import MembershipThread
@@ -294,6 +295,37 @@ def test_a_refused_commit_is_kept_and_sent_again(refusal: Refusal) -> None:
         bed.clock.advance(BRIEFLY_S)
         bed.until("a second commit", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
         assert len(bed.group.named("commit_later")) == 2
+
+
+LARGE = "m" * 200_000
+
+
+def large(*numbers: int) -> tuple[CommitItem, ...]:
+    return tuple(item(number, 20, LARGE) for number in numbers)
+
+
+def test_a_commit_that_is_too_large_for_one_request_goes_in_several() -> None:
+    with running() as bed:
+        bed.own(*((number, 10) for number in range(5)))
+        batch = FlightBatch(flight(R0).end, large(*range(5)))
+        assert bed.member.fix(batch, bed.member.view().assignment)
+        bed.member.complete(batch.end, batch.items)
+        bed.until("all acknowledgements", lambda v: v.committed and all(o.position == 20 for o in v.partitions), 0.05)
+        assert bed.group.named("commit_later") == [large(0, 1), large(2, 3), large(4)]
+
+
+def test_a_handover_commits_in_as_many_requests_as_it_takes() -> None:
+    """The second one is refused: the third is not sent before all that is left is sent again."""
+    with running() as bed:
+        bed.own(*((number, 10) for number in range(5)))
+        batch = FlightBatch(flight(R0).end, large(*range(5)))
+        assert bed.member.fix(batch, bed.member.view().assignment)
+        bed.log.complete.add(batch.end)
+        bed.group.refusals.extend([None, Refusal.REBALANCE])
+        bed.group.revoke(*(tp(number) for number in range(5)))
+        bed.until("the release", lambda v: not v.partitions, 0.05)
+        assert bed.group.named("commit_now") == [large(0, 1), large(2, 3), large(2, 3), large(4)]
+        assert [committed(bed, number) for number in range(5)] == [20] * 5
 
 
 def leave_a_commit_unanswered(bed: Bed) -> GroupView:
