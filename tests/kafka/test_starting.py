@@ -77,6 +77,28 @@ def test_a_partition_that_is_not_named_and_an_offset_behind_the_end(read_all: Re
         read_all("behind", startingOffsets=each(filled, 0, 0, 11))
 
 
+def test_more_partitions_than_the_coordinator_stores_at_once(
+    read_all: ReadAll, client: Independent, group: str, topic: str
+) -> None:
+    """200 topics of 6: with what "latest" has to remember of the topics, one request with all offsets is too large."""
+    topics = [f"{topic}-{number}" for number in range(200)]
+    for name in topics:
+        client.create_topic(name, 6)
+    given = {"subscribePattern": f"{topic}-.*", "startingOffsets": "latest"}
+    try:
+        client.produce(topics[0], ["old"] * 6, 6)
+        assert read_all(drop=["subscribe"], **given).count() == 0
+        assert len(client.committed(group)) == 1200
+        client.produce(topics[0], ["new"] * 6, 6)
+        client.produce(topics[-1], ["new"] * 6, 6)
+        rows = read_all(drop=["subscribe"], **given).select("topic", "offset").collect()
+        assert sorted((row.topic, row.offset) for row in rows) == [(topics[0], 1)] * 6 + [(topics[-1], 0)] * 6
+        assert sum(client.committed(group).values()) == 6 * 2 + 6
+    finally:
+        for name in topics:
+            client.delete_topic(name)
+
+
 def test_an_ending_is_refused(read_all: ReadAll, filled: str) -> None:
     with pytest.raises(StreamingQueryException, match=r"'endingOffsets' \(value 'latest'\).*query has no end"):
         read_all(endingOffsets="latest")
