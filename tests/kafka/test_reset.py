@@ -269,6 +269,44 @@ def test_m28_a_logged_batch_reads_nothing_after_a_reset(scene: Scene) -> None:
     assert sorted(record for batch in following for record in batch.records) == sorted(scene.everything())
 
 
+def test_a_reset_of_one_topic_loses_nothing_of_another(scene: Scene) -> None:
+    """1. a query dies in its second batch, of two topics, 2. one of them is reset, 3. the query comes back for the other
+    one alone: nobody tells it of the reset, and its checkpoint says from then on that the batch is complete.
+    """
+    other = f"{scene.topic}-other"
+    scene.options |= {"maxOffsetsPerTrigger": "20", "subscribe": f"{scene.topic},{other}"}
+    scene.create(1)
+    scene.client.create_topic(other, 1)
+
+    def die(number: int, records: tuple[Record, ...]) -> None:
+        if sum(map(len, (batch.records for batch in query.sink.batches))) > 20:
+            raise RuntimeError("on purpose")
+
+    scene.produce(30)
+    scene.client.produce(other, map(str, range(30)), 1)
+    query = scene.start("query", batch=die)
+    wait_for("the query to die", lambda: not query.query.isActive, 60, scene.evidence)
+    scene.stop()
+    wait_for(
+        "the first batch's offsets",
+        lambda: scene.client.committed(scene.group) == {(scene.topic, 0): 10, (other, 0): 10},
+        30,
+        scene.evidence,
+    )
+    runs = len(query.sink.batches)
+    assert scene.command("reset", "--execute", "--to", "earliest", "--topic", scene.topic) == 0
+
+    scene.options |= {"subscribe": other}
+    again = scene.start("query")
+    wait_for("the end", lambda: again.check() and scene.client.lag(scene.group, other) == 0, 60, scene.evidence)
+    scene.stop(again)
+    replayed, *_ = again.sink.batches[runs:]
+    assert sorted(replayed.records) == [(other, 0, offset) for offset in range(10, 20)]
+    read = sorted(record for batch in again.sink.batches[runs:] for record in batch.records)
+    assert read == [(other, 0, offset) for offset in range(10, 30)]
+    assert scene.client.committed(scene.group) == {(scene.topic, 0): 0, (other, 0): 30}
+
+
 def delete_records(servers: str, topic: str, before: int) -> None:
     """Let the broker forget the records of partition 0 below an offset, as retention does."""
     admin = AdminClient({"bootstrap.servers": servers})
