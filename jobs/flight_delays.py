@@ -237,7 +237,7 @@ def read_properties(path: Path) -> dict[str, str]:
             continue
         key, separator, value = text.partition("=")
         if not separator:
-            raise ValueError(f"{path}, line {number}: expected key=value, found {text!r}")
+            raise ValueError(f"{path}, line {number}: expected key=value")
         properties[key.strip()] = value.strip()
     return properties
 

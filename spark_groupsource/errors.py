@@ -106,7 +106,7 @@ OPTION_INVALID = Condition(
 )
 OPTION_REFUSED = Condition(
     "GROUPKAFKA.OPTION_REFUSED",
-    "Option '{option}' (value '{value}') is refused: {reason}",
+    "Option '{option}' (value '{value}') is not supported here: {reason}",
     "{replacement}",
 )
 OPTION_CONFLICT = Condition(
@@ -378,11 +378,21 @@ FILE_FAILED = Condition(
 )
 CONFIG_MALFORMED = Condition(
     "GROUPKAFKA.CONFIG_MALFORMED",
-    "Line {line} of '{path}' is not of the form name=value.",
-    "write one client property per line; lines that begin with # are comments.",
+    "Line {line} of '{path}' is not of the form name=value, with a name of letters, digits, '.', '_' and '-', and"
+    " without a backslash at its end.",
+    "write each client property on one line; a secret that ends with a backslash goes into a file of its own"
+    " (sasl.password.file=...); lines that begin with # are comments.",
 )
 COMMIT_REFUSED = Condition(
     "GROUPKAFKA.COMMIT_REFUSED",
     "The group's coordinator did not take the offsets of: {partitions}: {reason}",
     "look at the group's offsets, which the others have reached, and repeat the command.",
+)
+COMMIT_UNANSWERED = Condition(
+    "GROUPKAFKA.COMMIT_UNANSWERED",
+    "The offsets were sent to the coordinator of group '{group}', which gave no clear answer: they may have been"
+    " taken. {reason}",
+    "look at the group's offsets ('python -m spark_groupsource group --group {group} ...'), and repeat the command if"
+    " they are not what they should be.",
+    Retry.LATER,
 )

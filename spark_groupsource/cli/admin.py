@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription  # type: ignore[attr-defined]
 
@@ -24,7 +24,7 @@ from spark_groupsource.client import (
 )
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster import admin_client, answer_of
-from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.commits import CommitItem, GroupOffset, requests_of
 from spark_groupsource.errors import CommandError
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
@@ -52,14 +52,18 @@ class GroupAdmin(Protocol):
     def members(self) -> tuple[str, ...]:
         """Return the live members, as a person knows them; none for a group that does not exist."""
 
+    def is_simple(self) -> bool:
+        """Whether the group has offsets and never had a member: queries with option assign, or tools, wrote them."""
+
     def offsets(self) -> dict[TopicPartition, GroupOffset]:
         """Return all committed offsets of the group."""
 
     def commit(self, items: Sequence[CommitItem]) -> None:
-        """Commit all offsets in one request. Raises `CommandError` when the coordinator refuses any."""
+        """Commit all offsets, in as many requests as it takes.
 
-    def topics(self) -> frozenset[str]:
-        """Return the names of all topics of the cluster."""
+        Raises `CommandError` when the coordinator refuses any, and `KafkaUnavailableError` when it does not answer:
+        then they may have been taken.
+        """
 
     def cluster_id(self) -> str:
         """Return the cluster's id."""
@@ -81,6 +85,12 @@ class LibrdkafkaGroupAdmin:
         """See `GroupAdmin`."""
         group = self.described()
         return () if group is None else tuple(f"{one.client_id} on {one.host.lstrip('/')}" for one in group.members)
+
+    def is_simple(self) -> bool:
+        """See `GroupAdmin`."""
+        group = self.described()
+        # Of a group that there is none of, older brokers say that it is dead and has no kind of members either.
+        return group is not None and group.is_simple_consumer_group and group.state is not ConsumerGroupState.DEAD
 
     def described(self) -> ConsumerGroupDescription | None:
         """Return the group as its coordinator has it; None when there is none.
@@ -124,6 +134,13 @@ class LibrdkafkaGroupAdmin:
 
     def commit(self, items: Sequence[CommitItem]) -> None:
         """See `GroupAdmin`."""
+        refused = [part for request in requests_of(items) for part in self._commit(request)]
+        if refused:
+            names = ", ".join(f"{part.topic}-{part.partition}" for part in refused)
+            raise CommandError(errors.COMMIT_REFUSED, partitions=names, reason=refused[0].error.str())
+
+    def _commit(self, items: Sequence[CommitItem]) -> list[ClientPartition]:
+        """Send one request and return what was refused."""
         parts = [
             ClientPartition(item.partition.topic, item.partition.partition, item.offset, metadata=item.metadata)
             for item in items
@@ -140,16 +157,7 @@ class LibrdkafkaGroupAdmin:
         refused = [part for part in answer.topic_partitions if part.error is not None]
         if any(part.error.code() in _HAS_MEMBERS for part in refused):
             raise self._refused(KafkaException(refused[0].error))
-        if refused:
-            names = ", ".join(f"{part.topic}-{part.partition}" for part in refused)
-            raise CommandError(errors.COMMIT_REFUSED, partitions=names, reason=refused[0].error.str())
-
-    def topics(self) -> frozenset[str]:
-        """See `GroupAdmin`."""
-        try:
-            return frozenset(self._client.list_topics(timeout=CONTACT_TIMEOUT_S).topics)
-        except KafkaException as error:
-            raise self._mapped(error, "ListTopics") from None
+        return refused
 
     def cluster_id(self) -> str:
         """See `GroupAdmin`."""

@@ -11,7 +11,7 @@ from spark_groupsource.checkpoint import SparkCheckpoint, read_spark_checkpoint
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.plan import Log, Wish, names
 from spark_groupsource.clusterport import TopicInfo
-from spark_groupsource.commits import GroupOffset
+from spark_groupsource.commits import GroupOffset, parse_metadata
 from spark_groupsource.errors import CommandError, OffsetFormatError
 from spark_groupsource.locations import shown_location
 from spark_groupsource.offsets import OFFSET_MAX, TopicPartition, parse_offset
@@ -111,11 +111,27 @@ def chosen_topics(origin: Origin, wanted: tuple[str, ...]) -> tuple[str, ...]:
     return wanted
 
 
-def check_held(group: str, held: Mapping[TopicPartition, GroupOffset], wanted: Iterable[TopicPartition]) -> None:
-    """Raise `CommandError` when the group has offsets of these partitions already."""
-    both = [partition for partition in wanted if partition in held]
+def check_held(group: str, held: Mapping[TopicPartition, GroupOffset], wishes: Mapping[TopicPartition, Wish]) -> None:
+    """Raise `CommandError` when the group has offsets of these partitions already.
+
+    Those do not count that an earlier run has left where this one wants them: a commit may be taken in part, or its
+    answer may be lost, and then the command is repeated.
+    """
+    both = [p for p, wish in wishes.items() if p in held and not _is_adopted(held[p], wish.offset)]
     if both:
         raise CommandError(errors.GROUP_HAS_OFFSETS, group=group, partitions=names(both))
+
+
+def _is_adopted(held: GroupOffset, offset: int) -> bool:
+    """Whether the group's offset is this one, and all that is committed again would say the same.
+
+    So it was no query that has committed it, whose checkpoint would lose, and the partition began there: another
+    initial position would be forgotten.
+    """
+    metadata = parse_metadata(held.metadata)
+    if metadata is None or metadata.reset is None or metadata.lineage != metadata.reset.id:
+        return False
+    return held.offset == metadata.pin.offset == offset
 
 
 def wishes_of(

@@ -23,6 +23,11 @@ from spark_groupsource.options_client import CLIENT_PREFIX, EXECUTOR_PREFIX, UNS
 
 # The pause of `group --watch`: a rebalance takes some seconds.
 WATCH_S = 2.0
+# Milliseconds since 1970 with fewer digits are not believed.
+_TIME_DIGITS = 12
+# What names of client properties are made of. Anything else may be a part of a value (`sasl.password: secret==`), which
+# no error may show.
+_PROPERTY_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class TargetKind(Enum):
@@ -259,9 +264,12 @@ def parse_target(words: Sequence[str]) -> Target:
 def _time_ms(text: str) -> int:
     if re.fullmatch(r"[0-9]{1,19}", text):
         value = int(text)
-        # Eight digits or fewer are a date, or seconds cut short: 1970 is not meant.
-        if len(text) <= 8:
-            raise ValueError(f"'{text}' is neither milliseconds since 1970 nor a time such as 2026-01-31T12:00:00Z")
+        # Fewer are a date, or seconds (10 digits): a time before 1973 is not meant.
+        if len(text) < _TIME_DIGITS:
+            raise ValueError(
+                f"'{text}' is neither milliseconds since 1970 ({_TIME_DIGITS} digits or more; append 000 to seconds)"
+                " nor a time such as 2026-01-31T12:00:00Z"
+            )
     else:
         try:
             moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
@@ -305,7 +313,8 @@ def client_options(connection: Connection) -> SourceOptions:
 def _properties(path: Path) -> dict[str, str]:
     """Return the client properties of a file under their names as options of the source."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Some editors begin a file with a byte order mark.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise CommandError(errors.FILE_FAILED, path=path, verb="read", reason=reason) from None
@@ -316,7 +325,8 @@ def _properties(path: Path) -> dict[str, str]:
         if not text or text.startswith(("#", "!")):
             continue
         name, separator, value = (part.strip() for part in text.partition("="))
-        if not separator or not name:
+        # Java goes on in the next line after a backslash; here the rest of the value would be taken for a name.
+        if not separator or not _PROPERTY_NAME.fullmatch(name) or text.endswith("\\"):
             # Without the line itself: it may hold a secret.
             raise CommandError(errors.CONFIG_MALFORMED, path=path, line=number)
         # A query's own settings, its executors' and a job's are none of this client's.

@@ -112,6 +112,20 @@ class GroupDescriber:
         )  # fmt: skip
 
 
+def live_members(admin: LibrdkafkaGroupAdmin) -> tuple[Member, ...]:
+    """Return who is in the group, without what the members told each other.
+
+    Nobody, where there is no such group, its members are no consumers, or the broker cannot tell (the embedded one).
+    """
+    try:
+        told = admin.described()
+    except CommandError as error:
+        if error.condition in (errors.GROUP_NOT_OF_CONSUMERS, errors.COMMAND_UNSUPPORTED):
+            return ()
+        raise
+    return () if told is None else description_of(told).members
+
+
 def description_of(told: ConsumerGroupDescription) -> GroupDescription:
     """Return what confluent-kafka tells."""
     is_new = told.type is ConsumerGroupType.CONSUMER

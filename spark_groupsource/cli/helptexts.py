@@ -9,10 +9,11 @@ behind, and who its members are.
 RESET = """\
 Moves the committed offsets of a group, so that its queries read records again, or leave some out.
 
-Stop all queries of the group first; it is refused while the group has members. Without --execute nothing is changed:
-the command prints what it would do. The queries may keep their checkpoints: each one that starts afterwards notices
-the reset, forgets what its checkpoint says of these partitions, and goes on from the group's offsets. (Offsets moved
-by another tool are a conflict instead, which option onConflict decides.)
+Stop all queries of the group first; it is refused while the group has members. (Queries with option assign are none,
+and are not seen.) Without --execute nothing is changed: the command prints what it would do. The queries may keep their
+checkpoints: each one that starts afterwards notices the reset, forgets what its checkpoint says of these partitions,
+and goes on from the group's offsets. (Offsets moved by another tool are a conflict instead, which option onConflict
+decides.)
 """
 RESET_MORE = """\
 targets:
@@ -20,7 +21,7 @@ targets:
   earliest         the beginning of the log
   latest           the end of the log
   TIME             the first record at or after a time: ISO 8601 (2026-01-31T12:00:00Z, UTC if it names no zone) or
-                   milliseconds since 1970
+                   milliseconds (not seconds) since 1970
   savepoint FILE   where the group was when FILE was written by 'savepoint'
 
 examples:
@@ -28,7 +29,7 @@ examples:
   python -m spark_groupsource reset --bootstrap-servers localhost:9092 --group orders-to-lake --topic orders \\
       --to 2026-01-31T12:00:00Z --execute
 
-exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments
+exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments; 130 interrupted
 """
 SAVEPOINT = """\
 Writes the committed offsets of a group to a file, for 'reset --to savepoint FILE'.
@@ -39,7 +40,7 @@ SAVEPOINT_MORE = """\
 example:
   python -m spark_groupsource savepoint --bootstrap-servers localhost:9092 --group orders-to-lake friday.json
 
-exit codes: 0 done; 1 refused; 2 wrong arguments
+exit codes: 0 done; 1 refused; 2 wrong arguments; 130 interrupted
 """
 LAG = """\
 Tells how far a group is behind, per partition: in records, in time, and how long until retention removes the next
@@ -51,7 +52,8 @@ unread record. It works for any group, of any program, with members or without, 
   safe for   until its age reaches the topic's retention.ms; Kafka may keep it longer, never less, unless the topic is
              larger than its retention.bytes
 
-A '-' stands where there is no unread record, where its time is not known, or where nothing is removed by time.
+A '-' stands where there is no unread record, where its time is not known, or where nothing is removed by time. Of a
+group that has members and has committed nothing yet, all records of the topics that they read count as unread.
 """
 LAG_MORE = """\
 examples:
@@ -59,8 +61,8 @@ examples:
   python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --json --watch 30
   python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --max-behind 600
 
-exit codes: 0 done; 1 refused; 2 wrong arguments; 3 beyond --max-lag or --max-behind (also when there are unread
-records, but their age is not known: stderr then names the partitions)
+exit codes: 0 done, also when --watch is interrupted; 1 refused; 2 wrong arguments; 3 beyond --max-lag or --max-behind
+(also when there are unread records, but their age is not known: stderr then names the partitions); 130 interrupted
 """
 ADOPT = """\
 Gives a group the offsets that another query has got to, so that its queries go on there without a gap: those of a
@@ -81,7 +83,7 @@ examples:
   python -m spark_groupsource adopt --bootstrap-servers localhost:9092 --group orders-to-lake \\
       --from-group orders-service --topic orders --execute
 
-exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments
+exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments; 130 interrupted
 """
 GROUP = """\
 Shows a group as its coordinator has it: protocol, strategy, state, members, who has which partition, who stands by, how
@@ -98,5 +100,6 @@ examples:
   python -m spark_groupsource group --bootstrap-servers localhost:9092 --group orders-to-lake
   python -m spark_groupsource group --bootstrap-servers localhost:9092 --group orders-to-lake --watch 2
 
-exit codes: 0 done; 1 refused, or there is no such group; 2 wrong arguments
+exit codes: 0 done, also when --watch is interrupted; 1 refused, or there is no such group; 2 wrong arguments;
+130 interrupted
 """

@@ -6,10 +6,11 @@ Exit codes: see `LagCommand`'s help.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import LagCommand, shown_time
+from spark_groupsource.cli.groupview import Member
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import CommandError
 from spark_groupsource.lag import Lag, lag_of, shown_duration, shown_note, total
@@ -17,6 +18,7 @@ from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.standing import StandingsPort
 
 Say = Callable[[str], object]
+Members = Callable[[], Sequence[Member]]
 
 HEADER = ("topic", "partition", "committed", "end", "lag", "behind", "safe for")
 BEYOND = 3
@@ -31,16 +33,17 @@ def report_lag(
     standings: StandingsPort,
     clock: Clock,
     *,
+    members: Members,
     say: Say,
     warn: Say,
     pause: Callable[[float], object],
 ) -> int:
     """Print the lag, again and again with `watch_s`; return the exit code. Raises what the catalogue has for it.
 
-    `warn` takes what is no part of the report.
+    `members` is only asked where nothing is committed; `warn` takes what is no part of the report.
     """
     while True:
-        lags = measure(command, standings, clock)
+        lags = measure(command, standings, clock, members, warn)
         now_ms = int(clock.epoch_s() * 1000)
         if command.as_json:
             say(json_line(command.connection.group, now_ms, lags))
@@ -59,10 +62,11 @@ def report_lag(
         pause(command.watch_s)
 
 
-def measure(command: LagCommand, standings: StandingsPort, clock: Clock) -> list[Lag]:
+def measure(command: LagCommand, standings: StandingsPort, clock: Clock, members: Members, warn: Say) -> list[Lag]:
     """Return the lag of all partitions of the group's topics, or of those that the user named.
 
-    1. all topics, 2. the group's offsets on all of them, 3. how the partitions stand.
+    1. all topics, 2. the group's offsets on all of them; where there are none, what its members have, 3. how the
+    partitions stand.
     """
     group = command.connection.group
     topics = standings.topics()
@@ -70,9 +74,15 @@ def measure(command: LagCommand, standings: StandingsPort, clock: Clock) -> list
     if gone:
         raise CommandError(errors.COMMAND_TOPIC_UNKNOWN, topics=", ".join(gone), group=group)
     committed = standings.committed(group, _partitions(topics, topics))
+    read = {partition.topic for partition in committed}
     if not committed:
-        raise CommandError(errors.GROUP_UNKNOWN, group=group, servers=command.connection.bootstrap_servers)
-    wanted = command.topics or {partition.topic for partition in committed}
+        live = members()
+        if not live:
+            raise CommandError(errors.GROUP_UNKNOWN, group=group, servers=command.connection.bootstrap_servers)
+        # A consumer that does not commit, or has not yet: a monitor must not take it for a wrong group.
+        warn(f"group {group} has {len(live)} member{'' if len(live) == 1 else 's'} and has committed nothing yet")
+        read = {partition.topic for member in live for partition in member.partitions} & topics.keys()
+    wanted = command.topics or read
     found = standings.standings({p: committed.get(p) for p in _partitions(wanted, topics)})
     now_ms = int(clock.epoch_s() * 1000)
     return sorted((lag_of(standing, now_ms) for standing in found), key=lambda lag: lag.partition)

@@ -1,13 +1,12 @@
 """The command line: `python -m spark_groupsource COMMAND`.
 
-Exit codes: 0 done, 1 refused, 2 wrong arguments, 3 a lag beyond its bound.
+Exit codes: 0 done, 1 refused, 2 wrong arguments, 3 a lag beyond its bound, 130 interrupted before the end. What has not
+been done to its end is never 0; --watch has no other end than to be interrupted, or that nobody reads it any more.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,15 +15,19 @@ from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
 from spark_groupsource.cli.adopt import Origin, checkpoint_origin, group_origin
 from spark_groupsource.cli.arguments import (
     AdoptCommand,
+    Command,
     GroupCommand,
     LagCommand,
     ResetCommand,
+    SavepointCommand,
     client_options,
     parse_arguments,
 )
-from spark_groupsource.cli.describer import GroupDescriber, RawGroups
+from spark_groupsource.cli.describer import GroupDescriber, RawGroups, live_members
 from spark_groupsource.cli.group import report_group
+from spark_groupsource.cli.groupview import Member
 from spark_groupsource.cli.lag import report_lag
+from spark_groupsource.cli.output import Output, OutputClosedError, warn
 from spark_groupsource.cli.reset import Commands
 from spark_groupsource.client import WAITING
 from spark_groupsource.clock import Clock, SystemClock
@@ -32,6 +35,9 @@ from spark_groupsource.cluster import LibrdkafkaCluster
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.standing import LibrdkafkaStandings
+
+# What shells say of a program that SIGINT has ended.
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,51 +47,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("spark_groupsource").addHandler(logging.NullHandler())
     if not WAITING.handlers:
         WAITING.addHandler(_ToStderr())
+    output = Output(rest_to_stderr=_changes_something(command))
     try:
-        options = client_options(command.connection)
-        if isinstance(command, LagCommand):
-            return _lag(command, options)
-        if isinstance(command, GroupCommand):
-            return _group(command, options)
-        clock = SystemClock()
-        cluster = LibrdkafkaCluster(options, clock, time.sleep)
-        commands = Commands(LibrdkafkaGroupAdmin(options, clock, time.sleep), cluster, clock, print)
-        if isinstance(command, ResetCommand):
-            commands.reset(command)
-        elif isinstance(command, AdoptCommand):
-            commands.adopt(command, _origin(command, options, clock))
-        else:
-            commands.savepoint(command)
+        return _carry_out(command, client_options(command.connection), output)
     except GroupKafkaError as error:
-        print(error, file=sys.stderr)
+        warn(str(error))
         return 1
-    except BrokenPipeError:
-        # Who reads has read enough (`| head`). What is left goes nowhere, also what Python writes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OutputClosedError:
+        return 0
+    except KeyboardInterrupt:
+        if output.used and isinstance(command, LagCommand | GroupCommand) and command.watch_s is not None:
+            return 0
+        warn("interrupted")
+        return INTERRUPTED
+
+
+def _changes_something(command: Command) -> bool:
+    if isinstance(command, ResetCommand | AdoptCommand):
+        return command.execute
+    return isinstance(command, SavepointCommand)
+
+
+def _carry_out(command: Command, options: SourceOptions, output: Output) -> int:
+    if isinstance(command, LagCommand):
+        return _lag(command, options, output)
+    if isinstance(command, GroupCommand):
+        return _group(command, options, output)
+    clock = SystemClock()
+    cluster = LibrdkafkaCluster(options, clock, time.sleep)
+    commands = Commands(LibrdkafkaGroupAdmin(options, clock, time.sleep), cluster, clock, output.say, warn)
+    if isinstance(command, ResetCommand):
+        commands.reset(command)
+    elif isinstance(command, AdoptCommand):
+        commands.adopt(command, _origin(command, options, clock))
+    else:
+        commands.savepoint(command)
     return 0
 
 
-def _lag(command: LagCommand, options: SourceOptions) -> int:
-    standings = LibrdkafkaStandings(options, SystemClock(), time.sleep)
+def _lag(command: LagCommand, options: SourceOptions, output: Output) -> int:
+    clock = SystemClock()
+    standings = LibrdkafkaStandings(options, clock, time.sleep)
+
+    def members() -> Sequence[Member]:
+        # A client of its own, which hardly any look needs.
+        return live_members(LibrdkafkaGroupAdmin(options, clock, time.sleep))
+
     try:
-        return report_lag(command, standings, SystemClock(), say=_say, warn=_warn, pause=time.sleep)
-    except KeyboardInterrupt:
-        # The usual end of --watch.
-        return 0
+        return report_lag(command, standings, clock, members=members, say=output.say, warn=warn, pause=output.pause)
     finally:
         standings.close()
 
 
-def _group(command: GroupCommand, options: SourceOptions) -> int:
+def _group(command: GroupCommand, options: SourceOptions, output: Output) -> int:
     clock = SystemClock()
     standings = LibrdkafkaStandings(options, clock, time.sleep)
     admin = LibrdkafkaGroupAdmin(options, clock, time.sleep)
     describer = GroupDescriber(admin, options.group_id, RawGroups(options))
     try:
-        report_group(command, describer, standings, clock, say=_say, pause=time.sleep)
-    except KeyboardInterrupt:
-        # The usual end of --watch.
-        pass
+        report_group(command, describer, standings, clock, say=output.say, pause=output.pause)
     finally:
         describer.close()
         standings.close()
@@ -96,15 +116,7 @@ class _ToStderr(logging.Handler):
     """Shows a log's lines as they are, on what is stderr then."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _warn(record.getMessage())
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
-def _warn(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+        warn(record.getMessage())
 
 
 def _origin(command: AdoptCommand, options: SourceOptions, clock: Clock) -> Origin:

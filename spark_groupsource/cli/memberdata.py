@@ -61,18 +61,26 @@ def decoded(protocol_type: str, subscription: bytes, assignment: bytes) -> Membe
 
 
 def meaning(data: bytes) -> dict[str, object] | str | None:
-    """Return what a strategy's own metadata says: an object's fields, or a short text; None when it is neither."""
+    """Return what a strategy's own metadata says: an object's fields, or a short text; None when it is neither.
+
+    Numbers that are none in JSON (NaN, and what is too large) are texts, so that the answer can be written as JSON.
+    """
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         return None
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=str, parse_float=_finite)
     except (ValueError, RecursionError):
         value = None
     if isinstance(value, dict):
         return value
     return text if text and text.isprintable() and len(text) <= _LONGEST_TEXT else None
+
+
+def _finite(text: str) -> float | str:
+    value = float(text)
+    return text if value in (float("inf"), float("-inf")) else value
 
 
 def shown_data(data: MemberData) -> str:

@@ -29,27 +29,33 @@ from spark_groupsource.cli.savepoint import Saved, Savepoint, read_savepoint, wr
 from spark_groupsource.clock import Clock
 from spark_groupsource.clusterport import ClusterPort, Edge, TopicInfo
 from spark_groupsource.commits import GroupOffset, Pin, parse_metadata, topics_digest
-from spark_groupsource.errors import CommandError
+from spark_groupsource.errors import CommandError, KafkaUnavailableError
 from spark_groupsource.offsets import TopicPartition
+
+# Such a query is no member, and its next commit undoes what was committed here.
+UNSEEN_QUERIES = "queries with option assign are not seen here: are they stopped?"
 
 Say = Callable[[str], object]
 Groups = Mapping[TopicPartition, GroupOffset]
 
 
 class Commands:
-    """Carries commands out on one group."""
+    """Carries commands out on one group. `say` takes what they tell, `warn` what is to be known besides."""
 
-    def __init__(self, admin: GroupAdmin, cluster: ClusterPort, clock: Clock, say: Say) -> None:
+    def __init__(self, admin: GroupAdmin, cluster: ClusterPort, clock: Clock, say: Say, warn: Say) -> None:
         self._admin = admin
         self._cluster = cluster
         self._clock = clock
         self._say = say
+        self._warn = warn
 
     # --- savepoint
 
     def savepoint(self, command: SavepointCommand) -> None:
         """Write the group's offsets to a file. Raises what the catalogue has for it."""
-        groups = self._offsets(command.connection.group, command.connection.bootstrap_servers)
+        groups = self._admin.offsets()
+        if not groups:
+            raise _unknown(command)
         described = self._described(groups, (), command.connection.group)
         kept: dict[TopicPartition, Saved] = {}
         for partition in by_topic(groups, described):
@@ -73,13 +79,16 @@ class Commands:
     def reset(self, command: ResetCommand) -> None:
         """Print the moves, and commit them with `execute`. Raises what the catalogue has for it.
 
-        1. no members, 2. the group's offsets, 3. the topics, 4. the moves, 5. one commit.
+        1. the savepoint, 2. no members, 3. the group's offsets, 4. the topics, 5. the moves, 6. one commit.
         """
         group = command.connection.group
-        self._refuse_members(group)
-        groups = self._offsets(group, command.connection.bootstrap_servers)
         saved = self._saved(command) if command.target.kind is TargetKind.SAVEPOINT else None
+        self._refuse_members(group)
+        groups = self._admin.offsets()
+        # A savepoint also brings back a group that the broker has forgotten.
         known = [*groups, *(saved.partitions if saved is not None else ())]
+        if not known:
+            raise _unknown(command)
         described = self._described(known, command.topics, group)
         if saved is not None:
             _refuse_topics_made_anew(command, saved, described)
@@ -89,7 +98,7 @@ class Commands:
         wishes = self._wishes(command, groups, logs, saved)
         moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
         if self._show(moves, command.execute):
-            self._commit(moves, groups, logs, wishes)
+            self._commit(group, moves, groups, logs, wishes)
             self._say(f"\nGroup {group}: {len(moves)} offsets committed. Queries that start from now on follow them.")
 
     # --- adopt
@@ -97,21 +106,22 @@ class Commands:
     def adopt(self, command: AdoptCommand, origin: Origin) -> None:
         """Print what the group takes over, and commit it with `execute`. Raises what the catalogue has for it.
 
-        1. no members, 2. the topics, 3. nothing that the group has already, 4. the moves, 5. one commit.
+        1. no members, 2. the topics, 3. the wishes, 4. nothing else that the group has already, 5. the moves, 6. one
+        commit.
         """
         group = command.connection.group
         self._refuse_members(group)
         described = self._described(origin.positions, chosen_topics(origin, command.topics), group)
         logs = self._logs(_partitions(None, (), described), described)
         groups = self._admin.offsets()
-        if not command.overwrite:
-            check_held(group, groups, logs)
         wishes = wishes_of(origin, logs, described)
+        if not command.overwrite:
+            check_held(group, groups, wishes)
         moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
         for note in origin.notes:
             self._say(note)
         if self._show(moves, command.execute):
-            self._commit(moves, groups, logs, wishes)
+            self._commit(group, moves, groups, logs, wishes)
             self._say(
                 f"\nGroup {group}: {len(moves)} offsets committed. Start its queries with kafka.group.id={group}, and"
                 " each with a new checkpointLocation."
@@ -132,23 +142,19 @@ class Commands:
         members = self._admin.members()
         if members:
             raise CommandError(errors.GROUP_HAS_MEMBERS, group=group, members=", ".join(members))
-
-    def _offsets(self, group: str, servers: str) -> Groups:
-        groups = self._admin.offsets()
-        if not groups:
-            raise CommandError(errors.GROUP_UNKNOWN, group=group, servers=servers)
-        return groups
+        if self._admin.is_simple():
+            self._warn(UNSEEN_QUERIES)
 
     def _described(self, known: Iterable[TopicPartition], wanted: tuple[str, ...], group: str) -> dict[str, TopicInfo]:
         """Return the topics to work on; those that are gone are left out, unless the user named them."""
-        existing = self._admin.topics()
         chosen = wanted or tuple(sorted({partition.topic for partition in known}))
-        gone = [topic for topic in chosen if topic not in existing]
+        missing = self._cluster.missing_topics(chosen)
+        gone = [topic for topic in chosen if topic in missing]
         if gone and (wanted or len(gone) == len(chosen)):
             raise CommandError(errors.COMMAND_TOPIC_UNKNOWN, topics=", ".join(gone), group=group)
         for topic in gone:
             self._say(f"left out: topic {topic}, which does not exist any more")
-        return self._cluster.describe(topic for topic in chosen if topic in existing)
+        return self._cluster.describe(topic for topic in chosen if topic not in missing)
 
     def _saved(self, command: ResetCommand) -> Savepoint:
         path, group = command.target.path, command.connection.group
@@ -200,7 +206,9 @@ class Commands:
         self, time_ms: int, logs: Mapping[TopicPartition, Log], pins: Mapping[TopicPartition, Pin | None]
     ) -> dict[TopicPartition, Wish]:
         wanted: dict[TopicPartition, Edge | int] = dict.fromkeys(logs, time_ms)
-        found = self._cluster.log_offsets(wanted)
+        # As the ends: for who reads committed records only, an open transaction's records are not there, and the
+        # log's end would skip them.
+        found = self._cluster.log_offsets(wanted, uncommitted=True)
         wishes = {}
         for partition, log in logs.items():
             first = found.get(partition)
@@ -214,6 +222,7 @@ class Commands:
 
     def _commit(
         self,
+        group: str,
         moves: list[Move],
         groups: Groups,
         logs: Mapping[TopicPartition, Log],
@@ -228,7 +237,19 @@ class Commands:
             # A partition that no query of this source has had: this is its initial position.
             pin = wishes[move.partition].pin or Pin(move.new, log.partition_count, known_topics)
             items.append(commit_item(move, pin, log.topic_id, reset))
-        self._admin.commit(items)
+        try:
+            self._admin.commit(items)
+        except KafkaUnavailableError as error:
+            reason = error.condition.template.format(**error.parameters)
+            raise KafkaUnavailableError(errors.COMMIT_UNANSWERED, group=group, reason=reason) from None
+        except KeyboardInterrupt:
+            self._warn(f"the offsets were being committed and may have been taken: look at those of group {group}")
+            raise
+
+
+def _unknown(command: ResetCommand | SavepointCommand) -> CommandError:
+    connection = command.connection
+    return CommandError(errors.GROUP_UNKNOWN, group=connection.group, servers=connection.bootstrap_servers)
 
 
 def _refuse_topics_made_anew(command: ResetCommand, saved: Savepoint, described: Mapping[str, TopicInfo]) -> None:

@@ -125,8 +125,9 @@ def test_a_query_of_sparks_own_source_goes_on_as_a_group(
     assert client.committed(group) == {}, "a dry run moved the group"
     assert move.adopt("--from-checkpoint", f"file://{old.checkpoint}", "--execute") == 0
     assert client.committed(group) == ends_of(done) | {(topic, 3): 0}
-    assert move.adopt("--from-checkpoint", str(old.checkpoint), "--execute") == 1
-    assert "GROUPKAFKA.GROUP_HAS_OFFSETS" in capsys.readouterr().err
+    # As after an answer that was lost.
+    assert move.adopt("--from-checkpoint", str(old.checkpoint), "--execute") == 0
+    assert client.committed(group) == ends_of(done) | {(topic, 3): 0}
 
     shutil.copytree(old.checkpoint, move.folder / "copied")
     forget_the_unfinished_batch(move.folder / "copied")

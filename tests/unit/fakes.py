@@ -414,9 +414,12 @@ class FakeCluster:
         self, wanted: Mapping[TopicPartition, Edge | int], *, uncommitted: bool = False
     ) -> dict[TopicPartition, LogEnd | None]:
         found = {partition: self._log_offset(partition, edge) for partition, edge in wanted.items()}
-        if uncommitted:
-            assert set(wanted.values()) <= {Edge.LATEST}
-            found |= {partition: LogEnd(self.written[partition]) for partition in wanted if partition in self.written}
+        for partition in self.written.keys() & wanted.keys():
+            edge, first = wanted[partition], found[partition]
+            if uncommitted and edge is Edge.LATEST:
+                found[partition] = LogEnd(self.written[partition])
+            elif not uncommitted and isinstance(edge, int) and first and first.offset >= self.ends[partition]:
+                found[partition] = None
         return found
 
     def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:

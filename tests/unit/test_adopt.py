@@ -10,9 +10,9 @@ import pytest
 from spark_groupsource.checkpoint import SparkCheckpoint, read_spark_checkpoint
 from spark_groupsource.cli.adopt import Origin, checkpoint_origin, group_origin
 from spark_groupsource.cli.arguments import AdoptCommand, Command, parse_arguments
-from spark_groupsource.commits import GroupOffset, Pin, parse_metadata, topics_digest
-from spark_groupsource.errors import CommandError, GroupKafkaError
-from spark_groupsource.offsets import OffsetRange, TopicPartition
+from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, parse_metadata, topics_digest
+from spark_groupsource.errors import COMMIT_REFUSED, CommandError, GroupKafkaError
+from spark_groupsource.offsets import OffsetRange, Reset, TopicPartition
 
 from .fakes import TOPIC_ID, offset_of, tp
 from .test_checkpoint import v1, v2
@@ -233,6 +233,36 @@ def test_offsets_of_the_group_are_not_overwritten_unless_told() -> None:
     assert bed.adopt("refunds") == {"refunds-0": 7}, "of another topic"
     bed.admin.committed.clear()
     assert bed.adopt(overwrite=True) == {"orders-0": 50, "orders-1": 30, "refunds-0": 7}
+
+
+def test_a_commit_that_was_taken_in_part_is_repeated() -> None:
+    """1. The coordinator takes one offset and refuses the others, 2. the command is repeated, as its error says."""
+    bed = Adoption()
+    bed.admin.taken = 1
+    bed.admin.error = CommandError(COMMIT_REFUSED, partitions="orders-1, refunds-0", reason="no such topic")
+    assert "repeat the command" in bed.fails()
+    assert set(bed.admin.groups) == {P0}
+    bed.admin.error = None
+    assert bed.adopt() == {"orders-0": 50, "orders-1": 30, "refunds-0": 7}
+    resets = {metadata.reset for item in bed.admin.committed[0] if (metadata := parse_metadata(item.metadata))}
+    assert len(resets) == 1, "two resets"
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        marked(50, pin=Pin(50, 2)),
+        marked(50, Reset(5, "x"), Pin(50, 2)),
+        GroupOffset(50, CommitMetadata("x", TOPIC_ID, 50, 50, Pin(40, 2), reset=Reset(5, "x")).to_text()),
+        GroupOffset(51, CommitMetadata("x", TOPIC_ID, 51, 51, Pin(51, 2), reset=Reset(5, "x")).to_text()),
+        GroupOffset(50, "another program's"),
+    ],
+    ids=["a query's", "a query's after a reset", "with a pin of its own", "elsewhere", "another program's"],
+)
+def test_what_repeating_the_command_would_change_is_no_leftover(held: GroupOffset) -> None:
+    bed = Adoption()
+    bed.admin.groups[P0] = held
+    assert "GROUP_HAS_OFFSETS] Group 'shop' already has offsets of: orders-0." in bed.fails()
 
 
 def test_members_are_refused() -> None:

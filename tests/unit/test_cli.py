@@ -26,7 +26,13 @@ from spark_groupsource.cli.reset import Commands
 from spark_groupsource.cli.savepoint import Saved, Savepoint, read_savepoint, write_savepoint
 from spark_groupsource.clusterport import TopicInfo
 from spark_groupsource.commits import CommitItem, CommitMetadata, GroupOffset, Pin, parse_metadata, topics_digest
-from spark_groupsource.errors import CommandError, GroupKafkaError, OptionError
+from spark_groupsource.errors import (
+    BROKER_UNREACHABLE,
+    CommandError,
+    GroupKafkaError,
+    KafkaUnavailableError,
+    OptionError,
+)
 from spark_groupsource.offsets import Reset, TopicPartition
 
 from .fakes import LINEAGE, TOPIC_ID, FakeCluster, ManualClock, tp
@@ -49,6 +55,7 @@ GIVEN = ["--bootstrap-servers", "broker:9092", "--group", "shop"]
         (["latest"], Target(TargetKind.LATEST)),
         (["savepoint", "a/file"], Target(TargetKind.SAVEPOINT, path=Path("a/file"))),
         (["1700000000000"], Target(TargetKind.TIME, 1_700_000_000_000)),
+        (["100000000000"], Target(TargetKind.TIME, 100_000_000_000)),
         (["2023-11-14T22:13:20Z"], Target(TargetKind.TIME, 1_700_000_000_000)),
         (["2023-11-14T22:13:20"], Target(TargetKind.TIME, 1_700_000_000_000)),
         (["2023-11-14T23:13:20+01:00"], Target(TargetKind.TIME, 1_700_000_000_000)),
@@ -70,6 +77,8 @@ def test_target(words: list[str], target: Target) -> None:
         ([""], "'' is not initial"),
         (["-5"], "'-5' is not initial"),
         (["17000000"], "'17000000' is neither milliseconds"),
+        (["1769860800"], "12 digits or more; append 000 to seconds"),
+        (["17698608000"], "'17698608000' is neither milliseconds"),
         (["1969-12-31T23:59:59Z"], "not between 1970 and 9999"),
         (["9999999999999999999"], "not between 1970 and 9999"),
         (["2023-13-01"], "'2023-13-01' is not initial"),
@@ -170,10 +179,33 @@ allowedUnsafeSettings=plugin.library.paths
     assert not any("executor" in name or "unsafe" in name.lower() for name in settings)
 
 
-def test_a_line_that_is_no_property_is_named_without_its_content(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hunter2",
+        "=hunter2",
+        # As Java and YAML have it, of a secret that ends in "=".
+        "sasl.password: hunter2==",
+        "sasl.password hunter2==",
+        "sasl.password:hunter2=",
+        # As Java goes on in the next line, which would be taken for a name.
+        "sasl.password=\\\nhunter2==",
+        "sasl.password=a\\  \nhunter2==",
+    ],
+)
+def test_a_line_that_is_no_property_is_named_without_its_content(line: str, tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"CONFIG_MALFORMED\] Line 2 of") as raised:
-        client_options(config(tmp_path, "a=b\nhunter2\n"))
+        client_options(config(tmp_path, f"a=b\n{line}\n"))
     assert "hunter2" not in str(raised.value)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    settings = client_options(config(tmp_path, "\ufeffsasl.username=me\n")).client_settings
+    assert settings["sasl.username"] == "me"
+
+
+def test_a_comment_may_end_with_a_backslash(tmp_path: Path) -> None:
+    assert client_options(config(tmp_path, "# C:\\\nsasl.username=me\n")).client_settings["sasl.username"] == "me"
 
 
 def test_a_refused_property_shows_no_secret(tmp_path: Path) -> None:
@@ -261,7 +293,10 @@ class FakeAdmin:
     def __init__(self, groups: dict[TopicPartition, GroupOffset]) -> None:
         self.groups = groups
         self.live: tuple[str, ...] = ()
-        self.names = {"orders", "refunds"}
+        self.simple = False
+        # What a commit raises, after so many of its offsets were taken.
+        self.error: BaseException | None = None
+        self.taken = 0
         self.committed: list[Sequence[CommitItem]] = []
 
     def members(self) -> tuple[str, ...]:
@@ -270,11 +305,14 @@ class FakeAdmin:
     def offsets(self) -> dict[TopicPartition, GroupOffset]:
         return dict(self.groups)
 
-    def commit(self, items: Sequence[CommitItem]) -> None:
-        self.committed.append(items)
+    def is_simple(self) -> bool:
+        return self.simple
 
-    def topics(self) -> frozenset[str]:
-        return frozenset(self.names)
+    def commit(self, items: Sequence[CommitItem]) -> None:
+        if self.error is not None:
+            self.groups |= {item.partition: GroupOffset(item.offset, item.metadata) for item in items[: self.taken]}
+            raise self.error
+        self.committed.append(items)
 
     def cluster_id(self) -> str:
         return CLUSTER
@@ -289,7 +327,8 @@ class Bed:
         self.cluster.beginnings = {P0: 30, P1: 30, REFUNDS: 0}
         self.cluster.ends = {P0: 100, P1: 100, P2: 100, REFUNDS: 10}
         self.said: list[str] = []
-        self.commands = Commands(self.admin, self.cluster, ManualClock(), self.said.append)
+        self.warned: list[str] = []
+        self.commands = Commands(self.admin, self.cluster, ManualClock(), self.said.append, self.warned.append)
 
     def reset(self, *words: str, topics: tuple[str, ...] = (), execute: bool = True) -> dict[str, int]:
         """Reset, and return what was committed."""
@@ -319,6 +358,14 @@ def test_reset(words: list[str], topics: tuple[str, ...], committed: dict[str, i
     bed.cluster.at_time[P0] = 77
     assert bed.reset(*words, topics=topics) == committed
     assert len(bed.admin.committed) == 1, "not in one request"
+
+
+def test_a_time_behind_the_first_record_of_an_open_transaction() -> None:
+    """The log's end instead would skip the transaction's records that come at or after that time."""
+    bed = Bed()
+    bed.cluster.written[P0] = 120
+    bed.cluster.at_time[P0] = 105
+    assert bed.reset("2023-11-14T22:13:20Z") == {"orders-0": 105, "orders-1": 100}
 
 
 def test_a_dry_run_changes_nothing_and_says_how_to_go_on() -> None:
@@ -362,6 +409,35 @@ def test_live_members_are_named() -> None:
     assert "first on 10.0.0.1, second on 10.0.0.2" in text
 
 
+@pytest.mark.parametrize("execute", [True, False])
+def test_queries_with_option_assign_are_asked_for(execute: bool) -> None:
+    """They are no members, and their next commit would undo the reset."""
+    bed = Bed()
+    bed.reset("latest", execute=execute)
+    assert bed.warned == []
+    bed.admin.simple = True
+    bed.reset("latest", execute=execute)
+    assert bed.warned == ["queries with option assign are not seen here: are they stopped?"]
+
+
+def test_a_commit_without_an_answer_may_have_been_taken() -> None:
+    bed = Bed()
+    bed.admin.error = KafkaUnavailableError(BROKER_UNREACHABLE, servers="broker:9092", timeout_s=20.0, reason="away")
+    text = bed.refused("latest")
+    assert "COMMIT_UNANSWERED] The offsets were sent to the coordinator of group 'shop'" in text
+    assert "may have been taken. No broker of option 'kafka.bootstrap.servers' ('broker:9092') answered" in text
+    assert "look at the group's offsets" in text
+    assert bed.warned == []
+
+
+def test_a_commit_that_is_interrupted_may_have_been_taken() -> None:
+    bed = Bed()
+    bed.admin.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        bed.reset("latest")
+    assert bed.warned == ["the offsets were being committed and may have been taken: look at those of group shop"]
+
+
 def test_a_group_without_offsets() -> None:
     bed = Bed()
     bed.admin.groups.clear()
@@ -378,7 +454,7 @@ def test_a_topic_that_is_gone_is_left_out() -> None:
     bed.admin.groups[TopicPartition("gone", 0)] = marked(5)
     assert bed.reset("latest") == {"orders-0": 100, "orders-1": 100}
     assert bed.said[0] == "left out: topic gone, which does not exist any more"
-    bed.admin.names.clear()
+    bed.cluster.topics.clear()
     bed.admin.committed.clear()
     assert "Topic gone, orders does not exist" in bed.refused("latest")
 
@@ -453,6 +529,31 @@ def test_a_partition_of_the_savepoint_that_the_group_has_forgotten(tmp_path: Pat
     (first, _) = (parse_metadata(item.metadata) for item in bed.admin.committed[0])
     assert first is not None
     assert first.pin == Pin(40, 2)
+
+
+def test_a_group_that_the_broker_has_forgotten_goes_back_to_its_savepoint(tmp_path: Path) -> None:
+    bed = Bed()
+    bed.admin.groups.clear()
+    saved(tmp_path / "f")
+    assert bed.reset("savepoint", str(tmp_path / "f")) == {"orders-0": 45}
+    metadata = parse_metadata(bed.admin.committed[0][0].metadata)
+    assert metadata is not None
+    assert metadata.pin == Pin(40, 2)
+
+
+def test_a_forgotten_group_and_a_savepoint_without_partitions(tmp_path: Path) -> None:
+    bed = Bed()
+    bed.admin.groups.clear()
+    saved(tmp_path / "f", topic_ids={}, partitions={})
+    assert "GROUP_UNKNOWN" in bed.refused("savepoint", str(tmp_path / "f"))
+
+
+@pytest.mark.parametrize("changes", [{"group": "another"}, {"cluster": "another"}])
+def test_a_forgotten_group_takes_its_own_savepoint_only(changes: dict[str, object], tmp_path: Path) -> None:
+    bed = Bed()
+    bed.admin.groups.clear()
+    saved(tmp_path / "f", **changes)
+    assert "SAVEPOINT_MISMATCH" in bed.refused("savepoint", str(tmp_path / "f"))
 
 
 def test_a_savepoint_older_than_retention_is_a_warning(tmp_path: Path) -> None:

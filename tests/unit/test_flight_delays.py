@@ -69,11 +69,12 @@ def test_arguments_win_over_the_file(tmp_path: Path) -> None:
     }
 
 
-def test_a_line_that_is_no_setting_is_shown(tmp_path: Path) -> None:
+def test_a_line_that_is_no_setting_is_named_without_its_content(tmp_path: Path) -> None:
     config = tmp_path / "job.properties"
-    config.write_text("subscribe=flights\nkafka.group.id\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"line 2: expected key=value, found 'kafka\.group\.id'"):
+    config.write_text("subscribe=flights\nkafka.sasl.password: hunter2\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"line 2: expected key=value") as raised:
         read_properties(config)
+    assert "hunter2" not in str(raised.value)
 
 
 def test_the_shipped_settings_are_complete_but_for_the_places() -> None:

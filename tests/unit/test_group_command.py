@@ -15,8 +15,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource import errors, masking
 from spark_groupsource.assignors.wire import MemberNote
+from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
 from spark_groupsource.cli.arguments import Connection, GroupCommand, parse_arguments
-from spark_groupsource.cli.describer import EXTRA_MISSING, GroupDescriber, RawGroups
+from spark_groupsource.cli.describer import EXTRA_MISSING, GroupDescriber, RawGroups, live_members
 from spark_groupsource.cli.group import look, report_group
 from spark_groupsource.cli.groupview import GroupDescription, Member
 from spark_groupsource.errors import AccessError, CommandError, OptionError
@@ -315,6 +316,42 @@ def test_what_needs_no_second_client(changes: dict[str, Any], shown: tuple[str |
 @pytest.mark.parametrize("told", [None, description(members=[], state=ConsumerGroupState.DEAD)])
 def test_a_group_that_the_coordinator_does_not_know(told: Any) -> None:
     assert describe(told) is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        description(members=[], state=ConsumerGroupState.DEAD),
+        NOT_CONSUMERS,
+        CommandError(errors.COMMAND_UNSUPPORTED, servers="broker:9092", request="DescribeGroups"),
+    ],
+)
+def test_nobody_is_in_a_group_that_is_not_there_or_cannot_be_told(told: Any) -> None:
+    assert live_members(FakeAdmin(told)) == ()
+
+
+def test_who_is_in_a_group() -> None:
+    (found,) = live_members(FakeAdmin(description()))
+    assert (found.client_id, found.partitions) == ("a", frozenset({tp(1)}))
+    with pytest.raises(AccessError):
+        live_members(FakeAdmin(AccessError(errors.GROUP_ACCESS_DENIED, group="shop")))
+
+
+@pytest.mark.parametrize(
+    ("told", "simple"),
+    [
+        (None, False),
+        (description(), False),
+        (description(members=[], is_simple_consumer_group=True, state=ConsumerGroupState.EMPTY), True),
+        # As older brokers tell that there is none.
+        (description(members=[], is_simple_consumer_group=True, state=ConsumerGroupState.DEAD), False),
+    ],
+)
+def test_a_group_of_commits_alone(told: Any, simple: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = LibrdkafkaGroupAdmin(make_options(), ManualClock(), lambda _: None)
+    monkeypatch.setattr(admin, "described", lambda: told)
+    assert admin.is_simple() is simple
 
 
 def test_members_that_are_no_consumers() -> None:

@@ -134,6 +134,18 @@ def test_a_text_is_what_the_json_says_too() -> None:
     assert meaning(b"[" * 100_000) is None
 
 
+def test_numbers_that_json_does_not_have() -> None:
+    """A strategy written in Python may tell them; who reads the command's JSON knows no NaN."""
+    data = b'{"load":NaN,"of":[Infinity,-Infinity,1e999],"weight":1.5}'
+    one = told(MemberNote(held=True, data=data).encode())
+    report = GroupReport(GroupDescription("g", members=(Member("A", "a", "h", data=one),)), {})
+    value = json.loads(json_line(report, 0), parse_constant=pytest.fail)
+    assert value["members"][0]["metadata"]["data"] == {
+        "load": "NaN", "of": ["Infinity", "-Infinity", "1e999"], "weight": 1.5,
+    }  # fmt: skip
+    assert shown_data(one) == 'load=NaN, of=["Infinity","-Infinity","1e999"], weight=1.5'
+
+
 @pytest.mark.parametrize(("held", "verb"), [(True, "held"), (False, "had")])
 def test_what_a_member_had_when_it_joined(held: bool, verb: str) -> None:
     one = told(MemberNote(held).encode(), rest=OWNED + b"\0\0\0\x07\0\x02r1")

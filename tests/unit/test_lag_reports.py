@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from spark_groupsource.cli.arguments import Connection, LagCommand, parse_arguments
+from spark_groupsource.cli.groupview import Member
 from spark_groupsource.cli.lag import measure, report_lag
 from spark_groupsource.commits import GroupOffset
 from spark_groupsource.errors import BROKER_UNREACHABLE as UNREACHABLE
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
-from spark_groupsource.lag import Retention, Standing
+from spark_groupsource.lag import Lag, Retention, Standing
 from spark_groupsource.lagthread import LagThread
 from spark_groupsource.membership.events import RevokeStarted
 from spark_groupsource.metrics import MetricsLog
@@ -44,7 +45,13 @@ class FakeStandings:
         self.error: Exception | None = None
         self.timeless: dict[TopicPartition, bool] = {}  # unread, but without a time; whether no record is left
         self.warnings: list[str] = []
+        self.members: list[Member] = []
+        self.asked_for_members = 0
         self.closed = 0
+
+    def live(self) -> list[Member]:
+        self.asked_for_members += 1
+        return self.members
 
     def topics(self) -> dict[str, int]:
         return dict(self.counts)
@@ -95,10 +102,17 @@ def run(command: LagCommand, standings: FakeStandings, pauses: int = 0) -> tuple
         left.pop()
 
     try:
-        warn = standings.warnings.append
-        return report_lag(command, standings, standings.clock, say=said.append, warn=warn, pause=pause), said
+        code = report_lag(
+            command, standings, standings.clock, members=standings.live, say=said.append,
+            warn=standings.warnings.append, pause=pause,
+        )  # fmt: skip
     except KeyboardInterrupt:
         return -1, said
+    return code, said
+
+
+def measured(command: LagCommand, standings: FakeStandings) -> list[Lag]:
+    return measure(command, standings, standings.clock, standings.live, standings.warnings.append)
 
 
 # --- the command
@@ -155,7 +169,7 @@ def test_all_partitions_of_the_groups_topics_in_a_table(standings: FakeStandings
 
 
 def test_only_the_topics_that_the_user_names(standings: FakeStandings) -> None:
-    lags = measure(replace(COMMAND, topics=("refunds", "other")), standings, standings.clock)
+    lags = measured(replace(COMMAND, topics=("refunds", "other")), standings)
     assert [lag.partition for lag in lags] == [*(tp(n, "other") for n in range(3)), REFUNDS]
     assert [lag.committed for lag in lags] == [None, None, None, 4]
 
@@ -220,10 +234,53 @@ def test_watch_ends_beyond_a_bound(standings: FakeStandings) -> None:
 
 def test_an_unknown_group_and_an_unknown_topic(standings: FakeStandings) -> None:
     with pytest.raises(CommandError, match="Topic nowhere, gone does not exist"):
-        measure(replace(COMMAND, topics=("nowhere", "orders", "gone")), standings, standings.clock)
+        measured(replace(COMMAND, topics=("nowhere", "orders", "gone")), standings)
     standings.groups = {}
     with pytest.raises(CommandError, match="Group 'shop' has no committed offsets on 'broker:9092'"):
-        measure(COMMAND, standings, standings.clock)
+        measured(COMMAND, standings)
+
+
+def member(*partitions: TopicPartition) -> Member:
+    return Member("A", "a", "h", None, frozenset(partitions))
+
+
+def test_members_are_only_asked_for_where_nothing_is_committed(standings: FakeStandings) -> None:
+    standings.members = [member(tp(0, "other"))]
+    run(COMMAND, standings)
+    assert (standings.asked_for_members, standings.warnings) == (0, [])
+
+
+def test_members_that_have_committed_nothing(standings: FakeStandings) -> None:
+    """All partitions of the topics that they read count, but for a topic that is gone."""
+    standings.groups = {}
+    standings.members = [member(P1, TopicPartition("gone", 0)), member(REFUNDS)]
+    code, said = run(COMMAND, standings)
+    assert (code, standings.warnings) == (0, ["group shop has 2 members and has committed nothing yet"])
+    assert said == [
+        "topic    partition  committed  end  lag  behind  safe for",
+        "orders           0          -  100   90   1m30s    58m30s  no offset: all counts as unread",
+        "orders           1          -  100   90   1m30s    58m30s  no offset: all counts as unread",
+        "refunds          0          -  100   90   1m30s    58m30s  no offset: all counts as unread",
+        "total                               270   1m30s    58m30s",
+    ]
+    assert run(replace(COMMAND, max_lag=269), standings)[0] == 3
+    lags = measured(replace(COMMAND, topics=("other",)), standings)
+    assert [(lag.partition.topic, lag.committed) for lag in lags] == [("other", None)] * 3
+    _, (line,) = run(replace(COMMAND, as_json=True, topics=("refunds",)), standings)
+    assert [one["committed"] for one in json.loads(line)["partitions"]] == [None]
+
+
+def test_members_that_have_no_partitions(standings: FakeStandings) -> None:
+    standings.groups = {}
+    standings.members = [member()]
+    assert run(replace(COMMAND, max_lag=0, max_behind_s=1.0), standings) == (
+        0,
+        [
+            "topic  partition  committed  end  lag  behind  safe for",
+            "total                               0       -         -",
+        ],
+    )
+    assert standings.warnings == ["group shop has 1 member and has committed nothing yet"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,203 @@
+"""The command line as a program: exit codes, Ctrl-C, and output that nobody reads any more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_groupsource.cli import main as program
+from spark_groupsource.cli import output
+from spark_groupsource.cli.main import main
+from spark_groupsource.errors import BROKER_UNREACHABLE, KafkaUnavailableError
+from spark_groupsource.offsets import TopicPartition
+
+from .fakes import ManualClock
+from .test_adopt import ORDERS, written
+from .test_checkpoint import v1
+from .test_cli import GIVEN, P0, Bed, marked
+from .test_group_command import FakeCluster as FakeGroupCluster
+from .test_lag_reports import FakeStandings
+
+RESET = ["reset", *GIVEN, "--to", "latest"]
+LAG = ["lag", *GIVEN]
+GROUP = ["group", *GIVEN]
+
+
+@pytest.fixture
+def bed(monkeypatch: pytest.MonkeyPatch) -> Bed:
+    """Return what `main` works on when it resets, saves and adopts."""
+    found = Bed()
+    monkeypatch.setattr(program, "LibrdkafkaGroupAdmin", lambda *_: found.admin)
+    monkeypatch.setattr(program, "LibrdkafkaCluster", lambda *_: found.cluster)
+    return found
+
+
+@pytest.fixture
+def standings(monkeypatch: pytest.MonkeyPatch) -> FakeStandings:
+    """Return a cluster whose group has 90 records to read."""
+    found = FakeStandings(ManualClock(), orders=1)
+    found.groups = {P0: 10}
+    monkeypatch.setattr(program, "LibrdkafkaStandings", lambda *_: found)
+    monkeypatch.setattr(program, "LibrdkafkaGroupAdmin", lambda *_: None)
+    return found
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> FakeGroupCluster:
+    """Return a cluster whose group has no members and an offset."""
+    found = FakeGroupCluster(orders=1)
+    found.groups = {P0: 10}
+    monkeypatch.setattr(program, "LibrdkafkaStandings", lambda *_: found)
+    monkeypatch.setattr(program, "LibrdkafkaGroupAdmin", lambda *_: None)
+    monkeypatch.setattr(program, "GroupDescriber", lambda *_: found)
+    return found
+
+
+@contextmanager
+def unread(*names: str) -> Iterator[None]:
+    """Let stdout, or what is named, be a pipe that nobody reads any more.
+
+    No fixture: pytest puts its own stdout back when a test begins.
+    """
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream, pytest.MonkeyPatch.context() as patched:
+        for name in names or ("stdout",):
+            patched.setattr(sys, name, stream)
+        yield
+
+
+def interrupt(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+# --- output that nobody reads any more
+
+
+def test_a_reset_is_committed_also_when_nobody_reads_what_it_shows(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with unread():
+        assert main([*RESET, "--execute"]) == 0
+    assert [item.offset for items in bed.admin.committed for item in items] == [100, 100]
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"{output.STDOUT_CLOSED}\npartition ")
+    assert shown.endswith("Group shop: 2 offsets committed. Queries that start from now on follow them.\n")
+
+
+def test_a_reset_that_fails_is_told_also_when_nobody_reads_what_it_shows(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bed.admin.error = KafkaUnavailableError(BROKER_UNREACHABLE, servers="broker:9092", timeout_s=20.0, reason="away")
+    with unread():
+        assert main([*RESET, "--execute"]) == 1
+    assert "COMMIT_UNANSWERED" in capsys.readouterr().err
+
+
+def test_a_savepoint_is_written_also_when_nobody_reads_what_it_shows(bed: Bed, tmp_path: Path) -> None:
+    bed.admin.groups[TopicPartition("gone", 0)] = marked(5)
+    with unread():
+        assert main(["savepoint", *GIVEN, str(tmp_path / "f")]) == 0
+    assert (tmp_path / "f").exists()
+
+
+@pytest.mark.usefixtures("bed")
+def test_a_dry_run_that_nobody_reads_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with unread():
+        assert main(RESET) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_closed_stderr_ends_no_command_either(bed: Bed) -> None:
+    """As of `2>&1 | head`."""
+    with unread("stdout", "stderr"):
+        assert main([*RESET, "--execute"]) == 0
+    assert len(bed.admin.committed) == 1
+
+
+@pytest.mark.usefixtures("standings")
+@pytest.mark.parametrize("more", [[], ["--json"], ["--watch", "30"]])
+def test_a_bound_that_is_passed_is_told_also_when_nobody_reads_the_lag(more: list[str]) -> None:
+    with unread():
+        assert main([*LAG, "--max-lag", "89", *more]) == 3
+
+
+@pytest.mark.usefixtures("standings")
+def test_a_lag_within_its_bounds_that_nobody_reads() -> None:
+    with unread():
+        assert main([*LAG, "--max-lag", "90"]) == 0
+
+
+@pytest.mark.parametrize(("words", "cluster"), [(LAG, "standings"), (GROUP, "group")])
+def test_watching_ends_when_nobody_reads(words: list[str], cluster: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(cluster)
+    with unread():
+        assert main([*words, "--watch", "20"]) == 0
+
+
+# --- Ctrl-C
+
+
+@pytest.mark.parametrize("more", [[], ["--watch", "600"]])
+def test_an_interrupt_before_a_measurement_has_ended(
+    more: list[str], standings: FakeStandings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(standings, "topics", interrupt)
+    assert main([*LAG, *more]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert standings.closed == 1
+
+
+def test_an_interrupt_after_the_first_line_without_watching(
+    standings: FakeStandings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standings, "close", interrupt)
+    assert main(LAG) == 130
+
+
+def test_an_interrupt_of_group(group: FakeGroupCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "describe", interrupt)
+    assert main(GROUP) == 130
+
+
+@pytest.mark.usefixtures("standings")
+def test_an_interrupt_is_the_usual_end_of_watching_the_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output.time, "sleep", interrupt)
+    assert main([*LAG, "--watch", "600"]) == 0
+
+
+@pytest.mark.usefixtures("group")
+def test_an_interrupt_is_the_usual_end_of_watching_a_group(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output.time, "sleep", interrupt)
+    assert main([*GROUP, "--watch", "600"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", ["reset", "adopt"])
+def test_an_interrupt_of_a_commit(command: str, bed: Bed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bed.admin.error = KeyboardInterrupt()
+    words = [*RESET, "--execute"]
+    if command == "adopt":
+        bed.admin.groups.clear()
+        words = ["adopt", *GIVEN, "--from-checkpoint", written(tmp_path, v1(ORDERS), completed=1), "--execute"]
+    assert main(words) == 130
+    assert capsys.readouterr().err == (
+        "the offsets were being committed and may have been taken: look at those of group shop\ninterrupted\n"
+    )
+
+
+@pytest.mark.parametrize("words", [RESET, ["savepoint", *GIVEN, "f"]])
+def test_an_interrupt_before_anything_is_changed(
+    words: list[str], bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bed.admin, "offsets", interrupt)
+    assert main(words) == 130
+    assert capsys.readouterr().err == "interrupted\n"
