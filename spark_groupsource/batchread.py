@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from spark_groupsource import errors
 from spark_groupsource.clusterport import ClusterPort, Edge
 from spark_groupsource.errors import DataLossError
-from spark_groupsource.lookup import check_named, look_up
+from spark_groupsource.lookup import check_named, check_order, look_up
 from spark_groupsource.losses import lost_before
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.option_types import NoMatchStrategy, SourceOptions
@@ -27,8 +27,8 @@ LOG = logging.getLogger("spark_groupsource.batch")
 def batch_ranges(options: SourceOptions, cluster: ClusterPort, wanted: Restriction) -> tuple[OffsetRange, ...]:
     """Return what to read, a range per partition of the topics, less what the query's filters leave out anyway.
 
-    Raises `DataLossError` when the log no longer has the start and failOnDataLoss is true. A range that would end
-    before it starts is empty, as in Spark's own source.
+    Raises `DataLossError` when the log no longer has the start and failOnDataLoss is true, and `OptionError` for a
+    start behind the end. A group that is behind the end, or a log that begins there, leaves nothing to read.
     """
     topics = cluster.matching_topics(options.subscription)
     existing = partitions_of(options.subscription, cluster.describe(topics))
@@ -48,6 +48,7 @@ def batch_ranges(options: SourceOptions, cluster: ClusterPort, wanted: Restricti
         options.ending.option,
         unmatched_is_latest=True,
     )
+    check_order(cluster, options.starting, options.ending, starts, ends)
     if options.read_committed:
         ends |= _readable(cluster, {p: at for p, at in ends.items() if isinstance(options.ending.of(p), AtGroup)})
     beginnings = _beginnings(cluster, starts, options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from spark_groupsource import errors
 from spark_groupsource.clusterport import ClusterPort, Edge
@@ -53,13 +54,41 @@ def look_up(
 
 
 def check_named(starting: Starting, partitions: Iterable[TopicPartition]) -> None:
-    """Raise `OptionError` when the option names a partition that is not among these: it would count for nothing."""
-    unknown = sorted(starting.each.keys() - set(partitions))
+    """Raise `OptionError` when the option names a partition or topic that is not among these: it would not count."""
+    existing = set(partitions)
+    topics = starting.topics.keys() - {partition.topic for partition in existing}
+    unknown = [*map(str, sorted(starting.each.keys() - existing)), *sorted(topics)]
     if unknown:
-        names = ", ".join(map(str, unknown))
-        raise _not_allowed(
-            starting.option, _shown(starting.each), f"partitions of the topics that are read; {names} is none of them"
-        )
+        shown, names = _shown({**starting.each, **starting.topics}), ", ".join(unknown)
+        raise _not_allowed(starting.option, shown, f"partitions of the topics that are read; {names} is none of them")
+
+
+def check_order(
+    cluster: ClusterPort,
+    starting: Starting,
+    ending: Starting,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    """Raise `OptionError` when a start that the options give turns out to be behind the end that they give.
+
+    Where another group has got to, and the log's edges, are no such start or end: they move by themselves, and what
+    lies between is nothing yet, or nothing any more. A starting time that no record is at or after is the log's end.
+    """
+    given = (AtOffset, AtTime)
+    behind = [p for p in starts if isinstance(starting.of(p), given) and isinstance(ending.of(p), given)]
+    behind = sorted(p for p in behind if p in ends and starts[p] > ends[p])
+    log_ends = cluster.log_offsets({p: Edge.LATEST for p in behind if isinstance(starting.of(p), AtTime)})
+    for partition in behind:
+        log_end = log_ends.get(partition)
+        if log_end is None or starts[partition] < log_end.offset:
+            raise _not_allowed(
+                starting.option,
+                str(starting.of(partition)),
+                f"no start behind the end. The resolved start offset {starts[partition]} is greater than the resolved"
+                f" end offset {ends[partition]} for {partition} (option '{ending.option}', value"
+                f" '{ending.of(partition)}')",
+            )
 
 
 def _of_other_groups(cluster: ClusterPort, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
@@ -89,9 +118,9 @@ def _check_given(
             raise _not_allowed(option, str(given[partition]), allowed)
 
 
-def _shown(starts: Mapping[TopicPartition, Start | None]) -> str:
-    """Return what an option says of partitions, shortened."""
-    named = [f"{partition}: {start}" for partition, start in sorted(starts.items()) if start is not None]
+def _shown(starts: Mapping[Any, Start | None]) -> str:
+    """Return what an option says of partitions and topics, shortened."""
+    named = [f"{where}: {start}" for where, start in starts.items() if start is not None]
     return ", ".join([*named[:_MAX_SHOWN], *(["..."] if len(named) > _MAX_SHOWN else [])])
 
 

@@ -52,7 +52,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "startingOffsets", start_of, None,
         'earliest, latest, `group:<other group id>`, or JSON such as {"topic":{"0":23,"1":-1,"2":-2}} with an offset'
-        " for every partition (-1: latest, -2: earliest; a batch read has no latest start)",
+        ' for every partition (-1: latest, -2: earliest; a batch read has no latest start), or {"topic":"earliest"} for'
+        " a whole topic",
         "Where a partition starts that the group has no offset for: it is pinned in the group once. `group:` starts"
         " where another group has got to (at the beginning where it has no offset). Partitions and topics that"
         " appear later start at their beginning.", shown_default="latest (batch: earliest)",
@@ -74,7 +75,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "endingOffsets", start_of, None,
         'latest, `group:<other group id>`, or JSON as for `startingOffsets`, without -2',
-        "Batch only: where the read ends; the record at this offset is not read any more.",
+        "Batch only: where the read ends; the record at this offset is not read any more. A starting offset or time"
+        " behind the end of its partition is an error.",
         shown_default="latest",
     ),
     OptionSpec(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 
 from spark_groupsource import errors
 from spark_groupsource.assignors.registry import (
@@ -32,7 +33,7 @@ from spark_groupsource.options_client import (
     librdkafka_has,
     shown_value,
 )
-from spark_groupsource.starting import AtEdge, AtTime, Start, Starting
+from spark_groupsource.starting import AtEdge, AtOffset, AtTime, Start, Starting
 
 _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
 # Options that Spark itself puts among a source's options.
@@ -40,6 +41,13 @@ _IGNORED_KEYS = frozenset({"path"})
 _MAX_TRIGGER_DELAY_S = 900.0
 # What one strategy wants to know of a member -> that strategy.
 _OF_STRATEGIES = {"memberWeight": "weighted", "memberRedundancy": "redundant"}
+_SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+# What is wrong with an empty one, in the words of Spark's own source.
+_EMPTY = {
+    "subscribe": "there are no topics to subscribe to",
+    "subscribePattern": "the pattern to subscribe is empty",
+    "assign": "there are no topicpartitions to assign",
+}
 # What users write for `subscribe`.
 _MEANT = {"topic": " Did you mean 'subscribe'?", "topics": " Did you mean 'subscribe'?"}
 
@@ -51,18 +59,21 @@ def parse_options(raw: Mapping[str, str], reads: Reads | None = Reads.STREAM) ->
     """Check all options of a reader; names are case-insensitive, as in Spark.
 
     Without `reads` it is not known yet what they are for: what only one of both needs or forbids is not checked.
-    Raises `OptionError` for the first option that is missing, unknown, malformed, out of range or refused.
+    Raises `OptionError` for the first option that is missing, unknown, malformed, out of range or refused. What is
+    missing is told in the order of Spark's own source: the subscription comes before the brokers.
     """
     given = {key.lower(): value for key, value in raw.items() if key.lower() not in _IGNORED_KEYS}
     for key, value in given.items():
         if key not in _BY_KEY and not key.startswith((CLIENT_PREFIX, EXECUTOR_PREFIX)):
             raise _unknown_option(key, value)
     values = {spec.name: _parse_one(spec, given.get(spec.name.lower())) for spec in OPTIONS}
+    if reads is not None:
+        _check_use(values, given, reads)
+    _check_subscription(values, given)
     unsafe: frozenset[str] = values["allowedUnsafeSettings"] or frozenset()  # type: ignore[assignment]
     client = check_client_settings(_with_prefix(given, CLIENT_PREFIX), unsafe)
     executor = check_executor_settings(_with_prefix(given, EXECUTOR_PREFIX), unsafe)
-    if reads is not None:
-        _check_use(values, given, reads)
+    _check_required(values, reads)
     _check_strategies(values, client, given.get("kafka.partition.assignment.strategy"))
     if values["assignors"] is None:
         _check_without_strategies(given)
@@ -76,13 +87,14 @@ def _with_prefix(given: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 def _parse_one(spec: OptionSpec, value: str | None) -> object:
     if value is None:
-        if spec.required:
-            raise OptionError(errors.OPTION_MISSING, option=spec.name, meaning=spec.doc)
         return spec.default
     try:
         return spec.parse(value)
     except ValueError:
-        raise invalid_option(spec.name, value, spec.allowed) from None
+        empty = spec.name in _EMPTY and not value.strip(" ,{}")
+        raise invalid_option(
+            spec.name, value, f"{spec.allowed}; {_EMPTY[spec.name]}" if empty else spec.allowed
+        ) from None
 
 
 def invalid_option(name: str, value: str, allowed: str) -> OptionError:
@@ -102,27 +114,64 @@ def _unknown_option(key: str, value: str) -> OptionError:
 
 
 def _check_use(values: Mapping[str, object], given: Mapping[str, str], reads: Reads) -> None:
-    """Raise for what makes no sense in a streaming query, or in a batch read."""
+    """Raise for what makes no sense in a streaming query, or in a batch read.
+
+    Of several starting options the first one counts, as everywhere, and so it is with ending options: what the others
+    say is no error.
+    """
     if reads is Reads.STREAM:
-        if values["kafka.group.id"] is None:
-            raise OptionError(errors.OPTION_MISSING, option="kafka.group.id", meaning="the consumer group to join.")
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if values[name] is not None:
+                what = "offset" if name == "endingOffsets" else "timestamp"
                 raise OptionError(
                     errors.OPTION_REFUSED, option=name, value=given[name.lower()],
-                    reason="a streaming query has no end.", replacement="leave it out, or read with spark.read.",
+                    reason=f"ending {what} not valid in streaming queries, which have no end.",
+                    replacement="leave it out, or read with spark.read.",
                 )  # fmt: skip
     else:
-        _check_edge("startingOffsets", values["startingOffsets"], latest=True)
-        _check_edge("endingOffsets", values["endingOffsets"], latest=False)
+        starting = _position(values, "starting", AtEdge())
+        ending = _position(values, "ending", AtEdge(latest=True))
+        _check_edge(starting, latest=True)
+        _check_edge(ending, latest=False)
+        _check_order(starting, ending)
 
 
-def _check_edge(name: str, value: object, *, latest: bool) -> None:
+def _check_edge(position: Starting, *, latest: bool) -> None:
     """Raise when a batch read is to start at the log's end, or to end at its beginning: it would be empty."""
     wrong = AtEdge(latest=latest)
-    if value == wrong or (isinstance(value, dict) and wrong in value.values()):
-        shown = ("latest (-1)" if latest else "earliest (-2)") if isinstance(value, dict) else str(wrong)
-        raise invalid_option(name, shown, "in a batch read " + ("no latest (-1)" if latest else "no earliest (-2)"))
+    shown, what = ("latest (-1)", "starting offset") if latest else ("earliest (-2)", "ending offset")
+    allowed = f"in a batch read no {shown}: {{}} can't be {wrong} for batch queries on Kafka"
+    if position.everywhere == wrong:
+        raise invalid_option(position.option, str(wrong), allowed.format(what))
+    for where, start in (*sorted(position.each.items()), *sorted(position.topics.items())):
+        if start == wrong:
+            what = position.option if latest else what
+            raise invalid_option(position.option, shown, allowed.format(f"{what} for {where}"))
+
+
+def _check_order(starting: Starting, ending: Starting) -> None:
+    """Raise for a start behind the end, as far as the options alone tell: by two offsets or two times."""
+    named = sorted(starting.each.keys() | ending.each.keys())
+    ranges = [(str(partition), starting.of(partition), ending.of(partition)) for partition in named]
+    for where, start, end in ranges or [("every partition", starting.everywhere, ending.everywhere)]:
+        match start, end:
+            case (AtOffset(first), AtOffset(last)) | (AtTime(first), AtTime(last)) if first > last:
+                kind = "timestamp" if isinstance(start, AtTime) else "offset"
+                raise invalid_option(
+                    starting.option,
+                    str(start),
+                    f"no start behind the end. The specified start {kind} {first} is greater than the end {kind} {last}"
+                    f" for {where} (option '{ending.option}')",
+                )
+
+
+def _check_required(values: Mapping[str, object], reads: Reads | None) -> None:
+    """Raise for an option that is missing."""
+    for spec in OPTIONS:
+        if spec.required and values[spec.name] is None:
+            raise OptionError(errors.OPTION_MISSING, option=spec.name, meaning=spec.doc)
+    if reads is Reads.STREAM and values["kafka.group.id"] is None:
+        raise OptionError(errors.OPTION_MISSING, option="kafka.group.id", meaning="the consumer group to join.")
 
 
 def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], strategy: str | None) -> None:
@@ -185,22 +234,25 @@ def _conflict(one: str, value: str, other: str, other_value: str, reason: str) -
     return OptionError(errors.OPTION_CONFLICT, options=options, reason=reason)
 
 
+def _check_subscription(values: Mapping[str, object], given: Mapping[str, str]) -> None:
+    """Raise when it is not said once what is read."""
+    found = [name for name in _SUBSCRIPTIONS if values[name] is not None]
+    choices = ", ".join(_SUBSCRIPTIONS)
+    if not found:
+        meaning = f"to say what is read, one of these options must be specified: {choices}."
+        raise OptionError(errors.OPTION_MISSING, option="subscribe", meaning=meaning)
+    if len(found) > 1:
+        options = " and ".join(f"'{name}' (value '{given[name.lower()]}')" for name in found)
+        reason = f"only one of these options can be specified: {choices}."
+        raise OptionError(errors.OPTION_CONFLICT, options=options, reason=reason)
+
+
 def _subscription(values: Mapping[str, object]) -> Subscription:
-    given = [name for name in ("subscribe", "subscribePattern", "assign") if values[name] is not None]
-    if not given:
-        raise OptionError(
-            errors.OPTION_MISSING,
-            option="subscribe",
-            meaning="the topics to read; 'subscribePattern' and 'assign' are the alternatives.",
-        )
-    if len(given) > 1:
-        raise OptionError(
-            errors.OPTION_CONFLICT, options=" and ".join(map(repr, given)), reason="a query has one subscription."
-        )
-    value = values[given[0]]
+    name = next(name for name in _SUBSCRIPTIONS if values[name] is not None)
+    value = values[name]
     if not isinstance(value, tuple):
         return Subscription(pattern=str(value))
-    if given == ["subscribe"]:
+    if name == "subscribe":
         return Subscription(topics=value)
     return Subscription(tuple(dict.fromkeys(partition.topic for partition in value)), partitions=value)
 
@@ -213,8 +265,8 @@ def _position(values: Mapping[str, object], kind: str, default: Start) -> Starti
     if isinstance(times, dict):
         return Starting(None, times, f"{kind}OffsetsByTimestamp")
     given, option = values[f"{kind}Offsets"], f"{kind}Offsets"
-    if isinstance(given, dict):
-        return Starting(None, given, option)
+    if isinstance(given, Starting):
+        return replace(given, option=option)
     return Starting(default if given is None else given, option=option)  # type: ignore[arg-type]
 
 
@@ -230,7 +282,8 @@ def _assemble(
         raise invalid_option("drainTimeoutMs", str(drain_timeout_ms), f"0 to {max_poll_interval_ms}")
     least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if isinstance(least, int) and isinstance(most, int) and least > most:
-        raise invalid_option("minOffsetsPerTrigger", str(least), f"1 to maxOffsetsPerTrigger ({most})")
+        allowed = f"1 to {most}; it is higher than the maxOffsetsPerTrigger({most})"
+        raise invalid_option("minOffsetsPerTrigger", str(least), allowed)
     typed: dict[str, object] = {
         "bootstrap_servers": values["kafka.bootstrap.servers"],
         "group_id": values["kafka.group.id"] or "",

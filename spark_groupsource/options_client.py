@@ -1,11 +1,13 @@
 """Client settings: which `kafka.*` options pass through to librdkafka, and which are refused with a reason.
 
-Duty: check names and the few values that the package itself depends on. librdkafka checks the rest when the
-client is made; its refusal is mapped to CLIENT_REFUSED_OPTION by the adapters.
+Duty: check names and the few values that the package itself depends on, and give settings of the Java client that have
+an equal here its name. librdkafka checks the rest when the client is made; its refusal is mapped to
+CLIENT_REFUSED_OPTION by the adapters.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Mapping
 from enum import Enum
@@ -15,6 +17,7 @@ from spark_groupsource.errors import OptionError
 from spark_groupsource.masking import MASK
 from spark_groupsource.secrets import check_references, reference, setting_of
 
+LOG = logging.getLogger("spark_groupsource.options")
 CLIENT_PREFIX = "kafka."
 # Settings of the executors' clients alone.
 EXECUTOR_PREFIX = "executor.kafka."
@@ -66,16 +69,12 @@ _TRUSTED = "use kafka.ssl.ca.location (PEM)"
 _OWN_KEY = "use kafka.ssl.certificate.location and kafka.ssl.key.location (PEM), or a keystore in PKCS#12"
 _LOGIN = "use kafka.sasl.mechanism and what belongs to it: docs/security.md"
 _OF_THE_JAVA_CLIENT = {
-    "default.api.timeout.ms": "use kafka.socket.timeout.ms",
-    "fetch.max.wait.ms": "use kafka.fetch.wait.max.ms",
     "interceptor.classes": "leave it out",
     "max.poll.records": "use maxOffsetsPerTrigger",
-    "receive.buffer.bytes": "use kafka.socket.receive.buffer.bytes",
     "sasl.client.callback.handler.class": _LOGIN,
     "sasl.jaas.config": "use kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password",
     "sasl.login.callback.handler.class": _LOGIN,
     "sasl.login.class": _LOGIN,
-    "send.buffer.bytes": "use kafka.socket.send.buffer.bytes",
     "ssl.keystore.certificate.chain": _OWN_KEY,
     "ssl.keystore.key": _OWN_KEY,
     "ssl.keystore.type": _OWN_KEY,
@@ -84,6 +83,25 @@ _OF_THE_JAVA_CLIENT = {
     "ssl.truststore.password": _TRUSTED,
     "ssl.truststore.type": _TRUSTED,
 }
+
+# What bounds a request of the Java client. Under the second name librdkafka has something else, for producers only.
+_IGNORED = frozenset({"default.api.timeout.ms", "request.timeout.ms"})
+# The Java client's name -> librdkafka's for the same, in the same unit, and the bounds there. A buffer of -1 is the
+# system's in Java, which is 0 here.
+_JAVA_NAMES = {
+    "fetch.max.wait.ms": ("fetch.wait.max.ms", 0, 300_000),
+    "receive.buffer.bytes": ("socket.receive.buffer.bytes", -1, 100_000_000),
+    "send.buffer.bytes": ("socket.send.buffer.bytes", -1, 100_000_000),
+}
+# How soon what is new in the cluster is noticed, which is the Java client's metadata.max.age.ms. librdkafka has a
+# setting of that name, too: after how long it forgets what it knows. Who gives both means librdkafka's.
+_AGE, _REFRESH = "metadata.max.age.ms", "topic.metadata.refresh.interval.ms"
+# The shortest is for those who mean "at once" by 0 or 1; the longest is librdkafka's.
+_MIN_REFRESH_MS, _MAX_REFRESH_MS = 100, 3_600_000
+# A topic that is forgotten before the client has asked again looks deleted to a member, which would rejoin.
+_MIN_AGE_MS = 15_000
+# librdkafka's message.max.bytes, below which it takes no fetch.max.bytes.
+_LEAST_FETCH = "1000000"
 
 # name -> (reason, what to do instead)
 REFUSED_CLIENT_SETTINGS: dict[str, tuple[str, str]] = {
@@ -214,13 +232,38 @@ def reading_settings(common: Mapping[str, str], own: Mapping[str, str]) -> dict[
 
 
 def _check_each(settings: Mapping[str, str], unsafe: Collection[str], prefix: str) -> dict[str, str]:
-    checked = {name: value.strip() for name, value in settings.items()}
-    for name, value in checked.items():
+    given = {name: value.strip() for name, value in settings.items()}
+    for name, value in given.items():
         if name not in unsafe:
             _refuse(name, value, prefix)
         _check_value(name, value, prefix)
-    check_references(checked, prefix)
-    return checked
+    check_references(given, prefix)
+    return _as_librdkafka_has_it(given, prefix)
+
+
+def _as_librdkafka_has_it(given: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return the settings under librdkafka's names, where the Java client has others, and within its bounds."""
+    found = {name: value for name, value in given.items() if name not in _IGNORED | _JAVA_NAMES.keys()}
+    for name in sorted(_IGNORED & given.keys()):
+        shown = shown_unknown(name, given[name])
+        LOG.warning("%s%s=%s is ignored: kafka.socket.timeout.ms bounds requests here", prefix, name, shown)
+    for name, (own_name, low, high) in _JAVA_NAMES.items():
+        if name in given:
+            value = str(max(0, _integer(name, given[name], low, high, prefix)))
+            if found.setdefault(own_name, value) != value:
+                raise OptionError(
+                    errors.OPTION_CONFLICT,
+                    options=f"'{prefix}{name}' (value '{given[name]}') and '{prefix}{own_name}'"
+                    f" (value '{shown_unknown(own_name, given[own_name])}')",
+                    reason="they are two names of one setting.",
+                )
+    if _AGE in given and _REFRESH not in given:
+        refresh_ms = min(max(_integer(_AGE, given[_AGE], 0, 2**63 - 1, prefix), _MIN_REFRESH_MS), _MAX_REFRESH_MS)
+        found |= {_REFRESH: str(refresh_ms), _AGE: str(max(3 * refresh_ms, _MIN_AGE_MS))}
+    if re.fullmatch("[0-9]{1,6}", given.get("fetch.max.bytes", "")) and "message.max.bytes" not in given:
+        found["fetch.max.bytes"] = _LEAST_FETCH
+        LOG.warning("%sfetch.max.bytes=%s counts as %s", prefix, given["fetch.max.bytes"], _LEAST_FETCH)
+    return found
 
 
 def _refuse(name: str, value: str, prefix: str) -> None:
@@ -248,11 +291,15 @@ def _invalid(name: str, value: str, allowed: str, prefix: str = CLIENT_PREFIX) -
     return OptionError(errors.OPTION_INVALID, option=prefix + name, value=shown_value(name, value), allowed=allowed)
 
 
+def _integer(name: str, value: str, low: int, high: int, prefix: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,19}", value) or not low <= int(value) <= high:
+        raise _invalid(name, value, f"an integer from {low} to {high}", prefix)
+    return int(value)
+
+
 def _check_value(name: str, value: str, prefix: str) -> None:
     if name in _INTEGERS:
-        low, high = _INTEGERS[name]
-        if not re.fullmatch(r"[0-9]{1,12}", value) or not low <= int(value) <= high:
-            raise _invalid(name, value, f"an integer from {low} to {high}", prefix)
+        _integer(name, value, *_INTEGERS[name], prefix)
     elif name in _CHOICES:
         if value.lower() not in _CHOICES[name]:
             raise _invalid(name, value, ", ".join(_CHOICES[name]), prefix)

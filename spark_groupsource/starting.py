@@ -2,7 +2,7 @@
 
 As in Spark's own source, of several options the first one given counts: startingTimestamp, then
 startingOffsetsByTimestamp, then startingOffsets. The JSON is Spark's: {"topic": {"partition": value}}, where the
-offset -1 stands for the log's end and -2 for its beginning.
+offset -1 stands for the log's end and -2 for its beginning, and {"topic": "earliest"} for all partitions of a topic.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from spark_groupsource.offsets import OFFSET_MAX, PARTITION_MAX, TIME_MAX_MS, TopicPartition, without_duplicates
+from spark_groupsource.offsets import OFFSET_MAX, PARTITION_MAX, TopicPartition, without_duplicates
 
 EARLIEST, LATEST = "earliest", "latest"
 GROUP_PREFIX = "group:"
@@ -63,7 +63,7 @@ PartitionValues: TypeAlias = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """`everywhere` counts for all partitions; when it is None, `each` names every partition by itself.
+    """`everywhere` counts for all partitions; when it is None, `each` names every partition, or `topics` its topic.
 
     `option` is the name of the option that counts, for errors.
     """
@@ -71,10 +71,13 @@ class Starting:
     everywhere: Start | None = field(default_factory=lambda: AtEdge(latest=True))
     each: Mapping[TopicPartition, Start] = field(default_factory=dict)
     option: str = "startingOffsets"
+    topics: Mapping[str, Start] = field(default_factory=dict)
 
     def of(self, partition: TopicPartition) -> Start | None:
         """Return where a partition starts; None when the option does not name it."""
-        return self.everywhere if self.everywhere is not None else self.each.get(partition)
+        if self.everywhere is not None:
+            return self.everywhere
+        return self.each.get(partition, self.topics.get(partition.topic))
 
     @property
     def is_earliest(self) -> bool:
@@ -82,8 +85,8 @@ class Starting:
         return self.everywhere == AtEdge()
 
 
-def start_of(value: str) -> Start | dict[TopicPartition, Start]:
-    """Read startingOffsets. Raises `ValueError`."""
+def start_of(value: str) -> Start | Starting:
+    """Read startingOffsets: one start for all partitions, or several. Raises `ValueError`."""
     text = value.strip()
     if text.lower() in (EARLIEST, LATEST):
         return AtEdge(latest=text.lower() == LATEST)
@@ -92,24 +95,34 @@ def start_of(value: str) -> Start | dict[TopicPartition, Start]:
         if not group:
             raise ValueError("no group")
         return AtGroup(group)
-    return {
-        partition: _at(offset) for partition, offset in partition_values(text, _EARLIEST_OFFSET, OFFSET_MAX).items()
-    }
+    named = _topics(text)
+    topics = {topic: AtEdge(latest=edge == LATEST) for topic, edge in named.items() if edge in (EARLIEST, LATEST)}
+    by_number = {topic: offsets for topic, offsets in named.items() if topic not in topics}
+    each = {partition: _at(offset) for partition, offset in _values(by_number, _EARLIEST_OFFSET, OFFSET_MAX).items()}
+    return Starting(None, each, topics=topics)
 
 
 def times_of(value: str) -> dict[TopicPartition, Start]:
-    """Read startingOffsetsByTimestamp. Raises `ValueError`."""
-    return {partition: AtTime(ms) for partition, ms in partition_values(value, 0, TIME_MAX_MS).items()}
+    """Read startingOffsetsByTimestamp, with any time that a broker can be asked for. Raises `ValueError`."""
+    return {partition: AtTime(ms) for partition, ms in partition_values(value, 0, OFFSET_MAX).items()}
 
 
 def partition_values(text: str, low: int, high: int) -> dict[TopicPartition, int]:
     """Read Spark's JSON of a number per partition. Raises `ValueError` for anything else, duplicates included."""
+    return _values(_topics(text), low, high)
+
+
+def _topics(text: str) -> dict[str, Any]:
     try:
         topics = json.loads(text, object_pairs_hook=without_duplicates)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(topics, dict) or not topics:
         raise ValueError("no object of topics")
+    return topics
+
+
+def _values(topics: Mapping[str, Any], low: int, high: int) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
         if not isinstance(partitions, dict) or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic):

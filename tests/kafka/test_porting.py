@@ -125,8 +125,7 @@ def test_a_query_of_sparks_own_source_goes_on_as_a_group(
     assert client.committed(group) == {}, "a dry run moved the group"
     assert move.adopt("--from-checkpoint", f"file://{old.checkpoint}", "--execute") == 0
     assert client.committed(group) == ends_of(done) | {(topic, 3): 0}
-    # As after an answer that was lost.
-    assert move.adopt("--from-checkpoint", str(old.checkpoint), "--execute") == 0
+    assert move.adopt("--from-checkpoint", str(old.checkpoint), "--execute") == 0, "as after an answer that was lost"
     assert client.committed(group) == ends_of(done) | {(topic, 3): 0}
 
     shutil.copytree(old.checkpoint, move.folder / "copied")

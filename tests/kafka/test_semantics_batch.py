@@ -70,10 +70,21 @@ def test_ranges_that_are_empty_or_cannot_be(classic: Streams, fill: Filler) -> N
     def each(*offsets: int) -> str:
         return json.dumps({topic: {str(number): offset for number, offset in enumerate(offsets)}})
 
-    assert classic.table(subscribe=topic, startingOffsets=each(5, 1), endingOffsets=each(3, 2)).count() == 1
+    assert classic.table(subscribe=topic, startingOffsets=each(3, 1), endingOffsets=each(3, 2)).count() == 1
     late, early = str(TIME_MS + 5_000), str(TIME_MS + 1_000)
-    assert classic.table(subscribe=topic, startingTimestamp=late, endingTimestamp=early).count() == 0
+    assert classic.table(subscribe=topic, startingTimestamp=early, endingTimestamp=early).count() == 0
+    never = json.dumps({topic: {"0": TIME_MS + 2_000, "1": 2**63 - 1}})
+    assert classic.table(subscribe=topic, endingOffsetsByTimestamp=never).count() == 12
     for options, text in (
+        (
+            {"startingOffsets": each(5, 1), "endingOffsets": each(3, 2)},
+            rf"'startingOffsets' has the value '5'.*start offset 5 is greater than the end offset 3 for {topic}-0",
+        ),
+        ({"startingTimestamp": late, "endingTimestamp": early}, rf"start timestamp {late} is greater than the end"),
+        (
+            {"startingOffsets": each(1, 5), "endingTimestamp": early},
+            rf"resolved start offset 5 is greater than the resolved end offset 1 for {topic}-1",
+        ),
         ({"startingOffsets": each(0, 0, 0)}, rf"'startingOffsets'.*{topic}-2 is none of them"),
         ({"endingOffsets": each(5)}, rf"'endingOffsets'.*{topic}-1 has none"),
         ({"endingOffsets": each(5, 11)}, rf"'endingOffsets' has the value '11'.*{topic}-1 an offset up to 10"),

@@ -100,7 +100,7 @@ def test_more_partitions_than_the_coordinator_stores_at_once(
 
 
 def test_an_ending_is_refused(read_all: ReadAll, filled: str) -> None:
-    with pytest.raises(StreamingQueryException, match=r"'endingOffsets' \(value 'latest'\).*query has no end"):
+    with pytest.raises(StreamingQueryException, match=r"'endingOffsets' \(value 'latest'\).*which have no end"):
         read_all(endingOffsets="latest")
 
 

@@ -43,4 +43,4 @@ def test_pip_install_makes_the_format_known(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=240, cwd=tmp_path, env=environment, check=False,
     )  # fmt: skip
     assert "columns: key,value,topic,partition,offset,timestamp,timestampType" in done.stdout, done.stdout + done.stderr
-    assert "[GROUPKAFKA.OPTION_MISSING] Option 'kafka.bootstrap.servers' is required" in done.stdout
+    assert "[GROUPKAFKA.OPTION_MISSING] Option 'subscribe' is required" in done.stdout

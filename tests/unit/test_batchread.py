@@ -69,9 +69,95 @@ def test_times() -> None:
     assert bed.ranges() == ["orders-0 [10, 33)", "orders-1 [20, 200)"], "no record at or after it: up to the end"
 
 
-def test_an_end_before_the_start_is_an_empty_range() -> None:
-    each = '{"orders":{"0":%d,"1":%d}}'
-    assert Bed(startingOffsets=each % (60, 60), endingOffsets=each % (50, 70)).ranges() == ["orders-1 [60, 70)"]
+EACH = '{"orders":{"0":%d,"1":%d}}'
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"startingOffsets": EACH % (60, 60), "endingOffsets": EACH % (60, 50)},
+            r"'startingOffsets' has the value '60'.*The specified start offset 60 is greater than the end offset 50 for"
+            r" orders-1 \(option 'endingOffsets'\)",
+        ),
+        (
+            {"startingTimestamp": "9", "endingTimestamp": "8"},
+            r"'startingTimestamp' has the value '9'.*The specified start timestamp 9 is greater than the end timestamp"
+            r" 8 for every partition \(option 'endingTimestamp'\)",
+        ),
+        (
+            {"startingTimestamp": "9", "endingOffsetsByTimestamp": EACH % (9, 8)},
+            r"'startingTimestamp' has the value '9'.* timestamp 8 for orders-1 \(option 'endingOffsetsByTimestamp'\)",
+        ),
+        (
+            {"startingOffsetsByTimestamp": EACH % (9, 8), "endingTimestamp": "8"},
+            r"'startingOffsetsByTimestamp' has the value '9'.* timestamp 8 for orders-0 \(option 'endingTimestamp'\)",
+        ),
+    ],
+)
+def test_a_start_behind_the_end_is_told_by_the_options_alone(options: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError, match=rf"OPTION_INVALID.*{text}"):
+        Bed(**options)
+
+
+def test_a_start_that_is_the_end() -> None:
+    assert Bed(startingOffsets=EACH % (60, 60), endingOffsets=EACH % (60, 70)).ranges() == ["orders-1 [60, 70)"]
+    bed = Bed(startingTimestamp="9", endingTimestamp="9")
+    bed.cluster.at_time = {P0: 33, P1: 44}
+    assert bed.ranges() == []
+
+
+def test_a_start_that_turns_out_to_be_behind_the_end() -> None:
+    """Told before lost records are: what is wrong is the options."""
+    bed = Bed(startingOffsets=EACH % (5, 60), endingTimestamp="9")
+    bed.cluster.at_time = {P0: 33, P1: 44}
+    text = (
+        r"OPTION_INVALID.*'startingOffsets' has the value '60'.*The resolved start offset 60 is greater than the"
+        r" resolved end offset 44 for orders-1 \(option 'endingTimestamp', value '9'\)"
+    )
+    with pytest.raises(OptionError, match=text):
+        bed.ranges()
+    bed = Bed(startingTimestamp="9", endingOffsets=EACH % (30, 50))
+    bed.cluster.at_time = {P0: 33, P1: 44}
+    text = r"'startingTimestamp' has the value '9'.*offset 33 .*offset 30 .*\(option 'endingOffsets', value '30'\)"
+    with pytest.raises(OptionError, match=text):
+        bed.ranges()
+
+
+def test_groups_and_edges_of_logs_are_behind_the_end_without_an_error() -> None:
+    """There is nothing to read, yet or any more."""
+    for options in (
+        {"startingOffsets": "group:billing", "endingOffsets": EACH % (40, 20)},
+        {"startingOffsets": EACH % (60, 20), "endingOffsets": "group:billing"},
+        {"startingOffsets": "earliest", "endingOffsets": EACH % (5, 5)},
+        # No record of orders-0 is at or after it, and that of orders-1 lies before the end.
+        {
+            "startingTimestamp": "9",
+            "endingOffsets": EACH % (50, 44),
+            "startingOffsetsByTimestampStrategy": "latest",
+        },
+    ):
+        bed = Bed(**options)
+        bed.cluster.groups["billing"] = {P0: 50}
+        bed.cluster.at_time = {P1: 44}
+        assert bed.ranges() == [], options
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": "latest", "startingTimestamp": "5"},
+        {"startingOffsets": EACH % (-1, 0), "startingOffsetsByTimestamp": EACH % (5, 5)},
+        {"endingOffsets": "earliest", "endingTimestamp": "5"},
+        {"endingOffsets": EACH % (-2, 0), "endingOffsetsByTimestamp": EACH % (5, 5)},
+        {"startingOffsets": EACH % (60, 60), "endingOffsets": EACH % (50, 50), "startingTimestamp": "5"},
+    ],
+)
+def test_only_the_position_that_counts_is_checked(options: dict[str, str]) -> None:
+    Bed(**options)
+    malformed = {name: "newest" for name in options if name.endswith("Offsets")}
+    with pytest.raises(OptionError, match=r"'newest', allowed is: "):
+        Bed(**options | malformed)
 
 
 def test_lost_records(caplog: pytest.LogCaptureFixture) -> None:
@@ -102,8 +188,16 @@ def test_tasks_follow_the_options() -> None:
         ("startingOffsets", '{"orders":{"0":-1}}'),
         ("endingOffsets", "earliest"),
         ("endingOffsets", '{"orders":{"0":-2}}'),
+        ("startingOffsets", '{"orders":"latest"}'),
+        ("endingOffsets", '{"orders":"earliest"}'),
     ],
 )
 def test_a_read_that_must_be_empty_is_refused(name: str, value: str) -> None:
-    with pytest.raises(OptionError, match=rf"OPTION_INVALID.*'{name}'.*in a batch read no"):
+    words = "can't be (latest|earliest) for batch queries on Kafka"
+    with pytest.raises(OptionError, match=rf"OPTION_INVALID.*'{name}'.*in a batch read no.*{words}"):
         Bed(**{name: value})
+
+
+def test_a_topic_from_its_beginning_to_its_end() -> None:
+    bed = Bed(startingOffsets='{"orders":"earliest"}', endingOffsets='{"orders":"latest"}')
+    assert bed.ranges() == ["orders-0 [10, 100)", "orders-1 [20, 200)"]

@@ -159,6 +159,7 @@ def test_json_of_options(parse: Callable[[str], Any], valid: str) -> None:
             refused += 1
             continue
         taken += 1
+        found = found.each if isinstance(found, starting.Starting) else found
         if isinstance(found, dict | tuple):
             value = json.loads(text)
             numbers = {(topic, int(number)) for topic, named in value.items() for number in named}

@@ -51,7 +51,6 @@ BOTH = [
     ("ssl.endpoint.identification.algorithm", "None", "ssl_check_hostname", False),
     ("client.dns.lookup", "use_all_dns_ips", "client_dns_lookup", "use_all_dns_ips"),
     ("connections.max.idle.ms", "600000", "connections_max_idle_ms", 600_000),
-    ("metadata.max.age.ms", "7000", "metadata_max_age_ms", 7_000),
     ("reconnect.backoff.ms", "11", "reconnect_backoff_ms", 11),
     ("reconnect.backoff.max.ms", "12", "reconnect_backoff_max_ms", 12),
     ("retry.backoff.ms", "13", "retry_backoff_ms", 13),
@@ -133,6 +132,11 @@ def test_a_secret_from_elsewhere_arrives_as_itself(kind: str, tmp_path: Path, mo
 
 
 # --- what decides each other
+
+
+@pytest.mark.parametrize(("age_ms", "read"), [("7000", 7_000), ("1", 100)])
+def test_how_soon_a_member_notices_what_is_new(age_ms: str, read: int) -> None:
+    assert member_settings(options({"metadata.max.age.ms": age_ms}))["metadata_max_age_ms"] == read
 
 
 @pytest.mark.parametrize(("session_ms", "request_ms"), [("6000", 6_000), ("600", 1_000)])

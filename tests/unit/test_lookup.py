@@ -79,3 +79,7 @@ def test_a_partition_that_does_not_exist_is_named() -> None:
     check_named(starting, [P0, P1])
     with pytest.raises(OptionError, match=r"'endingOffsets'.*orders-1 is none of them"):
         check_named(starting, [P0, tp(2)])
+    topics = Starting(None, topics={"orders": AtEdge(), "refunds": AtEdge()})
+    check_named(topics, [P0, tp(0, "refunds")])
+    with pytest.raises(OptionError, match=r"'orders: earliest, refunds: earliest'.*; refunds is none of them"):
+        check_named(topics, [P0, P1])

@@ -104,6 +104,7 @@ def test_defaults() -> None:
         ("startingOffsets", "Earliest", "starting", Starting(AtEdge())),
         ("startingOffsets", "GROUP: other ", "starting", Starting(AtGroup("other"))),
         ("startingOffsets", '{"orders":{"0":7,"1":-1,"2":-2}}', "starting", Starting(None, EACH)),
+        ("startingOffsets", '{"orders":"earliest"}', "starting", Starting(None, topics={"orders": AtEdge()})),
         ("startingTimestamp", "0", "starting", Starting(AtTime(0), option="startingTimestamp")),
         ("startingOffsetsByTimestamp", '{"orders":{"0":5}}', "starting", BY_TIME),
         ("minOffsetsPerTrigger", "10", "min_offsets_per_trigger", 10),
@@ -313,6 +314,37 @@ def test_sparks_prefix_of_group_names_is_refused_with_a_reason() -> None:
 
 def test_one_subscription_only() -> None:
     assert "OPTION_CONFLICT" in refused(subscribePattern="x")
+    assert "'subscribe' (value 'orders') and 'subscribePattern' (value 'x')" in refused(subscribePattern="x")
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({}, ("options must be specified", "subscribe", "subscribepattern")),
+        ({"subscribe": "t", "subscribePattern": "t.*"}, ("only one", "options can be specified")),
+        ({"subscribe": "t", "assign": '{"a":[0]}'}, ("only one", "options can be specified")),
+        ({"assign": ""}, ("no topicpartitions to assign",)),
+        ({"subscribe": ""}, ("no topics to subscribe",)),
+        ({"subscribePattern": ""}, ("pattern to subscribe is empty",)),
+        (
+            REQUIRED | {"minOffsetsPerTrigger": "20", "maxOffsetsPerTrigger": "15"},
+            ("higher than the maxoffsetspertrigger(15)",),
+        ),
+        ({"endingOffsets": "latest"}, ("ending offset not valid in streaming queries",)),
+        (
+            {"subscribe": "t", "endingOffsetsByTimestamp": '{"t":{"0":1000}}'},
+            ("ending timestamp not valid in streaming queries",),
+        ),
+        *(
+            ({"subscribe": "t", "kafka.bootstrap.servers": "b", f"kafka.{name}": "x"}, ("not supported",))
+            for name in ("auto.offset.reset", "enable.auto.commit", "interceptor.classes", "key.deserializer")
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_in_the_words_of_sparks_own_source(raw: dict[str, str], words: tuple[str, ...]) -> None:
+    """As its tests look for them, and in its order: nothing is said of brokers or of the group first."""
+    text = str(refusal(raw)).lower()
+    assert [word for word in words if word not in text] == []
 
 
 # --- bounds
@@ -431,8 +463,7 @@ def test_a_short_session_brings_its_heartbeats(session_ms: str, heartbeat_s: flo
 
 def test_the_least_of_a_batch_is_not_above_the_most() -> None:
     text = refused(minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
-    assert "'minOffsetsPerTrigger'" in text
-    assert "1 to maxOffsetsPerTrigger (10)" in text
+    assert "'minOffsetsPerTrigger' has the value '11', allowed is: 1 to 10" in text
     assert parse(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="10").min_offsets_per_trigger == 10
 
 
@@ -467,6 +498,70 @@ def test_refused_client_setting(name: str) -> None:
         assert f"'kafka.{name}'" in str(error)
         assert reason in str(error)
         assert replacement in str(error)
+
+
+# --- names of the Java client
+
+
+@pytest.mark.parametrize("prefix", ["kafka.", "executor.kafka."])
+@pytest.mark.parametrize(
+    ("name", "value", "own", "taken"),
+    [
+        ("fetch.max.wait.ms", " 500 ", "fetch.wait.max.ms", "500"),
+        ("receive.buffer.bytes", "65536", "socket.receive.buffer.bytes", "65536"),
+        ("receive.buffer.bytes", "-1", "socket.receive.buffer.bytes", "0"),
+        ("send.buffer.bytes", "-1", "socket.send.buffer.bytes", "0"),
+    ],
+)
+def test_a_setting_of_the_java_client_that_has_an_equal(
+    prefix: str, name: str, value: str, own: str, taken: str
+) -> None:
+    settings = parse_options(REQUIRED | {prefix + name: value}).for_reading().client_settings
+    assert settings[own] == taken
+    assert name not in settings
+    assert parse_options(REQUIRED | {prefix + name: value, prefix + own: taken}).for_reading().client_settings[own] == (
+        taken
+    )
+    error = refusal(REQUIRED | {prefix + name: value, prefix + own: "7"})
+    assert error.condition.id == "GROUPKAFKA.OPTION_CONFLICT"
+    assert f"'{prefix}{name}' (value '{value.strip()}') and '{prefix}{own}' (value '7')" in str(error)
+    error = refusal(REQUIRED | {prefix + name: "-2"})
+    assert f"OPTION_INVALID] Option '{prefix}{name}' has the value '-2', allowed is: an integer from" in str(error)
+
+
+@pytest.mark.parametrize("prefix", ["kafka.", "executor.kafka."])
+@pytest.mark.parametrize(
+    ("age_ms", "refresh_ms", "kept_ms"),
+    [("0", 100, 15_000), ("1", 100, 15_000), ("7000", 7_000, 21_000), (str(INT64_MAX), 3_600_000, 10_800_000)],
+)
+def test_how_soon_what_is_new_is_noticed(prefix: str, age_ms: str, refresh_ms: int, kept_ms: int) -> None:
+    """What the client knows of topics outlives its requests: one that is forgotten looks deleted to a member."""
+    settings = parse_options(REQUIRED | {f"{prefix}metadata.max.age.ms": age_ms}).for_reading().client_settings
+    assert settings["topic.metadata.refresh.interval.ms"] == str(refresh_ms)
+    assert settings["metadata.max.age.ms"] == str(kept_ms)
+
+
+def test_who_knows_both_settings_of_metadata_means_librdkafkas() -> None:
+    both = {"kafka.metadata.max.age.ms": "1", "kafka.topic.metadata.refresh.interval.ms": "9000"}
+    settings = parse_options(REQUIRED | both).client_settings
+    assert (settings["metadata.max.age.ms"], settings["topic.metadata.refresh.interval.ms"]) == ("1", "9000")
+    assert "'kafka.metadata.max.age.ms' has the value 'soon'" in refused(kafka__metadata__max__age__ms="soon")
+
+
+@pytest.mark.parametrize("name", ["request.timeout.ms", "default.api.timeout.ms"])
+def test_what_bounds_the_java_clients_requests_is_ignored(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    for prefix in ("kafka.", "executor.kafka."):
+        assert name not in parse_options(REQUIRED | {prefix + name: "3000"}).for_reading().client_settings
+        assert f"{prefix}{name}=3000 is ignored: kafka.socket.timeout.ms bounds requests here" in caplog.text
+        caplog.clear()
+
+
+@pytest.mark.parametrize(("value", "taken"), [("0", "1000000"), ("999999", "1000000"), ("1000001", "1000001")])
+def test_the_least_answer_of_the_client(value: str, taken: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert parse(kafka__fetch__max__bytes=value).client_settings["fetch.max.bytes"] == taken
+    assert (f"kafka.fetch.max.bytes={value} counts as 1000000" in caplog.text) == (value != taken)
+    least = parse(kafka__fetch__max__bytes="5000", kafka__message__max__bytes="5000").client_settings
+    assert least["fetch.max.bytes"] == "5000"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_groupsource.offsets import OFFSET_MAX, PARTITION_MAX, TIME_MAX_MS
+from spark_groupsource.offsets import OFFSET_MAX, PARTITION_MAX
 from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Starting, start_of, times_of
 
 from .fakes import tp
@@ -19,9 +19,13 @@ P0, P1, P2 = tp(0), tp(1), tp(2)
         (" LATEST ", AtEdge(latest=True)),
         ("group:billing", AtGroup("billing")),
         ("Group: billing EU ", AtGroup("billing EU")),
-        ('{"orders":{"0":23,"1":-1,"2":-2}}', {P0: AtOffset(23), P1: AtEdge(latest=True), P2: AtEdge()}),
-        ('{"orders":{"0":0},"refunds":{"0":1}}', {P0: AtOffset(0), tp(0, "refunds"): AtOffset(1)}),
-        (f'{{"orders":{{"{PARTITION_MAX}":{OFFSET_MAX}}}}}', {tp(PARTITION_MAX): AtOffset(OFFSET_MAX)}),
+        (
+            '{"orders":{"0":23,"1":-1,"2":-2}}',
+            Starting(None, {P0: AtOffset(23), P1: AtEdge(latest=True), P2: AtEdge()}),
+        ),
+        ('{"orders":{"0":0},"refunds":{"0":1}}', Starting(None, {P0: AtOffset(0), tp(0, "refunds"): AtOffset(1)})),
+        (f'{{"orders":{{"{PARTITION_MAX}":{OFFSET_MAX}}}}}', Starting(None, {tp(PARTITION_MAX): AtOffset(OFFSET_MAX)})),
+        ('{"orders":{"0":1},"refunds":"latest"}', Starting(None, {P0: AtOffset(1)}, topics={"refunds": AtEdge(True)})),
     ],
 )
 def test_starting_offsets(value: str, start: object) -> None:
@@ -47,6 +51,7 @@ def test_starting_offsets(value: str, start: object) -> None:
         '{"orders":{"-1":1}}',
         '{"orders":{"x":1}}',
         '{"orders":[0]}',
+        '{"orders":"newest"}',
         '{"or ders":{"0":1}}',
         '{"orders":{"0":1,"0":2}}',
         f'{{"orders":{{"0":{OFFSET_MAX + 1}}}}}',
@@ -63,7 +68,8 @@ def test_what_starting_offsets_may_not_be(value: str) -> None:
 
 def test_times() -> None:
     assert times_of('{"orders":{"0":0,"1":1700000000000}}') == {P0: AtTime(0), P1: AtTime(1_700_000_000_000)}
-    for wrong in ('{"orders":{"0":-1}}', f'{{"orders":{{"0":{TIME_MAX_MS + 1}}}}}', "latest"):
+    assert times_of(f'{{"orders":{{"0":{OFFSET_MAX}}}}}') == {P0: AtTime(OFFSET_MAX)}, "how Spark's users say: never"
+    for wrong in ('{"orders":{"0":-1}}', f'{{"orders":{{"0":{OFFSET_MAX + 1}}}}}', '{"orders":"latest"}', "latest"):
         with pytest.raises(ValueError, match=r".*"):
             times_of(wrong)
 
@@ -73,3 +79,5 @@ def test_one_position_for_all_or_one_for_each() -> None:
     each = Starting(None, {P0: AtOffset(3)})
     assert (each.of(P0), each.of(P1), each.is_earliest) == (AtOffset(3), None, False)
     assert Starting(AtEdge()).is_earliest
+    topics = Starting(None, {P0: AtOffset(3)}, topics={"orders": AtEdge()})
+    assert (topics.of(P0), topics.of(P1), topics.of(tp(0, "refunds"))) == (AtOffset(3), AtEdge(), None)
