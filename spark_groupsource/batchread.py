@@ -6,7 +6,7 @@ Runs where Spark plans the read: in a Python process of the driver, which ends w
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.clusterport import ClusterPort, Edge
@@ -15,7 +15,6 @@ from spark_groupsource.lookup import check_named, check_order, look_up
 from spark_groupsource.losses import lost_before
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.option_types import NoMatchStrategy, SourceOptions
-from spark_groupsource.planning.filters import Restriction
 from spark_groupsource.planning.packing import Task, pack_tasks
 from spark_groupsource.planning.sizing import unmeasured_pack
 from spark_groupsource.positions import partitions_of
@@ -24,8 +23,8 @@ from spark_groupsource.starting import AtGroup
 LOG = logging.getLogger("spark_groupsource.batch")
 
 
-def batch_ranges(options: SourceOptions, cluster: ClusterPort, wanted: Restriction) -> tuple[OffsetRange, ...]:
-    """Return what to read, a range per partition of the topics, less what the query's filters leave out anyway.
+def batch_ranges(options: SourceOptions, cluster: ClusterPort) -> tuple[OffsetRange, ...]:
+    """Return what to read, a range per partition of the topics that has any.
 
     Raises `DataLossError` when the log no longer has the start and failOnDataLoss is true, and `OptionError` for a
     start behind the end. A group that is behind the end, or a log that begins there, leaves nothing to read.
@@ -34,17 +33,16 @@ def batch_ranges(options: SourceOptions, cluster: ClusterPort, wanted: Restricti
     existing = partitions_of(options.subscription, cluster.describe(topics))
     check_named(options.starting, existing)
     check_named(options.ending, existing)
-    partitions = [partition for partition in existing if wanted.admits(partition)]
     unmatched_is_latest = options.no_match_strategy is NoMatchStrategy.LATEST
     starts = look_up(
         cluster,
-        {partition: options.starting.of(partition) for partition in partitions},
+        {partition: options.starting.of(partition) for partition in existing},
         options.starting.option,
         unmatched_is_latest=unmatched_is_latest,
     )
     ends = look_up(
         cluster,
-        {partition: options.ending.of(partition) for partition in partitions},
+        {partition: options.ending.of(partition) for partition in existing},
         options.ending.option,
         unmatched_is_latest=True,
     )
@@ -52,22 +50,8 @@ def batch_ranges(options: SourceOptions, cluster: ClusterPort, wanted: Restricti
     if options.read_committed:
         ends |= _readable(cluster, {p: at for p, at in ends.items() if isinstance(options.ending.of(p), AtGroup)})
     beginnings = _beginnings(cluster, starts, options)
-    found = [
-        OffsetRange(p, beginnings[p], max(beginnings[p], ends[p])) for p in partitions if p in starts and p in ends
-    ]
-    return tuple(item for item in map(wanted.clip, _since(cluster, found, wanted.since_ms)) if len(item))
-
-
-def _since(cluster: ClusterPort, ranges: Sequence[OffsetRange], since_ms: int | None) -> Sequence[OffsetRange]:
-    """Return the ranges without their records before the first one at or after a time; those are all older."""
-    if since_ms is None:
-        return ranges
-    answers = cluster.log_offsets(dict.fromkeys((item.partition for item in ranges), since_ms))
-    firsts = {partition: answer.offset for partition, answer in answers.items() if answer is not None}
-    return [
-        OffsetRange(item.partition, min(max(item.start, firsts.get(item.partition, item.end)), item.end), item.end)
-        for item in ranges
-    ]
+    found = [OffsetRange(p, beginnings[p], max(beginnings[p], ends[p])) for p in existing if p in starts and p in ends]
+    return tuple(item for item in found if len(item))
 
 
 def _readable(cluster: ClusterPort, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

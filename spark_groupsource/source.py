@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -40,7 +39,6 @@ from spark_groupsource.masking import MaskSecrets
 from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition, parse_offset
 from spark_groupsource.option_types import UNBOUNDED, ReadBounds, Reads, SourceOptions
 from spark_groupsource.options import parse_options
-from spark_groupsource.planning.filters import Comparison, Restriction, restrict
 from spark_groupsource.prefetch import HandsOverRows, spark_hook
 
 if TYPE_CHECKING:
@@ -54,8 +52,6 @@ if TYPE_CHECKING:
     from spark_groupsource.standby import Standby
 
 LOG = logging.getLogger("spark_groupsource")
-# Where PySpark plans a read together with its filters.
-_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def source_schema(include_headers: bool) -> StructType:
@@ -110,15 +106,10 @@ class GroupKafkaDataSource(DataSource):
         return GroupKafkaStreamReader(parse_options(self.options, Reads.STREAM))
 
     def reader(self, schema: StructType) -> GroupKafkaBatchReader:
-        """Return the reader of a range.
-
-        One that takes filters only where Spark asks for them: without spark.sql.python.filterPushdown.enabled it
-        refuses every reader that could.
-        """
+        """Return the reader of a range."""
         self._check_schema(schema)
         self._has_reader = True
-        options = parse_options(self.options, Reads.BATCH)
-        return PushedBatchReader(options) if _PUSHDOWN_WORKER in sys.modules else GroupKafkaBatchReader(options)
+        return GroupKafkaBatchReader(parse_options(self.options, Reads.BATCH))
 
     def _check_schema(self, schema: StructType) -> None:
         if schema != self.schema():
@@ -247,11 +238,14 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
 
 
 class GroupKafkaBatchReader(DataSourceReader):
-    """Serves one `spark.read`: plans in a process of the driver, reads on executors, joins no group."""
+    """Serves one `spark.read`: plans in a process of the driver, reads on executors, joins no group.
+
+    It takes no filters: Spark 4.2.0 keeps what a reader has planned with the filters of one use of a DataFrame, and
+    reads the same for all other uses of it, whatever they ask for (`PythonScanBuilder`, `PythonDataSourceV2`).
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._wanted = Restriction()
 
     def __getstate__(self) -> dict[str, Any]:
         """What executors get: their part of the options."""
@@ -270,7 +264,7 @@ class GroupKafkaBatchReader(DataSourceReader):
         _log_to_stderr()
         cluster = LibrdkafkaCluster(self._options, SystemClock(), time.sleep)
         try:
-            ranges = batch_ranges(self._options, cluster, self._wanted)
+            ranges = batch_ranges(self._options, cluster)
         finally:
             cluster.close()
         # Spark reads a source without partitions as one without a plan.
@@ -279,25 +273,6 @@ class GroupKafkaBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges as Arrow record batches."""
         return _read(self._options, partition)
-
-
-class PushedBatchReader(GroupKafkaBatchReader):
-    """A batch reader that takes filters on topic, partition, offset and timestamp."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Take what leaves out records before they are read; yield what Spark must apply itself."""
-        for item in filters:
-            column: tuple[str, ...] = getattr(item, "attribute", ())
-            comparison = Comparison(
-                type(item).__name__, column[0] if len(column) == 1 else "", getattr(item, "value", None)
-            )
-            found = restrict(self._wanted, comparison)
-            if found is None:
-                yield item
-                continue
-            self._wanted, exact = found
-            if not exact:
-                yield item
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -91,7 +91,6 @@ PURE = (
     "membership/events.py",
     "membership/machine.py",
     "planning/batch.py",
-    "planning/filters.py",
     "planning/packing.py",
     "planning/sizing.py",
     "planning/start.py",

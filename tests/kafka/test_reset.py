@@ -270,7 +270,7 @@ def test_m28_a_logged_batch_reads_nothing_after_a_reset(scene: Scene) -> None:
 
 
 def test_a_reset_of_one_topic_loses_nothing_of_another(scene: Scene) -> None:
-    """1. a query dies in its second batch, of two topics, 2. one of them is reset, 3. the query comes back for the other
+    """1. a query dies in its second batch, of two topics, 2. one is reset, 3. the query comes back for the other
     one alone: nobody tells it of the reset, and its checkpoint says from then on that the batch is complete.
     """
     other = f"{scene.topic}-other"

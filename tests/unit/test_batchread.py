@@ -8,12 +8,10 @@ from spark_groupsource.batchread import batch_ranges, batch_tasks
 from spark_groupsource.errors import DataLossError, OptionError
 from spark_groupsource.option_types import Reads
 from spark_groupsource.options import parse_options
-from spark_groupsource.planning.filters import Restriction
 
 from .fakes import FakeCluster, tp
 
 P0, P1 = tp(0), tp(1)
-EVERYTHING = Restriction()
 
 
 class Bed:
@@ -25,8 +23,8 @@ class Bed:
         self.cluster.beginnings = {P0: 10, P1: 20}
         self.cluster.ends = {P0: 100, P1: 200}
 
-    def ranges(self, wanted: Restriction = EVERYTHING) -> list[str]:
-        return [str(item) for item in batch_ranges(self.options, self.cluster, wanted)]
+    def ranges(self) -> list[str]:
+        return [str(item) for item in batch_ranges(self.options, self.cluster)]
 
 
 def test_all_that_is_there() -> None:
@@ -168,17 +166,9 @@ def test_lost_records(caplog: pytest.LogCaptureFixture) -> None:
     assert "orders-0 [3, 10)" in caplog.text
 
 
-def test_filters() -> None:
-    assert Bed().ranges(Restriction(numbers=frozenset({1}), low=30, high=50)) == ["orders-1 [30, 50)"]
-    assert Bed().ranges(Restriction(topics=frozenset({"refunds"}))) == []
-    bed = Bed()
-    bed.cluster.at_time = {P0: 33}
-    assert bed.ranges(Restriction(since_ms=5)) == ["orders-0 [33, 100)"]
-
-
 def test_tasks_follow_the_options() -> None:
     bed = Bed(minPartitions="4")
-    assert len(batch_tasks(batch_ranges(bed.options, bed.cluster, Restriction()), bed.options)) == 4
+    assert len(batch_tasks(batch_ranges(bed.options, bed.cluster), bed.options)) == 4
 
 
 @pytest.mark.parametrize(
