@@ -176,6 +176,7 @@ _INTEGERS = {
     "session.timeout.ms": (1, 3_600_000),
     "heartbeat.interval.ms": (_LEAST_HEARTBEAT_MS, 3_600_000),
     "max.poll.interval.ms": (1, 86_400_000),
+    _REFRESH: (-1, _MAX_REFRESH_MS),
 }
 _CHOICES = {
     "group.protocol": tuple(protocol.value for protocol in GroupProtocol),

@@ -21,7 +21,7 @@ from spark_groupsource.positions import StartPositions, check_assigned
 
 LOG = logging.getLogger("spark_groupsource.session")
 
-# How often a pattern is matched, and a topic that is gone looked for.
+# How often a pattern is matched, and a topic that is gone looked for, at least.
 REFRESH_S = 5.0
 
 
@@ -61,6 +61,8 @@ class TopicWatch:
         self._losses = losses
         self._starts = starts
         self._clock = clock
+        refresh_s = int(options.client_settings.get("topic.metadata.refresh.interval.ms", "0")) / 1000
+        self._refresh_s = min(REFRESH_S, refresh_s) if refresh_s > 0 else REFRESH_S
         self._checked = Deadline(clock, 0.0)
         self._looked_back = False
         self._owned: dict[TopicPartition, int | None] = {}
@@ -77,7 +79,7 @@ class TopicWatch:
         self._starts.see(found)
         if subscription.pattern is None:
             check_assigned(subscription, found)
-        self._checked = Deadline(self._clock, REFRESH_S)
+        self._checked = Deadline(self._clock, self._refresh_s)
 
     def look_back(self, known: Known) -> None:
         """Look once, after a start, for what is gone of the newest batch: nobody assigns it, nobody would miss it."""
@@ -103,7 +105,7 @@ class TopicWatch:
         self._gone &= self._cluster.missing_topics(self._gone)
         for partition in cut.keys() - self._cluster.missing_partitions(cut):
             del self._cut[partition]
-        self._checked = Deadline(self._clock, REFRESH_S)
+        self._checked = Deadline(self._clock, self._refresh_s)
         return self._options.subscription.pattern is not None
 
     @property

@@ -1230,6 +1230,20 @@ def test_partitions_that_come_back_are_read_again() -> None:
     assert "orders-1 [0, 7)" in ranges(bed.session.latest_offset(end))
 
 
+@pytest.mark.parametrize(
+    ("interval_ms", "after_s", "found"),
+    [("500", 0.6, True), ("500", 0.4, False), ("60000", REFRESH_S + 1, True), ("-1", REFRESH_S + 1, True)],
+)
+def test_how_soon_a_pattern_is_matched_again(interval_ms: str, after_s: float, found: bool) -> None:
+    bed = Bed(subscribePattern="ord.*", kafka__topic__metadata__refresh__interval__ms=interval_ms)
+    bed.join(P0)
+    bed.session.latest_offset(START)
+    bed.cluster.topics["ordeal"] = TopicInfo("another", 1)
+    bed.clock.advance(after_s)
+    bed.session.latest_offset(START)
+    assert ("ordeal" in bed.member.named("subscribe")[-1]) is found
+
+
 def test_a_patterns_topic_that_came_and_went_ends_no_query() -> None:
     bed = Bed(startingOffsets="earliest", subscribePattern="ord.*")
     bed.cluster.matching = ("orders", "ordeal")
