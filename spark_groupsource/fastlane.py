@@ -62,62 +62,48 @@ class FastLane:
         self._rest: Deadline | None = None
 
     def read(
-        self, ranges: Sequence[OffsetRange], owned: Collection[TopicPartition]
+        self, ranges: Sequence[OffsetRange], owned: Collection[TopicPartition], topic_ids: Mapping[str, str] = {}
     ) -> tuple[pa.RecordBatch, ...] | None:
-        """Return the records of the ranges; None when the executors are to read them.
+        """Return the records of the ranges, planned for these topics; None when the executors are to read them.
 
         The consumer keeps all owned partitions that it has seen, because a batch of a trickle has now these and now
         those of them.
         """
-        wanted = {item.partition: item.start for item in ranges}
-        if sum(map(len, ranges)) > self._limit or len(wanted) < len(ranges):
+        if sum(map(len, ranges)) > self._limit or len({item.partition for item in ranges}) < len(ranges):
             self.close()
             return None
         if self._rest is not None and not self._rest.expired():
             return None
-        consumer = self._take_consumer(len({*owned, *wanted}))
-        others = {partition: at for partition, at in self._stands.items() if partition in owned}
-        stands = others | wanted
         try:
-            consumer.forget(partition for partition in self._stands if partition not in stands)
-            # The ranges with their ends: the consumer asks its client for as many records as they have.
-            idle = [OffsetRange(partition, at, at) for partition, at in others.items() if partition not in wanted]
-            consumer.position_at([*ranges, *idle])
-            rows = self._take(consumer, ranges)
+            rows = self._read(ranges, owned, topic_ids)
         except GroupKafkaError as error:
             # The executors meet it too, and tell it with all that it needs.
             LOG.info("left to the executors for %.0f s: group=%s %s", REST_S, self._settings.options.group_id, error)
             rows = None
             self._rest = Deadline(self._clock, REST_S)
         except BaseException:
-            consumer.close()
+            self.close()
             raise
         if rows is None:
-            consumer.close()
-            self._stands = {}
-            return None
-        self._consumer = consumer
-        self._stands = stands | {item.partition: item.end for item in ranges}
+            self.close()
         return rows
 
-    def warm(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Connect to where these partitions are, and fetch what comes first at these offsets; nobody waits for it."""
-        if not positions or (self._rest is not None and not self._rest.expired()):
+    def warm(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
+        """Connect to where these empty ranges are, and fetch what comes first there; nobody waits for it."""
+        if not ranges or (self._rest is not None and not self._rest.expired()):
             return
-        consumer = self._take_consumer(len({*self._stands, *positions}))
         try:
-            consumer.position_at([OffsetRange(partition, at, at) for partition, at in positions.items()])
+            consumer = self._fitting(len({*self._stands, *(item.partition for item in ranges)}), topic_ids)
+            consumer.position_at(ranges, topic_ids)
         except GroupKafkaError as error:
             # Nothing depends on it.
             LOG.info("not kept warm: group=%s %s", self._settings.options.group_id, error)
-            consumer.close()
-            self._stands = {}
+            self.close()
             return
         except BaseException:
-            consumer.close()
+            self.close()
             raise
-        self._consumer = consumer
-        self._stands |= positions
+        self._stands |= {item.partition: item.start for item in ranges}
 
     def close(self) -> None:
         """Free the consumer; the next small batch makes another one."""
@@ -126,18 +112,32 @@ class FastLane:
         if consumer is not None:
             consumer.close()
 
-    def _take_consumer(self, partitions: int) -> RangeConsumer:
-        """Return the consumer, or a new one when it was made for far fewer partitions; nobody has it then."""
-        if self._consumer is not None and not fits(self._consumer, partitions):
+    def _fitting(self, partitions: int, topic_ids: Mapping[str, str]) -> RangeConsumer:
+        """Return the consumer; a new one when it was made for far fewer partitions, or has read other topics."""
+        known = self._consumer
+        if known is not None and not (fits(known, partitions) and known.current(topic_ids)):
             self.close()
-        consumer, self._consumer = self._consumer, None
-        return consumer or self._make(self._settings.options, partitions)
+        if self._consumer is None:
+            self._consumer = self._make(self._settings.options, partitions)
+        return self._consumer
 
-    def _take(self, consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> tuple[pa.RecordBatch, ...] | None:
+    def _read(
+        self, ranges: Sequence[OffsetRange], owned: Collection[TopicPartition], topic_ids: Mapping[str, str]
+    ) -> tuple[pa.RecordBatch, ...] | None:
+        wanted = {item.partition: item.start for item in ranges}
+        consumer = self._fitting(len({*owned, *wanted}), topic_ids)
+        others = {partition: at for partition, at in self._stands.items() if partition in owned}
+        stands = others | wanted
+        consumer.forget(partition for partition in self._stands if partition not in stands)
+        # The ranges with their ends: the consumer asks its client for as many records as they have. The others without
+        # a leader epoch, which leaves the one that is known of them.
+        idle = [OffsetRange(partition, at, at) for partition, at in others.items() if partition not in wanted]
+        consumer.position_at([*ranges, *idle], topic_ids)
         rows, size = [], 0
         for batch in read_ranges(self._settings, consumer, ranges, self._clock, READ_TIMEOUT_S):
             size += batch.nbytes
             if size > MAX_BYTES:
                 return None
             rows.append(batch)
+        self._stands = stands | {item.partition: item.end for item in ranges}
         return tuple(rows)

@@ -117,10 +117,12 @@ class GroupKafkaDataSource(DataSource):
 
 
 class GroupKafkaPartition(InputPartition):
-    """One Spark task: ranges of one or more Kafka partitions."""
+    """One Spark task: ranges of one or more Kafka partitions, and the ids of the topics that they were planned for."""
 
-    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+    def __init__(self, ranges: tuple[OffsetRange, ...], topic_ids: Mapping[str, str] = {}) -> None:
         self.ranges = ranges
+        topics = {item.partition.topic for item in ranges}
+        self.topic_ids = {topic: topic_ids[topic] for topic in topics if topic in topic_ids}
 
     def __repr__(self) -> str:
         return f"GroupKafkaPartition({', '.join(map(str, self.ranges))})"
@@ -199,14 +201,17 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of the batch that ends at `end`."""
-        session = self._driver()
-        tasks = session.tasks(parse_offset(start), parse_offset(end))
+        session, batch = self._driver(), parse_offset(end)
+        tasks = session.tasks(parse_offset(start), batch)
+        # Of what the member owns. What it has handed over may have been made again since.
+        topics = {item.partition.topic for item in batch.ranges}
+        topic_ids = {topic: topic_id for topic, topic_id in batch.topic_ids if topic in topics}
         ranges = tuple(item for task in tasks for item in task)
-        rows = self._lane.read(ranges, self._kept(session)) if ranges and self._lane is not None else None
+        rows = self._lane.read(ranges, self._kept(session), topic_ids) if ranges and self._lane is not None else None
         if rows is None:
-            return [GroupKafkaPartition(task) for task in tasks]
+            return [GroupKafkaPartition(task, topic_ids) for task in tasks]
         self.hand_over(rows)
-        return [GroupKafkaPartition(ranges)]
+        return [GroupKafkaPartition(ranges, topic_ids)]
 
     def _kept(self, session: Session) -> frozenset[TopicPartition]:
         """Return where the driver's consumer is to stay."""
@@ -265,10 +270,13 @@ class GroupKafkaBatchReader(DataSourceReader):
         cluster = LibrdkafkaCluster(self._options, SystemClock(), time.sleep)
         try:
             ranges = batch_ranges(self._options, cluster)
+            topics = cluster.describe({item.partition.topic for item in ranges})
         finally:
             cluster.close()
+        topic_ids = {topic: info.topic_id for topic, info in topics.items()}
+        tasks = batch_tasks(ranges, self._options)
         # Spark reads a source without partitions as one without a plan.
-        return [GroupKafkaPartition(task) for task in batch_tasks(ranges, self._options)] or [GroupKafkaPartition(())]
+        return [GroupKafkaPartition(task, topic_ids) for task in tasks] or [GroupKafkaPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges as Arrow record batches."""
@@ -283,7 +291,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     if not isinstance(partition, GroupKafkaPartition):
         raise TypeError(f"not a partition of this source: {partition!r}")
     _log_to_stderr()
-    return read_task(ReadSettings(options.for_reading()), partition.ranges)
+    return read_task(ReadSettings(options.for_reading()), partition.ranges, topic_ids=partition.topic_ids)
 
 
 def _make_session(options: SourceOptions) -> tuple[Session, Standby | None]:

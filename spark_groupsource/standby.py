@@ -9,7 +9,8 @@ from __future__ import annotations
 from spark_groupsource.clock import Clock, Pace
 from spark_groupsource.fastlane import FastLane
 from spark_groupsource.membership.thread import MembershipThread
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.offsets import OffsetRange, TopicPartition
+from spark_groupsource.positions import metadata_of
 
 # How far the warm consumer may fall behind the active member. Each round fetches anew what the other has read.
 _INTERVAL_S = 30.0
@@ -36,4 +37,13 @@ class Standby:
         if not found:
             # The group is rebalancing, or its coordinator is away.
             self._pace.hurry()
-        lane.warm({partition: group.offset for partition, group in found.items() if group.offset is not None})
+        ranges: list[OffsetRange] = []
+        topic_ids: dict[str, str] = {}
+        for partition, group in found.items():
+            metadata = metadata_of(group)
+            if group.offset is None or metadata is None:
+                # What another program has committed tells no topic id: it would not be known what is fetched.
+                continue
+            if topic_ids.setdefault(partition.topic, metadata.topic_id) == metadata.topic_id:
+                ranges.append(OffsetRange(partition, group.offset, group.offset, metadata.leader_epoch))
+        lane.warm(ranges, topic_ids)

@@ -134,13 +134,13 @@ class LibrdkafkaGroupAdmin:
 
     def commit(self, items: Sequence[CommitItem]) -> None:
         """See `GroupAdmin`."""
-        refused = [part for request in requests_of(items) for part in self._commit(request)]
+        refused = [pair for request in requests_of(items) for pair in self._commit(request)]
         if refused:
-            names = ", ".join(f"{part.topic}-{part.partition}" for part in refused)
-            raise CommandError(errors.COMMIT_REFUSED, partitions=names, reason=refused[0].error.str())
+            names = ", ".join(f"{part.topic}-{part.partition}" for part, _ in refused)
+            raise CommandError(errors.COMMIT_REFUSED, partitions=names, reason=refused[0][1].str())
 
-    def _commit(self, items: Sequence[CommitItem]) -> list[ClientPartition]:
-        """Send one request and return what was refused."""
+    def _commit(self, items: Sequence[CommitItem]) -> list[tuple[ClientPartition, KafkaError]]:
+        """Send one request and return what was refused, and why."""
         parts = [
             ClientPartition(item.partition.topic, item.partition.partition, item.offset, metadata=item.metadata)
             for item in items
@@ -154,9 +154,9 @@ class LibrdkafkaGroupAdmin:
             )
         except KafkaException as error:
             raise self._refused(error) from None
-        refused = [part for part in answer.topic_partitions if part.error is not None]
-        if any(part.error.code() in _HAS_MEMBERS for part in refused):
-            raise self._refused(KafkaException(refused[0].error))
+        refused = [(part, part.error) for part in answer.topic_partitions if part.error is not None]
+        if any(error.code() in _HAS_MEMBERS for _, error in refused):
+            raise self._refused(KafkaException(refused[0][1]))
         return refused
 
     def cluster_id(self) -> str:

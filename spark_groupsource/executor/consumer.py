@@ -8,20 +8,22 @@ until they are idle, or take too much memory.
 Invariant: `fed` holds the assigned partitions, and where the client goes on in each. For each of them `kept`, followed
 by what the client still delivers, is the log from `position` on, once offsets below `position` are left out. `eof` is
 the furthest end-of-partition event, which stands behind all that was delivered before. `begun` holds the partitions
-that have delivered since they were assigned. A partition in `lost` delivers nothing more until it is assigned anew.
-`parked` holds those that are not assigned for as long as their kept rows last, and where the client is to go on then.
+that have delivered since they were assigned. `lost` says why nothing more is taken of a partition until it is assigned
+anew. `parked` holds those that are not assigned for as long as their kept rows last, and where the client is to go on
+then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from spark_groupsource import errors
 from spark_groupsource.clock import Clock, SystemClock
-from spark_groupsource.errors import AccessError, ReadError
-from spark_groupsource.executor.kept import Kept
+from spark_groupsource.executor.failures import end_of
+from spark_groupsource.executor.history import Histories
+from spark_groupsource.executor.inquiries import Inquiries
+from spark_groupsource.executor.kept import Kept, beyond
 from spark_groupsource.executor.port import (
     Chunk,
     Damaged,
@@ -31,42 +33,21 @@ from spark_groupsource.executor.port import (
     ImpossibleTimestamp,
     Item,
     PositionLost,
-    RequestFailed,
-    TopicDenied,
     TopicForbidden,
     Trouble,
 )
 from spark_groupsource.executor.rows import last_offset
+from spark_groupsource.executor.sizes import RecordSize
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
-# Bounds of one `receive` call: enough records to pay for the call, few enough bytes to stay in the processor's cache.
-# 5,000 to 20,000 records take the same time each; at 2,000 and at 30,000 they take a tenth more.
-_MAX_RECORDS = 10_000
-_MAX_BYTES = 2 * 1024 * 1024
 # What may be kept of partitions that no range of the task has, by default.
 _MAX_KEPT_BYTES = 8 * 1024 * 1024
-# What a record is taken to be before one has been seen.
-_FIRST_AVERAGE_BYTES = 32 * 1024
 # Of one record batch: Spark copies it whole, and Arrow's offsets have 32 bits.
 _MAX_CHUNK_BYTES = 64 * 1024 * 1024
-# How far a consumer may stand behind a start and still go there by dropping records. They are most often fetched
-# already; a new assignment throws them away, and waits for the fetch under way (up to fetch.wait.max.ms).
-_MAX_DROPPED_RECORDS = 50_000
-_MAX_DROPPED_BYTES = 8 * 1024 * 1024
-# How long a moved consumer may wait for what the cluster says about a new topic; by itself it waits up to 1 s.
-_METADATA_TIMEOUT_S = 1.0
 # A partition or a consumer that has not been used for so long fetches no more: an assigned one asks its brokers for
 # ever. Longer than the pauses between the batches of a busy query.
 REST_AFTER_S = 5.0
-
-
-class OutOfRange(Exception):
-    """The log no longer has (or does not have yet) the offset that a partition is positioned at."""
-
-    def __init__(self, partition: TopicPartition) -> None:
-        super().__init__(str(partition))
-        self.partition = partition
 
 
 class RangeConsumer:
@@ -95,12 +76,12 @@ class RangeConsumer:
         self._kept = Kept()
         self._parked: dict[TopicPartition, int] = {}
         self._eof: dict[TopicPartition, int] = {}
-        self._lost: set[TopicPartition] = set()
+        self._lost: dict[TopicPartition, PositionLost | TopicForbidden | Damaged] = {}
         self._begun: set[TopicPartition] = set()
-        self._topics: frozenset[str] = frozenset()
-        self._average_bytes = 0
+        self._histories = Histories()
+        self._size = RecordSize()
         self._crowded = False
-        self.reason = ""
+        self.inquiries = Inquiries(self._client, options)
 
     def __repr__(self) -> str:
         return f"RangeConsumer({', '.join(f'{tp}@{offset}' for tp, offset in sorted(self._position.items()))})"
@@ -112,8 +93,16 @@ class RangeConsumer:
 
     def distance(self, ranges: Iterable[OffsetRange]) -> tuple[int, int]:
         """How far it is to the start of the ranges: partitions to assign, and offsets to drop in the others."""
-        gaps = [self._gap(item.partition, item.start) for item in ranges]
+        gaps = [self._gap(item) for item in ranges]
         return gaps.count(None), sum(gap for gap in gaps if gap is not None)
+
+    def current(self, topic_ids: Mapping[str, str]) -> bool:
+        """Whether none of these topics was made again since it was read with this consumer.
+
+        If one was, it is of no use any more: the client would ignore the new topic's leaders as long as their epochs
+        are lower than the old one's.
+        """
+        return self._histories.current(topic_ids)
 
     def shares(self, ranges: Iterable[OffsetRange]) -> bool:
         """Whether it fetches one of these ranges' partitions, wherever."""
@@ -124,20 +113,25 @@ class RangeConsumer:
         self.max_kept_bytes = max_kept_bytes
         self._bound_kept(current)
 
-    def position_at(self, ranges: Sequence[OffsetRange]) -> None:
-        """Stand at the start of these ranges; keeps connections, and what was fetched if it fits."""
+    def position_at(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = {}) -> None:
+        """Stand at the start of these ranges; keeps connections, and what was fetched if it fits.
+
+        `topic_ids` are those that the ranges were planned for; `current` says whether the consumer is the right one.
+        """
         wanted = {item.partition: item.start for item in ranges}
         self._ends = {item.partition: item.end for item in ranges}
         now_s = self._clock.monotonic_s()
         idle = [tp for tp in self._position if tp not in wanted and now_s - self._used_s[tp] >= REST_AFTER_S]
         self.forget(idle)
         self._used_s |= dict.fromkeys(wanted, now_s)
-        moved = {tp: start for tp, start in wanted.items() if self._gap(tp, start) is None}
+        anew = [item for item in ranges if self._gap(item) is None]
+        self._histories.note(anew, topic_ids)
+        moved = {item.partition: item.start for item in anew}
         for partition, start in wanted.items():
             if partition not in moved:
                 self._advance(partition, start)
         self._assign(moved)
-        self._learn_topics(frozenset(tp.topic for tp in wanted))
+        self.inquiries.meet(frozenset(tp.topic for tp in wanted))
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch these partitions no longer, those of them that it has."""
@@ -145,6 +139,7 @@ class RangeConsumer:
         self._drop(known)
         for partition in known:
             del self._position[partition], self._used_s[partition]
+        self._histories.forget(known)
 
     def rest(self) -> None:
         """Stop fetching, and forget what was fetched; stays connected."""
@@ -171,8 +166,9 @@ class RangeConsumer:
 
         The ranges are of different partitions; their rows come in the order of their arrival, because what one range
         waits for stands in the client's queue behind what the brokers sent of the others.
-        Raises `OutOfRange` when a log does not have the position; `skip` is the way on. Raises `ReadError` for a
-        record that no row can hold.
+        Raises `OutOfRange` when a log does not have the position, or is gone; `skip` and `give_up` are the ways on.
+        Raises `AccessError` for a topic that may not be read, and `ReadError` for a record that no row can hold, or
+        that is damaged, once it is the next one.
         """
         dropped = [item.partition for item in ranges if not self._has(item.partition)]
         self._assign({partition: self._position[partition] for partition in dropped})
@@ -182,16 +178,19 @@ class RangeConsumer:
             more_to_come = self._receive(timeout_s)
             self._bound_kept({item.partition for item in ranges})
         taken = [rows for item in ranges for rows in self._take_kept(item)]
-        ended = [item.partition for item in ranges if self._is_lost(item.partition)]
-        if ended and not taken:
-            raise OutOfRange(ended[0])
+        if not taken:
+            self._raise_end(ranges)
         if not more_to_come:
             for item in ranges:
                 self._pass_markers(item)
         return taken
 
-    def _is_lost(self, partition: TopicPartition) -> bool:
-        return partition in self._lost and partition not in self._kept
+    def _raise_end(self, ranges: Iterable[OffsetRange]) -> None:
+        """Raise why one of the ranges has more records, and nothing comes of it any more."""
+        for item in ranges:
+            event = self._lost.get(item.partition)
+            if event is not None and item.partition not in self._kept and not self.finished(item):
+                raise end_of(self.options, event, self._position[item.partition])
 
     def _take_kept(self, item: OffsetRange) -> list[pa.RecordBatch]:
         taken, self._position[item.partition] = self._kept.take(item, self._position[item.partition])
@@ -208,35 +207,34 @@ class RangeConsumer:
         """
         self._assign({partition: offset})
 
-    def check_access(self, topics: Iterable[str]) -> None:
-        """Raise `AccessError` for a topic that the client may not know."""
-        for topic in sorted(set(topics)):
-            try:
-                self._client.learn(topic, _METADATA_TIMEOUT_S)
-            except TopicDenied:
-                raise self._denied(topic) from None
-            except RequestFailed as error:
-                self.reason = str(error)
+    def give_up(self, item: OffsetRange) -> None:
+        """Stand at a range's end whatever was to come of it, and fetch its partition no longer."""
+        self._drop([item.partition])
+        self.settle(item)
 
-    def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
-        """Return the first offset of the log and its end. Raises `ReadError` when the broker does not tell."""
-        try:
-            return self._client.log_bounds(partition, timeout_s)
-        except RequestFailed as error:
-            raise self._read_error(partition, str(error)) from None
+    def check_access(self, ranges: Iterable[OffsetRange]) -> None:
+        """Ask for the topics of ranges of which nothing comes; those of one that is not known are out of range then.
+
+        Raises `AccessError` for a topic that the client may not know, or when the brokers refuse the client.
+        """
+        partitions = {item.partition for item in ranges}
+        unknown = self.inquiries.unknown({partition.topic for partition in partitions})
+        for partition in partitions:
+            if partition.topic in unknown:
+                self._on_end(PositionLost(partition, unknown[partition.topic]))
 
     # --- helpers
 
     def _has(self, partition: TopicPartition) -> bool:
         return partition in self._fed or partition in self._parked
 
-    def _gap(self, partition: TopicPartition, start: int) -> int | None:
-        """How many offsets to drop to get there; None when it takes a new assignment."""
-        if not self._has(partition) or partition in self._lost:
+    def _gap(self, item: OffsetRange) -> int | None:
+        """How many offsets to drop to get to a range's start; None when it takes a new assignment."""
+        partition = item.partition
+        if not self._has(partition) or partition in self._lost or not self._histories.same(item):
             return None
-        gap = start - self._position[partition]
-        near = gap <= _MAX_DROPPED_RECORDS and gap * self._record_bytes <= _MAX_DROPPED_BYTES
-        return gap if gap == 0 or (gap > 0 and near) else None
+        gap = item.start - self._position[partition]
+        return gap if gap == 0 or (gap > 0 and self._size.may_drop(gap)) else None
 
     def _advance(self, partition: TopicPartition, start: int) -> None:
         self._position[partition] = start
@@ -259,7 +257,7 @@ class RangeConsumer:
             self._parked.pop(partition, None)
             self._kept.drop(partition)
             self._eof.pop(partition, None)
-            self._lost.discard(partition)
+            self._lost.pop(partition, None)
             self._begun.discard(partition)
         if fetched:
             self._client.unassign(fetched)
@@ -277,10 +275,6 @@ class RangeConsumer:
             self._fed[partition] = passed
             self._position[partition] = max(self._position[partition], min(passed, item.end))
 
-    @property
-    def _record_bytes(self) -> int:
-        return self._average_bytes or _FIRST_AVERAGE_BYTES
-
     def _bound_kept(self, current: Collection[TopicPartition]) -> None:
         """Park partitions of which more than a fair share is kept; give some up, the largest first, if all is too much.
 
@@ -288,14 +282,10 @@ class RangeConsumer:
         stands behind the others' records; these are kept, the client goes on fetching them, and what is given up
         has to be fetched again for the next batch.
         """
-        rows = self._kept.rows()
-        sizes = {partition: count * self._record_bytes for partition, count in rows.items() if partition not in current}
+        sizes = {p: rows * self._size.bytes for p, rows in self._kept.rows().items() if p not in current}
         fair = self.max_kept_bytes // (2 * max(1, self.assigned))
         self._park([partition for partition, size in sizes.items() if size > fair and partition in self._fed])
-        while sum(sizes.values()) > self.max_kept_bytes:
-            largest = max(sizes, key=sizes.__getitem__)
-            del sizes[largest]
-            self._drop([largest])
+        self._drop(beyond(sizes, self.max_kept_bytes))
 
     def _park(self, partitions: Sequence[TopicPartition]) -> None:
         """Fetch these partitions no longer; their rows are kept."""
@@ -318,21 +308,6 @@ class RangeConsumer:
             self._fed |= resumed
             self._client.assign(resumed)
 
-    def _learn_topics(self, topics: frozenset[str]) -> None:
-        """Make a moved consumer ask for its new topics' leaders at once.
-
-        A client asks for the topics of its first assignment when it connects. For those of a later one it waits
-        for its timer of 1 s, in which small batches stand still.
-        """
-        if self._topics:
-            for topic in sorted(topics - self._topics):
-                try:
-                    self._client.learn(topic, _METADATA_TIMEOUT_S)
-                except RequestFailed as error:
-                    # The timer asks again, and the task has a deadline.
-                    self.reason = str(error)
-        self._topics |= topics
-
     def _receive(self, timeout_s: float) -> bool:
         """Take what has arrived; return whether there is most likely more.
 
@@ -341,7 +316,7 @@ class RangeConsumer:
         """
         wanted = [partition for partition, end in self._ends.items() if self._fed.get(partition, end) < end]
         remaining = sum(self._ends[partition] - self._fed[partition] for partition in wanted)
-        fitting = max(1, min(_MAX_BYTES // self._record_bytes, _MAX_RECORDS))
+        fitting = self._size.at_once()
         asked, came = fitting if self._crowded else max(1, min(remaining, fitting)), 0
         before = sum(self._fed[partition] for partition in wanted)
         for item in self._client.receive(asked, _MAX_CHUNK_BYTES, timeout_s):
@@ -350,50 +325,48 @@ class RangeConsumer:
                 self._on_rows(item)
             else:
                 self._on_event(item)
+        if came:
+            self.inquiries.answered()
         self._crowded = came > 0 and sum(self._fed.get(partition, 0) for partition in wanted) == before
         return came >= asked and asked < remaining
 
     def _on_rows(self, item: Chunk | ImpossibleTimestamp) -> None:
-        if item.partition not in self._fed:
+        if item.partition not in self._fed or item.partition in self._lost:
             return
         self._begun.add(item.partition)
         if isinstance(item, Chunk):
             self._fed[item.partition] = last_offset(item.batch) + 1
-            average = item.batch.nbytes // item.batch.num_rows
-            self._average_bytes = max(64, (self._average_bytes + average) // 2 if self._average_bytes else average)
+            self._size.learn(item.batch)
         else:
             self._fed[item.partition] = item.offset + 1
         self._kept.add(item, self._position[item.partition])
 
     def _on_event(self, item: Item) -> None:
-        if isinstance(item, EndOfPartition) and item.partition in self._fed:
-            self._eof[item.partition] = max(self._eof.get(item.partition, -1), item.offset)
-        elif isinstance(item, PositionLost):
-            # The client says it once, and it may be about another range of the task: remember it for that one.
-            self._lost.add(item.partition)
-        elif isinstance(item, TopicForbidden):
-            raise self._denied(item.topic)
+        if isinstance(item, EndOfPartition):
+            self.inquiries.answered()
+            if item.partition in self._fed and item.partition not in self._lost:
+                self._eof[item.partition] = max(self._eof.get(item.partition, -1), item.offset)
+        elif isinstance(item, PositionLost | TopicForbidden | Damaged):
+            self._on_end(item)
         elif isinstance(item, IdentityRefused):
-            servers = self.options.bootstrap_servers
-            raise AccessError(errors.AUTHENTICATION_FAILED, servers=servers, reason=item.reason)
-        elif isinstance(item, Damaged):
-            raise self._read_error(item.partition, item.reason)
+            self.inquiries.refuse(item.reason)
         elif isinstance(item, Trouble):
-            # All else may heal until the task's deadline.
-            self.reason = item.reason
+            # It may heal until the task's deadline.
+            self.inquiries.reason = item.reason
 
-    def _denied(self, topic: str) -> AccessError:
-        option = self.options.subscription
-        return AccessError(errors.TOPIC_ACCESS_DENIED, option=option.option, value=option.value, topic=topic)
+    def _on_end(self, event: PositionLost | TopicForbidden | Damaged) -> None:
+        """Take nothing more of a partition. Who has a range of it is told when it is its turn (`take`).
 
-    def _read_error(self, partition: TopicPartition, reason: str) -> ReadError:
-        position = self._position.get(partition, 0)
-        return ReadError(
-            errors.READ_FAILED,
-            topic=partition.topic,
-            partition=partition.partition,
-            offset=position,
-            start=position,
-            end="?",
-            reason=reason,
-        )
+        The sequences this protects against: the client says it once, and it is about another range of the task. Or it
+        is about a partition of another query that reads with the same consumer, or about a record behind the range's
+        end: the task would fail for what it does not read. Such a partition is fetched no longer, until it is wanted.
+        """
+        partition = event.partition
+        if isinstance(event, PositionLost) and event.reason:
+            self.inquiries.reason = event.reason
+        if partition not in self._fed:
+            return
+        if self._position[partition] < self._ends.get(partition, 0):
+            self._lost.setdefault(partition, event)
+        else:
+            self._drop([partition])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 import pyarrow as pa
 
@@ -71,6 +72,19 @@ class Kept:
                 taken.append(rows)
             position = wanted.end if rest.num_rows else last_offset(rows) + 1
         return taken, position
+
+
+def beyond(sizes: Mapping[TopicPartition, int], most: int) -> list[TopicPartition]:
+    """Return what to give up, the largest first, so that the sizes of the others are `most` together at most."""
+    found: list[TopicPartition] = []
+    too_much = sum(sizes.values()) - most
+    if too_much > 0:
+        for partition in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            found.append(partition)
+            too_much -= sizes[partition]
+            if too_much <= 0:
+                break
+    return found
 
 
 def _timestamp_error(item: ImpossibleTimestamp) -> ReadError:

@@ -15,9 +15,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource.client import LastTransportError, creating_client
-from spark_groupsource.executor.events import item_of, trouble
+from spark_groupsource.executor.events import check_topic, item_of, trouble
 from spark_groupsource.executor.gathered import ConstantColumns, chunk_of
-from spark_groupsource.executor.port import ImpossibleTimestamp, Item, RequestFailed, TopicDenied
+from spark_groupsource.executor.port import ImpossibleTimestamp, Item, RequestFailed
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
@@ -168,6 +168,8 @@ class NativeClient:
         items = [self._event(entry) if entry[0] != _KIND_RUN else chunk_of(entry, self._constants) for entry in found]
         if not found or found[-1][0] != _KIND_RUN:
             self._serve_main_queue()
+        elif self._transport.authentication_failed:
+            self._transport.worked()
         if not found:
             items.append(trouble(self._transport))
         return [item for item in items if item is not None]
@@ -191,10 +193,10 @@ class NativeClient:
             if code:
                 raise RequestFailed(self._library.text(code))
             told = ctypes.cast(metadata, ctypes.POINTER(_Metadata)).contents
-            denied = told.topic_count == 1 and told.topics[0].error == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            error = told.topics[0].error if told.topic_count == 1 else 0
             self._library("metadata_destroy", metadata)
-            if denied:
-                raise TopicDenied(self._library.text(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+            self._transport.worked()
+            check_topic(error, self._library.text(error))
         finally:
             if handle:
                 self._library("topic_destroy", handle)

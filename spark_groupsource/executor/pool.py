@@ -8,9 +8,10 @@ connected, but fetching nothing. One that stays unused is closed.
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_groupsource.clock import Clock, SystemClock
@@ -18,6 +19,8 @@ from spark_groupsource.executor.clients import make_client
 from spark_groupsource.executor.consumer import REST_AFTER_S, RangeConsumer
 from spark_groupsource.offsets import OffsetRange
 from spark_groupsource.option_types import SourceOptions
+
+LOG = logging.getLogger("spark_groupsource.executor")
 
 # A worker runs one task at a time; several consumers keep the places of large partitions apart. Each costs a few
 # threads, and its share of the memory for records fetched ahead: the client's queue, and what was taken out of it.
@@ -90,27 +93,35 @@ class ConsumerPool:
         resting = sum(not entry.consumer.assigned for entry in self._idle)
         return f"ConsumerPool(idle={len(self._idle)}, resting={resting})"
 
-    def take(self, options: SourceOptions, ranges: Sequence[OffsetRange]) -> RangeConsumer:
-        """Return a consumer that stands at the start of the ranges; a new one only while there is room."""
-        key, surplus = pool_key(options), None
+    def take(
+        self, options: SourceOptions, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = {}
+    ) -> RangeConsumer:
+        """Return a consumer that stands at the start of the ranges; a new one only while there is room.
+
+        `topic_ids` are those that the ranges were planned for; what has read other topics of these names is closed.
+        """
+        key = pool_key(options)
         with self._lock:
             self._lock.wait_for(lambda: not self._busy)
+            closing = [entry for entry in self._idle if entry.key == key and not entry.consumer.current(topic_ids)]
+            self._remove(closing)
             full = len(self._idle) >= MAX_CONSUMERS
             usable = [entry for entry in self._idle if entry.key == key and fits(entry.consumer, len(ranges))]
             found = _choose(usable, ranges, full)
             if found is None and full:
-                surplus = self._idle.pop(0).consumer
+                closing.append(self._idle.pop(0))
             if found is not None:
                 self._idle.remove(found)
             consumers = len(self._idle) + 1
-            for entry in self._idle:
-                entry.consumer.keep_at_most(kept_bytes(entry.consumer.options, consumers))
-        if surplus is not None:
-            surplus.close()
+            broken = [entry for entry in self._idle if _fails(_shrink, entry, consumers)]
+            self._remove(broken)
+        closing += broken
+        for entry in closing:
+            _fails(entry.consumer.close)
         consumer = found.consumer if found is not None else self._make(options, len(ranges))
         try:
             consumer.keep_at_most(kept_bytes(consumer.options, consumers), {item.partition for item in ranges})
-            consumer.position_at(ranges)
+            consumer.position_at(ranges, topic_ids)
         except BaseException:
             consumer.close()
             raise
@@ -131,21 +142,22 @@ class ConsumerPool:
             old = [entry for entry in self._idle if now_s - entry.since_s >= IDLE_TIMEOUT_S]
             tired = [entry for entry in self._idle if now_s - entry.since_s >= REST_AFTER_S and entry not in old]
             tired = [entry for entry in tired if entry.consumer.assigned]
-            self._idle = [entry for entry in self._idle if entry not in old]
+            self._remove(old)
             # While it is set nobody takes a consumer: resting is a matter of milliseconds.
             self._busy = bool(tired)
-        try:
-            for entry in tired:
-                entry.consumer.rest()
-        finally:
-            with self._lock:
-                self._busy = False
-                self._lock.notify_all()
-        for entry in old:
-            entry.consumer.close()
+        broken = [entry for entry in tired if _fails(entry.consumer.rest)]
+        with self._lock:
+            self._remove(broken)
+            self._busy = False
+            self._lock.notify_all()
+        for entry in [*old, *broken]:
+            _fails(entry.consumer.close)
         with self._lock:
             waits = [_due_s(entry) - now_s for entry in self._idle]
         return max(0.0, min(waits)) if waits else None
+
+    def _remove(self, entries: Collection[_Idle]) -> None:
+        self._idle = [entry for entry in self._idle if entry not in entries]
 
     def _keep_house(self) -> None:
         """Housekeeper's thread: ends when nothing is left to look after."""
@@ -156,6 +168,24 @@ class ConsumerPool:
                     self._housekeeper = None
                     return
             self._pause(max(0.1, wait_s or 0.0))
+
+
+def _fails(do: Callable[..., None], *args: object) -> bool:
+    """Do something to an idle consumer; whether that failed, of which nobody but the log is told.
+
+    The sequences this protects against: a client fails when it is to rest, the housekeeper's thread ends, and no
+    consumer ever rests or is closed again; or it fails when it is to keep less, and a task fails that has another one.
+    """
+    try:
+        do(*args)
+    except Exception:
+        LOG.warning("an idle consumer is given up", exc_info=True)
+        return True
+    return False
+
+
+def _shrink(entry: _Idle, consumers: int) -> None:
+    entry.consumer.keep_at_most(kept_bytes(entry.consumer.options, consumers))
 
 
 def _due_s(entry: _Idle) -> float:

@@ -41,21 +41,25 @@ class EndOfPartition:
 
 @dataclass(frozen=True, slots=True)
 class PositionLost:
-    """The log does not have the position; nothing more of the partition comes until it is assigned anew."""
+    """The log does not have the position, or the cluster not the partition, as `reason` then says.
+
+    What comes of the partition from then on, until it is assigned anew, may be of another log.
+    """
+
+    partition: TopicPartition
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicForbidden:
+    """The client may not read the partition's topic."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class TopicForbidden:
-    """The client may not read the topic."""
-
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
 class Damaged:
-    """A record cannot be read: checksum, compression."""
+    """The next record cannot be read: checksum, compression."""
 
     partition: TopicPartition
     reason: str
@@ -88,6 +92,10 @@ class TopicDenied(RequestFailed):
     """The client may not even know the topic: nothing ever comes of it, and nothing says so."""
 
 
+class TopicUnknown(RequestFailed):
+    """The broker that was asked does not know the topic, which may have been deleted."""
+
+
 class FetchClient(Protocol):
     """A client that reads assigned partitions and stays connected. One thread at a time."""
 
@@ -110,7 +118,7 @@ class FetchClient(Protocol):
         """
 
     def learn(self, topic: str, timeout_s: float) -> None:
-        """Ask where the topic's leaders are. Raises `RequestFailed`, `TopicDenied`."""
+        """Ask where the topic's leaders are. Raises `RequestFailed`, `TopicDenied`, `TopicUnknown`."""
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Return the first offset of the log and its end. Raises `RequestFailed`."""

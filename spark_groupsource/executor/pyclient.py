@@ -12,9 +12,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client import LastTransportError, creating_client
 from spark_groupsource.executor.collector import collector_paused
-from spark_groupsource.executor.events import item_of, trouble
-from spark_groupsource.executor.port import Chunk, ImpossibleTimestamp, Item, RequestFailed, TopicDenied
-from spark_groupsource.executor.rows import UnfitTimestamp, record_batch
+from spark_groupsource.executor.events import check_topic, item_of, trouble
+from spark_groupsource.executor.port import Chunk, ImpossibleTimestamp, Item, RequestFailed
+from spark_groupsource.executor.rows import UnfitTimestamp, fits_timestamp, record_batch
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
@@ -59,6 +59,8 @@ class PythonClient:
             if not messages:
                 found = trouble(self._transport)
                 return [] if found is None else [found]
+            if messages[-1].error() is None and self._transport.authentication_failed:
+                self._transport.worked()
             return list(self._items(messages, max_bytes))
 
     def passed(self, partition: TopicPartition) -> int:
@@ -71,8 +73,9 @@ class PythonClient:
             told = self._consumer.list_topics(topic, timeout_s).topics.get(topic)
         except KafkaException as error:
             raise RequestFailed(str(error)) from None
-        if told is not None and told.error is not None and told.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise TopicDenied(told.error.str())
+        self._transport.worked()
+        if told is not None and told.error is not None:
+            check_topic(told.error.code(), told.error.str())
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """See `FetchClient`."""
@@ -110,14 +113,12 @@ class PythonClient:
     def _rows(self, partition: TopicPartition, messages: Sequence[Message], max_bytes: int) -> Iterator[Item]:
         try:
             batch = record_batch(partition, messages, self._include_headers)
-        except UnfitTimestamp as unfit:
-            before, after = messages[: unfit.index], messages[unfit.index + 1 :]
-            if before:
-                yield from self._rows(partition, before, max_bytes)
-            offset = int(messages[unfit.index].offset() or 0)
-            yield ImpossibleTimestamp(partition, offset, unfit.value_ms)
-            if after:
-                yield from self._rows(partition, after, max_bytes)
+        except UnfitTimestamp:
+            for fits, group in groupby(messages, fits_timestamp):
+                if fits:
+                    yield from self._rows(partition, list(group), max_bytes)
+                else:
+                    yield from (ImpossibleTimestamp(partition, m.offset() or 0, m.timestamp()[1]) for m in group)
             return
         for piece in _cut(batch, max_bytes):
             yield Chunk(partition, piece)

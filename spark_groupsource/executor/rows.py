@@ -36,30 +36,33 @@ _NUMBERS_MAX = 16_384
 
 
 # A record batch costs Spark a fixed amount, as much as some hundred rows: smaller ones are joined, at the price of a
-# copy.
+# copy, until they have so many rows or bytes.
 _SMALL_ROWS = 1_000
 _SMALL_BYTES = 256 * 1024
+_JOINED_BYTES = 1024 * 1024
 
 
 class SmallBatches:
-    """Joins small record batches to larger ones; rows keep their order."""
+    """Joins small record batches to larger ones, of about 1 MiB at most; rows keep their order."""
 
     def __init__(self) -> None:
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
+        self._bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Return what is to be handed on now."""
-        small = batch.num_rows < _SMALL_ROWS and batch.nbytes < _SMALL_BYTES
-        if not small:
+        size = batch.nbytes if batch.num_rows < _SMALL_ROWS else _SMALL_BYTES
+        if size >= _SMALL_BYTES:
             return [*self.flush(), batch]
         self._waiting.append(batch)
         self._rows += batch.num_rows
-        return self.flush() if self._rows >= _SMALL_ROWS else []
+        self._bytes += size
+        return self.flush() if self._rows >= _SMALL_ROWS or self._bytes >= _JOINED_BYTES else []
 
     def flush(self) -> list[pa.RecordBatch]:
         """Return what is left."""
-        waiting, self._waiting, self._rows = self._waiting, [], 0
+        waiting, self._waiting, self._rows, self._bytes = self._waiting, [], 0, 0
         if len(waiting) <= 1:
             return waiting
         joined: list[pa.RecordBatch] = pa.Table.from_batches(waiting).combine_chunks().to_batches()
@@ -67,12 +70,7 @@ class SmallBatches:
 
 
 class UnfitTimestamp(Exception):
-    """A message has a timestamp that Spark cannot hold."""
-
-    def __init__(self, index: int, value_ms: int) -> None:
-        super().__init__(f"message {index}: {value_ms} ms")
-        self.index = index
-        self.value_ms = value_ms
+    """Messages have timestamps that Spark cannot hold: those of which `fits_timestamp` says so."""
 
 
 class ClientMessage(Protocol):
@@ -93,7 +91,7 @@ def arrow_schema(include_headers: bool) -> pa.Schema:
 def record_batch(partition: TopicPartition, messages: Sequence[ClientMessage], include_headers: bool) -> pa.RecordBatch:
     """Return the messages of one partition as a record batch.
 
-    Raises `UnfitTimestamp` for the first timestamp that Spark cannot hold.
+    Raises `UnfitTimestamp` when Spark cannot hold a timestamp.
     """
     count = len(messages)
     with collector_paused():
@@ -108,6 +106,12 @@ def record_batch(partition: TopicPartition, messages: Sequence[ClientMessage], i
     if include_headers:
         arrays.append(pa.array([_headers(message) for message in messages], _HEADERS.type))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(include_headers))
+
+
+def fits_timestamp(message: ClientMessage) -> bool:
+    """Whether Spark can hold the message's timestamp, if it has one."""
+    kind, value = message.timestamp()
+    return kind == 0 or abs(value) <= _TIMESTAMP_MS_MAX
 
 
 def first_offset(batch: pa.RecordBatch) -> int:
@@ -157,8 +161,7 @@ def _timestamps(messages: Sequence[ClientMessage]) -> tuple[pa.Array, pa.Array]:
         values = [value if kind else -1 for kind, value in stamps]
         types = pa.array([kind - _TIMESTAMP_TYPE_SHIFT for kind, _ in stamps], pa.int32())
     if values and not -_TIMESTAMP_MS_MAX <= min(values) <= max(values) <= _TIMESTAMP_MS_MAX:
-        index = next(i for i, value in enumerate(values) if abs(value) > _TIMESTAMP_MS_MAX)
-        raise UnfitTimestamp(index, values[index])
+        raise UnfitTimestamp
     milliseconds = pa.array(values, pa.int64()).cast(pa.timestamp("ms", tz="UTC"))
     return milliseconds.cast(pa.timestamp("us", tz="UTC")), types
 

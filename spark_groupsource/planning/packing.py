@@ -15,14 +15,17 @@ PACK_RECORDS = 10_000
 
 
 def split_range(item: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Cut a range into at most `parts` ranges of nearly equal size; none is empty."""
+    """Cut a range into at most `parts` ranges of nearly equal size; none is empty.
+
+    Each of them has the range's leader epoch: what the log held in an epoch up to its end, it held up to every offset
+    before, too.
+    """
     parts = max(1, min(parts, len(item)))
     size, extra = divmod(len(item), parts)
     pieces, start = [], item.start
     for number in range(parts):
         end = start + size + (1 if number < extra else 0)
-        epoch = item.leader_epoch if end == item.end else None
-        pieces.append(OffsetRange(item.partition, start, end, epoch))
+        pieces.append(OffsetRange(item.partition, start, end, item.leader_epoch))
         start = end
     return pieces
 

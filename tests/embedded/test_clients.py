@@ -13,8 +13,9 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_groupsource.clock import SystemClock
+from spark_groupsource.cluster import LibrdkafkaCluster
 from spark_groupsource.embedded import ApiKey, EmbeddedKafka
-from spark_groupsource.errors import ReadError
+from spark_groupsource.errors import DataLossError, ReadError
 from spark_groupsource.executor.clients import native_library
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.events import executor_settings
@@ -397,6 +398,54 @@ def test_the_driver_reads_batch_after_batch_of_many_partitions_with_one_consumer
             assert sum(batch.num_rows for batch in rows) == 160
         lane.close()
     assert len(made) == 1
+
+
+def topic_id(options: SourceOptions) -> str:
+    cluster = LibrdkafkaCluster(options, SystemClock(), time.sleep)
+    try:
+        return cluster.describe(["orders"])["orders"].topic_id
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_topic_that_is_deleted_before_its_records_are_read(
+    kafka: EmbeddedKafka,
+    make: Callable[[SourceOptions], FetchClient],
+    again: bool,
+    fails: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A worker has read of it and fetched ahead. Of the new one, which is shorter, nothing is taken for the old one's.
+
+    The client says nothing of one that is not made again: it is asked for after a silence of 5 s.
+    """
+    kafka.produce("orders", [(b"k", b"old", 0)] * 50)
+    options = options_of(kafka, failOnDataLoss=fails)
+    pool = ConsumerPool(lambda options, partitions: RangeConsumer(options, make, partitions), pause=None)
+    ids, settings = {"orders": topic_id(options)}, ReadSettings(options)
+    assert sum(b.num_rows for b in read_task(settings, (OffsetRange(P1, 0, 0), OffsetRange(P0, 0, 9)), pool)) == 9
+    kafka.delete_topic("orders")
+    if again:
+        kafka.create_topic("orders", 4)
+        kafka.produce("orders", [(b"k", b"new", 0)] * 20)
+    # Farther than what a consumer would drop to get there: it is assigned anew.
+    task = (OffsetRange(P0, 60_000, 60_010, 0),)
+    why = "the topic was deleted and made again" if again else "the topic was deleted"
+    if fails == "true":
+        with pytest.raises(DataLossError, match=rf"DATA_LOST.*orders-0 \[60000, 60010\) \({why}\)"):
+            list(read_task(settings, task, pool, topic_ids=ids))
+        return
+    started = time.monotonic()
+    assert list(read_task(settings, task, pool, topic_ids=ids)) == []
+    assert f"orders-0 [60000, 60010) ({why})" in caplog.text
+    assert time.monotonic() - started < WAIT_S
+    if again:
+        new, following = {"orders": topic_id(options)}, (OffsetRange(P0, 0, 20),)
+        table = pa.Table.from_batches(list(read_task(settings, following, pool, topic_ids=new)))
+        assert table["value"].to_pylist() == [b"new"] * 20
+    pool.take(options, task).close()
 
 
 def test_a_task_whose_brokers_are_gone_says_why(

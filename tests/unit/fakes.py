@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
@@ -296,6 +297,11 @@ def eof(number: int, offset: int) -> FakeMessage:
     return FakeMessage(tp(number), offset, error=KafkaError._PARTITION_EOF)
 
 
+def unknown(number: int) -> FakeMessage:
+    """Return the event of a partition that the client does not find any more."""
+    return FakeMessage(tp(number), -1001, error=KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+
 def out_of_range(number: int, offset: int = -1001) -> FakeMessage:
     """Return the event of a position that the log does not have."""
     return FakeMessage(tp(number), offset, error=KafkaError._AUTO_OFFSET_RESET)
@@ -319,8 +325,14 @@ class FakeClient:
         self.closed = 0
         # What every call takes, even one that brings something.
         self.slow_s = 0.0
-        # Topics that the client may not know.
+        # Topics that the client may not know, and those that the broker does not know.
         self.denied: set[str] = set()
+        self.unknown: set[str] = set()
+        # Whether brokers answer requests about topics.
+        self.answers = True
+        # What the client tells of its connections (`range_consumer` sets it), and what happens before it delivers.
+        self.error_cb: Callable[[KafkaError], object] = lambda _: None
+        self.before: deque[Callable[[], object]] = deque()
 
     def incremental_unassign(self, partitions: list[ClientPartition]) -> None:
         self._current = []
@@ -337,6 +349,8 @@ class FakeClient:
             taken, self._current = self._current, []
             return taken
         self.asked.append(count)
+        if self.before:
+            self.before.popleft()()
         self.clock.advance(self.slow_s)
         if not self._current and not self.batches:
             self.clock.advance(timeout_s)
@@ -346,8 +360,12 @@ class FakeClient:
         return taken
 
     def list_topics(self, topic: str, timeout_s: float) -> SimpleNamespace:
-        error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED) if topic in self.denied else None
-        return SimpleNamespace(topics={topic: SimpleNamespace(error=error)})
+        if not self.answers:
+            self.clock.advance(timeout_s)
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "no answer"))
+        code = KafkaError.TOPIC_AUTHORIZATION_FAILED if topic in self.denied else None
+        code = KafkaError.UNKNOWN_TOPIC_OR_PART if topic in self.unknown else code
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None if code is None else KafkaError(code))})
 
     def position(self, partitions: list[ClientPartition]) -> list[ClientPartition]:
         return [
@@ -355,7 +373,7 @@ class FakeClient:
         ]
 
     def get_watermark_offsets(self, partition: ClientPartition, timeout: float) -> tuple[int, int]:
-        bounds = self.bounds[TopicPartition(partition.topic, partition.partition)]
+        bounds = self.bounds.get(TopicPartition(partition.topic, partition.partition), (0, 1_000_000))
         if isinstance(bounds, KafkaException):
             raise bounds
         return bounds
@@ -373,9 +391,12 @@ def range_consumer(
     """Return a range consumer on a scripted client."""
     options = options or make_options()
 
+    def consumer(settings: dict[str, Any]) -> Any:
+        client.error_cb = settings["error_cb"]
+        return client
+
     def make(options: SourceOptions) -> PythonClient:
-        settings = executor_settings(options, 8 * 1024 * 1024)
-        return PythonClient(options, settings, lambda _: client)  # type: ignore[arg-type,return-value]
+        return PythonClient(options, executor_settings(options, 8 * 1024 * 1024), consumer)
 
     return RangeConsumer(options, make, partitions, max_kept_bytes, client.clock)
 

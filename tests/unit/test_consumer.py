@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource.errors import AccessError, OptionError, ReadError
-from spark_groupsource.executor.consumer import REST_AFTER_S, OutOfRange, RangeConsumer
+from spark_groupsource.executor.consumer import REST_AFTER_S, RangeConsumer
 from spark_groupsource.executor.events import executor_settings
+from spark_groupsource.executor.failures import OutOfRange
+from spark_groupsource.executor.pool import make_consumer
 from spark_groupsource.executor.pyclient import PythonClient
+from spark_groupsource.fastlane import make_driver_consumer
 from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.option_types import SourceOptions
 
 from .fakes import (
     FakeClient,
@@ -23,6 +28,7 @@ from .fakes import (
     range_consumer,
     records,
     tp,
+    unknown,
 )
 
 P0, P1 = tp(0), tp(1)
@@ -263,6 +269,73 @@ def test_large_records_are_not_dropped_in_bulk() -> None:
     assert consumer.distance([OffsetRange(P0, 10 + 1_000, 20_000)]) == (1, 0)
 
 
+# --- other logs of the same name
+
+
+def at(number: int, start: int, end: int, epoch: int | None) -> OffsetRange:
+    return OffsetRange(tp(number), start, end, epoch)
+
+
+def test_what_was_fetched_in_another_leader_epoch_is_fetched_anew() -> None:
+    """An unclean election: the new leader has other records at the offsets that were fetched ahead from the old one."""
+    old, new = at(0, 10, 13, 1), at(0, 13, 15, 2)
+    consumer, client = consumer_of(records(0, 10, 11, 12, 13, 14), records(0, 13, 14), ranges=(old,))
+    assert taken(consumer, old) == [10, 11, 12]
+    assert consumer.distance([new]) == (1, 0)
+    consumer.position_at([new])
+    assert (client.unassigned, client.assigned[-1]) == ([[P0]], [(P0, 13)])
+    assert taken(consumer, new) == [13, 14]
+    assert len(client.asked) == 2, "what was kept is dropped"
+
+
+def test_what_the_client_still_has_of_another_leader_epoch_is_dropped_as_well() -> None:
+    old, new = at(0, 10, 13, 1), at(0, 13, 15, 2)
+    consumer, client = consumer_of(records(0, 10, 11, 12), ranges=(old,))
+    taken(consumer, old)
+    consumer.position_at([new])
+    assert (client.unassigned, client.assigned[-1]) == ([[P0]], [(P0, 13)])
+
+
+def test_the_usual_epochs_assign_nothing_anew() -> None:
+    """The same one in every batch and in all pieces of one; idle partitions, and brokers that tell none, have none."""
+    first = at(0, 10, 13, 1)
+    consumer, client = consumer_of(records(0, *range(10, 40)), ranges=(first,))
+    for item in (at(0, 10, 13, 1), at(0, 13, 15, 1), at(0, 15, 15, None), at(0, 15, 20, None), at(0, 20, 25, 1)):
+        assert consumer.distance([item]) == (0, 0)
+        consumer.position_at([item])
+        if len(item):
+            assert taken(consumer, item) == list(range(item.start, item.end))
+    assert len(client.assigned) == 1
+
+
+def test_an_unknown_epoch_is_known_after_one_assignment() -> None:
+    first = at(0, 10, 13, None)
+    consumer, client = consumer_of(ranges=(first,))
+    for item in (at(0, 10, 13, 4), at(0, 10, 13, None), at(0, 10, 13, 4)):
+        consumer.position_at([item])
+    assert client.assigned == [[(P0, 10)]] * 2
+
+
+def test_the_epoch_of_an_earlier_assignment_says_nothing_of_a_later_one() -> None:
+    consumer, client = consumer_of(ranges=(at(0, 10, 13, 1),))
+    consumer.rest()
+    for _ in range(2):
+        consumer.position_at([at(0, 10, 13, None)])
+    for _ in range(2):
+        consumer.position_at([at(0, 10, 13, 1)])
+    assert client.assigned == [[(P0, 10)]] * 3
+
+
+def test_a_topic_that_was_made_again_is_not_for_this_consumer() -> None:
+    consumer, _ = consumer_of()
+    assert consumer.current({"orders": "a"})
+    consumer.position_at([R0], {"orders": "a"})
+    assert consumer.current({"orders": "a", "refunds": "b"})
+    assert not consumer.current({"orders": "b"})
+    consumer.rest()
+    assert not consumer.current({"orders": "b"}), "the client still knows the old topic's leaders"
+
+
 # --- several tasks' partitions
 
 
@@ -389,6 +462,35 @@ def test_a_resting_consumer_fetches_nothing_and_forgets_what_it_had() -> None:
     assert taken(consumer, following) == [13]
 
 
+@pytest.mark.parametrize("event", [unknown(0), out_of_range(0)])
+def test_what_comes_behind_a_lost_position_is_another_logs(event: FakeMessage) -> None:
+    """The client goes on by itself when the topic is back."""
+    consumer, _ = consumer_of([event, *records(0, 10, 11, 12), eof(0, 13)], records(0, 10, 11, 12))
+    for _ in range(2):
+        with pytest.raises(OutOfRange):
+            consumer.take([R0], 0.1)
+        assert not consumer.finished(R0)
+
+
+def test_a_range_that_has_ended_is_not_lost() -> None:
+    consumer, _ = consumer_of([*records(0, 10), eof(0, 13), unknown(0)])
+    taken(consumer)
+    assert taken(consumer) == []
+    assert consumer.finished(R0)
+
+
+def test_a_range_that_is_given_up() -> None:
+    consumer, client = consumer_of([unknown(0)], records(0, 13))
+    with pytest.raises(OutOfRange):
+        consumer.take([R0], 0.1)
+    consumer.give_up(R0)
+    assert consumer.finished(R0)
+    assert client.unassigned == [[P0]]
+    following = OffsetRange(P0, 13, 14)
+    consumer.position_at([following])
+    assert taken(consumer, following) == [13]
+
+
 # --- records that no row can hold
 
 
@@ -456,13 +558,54 @@ def test_skipping_goes_on_behind() -> None:
 def test_log_bounds() -> None:
     consumer, client = consumer_of()
     client.bounds[P0] = (5, 50)
-    assert consumer.log_bounds(P0, 1.0) == (5, 50)
+    assert consumer.inquiries.log_bounds(P0, 10, 1.0) == (5, 50)
     client.bounds[P0] = KafkaException(KafkaError(KafkaError._TRANSPORT, "connection refused"))
     with pytest.raises(ReadError, match=r"READ_FAILED.*orders-0.*offset 10.*connection refused"):
-        consumer.log_bounds(P0, 1.0)
+        consumer.inquiries.log_bounds(P0, 10, 1.0)
 
 
 # --- errors
+
+
+TROUBLES = {
+    "forbidden": KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    "checksum": KafkaError._BAD_MSG,
+    "compression": KafkaError._BAD_COMPRESSION,
+    "unknown": KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_trouble_of_a_partition_that_the_task_does_not_read(name: str) -> None:
+    """Another query's, which reads with the same consumer: it is told to that one, when it asks for it again."""
+    trouble = FakeMessage(P1, 0, error=TROUBLES[name])
+    consumer, client = consumer_of([trouble, *records(0, 10, 11, 12)], [trouble], ranges=(R0, R1))
+    consumer.position_at([R0])
+    assert taken(consumer) == [10, 11, 12]
+    assert client.unassigned == [[P1]], "it is fetched no longer"
+    assert consumer.distance([R1]) == (1, 0)
+    consumer.position_at([R1])
+    with pytest.raises((AccessError, ReadError, OutOfRange), match="orders"):
+        taken(consumer, R1)
+
+
+def test_a_damaged_record_behind_the_range_does_not_matter() -> None:
+    consumer, _ = consumer_of([*records(0, 10, 11, 12), FakeMessage(P0, 13, error=KafkaError._BAD_MSG)])
+    assert taken(consumer) == [10, 11, 12]
+    assert consumer.finished(R0)
+
+
+def test_a_damaged_record_is_told_when_it_is_the_next_one() -> None:
+    consumer, _ = consumer_of([*records(0, 10), FakeMessage(P0, 11, error=KafkaError._BAD_MSG)])
+    assert taken(consumer) == [10]
+    with pytest.raises(ReadError, match=r"READ_FAILED.*orders-0.*offset 11"):
+        taken(consumer)
+
+
+def test_trouble_of_an_idle_partition_of_the_fast_lane() -> None:
+    trouble = FakeMessage(P1, 0, error=KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    consumer, _ = consumer_of([trouble, *records(0, 10, 11, 12)], ranges=(R0, OffsetRange(P1, 0, 0)))
+    assert taken(consumer) == [10, 11, 12]
 
 
 def test_a_forbidden_topic_fails_at_once() -> None:
@@ -481,13 +624,13 @@ def test_a_damaged_record_fails_at_once(code: int) -> None:
 def test_other_errors_are_remembered_as_the_reason() -> None:
     consumer, _ = consumer_of([FakeMessage(P0, 0, error=KafkaError._TRANSPORT)])
     assert taken(consumer) == []
-    assert consumer.reason != ""
+    assert consumer.inquiries.reason != ""
 
 
 def test_missing_rights_on_the_unused_group_mean_nothing() -> None:
     consumer, _ = consumer_of([FakeMessage(P0, 0, error=KafkaError.GROUP_AUTHORIZATION_FAILED)])
     assert taken(consumer) == []
-    assert consumer.reason == ""
+    assert consumer.inquiries.reason == ""
 
 
 # --- settings and life
@@ -529,6 +672,49 @@ def test_one_answer_has_room_for_all_partitions() -> None:
         for count in (1, 3, 16, 10_000)
     }
     assert asked == {1: 4 * mib, 3: 4 * mib, 16: 12 * mib // 16, 10_000: 128 * 1024}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kafka.message.max.bytes": "8000000"},
+        {"kafka.receive.message.max.bytes": "2000000"},
+        {"kafka.message.max.bytes": "3000000", "kafka.receive.message.max.bytes": "3000512"},
+        {"kafkaConsumer.prefetchMemoryBytes": str(16 * 2**30)},
+        {"kafkaConsumer.prefetchMemoryBytes": "1048576"},
+    ],
+)
+@pytest.mark.parametrize("make", [make_driver_consumer, make_consumer])
+def test_what_the_client_takes_beside_the_users_settings(
+    make: Callable[[SourceOptions, int], RangeConsumer], settings: dict[str, str]
+) -> None:
+    """It refuses some combinations with what the source sets by itself; no broker is needed for that."""
+    make(make_options(**settings), 3).close()
+
+
+def test_how_large_an_answer_may_be() -> None:
+    mib = 1024 * 1024
+
+    def size(**more: str) -> int:
+        return int(executor_settings(make_options(**more), 4 * mib)["fetch.max.bytes"])
+
+    assert size() == 4 * mib
+    assert size(kafka__message__max__bytes="8000000") == 8_000_000
+    assert size(kafka__receive__message__max__bytes="2000000") == 2_000_000 - 512
+    assert size(kafka__fetch__max__bytes="3000000") == 3_000_000
+    assert int(executor_settings(make_options(), 2**40)["fetch.max.bytes"]) == 2**31 - 1 - 512
+    assert executor_settings(make_options(), 2**40)["queued.max.messages.kbytes"] == "2097151"
+
+
+def test_settings_that_contradict_each_other_name_the_option() -> None:
+    options = make_options(kafka__message__max__bytes="8000000", kafka__receive__message__max__bytes="8000000")
+    with pytest.raises(OptionError, match=r"CLIENT_REFUSED_OPTION.*'kafka.receive.message.max.bytes'"):
+        make_driver_consumer(options, 1)
+
+
+def test_a_size_that_is_no_number_is_the_clients_to_refuse() -> None:
+    with pytest.raises(OptionError, match=r"CLIENT_REFUSED_OPTION.*'kafka.message.max.bytes' with the value 'large'"):
+        make_driver_consumer(make_options(kafka__message__max__bytes="large"), 1)
 
 
 def test_a_refused_setting_names_the_option() -> None:

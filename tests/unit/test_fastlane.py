@@ -5,6 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from spark_groupsource import errors
+from spark_groupsource.errors import OptionError
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.rows import arrow_schema
 from spark_groupsource.fastlane import MAX_BYTES, READ_TIMEOUT_S, REST_S, FastLane
@@ -25,6 +27,7 @@ class Bed:
         self.batches = list(batches)
         self.made: list[FakeClient] = []
         self.bounds: dict[TopicPartition, tuple[int, int]] = {}
+        self.topic_ids = {"orders": "a"}
         self.lane = FastLane(make_options(**{"fastLaneMaxOffsets": "10000"} | options), self.clock, self._make)
 
     def _make(self, options: SourceOptions, partitions: int) -> RangeConsumer:
@@ -36,12 +39,15 @@ class Bed:
 
     def read(self, *ranges: OffsetRange, owned: set[TopicPartition] | None = None) -> list[tuple[int, int]] | None:
         """Return (partition, offset) of all rows, None when the executors are to read."""
-        rows = self.lane.read(ranges, OWNED if owned is None else owned)
+        rows = self.lane.read(ranges, OWNED if owned is None else owned, self.topic_ids)
         if rows is None:
             return None
         return [
             (row["partition"], row["offset"]) for row in pa.Table.from_batches(rows, arrow_schema(False)).to_pylist()
         ]
+
+    def warm(self, *ranges: OffsetRange) -> None:
+        self.lane.warm(ranges, self.topic_ids)
 
     def positions(self) -> dict[int, int]:
         """Where the newest assignment of the newest client stands."""
@@ -145,7 +151,7 @@ def test_an_interruption_frees_the_consumer() -> None:
 def test_a_standby_is_connected_and_has_fetched_what_comes_at_the_groups_offset() -> None:
     """It stands by for partition 0, the active member reads on to 2, this one takes over there."""
     bed = Bed(records(0, 1, 2, 3))
-    bed.lane.warm({P0: 1})
+    bed.warm(OffsetRange(P0, 1, 1))
     assert bed.positions() == {0: 1}
     assert bed.read(OffsetRange(P0, 2, 4)) == [(0, 2), (0, 3)]
     assert len(bed.made) == 1, "what was warm is used"
@@ -154,7 +160,7 @@ def test_a_standby_is_connected_and_has_fetched_what_comes_at_the_groups_offset(
 
 def test_what_a_member_stands_by_for_stays_assigned_while_it_reads_its_own() -> None:
     bed = Bed(records(1, 0), records(0, 7))
-    bed.lane.warm({P0: 7})
+    bed.warm(OffsetRange(P0, 7, 7))
     assert bed.read(OffsetRange(P1, 0, 1), owned={P0, P1}) == [(1, 0)]
     assert bed.made[0].unassigned == []
     assert bed.read(OffsetRange(P0, 7, 8)) == [(0, 7)]
@@ -162,8 +168,71 @@ def test_what_a_member_stands_by_for_stays_assigned_while_it_reads_its_own() -> 
 
 def test_nothing_is_warmed_for_nobody_nor_while_the_executors_read() -> None:
     bed = Bed()
-    bed.lane.warm({})
+    bed.warm()
     assert bed.made == []
     assert bed.read(OffsetRange(P0, 0, 2)) is None
-    bed.lane.warm({P0: 1})
+    bed.warm(OffsetRange(P0, 1, 1))
     assert len(bed.made) == 1
+
+
+# --- other logs of the same name
+
+
+def test_a_topic_that_was_made_again_is_read_with_another_consumer() -> None:
+    """What was fetched ahead is the old topic's."""
+    bed = Bed(records(0, 0, 1, 2, 3))
+    assert bed.read(OffsetRange(P0, 0, 2)) == [(0, 0), (0, 1)]
+    assert bed.read(OffsetRange(P1, 0, 0), owned={P1}) == [], "the partition leaves"
+    bed.topic_ids, bed.batches = {"orders": "b"}, [records(0, 2, 3)]
+    assert bed.read(OffsetRange(P0, 2, 4)) == [(0, 2), (0, 3)]
+    assert [client.closed for client in bed.made] == [1, 0]
+    assert bed.positions() == {0: 2}
+
+
+def test_a_standby_of_a_topic_that_was_made_again_is_not_warm() -> None:
+    bed = Bed(records(0, 1, 2, 3))
+    bed.warm(OffsetRange(P0, 1, 1))
+    bed.topic_ids, bed.batches = {"orders": "b"}, [records(0, 2, 3)]
+    assert bed.read(OffsetRange(P0, 2, 4)) == [(0, 2), (0, 3)]
+    assert [client.closed for client in bed.made] == [1, 0]
+    bed.topic_ids = {"orders": "c"}
+    bed.warm(OffsetRange(P1, 1, 1))
+    assert [client.closed for client in bed.made] == [1, 1, 0]
+    assert bed.positions() == {1: 1}
+
+
+def test_what_was_fetched_in_another_leader_epoch_is_fetched_anew() -> None:
+    bed = Bed(records(0, 0, 1, 2, 3), records(0, 2, 3))
+    assert bed.read(OffsetRange(P0, 0, 2, 1)) == [(0, 0), (0, 1)]
+    assert bed.read(OffsetRange(P0, 2, 4, 2)) == [(0, 2), (0, 3)]
+    assert bed.made[0].assigned == [[(P0, 0)], [(P0, 2)]]
+
+
+def test_idle_partitions_keep_their_leader_epoch() -> None:
+    bed = Bed([*records(0, 0), *records(1, 0)], records(1, 1), [*records(0, 1)])
+    assert bed.read(OffsetRange(P0, 0, 1, 5), OffsetRange(P1, 0, 1, 6)) == [(0, 0), (1, 0)]
+    assert bed.read(OffsetRange(P1, 1, 2, 6)) == [(1, 1)]
+    assert bed.read(OffsetRange(P0, 1, 2, 5)) == [(0, 1)]
+    assert len(bed.made[0].assigned) == 1
+
+
+# --- what fails
+
+
+def test_a_client_that_cannot_be_made_is_the_executors_to_tell() -> None:
+    def refuse(options: SourceOptions, partitions: int) -> RangeConsumer:
+        raise OptionError(errors.CLIENT_REFUSED_OPTION, option="kafka.x", value="y", reason="no")
+
+    lane = FastLane(make_options(), ManualClock(), refuse)
+    lane.warm([OffsetRange(P0, 1, 1)], {})
+    assert lane.read([OffsetRange(P0, 0, 1)], OWNED) is None
+
+
+def test_a_range_that_may_be_lost_is_the_executors_to_judge() -> None:
+    """They have the time to wait for a leader that lags; here nothing is skipped."""
+    bed = Bed([out_of_range(0)], failOnDataLoss="false")
+    bed.bounds[P0] = (10, 20)
+    assert bed.read(OffsetRange(P0, 0, 2)) is None
+    bed = Bed(failOnDataLoss="false")
+    bed.bounds[P0] = (0, 0)
+    assert bed.read(OffsetRange(P0, 0, 2)) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from collections.abc import Iterator
 from types import ModuleType
@@ -15,8 +16,11 @@ from confluent_kafka import KafkaError
 from spark_groupsource._librdkafka import library_path
 from spark_groupsource.executor.clients import native_library
 from spark_groupsource.executor.gathered import ConstantColumns, chunk_of
-from spark_groupsource.executor.native import GATHER_VERSION, NativeLibrary
+from spark_groupsource.executor.native import GATHER_VERSION, NativeClient, NativeLibrary
+from spark_groupsource.executor.port import Chunk, EndOfPartition, IdentityRefused, Trouble
 from spark_groupsource.executor.rows import arrow_schema
+
+from .fakes import make_options
 
 MIB = 1024 * 1024
 RUN, EVENT, TIMESTAMP = 0, 1, 2
@@ -327,3 +331,30 @@ def test_refused_addresses_and_versions(gather: ModuleType) -> None:
     stale.VERSION = GATHER_VERSION + 1  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="install the package again"):
         NativeLibrary(library_path(), stale)
+
+
+class Bare:
+    """Stands in for librdkafka and the extension of a client that is handed these runs, one after the other."""
+
+    def __init__(self, *found: list[Any]) -> None:
+        self._found = list(found)
+
+    def __call__(self, name: str, *_: object) -> int:
+        return 1 if name in {"conf_new", "new"} else 0
+
+    def gather(self, *_: object) -> list[Any]:
+        return self._found.pop(0)
+
+
+def test_a_refused_identity_is_forgotten_when_rows_come(gather: ModuleType) -> None:
+    """A client that has none of an old refusal's words left does not tell them at the next silence."""
+    runs = run(gather, Script(*records(0, 1)))
+    end = (EVENT, "orders", 0, 2, KafkaError._PARTITION_EOF, "the end")
+    library: Any = Bare([], runs, [], [end], [])
+    client = NativeClient(make_options(), {"logger": logging.getLogger("unit")}, library)
+    told: list[list[Any]] = []
+    for refused in (True, False, False, True, False):
+        if refused:
+            client._transport(KafkaError(KafkaError._AUTHENTICATION, "invalid token"))
+        told.append([type(item) for item in client.receive(10, MIB, 0.1)])
+    assert told == [[IdentityRefused], [Chunk], [Trouble], [EndOfPartition], [Trouble]]

@@ -22,7 +22,7 @@ def test_split_range(size: int, parts: int, sizes: list[int]) -> None:
     pieces = split_range(OffsetRange(P0, 100, 100 + size, 7), parts)
     assert [len(piece) for piece in pieces] == sizes
     assert [piece.start for piece in pieces[1:]] == [piece.end for piece in pieces[:-1]]
-    assert [piece.leader_epoch for piece in pieces] == [None] * (len(pieces) - 1) + [7]
+    assert {piece.leader_epoch for piece in pieces} == {7}, "one without would not tell of a truncated log"
 
 
 def test_nothing_to_read_gives_no_task() -> None:

@@ -193,6 +193,61 @@ def test_a_consumer_that_cannot_be_positioned_is_closed() -> None:
     assert bed.clients[0].closed == 1
 
 
+@pytest.mark.parametrize("rests", [False, True])
+def test_what_has_read_another_topic_of_the_name_is_closed(rests: bool) -> None:
+    """[0, 100) of the old topic was read here, [0, 100) of the new one elsewhere; [100, 200) of the new one comes."""
+    bed = Bed()
+    old, new = {"orders": "a"}, {"orders": "b"}
+    consumer = bed.pool.take(OPTIONS, [OffsetRange(P0, 0, 100)], old)
+    consumer.settle(OffsetRange(P0, 0, 100))
+    bed.pool.give_back(OPTIONS, consumer)
+    if rests:
+        bed.clock.advance(REST_AFTER_S)
+        bed.pool.tidy()
+    following = OffsetRange(P0, 100, 200)
+    other = bed.pool.take(OPTIONS, [following], new)
+    assert other is not consumer
+    assert [client.closed for client in bed.clients] == [1, 0]
+    assert bed.clients[1].assigned == [[(P0, 100)]]
+    bed.pool.give_back(OPTIONS, other)
+    assert bed.pool.take(OPTIONS, [following], new) is other
+
+
+def test_other_topics_and_other_clusters_keep_their_consumers() -> None:
+    bed = Bed()
+    elsewhere = make_options(kafka__bootstrap__servers="elsewhere:9092")
+    for options, topic_ids in ((OPTIONS, {"orders": "a"}), (elsewhere, {"orders": "x"})):
+        bed.pool.give_back(options, bed.pool.take(options, [at(0)], topic_ids))
+    bed.pool.take(OPTIONS, [OffsetRange(tp(0, "refunds"), 0, 9)], {"refunds": "b"})
+    assert [client.closed for client in bed.clients] == [0, 0, 0]
+    assert repr(bed.pool) == "ConsumerPool(idle=2, resting=0)"
+
+
+def test_one_that_was_left_in_another_leader_epoch_is_moved() -> None:
+    bed = Bed()
+    consumers = [bed.pool.take(OPTIONS, [OffsetRange(P0, 0, 1_000, epoch)]) for epoch in (1, 2)]
+    for consumer in consumers:
+        bed.pool.give_back(OPTIONS, consumer)
+    assert bed.pool.take(OPTIONS, [OffsetRange(P0, 0, 1_000, 2)]) is consumers[1]
+    assert bed.clients[1].assigned == [[(P0, 0)]]
+    assert bed.pool.take(OPTIONS, [OffsetRange(P0, 0, 1_000, 2)]) is consumers[0]
+    assert bed.clients[0].assigned == [[(P0, 0)]] * 2
+
+
+def test_an_idle_consumer_that_cannot_keep_less_is_no_tasks_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed()
+    broken, found = bed.fill(at(0), at(1))
+    broken.keep_at_most = _raise  # type: ignore[method-assign]
+    assert bed.take(at(1)) is found
+    assert [client.closed for client in bed.clients] == [1, 0]
+    assert repr(bed.pool) == "ConsumerPool(idle=0, resting=0)"
+    assert "an idle consumer is given up" in caplog.text
+
+
+def _raise(*_: object) -> None:
+    raise RuntimeError("no")
+
+
 # --- what becomes of those that nobody uses
 
 
@@ -220,6 +275,20 @@ def test_a_used_consumer_does_not_rest() -> None:
         bed.clock.advance(REST_AFTER_S - 1.0)
         bed.pool.tidy()
     assert bed.clients[0].assigned == [[(P0, 0)]]
+
+
+def test_a_consumer_that_cannot_rest_does_not_end_the_housekeeping(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed()
+    broken, other = bed.fill(at(0), at(1))
+    broken.rest = _raise  # type: ignore[method-assign]
+    bed.clock.advance(REST_AFTER_S)
+    assert bed.pool.tidy() == pytest.approx(IDLE_TIMEOUT_S - REST_AFTER_S)
+    assert [client.closed for client in bed.clients] == [1, 0]
+    assert repr(bed.pool) == "ConsumerPool(idle=1, resting=1)"
+    assert "an idle consumer is given up" in caplog.text
+    other.close = _raise  # type: ignore[method-assign]
+    bed.clock.advance(IDLE_TIMEOUT_S)
+    assert bed.pool.tidy() is None
 
 
 def test_the_housekeeper_runs_while_there_is_something_to_look_after() -> None:

@@ -4,28 +4,50 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from spark_groupsource.errors import AccessError, DataLossError, ReadError
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock
+from spark_groupsource.clusterport import TopicInfo
+from spark_groupsource.errors import AccessError, DataLossError, KafkaUnavailableError, ReadError
 from spark_groupsource.executor.collector import freeze_imported
 from spark_groupsource.executor.consumer import RangeConsumer
+from spark_groupsource.executor.lost import CONFIRM_S, LostRecords
 from spark_groupsource.executor.pool import ConsumerPool
+from spark_groupsource.executor.port import Chunk, EndOfPartition, IdentityRefused, ImpossibleTimestamp, Trouble
+from spark_groupsource.executor.pyclient import PythonClient
 from spark_groupsource.executor.reader import read_task
 from spark_groupsource.executor.rows import SmallBatches, arrow_schema, record_batch
 from spark_groupsource.executor.settings import ReadSettings
 from spark_groupsource.offsets import OffsetRange
 from spark_groupsource.option_types import SourceOptions
 
-from .fakes import FakeClient, FakeMessage, ManualClock, eof, make_options, out_of_range, range_consumer, records, tp
+from .fakes import (
+    TOPIC_ID,
+    FakeClient,
+    FakeCluster,
+    FakeMessage,
+    ManualClock,
+    eof,
+    make_options,
+    out_of_range,
+    range_consumer,
+    records,
+    tp,
+    unknown,
+)
 
 P0, P1 = tp(0), tp(1)
 R0, R1 = OffsetRange(P0, 10, 13), OffsetRange(P1, 0, 2)
 
 
 class Bed:
-    """A pool whose consumers stand on scripted clients."""
+    """A pool whose consumers stand on scripted clients, and a cluster to be asked about topics."""
 
     def __init__(self, *batches: list[FakeMessage], **options: str) -> None:
         self.clock = ManualClock()
@@ -33,6 +55,15 @@ class Bed:
         self.made: list[FakeClient] = []
         self.settings = ReadSettings(make_options(**options))
         self.pool = ConsumerPool(self._make, self.clock, pause=None)
+        self.cluster = FakeCluster(orders=2)
+        self.described = 0
+
+    def _lost(self, options: SourceOptions, topic_ids: Mapping[str, str], clock: Clock) -> LostRecords:
+        return LostRecords(options, topic_ids, clock, self._connect, self.clock.advance)
+
+    def _connect(self, _: SourceOptions) -> FakeCluster:
+        self.described += 1
+        return self.cluster
 
     def _make(self, options: SourceOptions, _partitions: int) -> RangeConsumer:
         client = self.client if not self.made else FakeClient(self.clock)
@@ -41,7 +72,9 @@ class Bed:
 
     def read(self, *task: OffsetRange) -> list[tuple[int, int]]:
         """Return (partition, offset) of all rows."""
-        batches = list(read_task(self.settings, task, self.pool, self.clock))
+        ids = {"orders": TOPIC_ID}
+        found = read_task(self.settings, task, self.pool, self.clock, topic_ids=ids, make_lost=self._lost)
+        batches = list(found)
         rows = pa.Table.from_batches(batches, arrow_schema(self.settings.include_headers)).to_pylist()
         return [(row["partition"], row["offset"]) for row in rows]
 
@@ -171,12 +204,56 @@ def test_a_leader_that_lags_behind_the_position_is_waited_for() -> None:
     assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
 
 
-def test_a_log_that_stays_behind_the_position_meets_the_deadline() -> None:
+@pytest.mark.parametrize("end", [5, 10])
+def test_a_log_that_stays_at_or_behind_the_position_until_the_deadline_has_lost_the_rest(end: int) -> None:
+    """The plan has seen more of it: it was truncated. A leader does not lag for that long."""
     bed = Bed(*[[out_of_range(0)]] * 50)
-    bed.client.bounds[P0] = (0, 5)
+    bed.client.bounds[P0] = (0, end)
     bed.client.slow_s = 10.0
-    with pytest.raises(ReadError, match=r"READ_STALLED.*its leader's log is \[0, 5\)"):
+    with pytest.raises(DataLossError, match=rf"DATA_LOST.*orders-0 \[10, 13\) \(the log is \[0, {end}\)\)"):
         bed.read(R0)
+    assert bed.clock.now_s - 1000.0 >= 120.0
+
+
+def test_what_a_log_has_lost_at_its_end_is_skipped_at_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    """Of all ranges at once: nothing has come of any of them."""
+    bed = Bed([*records(0, 10), *records(1, 0)], failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="60000")
+    bed.client.bounds |= {P0: (0, 11), P1: (0, 1)}
+    assert bed.read(R0, R1) == [(0, 10), (1, 0)]
+    assert 60.0 <= bed.clock.now_s - 1000.0 < 65.0
+    assert "orders-0 [11, 13) (the log is [0, 11)), orders-1 [1, 2) (the log is [0, 1))" in caplog.text
+    assert repr(bed.pool) == "ConsumerPool(idle=1, resting=1)", "nothing more is fetched of them"
+
+
+def test_a_leader_may_lag_for_longer_than_a_short_timeout() -> None:
+    """What is not lost would be skipped."""
+    bed = Bed(records(0, 10), failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="5000")
+    bed.client.bounds[P0] = (0, 11)
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 gave no record for 5 s at offset 11"):
+        bed.read(R0)
+
+
+def test_one_range_whose_records_are_there_fails_the_task_before_others_are_skipped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bed = Bed(failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="60000")
+    bed.client.bounds |= {P0: (0, 10), P1: (0, 2)}
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-1"):
+        bed.read(R0, R1)
+    assert "data lost" not in caplog.text
+    bed = Bed(kafkaConsumer__pollTimeoutMs="60000")
+    bed.client.bounds |= {P0: (0, 10), P1: (0, 2)}
+    with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[10, 13\)"):
+        bed.read(R0, R1)
+
+
+def test_brokers_that_do_not_answer_at_the_deadline_are_not_asked_what_is_lost() -> None:
+    bed = Bed(failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="60000")
+    bed.client.answers = False
+    bed.client.bounds[P0] = (0, 10)
+    with pytest.raises(ReadError, match=r"READ_STALLED.*no answer"):
+        bed.read(R0)
+    assert bed.described == 0
 
 
 def test_a_position_that_the_log_does_have_is_sought_again() -> None:
@@ -198,6 +275,153 @@ def test_a_broker_that_keeps_saying_out_of_range_meets_the_deadline() -> None:
     bed.client.slow_s = 10.0
     with pytest.raises(ReadError, match="READ_STALLED"):
         bed.read(R0)
+
+
+# --- topics that are gone
+
+
+def made_again(bed: Bed) -> None:
+    bed.cluster.topics["orders"] = TopicInfo("topic-id-2", 2)
+
+
+def test_a_topic_that_is_made_again_while_it_is_read_is_lost() -> None:
+    """By offset alone it looks like a leader that lags."""
+    bed = Bed(records(0, 10), [out_of_range(0)])
+    bed.client.bounds[P0] = (0, 5)
+    made_again(bed)
+    lost = r"orders-0 \[11, 13\) \(the topic was deleted and made again\)"
+    with pytest.raises(DataLossError, match=rf"DATA_LOST.*{lost}"):
+        bed.read(R0)
+
+
+@pytest.mark.parametrize("low", [0, 12])
+def test_records_of_a_topic_that_was_made_again_are_not_read_as_the_old_ones(
+    low: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The new log has grown past the position meanwhile, or its retention has come there."""
+    bed = Bed(records(0, 10), [out_of_range(0)], [*records(0, 11, 12), *records(1, 0, 1)], failOnDataLoss="false")
+    bed.client.bounds[P0] = (low, 50)
+    made_again(bed)
+    assert bed.read(R0) == [(0, 10)]
+    assert "data lost and skipped" in caplog.text
+    assert "orders-0 [11, 13) (the topic was deleted and made again)" in caplog.text
+    assert bed.client.unassigned == [[P0]]
+
+
+def test_all_partitions_of_a_topic_that_is_gone_are_confirmed_once() -> None:
+    bed = Bed([out_of_range(0), out_of_range(1)], failOnDataLoss="false")
+    made_again(bed)
+    assert bed.read(R0, R1) == []
+    assert CONFIRM_S <= bed.clock.now_s - 1000.0 < 2 * CONFIRM_S
+    assert bed.described == 1
+    assert bed.cluster.closed
+
+
+def test_a_broker_that_has_not_heard_of_the_new_topic_yet_proves_nothing() -> None:
+    """The plan is for the new one already."""
+    bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
+    made_again(bed)
+    before, told = TopicInfo(TOPIC_ID, 2), bed.cluster.describe
+    looks = [before, TopicInfo("topic-id-0", 2)]
+    bed.cluster.describe = lambda topics: {"orders": looks.pop()} if looks else told(topics)  # type: ignore[method-assign]
+    assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
+    assert bed.client.assigned == [[(P0, 10)]] * 2
+
+
+def test_a_topic_that_does_not_exist_any_more_is_lost_after_a_silence() -> None:
+    """The client says nothing of it: its own answer and the cluster's must agree, and stand for a while."""
+    bed = Bed(records(0, 10))
+    bed.client.unknown = {"orders"}
+    bed.cluster.topics.clear()
+    with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[11, 13\) \(the topic was deleted\)"):
+        bed.read(R0)
+    assert 5.0 + CONFIRM_S <= bed.clock.now_s - 1000.0 < 10.0
+    bed = Bed([*records(0, 10), unknown(0)], [unknown(1)], failOnDataLoss="false")
+    bed.cluster.topics.clear()
+    assert bed.read(R0, R1) == [(0, 10)]
+
+
+def test_a_broker_that_does_not_know_a_topic_for_a_moment_proves_nothing() -> None:
+    silence: list[list[FakeMessage]] = [[]] * 60
+    bed = Bed(records(0, 10), *silence, records(0, 11), [unknown(0)], records(0, 12))
+    bed.client.unknown = {"orders"}
+    bed.client.slow_s = 0.1
+    bed.client.bounds[P0] = KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+    assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
+    assert bed.client.assigned == [[(P0, 10)], [(P0, 11)], [(P0, 12)]]
+
+
+def test_a_cluster_that_cannot_tell_the_id_is_asked_until_the_deadline() -> None:
+    """Nothing is read on meanwhile."""
+    bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
+
+    def away(_: object) -> dict[str, TopicInfo]:
+        bed.clock.advance(20.0)
+        raise KafkaUnavailableError(errors.CLUSTER_REQUEST_FAILED, request="DescribeTopics", reason="away")
+
+    bed.cluster.describe = away  # type: ignore[method-assign]
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 gave no record for 120 s at offset 10.*away"):
+        bed.read(R0)
+    assert len(bed.client.assigned) == 1
+
+
+# --- identity
+
+
+def refuse(bed: Bed) -> None:
+    bed.client.error_cb(KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error: invalid token"))
+
+
+def test_an_identity_that_was_refused_for_a_moment_fails_nothing() -> None:
+    """A provider of tokens was away for a second; the connection works."""
+    silence: list[list[FakeMessage]] = [[]] * 20
+    bed = Bed(records(0, 10), *silence, records(0, 11), *silence, records(0, 12))
+    bed.client.slow_s = 0.1
+    bed.client.before.extend([lambda: refuse(bed)])
+    assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
+
+
+def test_a_refused_identity_is_forgotten_when_rows_come() -> None:
+    """As by the client that gathers in C (`test_gather.py`)."""
+    fake = FakeClient(ManualClock(), [], records(0, 10), [], [eof(0, 11)], [])
+
+    def make(settings: dict[str, Any]) -> Any:
+        fake.error_cb = settings["error_cb"]
+        return fake
+
+    client = PythonClient(make_options(), {}, make)
+    client.assign({P0: 10})
+    told: list[list[type]] = []
+    for refused in (True, False, False, True, False):
+        if refused:
+            fake.error_cb(KafkaError(KafkaError._AUTHENTICATION, "invalid token"))
+        told.append([type(item) for item in client.receive(10, 2**20, 0.1)])
+    assert told == [[IdentityRefused], [Chunk], [Trouble], [EndOfPartition], [Trouble]]
+
+
+def test_an_identity_that_stays_refused_is_told_before_the_deadline() -> None:
+    bed = Bed(records(0, 10))
+    bed.client.answers = False
+    bed.client.before.extend([lambda: None, lambda: refuse(bed)])
+    with pytest.raises(AccessError, match=r"AUTHENTICATION_FAILED.*invalid token"):
+        bed.read(R0, R1)
+    assert 5.0 <= bed.clock.now_s - 1000.0 < 7.0
+
+
+def test_an_old_refusal_is_no_reason_for_a_later_silence() -> None:
+    """Nothing has come since, but a broker answers by now."""
+    bed = Bed(kafkaConsumer__pollTimeoutMs="20000")
+    bed.client.before.extend([lambda: refuse(bed)])
+    with pytest.raises(ReadError, match="READ_STALLED"):
+        bed.read(R0)
+
+
+def test_one_broker_that_refuses_while_another_answers_is_told() -> None:
+    bed = Bed()
+    bed.client.before.extend([*[lambda: None] * 80, lambda: refuse(bed)])
+    with pytest.raises(AccessError, match="AUTHENTICATION_FAILED"):
+        bed.read(R0)
+    assert 8.0 <= bed.clock.now_s - 1000.0 < 9.0
 
 
 # --- rows
@@ -240,6 +464,19 @@ def test_a_timestamp_that_spark_cannot_hold(stamp: int) -> None:
         bed.read(R0)
 
 
+def test_thousands_of_impossible_timestamps() -> None:
+    """In pure Python they are found one by one."""
+    sent = records(0, *range(2_000))
+    for message in sent[1:-1]:
+        message.stamp = (1, 2**62)
+    fake = FakeClient(ManualClock(), sent)
+    client = PythonClient(make_options(), {}, lambda _: fake)  # type: ignore[arg-type,return-value]
+    client.assign({P0: 0})
+    items = client.receive(10_000, 2**20, 0.1)
+    assert [type(item) for item in items] == [Chunk, *[ImpossibleTimestamp] * 1_998, Chunk]
+    assert [item.offset for item in items if isinstance(item, ImpossibleTimestamp)] == list(range(1, 1_999))
+
+
 def test_no_message_makes_an_empty_batch() -> None:
     assert record_batch(P0, [], include_headers=True).num_rows == 0
 
@@ -259,6 +496,16 @@ def test_small_batches_are_joined_in_order() -> None:
     assert handed[0].schema == arrow_schema(True)
     assert handed[0].to_pylist() == [row for part in parts for row in part.to_pylist()]
     assert small.flush() == []
+
+
+def test_few_rows_are_many_bytes() -> None:
+    message = FakeMessage(P0, 7)
+    message.value = lambda: b"x" * 200_000  # type: ignore[method-assign]
+    medium, small = record_batch(P0, [message], include_headers=False), SmallBatches()
+    sizes = [batch.nbytes for _ in range(990) for batch in small.add(medium)]
+    assert 150 < len(sizes) < 200
+    assert max(sizes) < 2 * 1024 * 1024
+    assert sum(batch.num_rows for batch in small.flush()) < 10
 
 
 def test_a_large_batch_goes_after_the_small_ones_before_it() -> None:

@@ -317,9 +317,9 @@ def test_a_secret_in_a_file_does_not_travel(reads: Reads, tmp_path: Path, monkey
     assert CANARY.encode() not in pickle.dumps(source) + as_executors_get_it(source, reads)
 
 
-def test_partitions_hold_ranges_alone() -> None:
-    partition = GroupKafkaPartition((OffsetRange(tp(0), 3, 7),))
-    assert vars(partition).keys() == {"ranges"}
+def test_partitions_hold_ranges_and_their_topics_ids_alone() -> None:
+    partition = GroupKafkaPartition((OffsetRange(tp(0), 3, 7),), {"orders": "a", "refunds": "b"})
+    assert vars(partition) == {"ranges": (OffsetRange(tp(0), 3, 7),), "topic_ids": {"orders": "a"}}
 
 
 def test_no_repr_shows_a_secret() -> None:

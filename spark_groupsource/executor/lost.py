@@ -1,0 +1,173 @@
+"""What becomes of ranges whose records are gone when a task gets to them (promise P8)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, Deadline, SystemClock
+from spark_groupsource.clusterport import ClusterPort
+from spark_groupsource.errors import DataLossError, KafkaUnavailableError, OptionError, ReadError
+from spark_groupsource.executor.consumer import RangeConsumer
+from spark_groupsource.executor.failures import stalled
+from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.option_types import SourceOptions
+
+LOG = logging.getLogger("spark_groupsource.executor")
+
+_BOUNDS_TIMEOUT_S = 10.0
+# For so long a topic must be unknown, or have another id, before that is believed. The plan has seen it, but the task's
+# own client has been told otherwise: out of range, or unknown, if nothing at all then after a silence of seconds. It
+# may be a broker that lags behind the others, but not for so long.
+CONFIRM_S = 3.0
+# For so long a new leader may show an end before the true one.
+_LAG_S = 30.0
+_PAUSE_S = 0.5
+
+
+def connect(options: SourceOptions) -> ClusterPort:
+    """Return what an executor asks for topics' ids. Its own client cannot tell them."""
+    # Imported here: a task that loses nothing does without it.
+    from spark_groupsource.cluster import LibrdkafkaCluster  # noqa: PLC0415
+
+    return LibrdkafkaCluster(options, SystemClock(), time.sleep)
+
+
+class LostRecords:
+    """Reports what one task has lost and goes on behind it, or fails, as option failOnDataLoss says.
+
+    `topic_ids` are those that the task was planned for. It connects when something is lost, or may be.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        topic_ids: Mapping[str, str],
+        clock: Clock,
+        make_cluster: Callable[[SourceOptions], ClusterPort] = connect,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._options = options
+        self._topic_ids = topic_ids
+        self._clock = clock
+        self._make_cluster = make_cluster
+        self._pause = pause
+        self._cluster: ClusterPort | None = None
+        self._gone: dict[str, str] = {}
+
+    def out_of_range(self, consumer: RangeConsumer, item: OffsetRange) -> None:
+        """Go on with a range at whose position the log has nothing, behind what is lost; where nothing is, try again.
+
+        The topic's id comes first. The sequence this protects against: a task stands at 150 of a topic that is deleted
+        and made again; the new log ends at 20, which by offset alone looks like a leader that lags; it grows past 150,
+        and its records are delivered as the old topic's.
+        """
+        position = consumer.position(item.partition)
+        try:
+            gone = self._why_gone(item.partition.topic)
+        except KafkaUnavailableError as error:
+            # Not read on meanwhile. Asked again until the task's deadline.
+            consumer.inquiries.reason = str(error.parameters["reason"])
+            return
+        if gone:
+            self._report([(OffsetRange(item.partition, position, item.end), gone)])
+            consumer.give_up(item)
+            return
+        try:
+            low, high = consumer.inquiries.log_bounds(item.partition, position, _BOUNDS_TIMEOUT_S)
+        except ReadError as error:
+            # Also where the client has not heard of the partition yet. Tried again until the task's deadline.
+            consumer.inquiries.reason = str(error.parameters["reason"])
+            self._pause(_PAUSE_S)
+            consumer.skip(item.partition, position)
+            return
+        if low <= position:
+            # Not lost: a new leader may lag behind for a while. Tried again until the task's deadline.
+            consumer.inquiries.reason = f"(its leader's log is [{low}, {high}))"
+            consumer.skip(item.partition, position)
+            return
+        lost = OffsetRange(item.partition, position, max(position, min(low, item.end)))
+        self._report([(lost, f"the log is [{low}, {high})")])
+        # Also at the range's end: the client has stopped there, and the next range starts where this one ended.
+        consumer.skip(item.partition, lost.end)
+
+    def silent(self, consumer: RangeConsumer, ranges: Sequence[OffsetRange], timeout_s: float) -> None:
+        """Go on behind ranges of which nothing has come for as long as a task may wait, if their records are gone.
+
+        `timeout_s` is that time. Raises `ReadError` when the log has them, or nobody can tell.
+        """
+        lost: list[tuple[OffsetRange, str]] = []
+        # What the client said while it waited tells more than what becomes of a request now.
+        waiting, reason = None, consumer.inquiries.reason
+        for item in ranges:
+            why = self._why_silent(consumer, item, timeout_s)
+            if not why:
+                waiting = item
+                break
+            lost.append((OffsetRange(item.partition, consumer.position(item.partition), item.end), why))
+        if waiting is not None and not (lost and self._options.fail_on_data_loss):
+            raise stalled(waiting, consumer.position(waiting.partition), timeout_s, reason)
+        self._report(lost)
+        for item in ranges:
+            consumer.give_up(item)
+
+    def close(self) -> None:
+        """Disconnect; idempotent."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+
+    # --- helpers
+
+    def _why_silent(self, consumer: RangeConsumer, item: OffsetRange, silence_s: float) -> str:
+        """Return why a range's records will never come; empty when they may.
+
+        The plan has seen the log up to the range's end. One that has ended at the position for long was cut since.
+        """
+        if not consumer.inquiries.answers(item.partition.topic):
+            return ""
+        position = consumer.position(item.partition)
+        try:
+            gone = self._why_gone(item.partition.topic)
+            if gone:
+                return gone
+            low, high = consumer.inquiries.log_bounds(item.partition, position, _BOUNDS_TIMEOUT_S)
+        except (KafkaUnavailableError, ReadError):
+            return ""
+        return f"the log is [{low}, {high})" if high <= position and silence_s >= _LAG_S else ""
+
+    def _why_gone(self, topic: str) -> str:
+        """Return why nothing more of the topic that the plan meant can come; empty when it is still there."""
+        if topic not in self._gone:
+            why = self._looked_up(topic)
+            if not why:
+                return ""
+            self._gone[topic] = why
+        return self._gone[topic]
+
+    def _looked_up(self, topic: str) -> str:
+        if self._cluster is None:
+            self._cluster = self._make_cluster(self._options)
+        deadline = Deadline(self._clock, CONFIRM_S)
+        while True:
+            try:
+                found = self._cluster.describe([topic])[topic].topic_id
+            except OptionError as error:
+                if error.condition != errors.TOPIC_UNKNOWN:
+                    raise
+                why = "the topic was deleted"
+            else:
+                if self._topic_ids.get(topic, found) == found:
+                    return ""
+                why = "the topic was deleted and made again"
+            if deadline.expired():
+                return why
+            self._pause(_PAUSE_S)
+
+    def _report(self, lost: Sequence[tuple[OffsetRange, str]]) -> None:
+        shown = ", ".join(f"{item} ({why})" for item, why in lost)
+        if self._options.fail_on_data_loss:
+            raise DataLossError(errors.DATA_LOST, ranges=shown)
+        LOG.warning("data lost and skipped, failOnDataLoss=false: %s", shown)
