@@ -31,10 +31,11 @@ from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer
 from spark_groupsource.option_types import NoMatchStrategy, OnConflict, SourceOptions, Subscription
 from spark_groupsource.planning.start import (
+    Age,
     Basis,
     StartDecision,
     Takeover,
-    appeared_later,
+    age_of,
     conflicts,
     decide_start,
     left_alone,
@@ -191,20 +192,22 @@ class StartPositions:
             lineage=own.name if metadata is not None and metadata.lineage == own.name else start.lineage,
             reset=newer(own.reset, start.reset) and not left_alone(metadata, start.reset),
         )
+        age = age_of(partition, topic_id, known)
         # Where no pin tells which topics there were, one that is new to a query that has read others appeared later.
         untold = all(pin.known_topics is None for pin in known.values())
-        later = appeared_later(partition, topic_id, known) or (untold and bool(start.ends()) and logged_id is None)
+        if age is Age.INITIAL and untold and start.ends() and logged_id is None:
+            age = Age.LATER
         # A standby has neither pins nor batches, when the one topic of the group is made again.
-        later = later or self.seen[partition.topic] != topic_id
-        return decide_start(takeover, self._options.on_conflict, later)
+        if self.seen[partition.topic] != topic_id:
+            age = Age.ADDED
+        return decide_start(takeover, self._options.on_conflict, age)
 
     def _known_pins(self, view: GroupView, described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
         """Return the pins of all partitions of the subscription, owned or not.
 
-        They are asked for only when a partition has no offset and 'earliest' would not be the answer anyway.
+        They are asked for only when a partition has no offset.
         """
-        undecided = any(o.position is None and o.group and o.group.offset is None for o in view.partitions)
-        if not undecided or self._options.starting.is_earliest:
+        if not any(o.position is None and o.group and o.group.offset is None for o in view.partitions):
             return {}
         found = self.fetch_offsets(all_partitions(described))
         metadata = {partition: metadata_of(group) for partition, group in found.items()}

@@ -30,6 +30,15 @@ class Basis(Enum):
     LINEAGE = "this lineage's own completed end"
     STARTING_POSITION = "startingOffsets or its relatives"
     BEGINNING = "the partition's beginning, because it appeared later"
+    FIRST_OFFSET = "offset 0, because the partition was made later"
+
+
+class Age(Enum):
+    """When a partition was made, as the group's initial positions tell."""
+
+    INITIAL = "it was there when they were pinned, or nothing tells"
+    LATER = "its topic was not among the group's topics then"
+    ADDED = "it was not there then"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +72,24 @@ class StartDecision:
     recreated: bool = False
 
 
-def decide_start(takeover: Takeover, on_conflict: OnConflict, appeared_later: bool) -> StartDecision:
+_OPEN = {Age.INITIAL: Basis.STARTING_POSITION, Age.LATER: Basis.BEGINNING, Age.ADDED: Basis.FIRST_OFFSET}
+
+
+def decide_start(takeover: Takeover, on_conflict: OnConflict, age: Age) -> StartDecision:
     """Choose the start of one partition.
 
-    `appeared_later` tells whether the partition did not exist when the group's initial positions were pinned.
+    One that was made after the group's start begins at 0 for it, also where its log begins further on by now: what
+    retention has removed meanwhile is lost (promise P8), as Spark's own source has it, too.
     """
     metadata, group = takeover.group_metadata, takeover.group_offset
     other_topic = metadata.topic_id != takeover.topic_id if metadata is not None else takeover.recreated
     if other_topic:
         # By name alone the offset of a deleted topic would land on its successor and skip its records.
-        return StartDecision(takeover.partition, Basis.BEGINNING, None, recreated=True)
+        return StartDecision(takeover.partition, Basis.FIRST_OFFSET, 0, recreated=True)
     # A partition that the group has no offset for was no part of the reset, and nobody else has read it since.
     own = None if takeover.reset and group is not None else takeover.own_end
     if group is None and own is None:
-        basis = Basis.BEGINNING if appeared_later else Basis.STARTING_POSITION
-        return StartDecision(takeover.partition, basis, None)
+        return StartDecision(takeover.partition, _OPEN[age], 0 if age is Age.ADDED else None)
     if group is None or own is None:
         return StartDecision(
             takeover.partition, Basis.LINEAGE if group is None else Basis.GROUP, group if own is None else own
@@ -102,19 +114,21 @@ def _conflict(takeover: Takeover, own: int, group: int) -> str | None:
     return None
 
 
-def appeared_later(partition: TopicPartition, topic_id: str, pins: Mapping[TopicPartition, Pin]) -> bool:
-    """Tell whether a partition without a committed offset is newer than the first of the group's initial positions.
+def age_of(partition: TopicPartition, topic_id: str, pins: Mapping[TopicPartition, Pin]) -> Age:
+    """Tell when a partition without a committed offset was made, by the first of the group's initial positions.
 
     `pins` are those of all partitions of the subscription that have one.
     """
     of_topic = [pin for other, pin in pins.items() if other.topic == partition.topic]
     # Partitions that were added later carry a larger count: the smallest is the initial one.
-    added = bool(of_topic) and partition.partition >= min(pin.partition_count for pin in of_topic)
+    if of_topic and partition.partition >= min(pin.partition_count for pin in of_topic):
+        return Age.ADDED
     # So it is with topics: pins of what was added later know also what came with it, and only the first ones tell.
     # Two sequences this protects against, with "latest". Partitions are added to one topic, and a second topic is
     # made; the partitions are pinned first, and know the second topic. A topic is made; one of its partitions is
     # pinned by a member, the other one goes to a member that has not pinned it yet. Records would be skipped.
-    return added or any(not pin.knows_topic(partition.topic, topic_id) for pin in pins.values())
+    known = all(pin.knows_topic(partition.topic, topic_id) for pin in pins.values())
+    return Age.INITIAL if known else Age.LATER
 
 
 def open_start(decision: StartDecision, starting: Starting) -> Start | None:

@@ -85,6 +85,31 @@ def test_a_topic_that_is_found_with_new_partitions_of_another_starts_at_its_begi
     query.wait_for_records(client.records(other))
 
 
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_p8_what_a_new_partition_lost_before_it_was_noticed_is_told(
+    starting: str, client: Independent, options: dict[str, str], topic: str, group: str,
+    start_query: Callable[..., Query],
+) -> None:  # fmt: skip
+    """The query is down; a partition is added and filled, and its first records are removed; the query starts."""
+    client.create_topic(topic, 1)
+    client.produce(topic, (f"old{n}" for n in range(10)), 1)
+    query = start_query("query", options | {"startingOffsets": starting})
+    wait_for("a committed start", lambda: client.committed(group) == client.ends(topic), 90, query.log)
+    query.stop()
+    client.add_partitions(topic, 2)
+    client.produce(topic, (f"new{n}" for n in range(40)), 2)
+    client.delete_records(topic, 1, 5)
+
+    query = start_query("query", options | {"startingOffsets": starting})
+    assert query.wait_ended() == 1
+    assert "DATA_LOST" in query.failure()
+    assert f"{topic}-1 [0, 5)" in query.failure()
+
+    query = start_query("query", options | {"startingOffsets": starting, "failOnDataLoss": "false"})
+    query.wait_for_records({record for record in client.records(topic) if record[1] == 1 or record[2] >= 10})
+    wait_for("lag 0", lambda: client.committed(group) == client.ends(topic), 30, query.log)
+
+
 def test_p8_a_topic_that_was_made_anew_is_not_mistaken_for_the_old_one(
     client: Independent, options: dict[str, str], topic: str, group: str, start_query: Callable[..., Query]
 ) -> None:

@@ -402,6 +402,33 @@ def test_a_partition_that_appears_later_starts_at_its_beginning() -> None:
     assert "orders-2 [0, 4)" in ranges(bed.session.latest_offset(START))
 
 
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_p8_what_an_added_partition_lost_before_anybody_looked_is_told(
+    starting: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query is down; a partition is added and filled; retention removes its first records; the query starts."""
+    bed = Bed(startingOffsets=starting, failOnDataLoss="false")
+    bed.member.committed[P0] = GroupOffset(5, metadata(LINEAGE, 0, 5))
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 3)
+    bed.ends(p0=5, p2=9)
+    bed.cluster.beginnings[P2] = 4
+    bed.join(P0, P2)
+    with caplog.at_level(logging.WARNING):
+        end = bed.session.latest_offset(offset_of(OffsetRange(P0, 0, 5)))
+    assert ranges(end) == ["orders-0 [5, 5)", "orders-2 [4, 9)"]
+    assert "data lost and skipped, failOnDataLoss=false: group=shop orders-2 [0, 4)" in caplog.text
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_what_a_new_group_finds_removed_is_no_loss(starting: str) -> None:
+    bed = Bed(startingOffsets=starting)
+    bed.ends(p0=5, p1=9)
+    bed.cluster.beginnings[P1] = 4
+    bed.join(P0, P1)
+    bed.session.latest_offset(START)
+    assert bed.committed() == ({0: 0, 1: 4} if starting == "earliest" else {0: 5, 1: 9})
+
+
 def test_a_topic_that_appears_later_starts_at_its_beginning() -> None:
     bed = Bed(subscribePattern=".*")
     bed.join(P0)

@@ -10,10 +10,11 @@ from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, topics_d
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
 from spark_groupsource.option_types import OnConflict
 from spark_groupsource.planning.start import (
+    Age,
     Basis,
     StartDecision,
     Takeover,
-    appeared_later,
+    age_of,
     conflicts,
     decide_start,
     newest_reset,
@@ -63,7 +64,7 @@ def test_start_without_conflict(
     group: int | None, writer: str | None, own: int | None, basis: Basis, offset: int | None
 ) -> None:
     for on_conflict in OnConflict:
-        decision = decide_start(takeover(group, writer, own), on_conflict, appeared_later=False)
+        decision = decide_start(takeover(group, writer, own), on_conflict, Age.INITIAL)
         assert decision == StartDecision(P0, basis, offset), on_conflict
 
 
@@ -82,7 +83,7 @@ def test_start_without_conflict(
 def test_conflict(group: int, writer: str | None, own: int, reason: str) -> None:
     bases = {OnConflict.CHECKPOINT: Basis.LINEAGE, OnConflict.GROUP: Basis.GROUP, OnConflict.FAIL: Basis.LINEAGE}
     for on_conflict, basis in bases.items():
-        decision = decide_start(takeover(group, writer, own), on_conflict, appeared_later=False)
+        decision = decide_start(takeover(group, writer, own), on_conflict, Age.INITIAL)
         assert (decision.basis, decision.offset) == (basis, group if basis is Basis.GROUP else own), on_conflict
         assert decision.conflict is not None
         assert reason in decision.conflict
@@ -95,33 +96,39 @@ def test_conflict(group: int, writer: str | None, own: int, reason: str) -> None
 def test_a_topic_made_anew_starts_at_its_beginning(own: int | None, writer: str, on_conflict: OnConflict) -> None:
     """By name alone the offset of the deleted topic would skip the records of its successor."""
     old = takeover(70, writer, own, written_for="the deleted topic's id")
-    assert decide_start(old, on_conflict, appeared_later=False) == StartDecision(
-        P0, Basis.BEGINNING, None, recreated=True
-    )
+    assert decide_start(old, on_conflict, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, 0, recreated=True)
 
 
 def test_a_topic_made_anew_is_noticed_by_what_the_lineage_has_read() -> None:
     """The broker forgets the offsets of a deleted topic, so the group may know nothing of it."""
     anew = Takeover(P0, TOPIC_ID, None, None, None, LINEAGE, recreated=True)
-    assert decide_start(anew, OnConflict.CHECKPOINT, appeared_later=False) == StartDecision(
-        P0, Basis.BEGINNING, None, recreated=True
+    assert decide_start(anew, OnConflict.CHECKPOINT, Age.INITIAL) == StartDecision(
+        P0, Basis.FIRST_OFFSET, 0, recreated=True
     )
 
 
 def test_offsets_of_the_new_topic_count_although_the_lineage_has_read_the_old_one() -> None:
     metadata = CommitMetadata(THEIRS, TOPIC_ID, 0, 7, Pin(0, 4))
     taken_over = Takeover(P0, TOPIC_ID, 7, metadata, None, LINEAGE, recreated=True)
-    assert decide_start(taken_over, OnConflict.CHECKPOINT, False) == StartDecision(P0, Basis.GROUP, 7)
+    assert decide_start(taken_over, OnConflict.CHECKPOINT, Age.INITIAL) == StartDecision(P0, Basis.GROUP, 7)
 
 
-def test_a_partition_that_appeared_later_starts_at_its_beginning() -> None:
-    decision = decide_start(takeover(None, NOBODYS, None), OnConflict.CHECKPOINT, appeared_later=True)
+def test_a_partition_that_was_made_later_starts_at_its_first_offset() -> None:
+    """Also when retention has removed its first records meanwhile: these are lost."""
+    decision = decide_start(takeover(None, NOBODYS, None), OnConflict.CHECKPOINT, Age.ADDED)
+    assert decision == StartDecision(P0, Basis.FIRST_OFFSET, 0)
+
+
+def test_a_partition_of_a_topic_that_is_new_to_the_group_starts_where_its_log_begins() -> None:
+    """The topic may be old: added to the subscription, or to what the client may see."""
+    decision = decide_start(takeover(None, NOBODYS, None), OnConflict.CHECKPOINT, Age.LATER)
     assert decision == StartDecision(P0, Basis.BEGINNING, None)
 
 
-def test_appeared_later_matters_only_where_nothing_is_known() -> None:
-    assert decide_start(takeover(7, THEIRS, None), OnConflict.CHECKPOINT, appeared_later=True).basis is Basis.GROUP
-    assert decide_start(takeover(None, NOBODYS, 7), OnConflict.CHECKPOINT, appeared_later=True).basis is Basis.LINEAGE
+@pytest.mark.parametrize("age", Age)
+def test_the_age_matters_only_where_nothing_is_known(age: Age) -> None:
+    assert decide_start(takeover(7, THEIRS, None), OnConflict.CHECKPOINT, age).basis is Basis.GROUP
+    assert decide_start(takeover(None, NOBODYS, 7), OnConflict.CHECKPOINT, age).basis is Basis.LINEAGE
 
 
 def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("orders",)) -> dict[TopicPartition, Pin]:
@@ -130,33 +137,33 @@ def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("
 
 
 @pytest.mark.parametrize(
-    ("partition", "pinned", "later"),
+    ("partition", "pinned", "age"),
     [
         # nothing is pinned: the group is new
-        (tp(0), {}, False),
-        (tp(9), {}, False),
+        (tp(0), {}, Age.INITIAL),
+        (tp(9), {}, Age.INITIAL),
         # the topic had 4 partitions when the group began
-        (tp(3), pins((tp(0), 4)), False),
-        (tp(4), pins((tp(0), 4)), True),
-        (tp(5), pins((tp(0), 4)), True),
+        (tp(3), pins((tp(0), 4)), Age.INITIAL),
+        (tp(4), pins((tp(0), 4)), Age.ADDED),
+        (tp(5), pins((tp(0), 4)), Age.ADDED),
         # it grew twice; the partition of the first growth carries a larger count
-        (tp(6), pins((tp(0), 4), (tp(4), 6)), True),
-        (tp(5), pins((tp(0), 4), (tp(4), 6)), True),
-        (tp(3), pins((tp(0), 4), (tp(4), 6)), False),
-        (tp(5), pins((tp(4), 6)), False),
+        (tp(6), pins((tp(0), 4), (tp(4), 6)), Age.ADDED),
+        (tp(5), pins((tp(0), 4), (tp(4), 6)), Age.ADDED),
+        (tp(3), pins((tp(0), 4), (tp(4), 6)), Age.INITIAL),
+        (tp(5), pins((tp(4), 6)), Age.INITIAL),
         # another topic: known then, unknown then, and too many topics to tell
-        (tp(0, "refunds"), pins((tp(0), 4), known=("orders", "refunds")), False),
-        (tp(0, "refunds"), pins((tp(0), 4)), True),
-        (tp(0, "refunds"), pins((tp(0), 4), known=None), False),
+        (tp(0, "refunds"), pins((tp(0), 4), known=("orders", "refunds")), Age.INITIAL),
+        (tp(0, "refunds"), pins((tp(0), 4)), Age.LATER),
+        (tp(0, "refunds"), pins((tp(0), 4), known=None), Age.INITIAL),
         # found after partitions that were added to the first topic: their pins know it
-        (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(4), 5), known=("orders", "refunds")), True),
+        (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(4), 5), known=("orders", "refunds")), Age.LATER),
         # a topic that appeared later, one of its partitions is pinned already; and one that it grew by
-        (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2), known=("orders", "refunds")), True),
-        (tp(2, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2)), True),
+        (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2), known=("orders", "refunds")), Age.LATER),
+        (tp(2, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2)), Age.ADDED),
     ],
 )
-def test_appeared_later(partition: TopicPartition, pinned: dict[TopicPartition, Pin], later: bool) -> None:
-    assert appeared_later(partition, TOPIC_ID, pinned) is later
+def test_age(partition: TopicPartition, pinned: dict[TopicPartition, Pin], age: Age) -> None:
+    assert age_of(partition, TOPIC_ID, pinned) is age
 
 
 def test_an_open_start_is_what_the_options_say() -> None:
@@ -212,12 +219,12 @@ def test_after_a_reset_the_group_wins_without_a_conflict(
 ) -> None:
     after = replace(takeover(group, writer, own), reset=True)
     for on_conflict in OnConflict:
-        assert decide_start(after, on_conflict, appeared_later=False) == StartDecision(P0, basis, offset), on_conflict
+        assert decide_start(after, on_conflict, Age.INITIAL) == StartDecision(P0, basis, offset), on_conflict
 
 
 def test_a_topic_made_anew_after_a_reset_starts_at_its_beginning() -> None:
     after = replace(takeover(0, THEIRS, 900, written_for="the deleted topic's id"), reset=True)
-    assert decide_start(after, OnConflict.FAIL, False) == StartDecision(P0, Basis.BEGINNING, None, recreated=True)
+    assert decide_start(after, OnConflict.FAIL, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, 0, recreated=True)
 
 
 def test_newest_reset() -> None:
