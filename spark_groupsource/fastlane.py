@@ -58,7 +58,8 @@ class FastLane:
         self._clock = clock
         self._make = make
         self._consumer: RangeConsumer | None = None
-        self._stands: dict[TopicPartition, int] = {}
+        # Empty ranges, with the leader epoch in which was fetched what comes next.
+        self._stands: dict[TopicPartition, OffsetRange] = {}
         self._rest: Deadline | None = None
 
     def read(
@@ -103,7 +104,7 @@ class FastLane:
         except BaseException:
             self.close()
             raise
-        self._stands |= {item.partition: item.start for item in ranges}
+        self._stands |= {item.partition: item for item in ranges}
 
     def close(self) -> None:
         """Free the consumer; the next small batch makes another one."""
@@ -124,20 +125,19 @@ class FastLane:
     def _read(
         self, ranges: Sequence[OffsetRange], owned: Collection[TopicPartition], topic_ids: Mapping[str, str]
     ) -> tuple[pa.RecordBatch, ...] | None:
-        wanted = {item.partition: item.start for item in ranges}
+        wanted = {item.partition: item for item in ranges}
         consumer = self._fitting(len({*owned, *wanted}), topic_ids)
-        others = {partition: at for partition, at in self._stands.items() if partition in owned}
-        stands = others | wanted
+        # The ranges with their ends: the consumer asks its client for as many records as they have.
+        stands = {partition: at for partition, at in self._stands.items() if partition in owned} | wanted
         consumer.forget(partition for partition in self._stands if partition not in stands)
-        # The ranges with their ends: the consumer asks its client for as many records as they have. The others without
-        # a leader epoch, which leaves the one that is known of them.
-        idle = [OffsetRange(partition, at, at) for partition, at in others.items() if partition not in wanted]
-        consumer.position_at([*ranges, *idle], topic_ids)
+        consumer.position_at(list(stands.values()), topic_ids)
         rows, size = [], 0
         for batch in read_ranges(self._settings, consumer, ranges, self._clock, READ_TIMEOUT_S):
             size += batch.nbytes
             if size > MAX_BYTES:
+                # The next batches are most likely as large, and would be read twice, too.
+                self._rest = Deadline(self._clock, REST_S)
                 return None
             rows.append(batch)
-        self._stands = stands | {item.partition: item.end for item in ranges}
+        self._stands = stands | {r.partition: OffsetRange(r.partition, r.end, r.end, r.leader_epoch) for r in ranges}
         return tuple(rows)

@@ -72,9 +72,8 @@ class LossReporter:
         """
         every = tuple(ranges)
         self.report_truncated({r.partition: (logs[r.partition], r.end) for r in every if r.partition in logs})
-        return tuple(
-            OffsetRange(r.partition, r.start, max(r.start, min(r.end, logs.get(r.partition, r.end)))) for r in every
-        )
+        ends = {r.partition: max(r.start, min(r.end, logs.get(r.partition, r.end))) for r in every}
+        return tuple(OffsetRange(r.partition, r.start, ends[r.partition], r.leader_epoch) for r in every)
 
     def report_recreated(self, positions: Mapping[TopicPartition, int | None], topics: Mapping[str, TopicInfo]) -> None:
         """Report partitions whose topic was deleted and made again, and how far they were read before."""

@@ -131,6 +131,7 @@ class RangeConsumer:
             if partition not in moved:
                 self._advance(partition, start)
         self._assign(moved)
+        self.inquiries.reason = ""
         self.inquiries.meet(frozenset(tp.topic for tp in wanted))
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
@@ -174,7 +175,8 @@ class RangeConsumer:
         self._assign({partition: self._position[partition] for partition in dropped})
         self._resume(ranges)
         more_to_come = False
-        if not any(item.partition in self._kept or item.partition in self._lost for item in ranges):
+        waiting = any(item.partition not in self._lost for item in ranges)
+        if waiting and not any(item.partition in self._kept for item in ranges):
             more_to_come = self._receive(timeout_s)
             self._bound_kept({item.partition for item in ranges})
         taken = [rows for item in ranges for rows in self._take_kept(item)]
@@ -269,6 +271,9 @@ class RangeConsumer:
         """
         partition = item.partition
         if self._position[partition] >= item.end or partition in self._kept or partition not in self._begun:
+            return
+        if partition in self._lost:
+            # The client may go on behind what it cannot read, and tell how far: those records were not taken.
             return
         passed = self._client.passed(partition)
         if passed > self._fed[partition]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline, SystemClock
-from spark_groupsource.clusterport import ClusterPort
+from spark_groupsource.clusterport import ClusterPort, Edge
 from spark_groupsource.errors import DataLossError, KafkaUnavailableError, OptionError, ReadError
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.failures import stalled
@@ -70,6 +70,7 @@ class LostRecords:
         except KafkaUnavailableError as error:
             # Not read on meanwhile. Asked again until the task's deadline.
             consumer.inquiries.reason = str(error.parameters["reason"])
+            self._pause(_PAUSE_S)
             return
         if gone:
             self._report([(OffsetRange(item.partition, position, item.end), gone)])
@@ -86,6 +87,8 @@ class LostRecords:
         if low <= position:
             # Not lost: a new leader may lag behind for a while. Tried again until the task's deadline.
             consumer.inquiries.reason = f"(its leader's log is [{low}, {high}))"
+            # A new assignment forgets the client's own pause after an error.
+            self._pause(_PAUSE_S)
             consumer.skip(item.partition, position)
             return
         lost = OffsetRange(item.partition, position, max(position, min(low, item.end)))
@@ -134,6 +137,10 @@ class LostRecords:
             if gone:
                 return gone
             low, high = consumer.inquiries.log_bounds(item.partition, position, _BOUNDS_TIMEOUT_S)
+            if high <= position and self._cluster is not None:
+                # Under read_committed that is where the oldest open transaction begins; the log may go on behind it.
+                end = self._cluster.log_offsets({item.partition: Edge.LATEST}, uncommitted=True)[item.partition]
+                high = high if end is None else max(high, end.offset)
         except (KafkaUnavailableError, ReadError):
             return ""
         return f"the log is [{low}, {high})" if high <= position and silence_s >= _LAG_S else ""
@@ -150,7 +157,7 @@ class LostRecords:
     def _looked_up(self, topic: str) -> str:
         if self._cluster is None:
             self._cluster = self._make_cluster(self._options)
-        deadline = Deadline(self._clock, CONFIRM_S)
+        deadline: Deadline | None = None
         while True:
             try:
                 found = self._cluster.describe([topic])[topic].topic_id
@@ -162,6 +169,8 @@ class LostRecords:
                 if self._topic_ids.get(topic, found) == found:
                     return ""
                 why = "the topic was deleted and made again"
+            # From the first such answer on: to connect may take longer than it has to stand.
+            deadline = deadline or Deadline(self._clock, CONFIRM_S)
             if deadline.expired():
                 return why
             self._pause(_PAUSE_S)

@@ -14,6 +14,7 @@ from spark_groupsource.executor.events import executor_settings
 from spark_groupsource.executor.failures import OutOfRange
 from spark_groupsource.executor.pool import make_consumer
 from spark_groupsource.executor.pyclient import PythonClient
+from spark_groupsource.executor.rows import last_offset
 from spark_groupsource.fastlane import make_driver_consumer
 from spark_groupsource.offsets import OffsetRange
 from spark_groupsource.option_types import SourceOptions
@@ -600,6 +601,40 @@ def test_a_damaged_record_is_told_when_it_is_the_next_one() -> None:
     assert taken(consumer) == [10]
     with pytest.raises(ReadError, match=r"READ_FAILED.*orders-0.*offset 11"):
         taken(consumer)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (KafkaError._BAD_MSG, ReadError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, AccessError),
+        (KafkaError._AUTO_OFFSET_RESET, OutOfRange),
+    ],
+)
+def test_p1_records_behind_what_could_not_be_read_are_not_passed(code: int, error: type[Exception]) -> None:
+    """The client goes on behind a damaged record or a right that was away, and says how far it has delivered."""
+    consumer, client = consumer_of([*records(0, 10), FakeMessage(P0, 11, error=code), *records(0, 12)])
+    client.passed["orders", 0] = 13
+    assert taken(consumer) == [10]
+    assert consumer.position(P0) == 11
+    with pytest.raises(error):
+        taken(consumer)
+
+
+def test_one_range_that_is_lost_does_not_keep_the_others_from_being_read() -> None:
+    consumer, _ = consumer_of([out_of_range(0)], records(1, 0), records(1, 1), ranges=(R0, R1))
+    with pytest.raises(OutOfRange):
+        consumer.take([R0, R1], 0.1)
+    assert [last_offset(rows) for _ in range(2) for rows in consumer.take([R0, R1], 0.1)] == [0, 1]
+    with pytest.raises(OutOfRange):
+        consumer.take([R0, R1], 0.1)
+
+
+def test_a_reason_is_that_of_this_task() -> None:
+    consumer, _ = consumer_of([FakeMessage(P0, 0, error=KafkaError._TRANSPORT)])
+    assert taken(consumer) == []
+    consumer.position_at([R1])
+    assert consumer.inquiries.reason == ""
 
 
 def test_trouble_of_an_idle_partition_of_the_fast_lane() -> None:

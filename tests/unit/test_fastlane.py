@@ -7,7 +7,7 @@ import pytest
 
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
-from spark_groupsource.executor.consumer import RangeConsumer
+from spark_groupsource.executor.consumer import REST_AFTER_S, RangeConsumer
 from spark_groupsource.executor.rows import arrow_schema
 from spark_groupsource.fastlane import MAX_BYTES, READ_TIMEOUT_S, REST_S, FastLane
 from spark_groupsource.offsets import OffsetRange, TopicPartition
@@ -134,6 +134,8 @@ def test_few_but_huge_records_do_not_pass_through_the_driver() -> None:
     bed = Bed(huge)
     assert bed.read(OffsetRange(P0, 0, 2)) is None
     assert bed.made[0].closed == 1
+    assert bed.read(OffsetRange(P0, 2, 4)) is None
+    assert len(bed.made) == 1, "the next ones are not read twice"
 
 
 def test_an_interruption_frees_the_consumer() -> None:
@@ -214,6 +216,18 @@ def test_idle_partitions_keep_their_leader_epoch() -> None:
     assert bed.read(OffsetRange(P1, 1, 2, 6)) == [(1, 1)]
     assert bed.read(OffsetRange(P0, 1, 2, 5)) == [(0, 1)]
     assert len(bed.made[0].assigned) == 1
+
+
+def test_idle_partitions_that_were_dropped_meanwhile_keep_their_leader_epoch() -> None:
+    """A warm round of a standby drops what was not used for a while; the next batch assigns it with the others."""
+    bed = Bed([*records(0, 0), *records(1, 0)], [*records(1, 1), *records(0, 1)])
+    assert bed.read(OffsetRange(P0, 0, 1, 5), OffsetRange(P1, 0, 1, 6)) == [(0, 0), (1, 0)]
+    bed.clock.advance(REST_AFTER_S)
+    bed.warm(OffsetRange(P2, 7, 7, 4))
+    assert bed.made[0].unassigned == [[P0, P1]]
+    assert bed.read(OffsetRange(P1, 1, 2, 6)) == [(1, 1)]
+    assert bed.read(OffsetRange(P0, 1, 2, 5)) == [(0, 1)]
+    assert bed.made[0].assigned == [[(P0, 0), (P1, 0)], [(P2, 7)], [(P0, 1), (P1, 1)]]
 
 
 # --- what fails

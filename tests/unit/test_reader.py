@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -225,6 +225,36 @@ def test_what_a_log_has_lost_at_its_end_is_skipped_at_the_deadline(caplog: pytes
     assert repr(bed.pool) == "ConsumerPool(idle=1, resting=1)", "nothing more is fetched of them"
 
 
+def test_brokers_are_not_asked_all_the_time_about_a_leader_that_lags() -> None:
+    bed = Bed(*[[out_of_range(0)]] * 10_000, kafkaConsumer__pollTimeoutMs="10000")
+    bed.client.bounds[P0] = (0, 5)
+    bed.client.slow_s = 0.002
+    with pytest.raises(ReadError, match="READ_STALLED"):
+        bed.read(R0)
+    assert len(bed.client.assigned) < 40
+
+
+def test_an_open_transaction_at_the_position_is_no_loss() -> None:
+    """The batch was planned without read_committed, which tells where the oldest open transaction begins."""
+    bed = Bed(failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="60000", kafka__isolation__level="read_committed")
+    bed.client.bounds[P0] = (0, 10)
+    bed.cluster.ends[P0], bed.cluster.written[P0] = 10, 13
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 gave no record for 60 s at offset 10"):
+        bed.read(R0)
+
+
+def test_a_range_of_which_nobody_can_tell_does_not_hold_up_the_others() -> None:
+    bed = Bed([out_of_range(0)], records(1, 0), records(1, 1), kafkaConsumer__pollTimeoutMs="5000")
+
+    def away(_: object) -> dict[str, TopicInfo]:
+        raise KafkaUnavailableError(errors.CLUSTER_REQUEST_FAILED, request="DescribeTopics", reason="away")
+
+    bed.cluster.describe = away  # type: ignore[method-assign]
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 gave no record for 5 s at offset 10"):
+        bed.read(R0, R1)
+    assert not bed.client.batches
+
+
 def test_a_leader_may_lag_for_longer_than_a_short_timeout() -> None:
     """What is not lost would be skipped."""
     bed = Bed(records(0, 10), failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="5000")
@@ -326,6 +356,22 @@ def test_a_broker_that_has_not_heard_of_the_new_topic_yet_proves_nothing() -> No
     bed.cluster.describe = lambda topics: {"orders": looks.pop()} if looks else told(topics)  # type: ignore[method-assign]
     assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
     assert bed.client.assigned == [[(P0, 10)]] * 2
+
+
+def test_another_id_must_stand_from_when_it_was_first_told() -> None:
+    """To connect takes longer than it has to stand, and the first broker that answers lags."""
+    bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
+    made_again(bed)
+    before, told = TopicInfo(TOPIC_ID, 2), bed.cluster.describe
+    looks = [before, TopicInfo("topic-id-0", 2)]
+
+    def slow(topics: Iterable[str]) -> dict[str, TopicInfo]:
+        if len(looks) == 2:
+            bed.clock.advance(CONFIRM_S + 2.0)
+        return {"orders": looks.pop()} if looks else told(topics)
+
+    bed.cluster.describe = slow  # type: ignore[method-assign]
+    assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
 
 
 def test_a_topic_that_does_not_exist_any_more_is_lost_after_a_silence() -> None:

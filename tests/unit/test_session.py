@@ -1408,6 +1408,15 @@ def test_a_logged_batch_is_read_again_as_it_was_owned_or_not() -> None:
     assert batch.end == logged
 
 
+def test_a_replay_keeps_the_leader_epochs() -> None:
+    """Executors tell by them whether what they have fetched ahead is what was planned."""
+    bed = Bed()
+    bed.join(P0)
+    bed.ends(p0=20)
+    logged = offset_of(OffsetRange(P0, 10, 20, bed.cluster.epoch))
+    assert [item.leader_epoch for task in bed.session.tasks(START, logged) for item in task] == [bed.cluster.epoch]
+
+
 def test_a_replay_leaves_out_what_another_lineage_has_committed_and_remembers_it() -> None:
     bed = Bed()
     bed.join(P0)
