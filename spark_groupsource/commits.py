@@ -135,6 +135,8 @@ class CommitMetadata:
     pin: Pin
     leader_epoch: int | None = None
     reset: Reset | None = None
+    # The lineage of the checkpoint that disagreed with the group, where this commit is how that was decided.
+    instead_of: str | None = None
 
     def to_text(self) -> str:
         """Return the text to commit."""
@@ -150,6 +152,8 @@ class CommitMetadata:
             value["e"] = self.leader_epoch
         if self.pin.known_topics is not None:
             value["k"] = self.pin.known_topics
+        if self.instead_of is not None:
+            value["o"] = self.instead_of
         if self.reset is not None:
             value["z"] = self.reset.to_json()
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -207,7 +211,7 @@ def of_another_topic(item: CommitItem, newer_item: CommitItem) -> bool:
 
 
 def _parse_version_1(value: object) -> CommitMetadata | None:
-    root = offsets.checked_object(_WHAT, value, {"gk", "l", "t", "r", "p", "n"}, {"e", "k", "z"})
+    root = offsets.checked_object(_WHAT, value, {"gk", "l", "t", "r", "p", "n"}, {"e", "k", "o", "z"})
     if not isinstance(root["r"], list) or len(root["r"]) != 2:
         return None
     start, end = (offsets.checked_int(_WHAT, item) for item in root["r"])
@@ -225,4 +229,5 @@ def _parse_version_1(value: object) -> CommitMetadata | None:
         ),
         leader_epoch=offsets.checked_int(_WHAT, root["e"], 2**31 - 1) if "e" in root else None,
         reset=offsets.checked_reset(_WHAT, root["z"]) if "z" in root else None,
+        instead_of=offsets.checked_text(_WHAT, root["o"]) if "o" in root else None,
     )

@@ -131,7 +131,8 @@ class StartPositions:
                 self.truncation.learn(_reached(partition, group[partition]))
             offset = _offset_to_pin(decision, position, group[partition], metadata)
             if offset is not None:
-                items.append(_start_item(partition, offset, self.anchors[partition], own))
+                overruled = None if decision.conflict is None else start.lineage
+                items.append(_start_item(partition, offset, self.anchors[partition], own, overruled))
         if self._member.establish(positions, items, view.assignment):
             self._losses.settled(positions)
         else:
@@ -150,6 +151,17 @@ class StartPositions:
             anchor = self.anchors.pop(partition, None)
             if anchor is not None:
                 self._forgotten[partition.topic] = anchor.topic_id
+
+    def forget_made_anew(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> bool:
+        """Whether a topic was made anew since its positions were pinned; they are then forgotten.
+
+        The sequence this protects against: a topic is deleted and made again with more records than were read of
+        the old one: by name alone the position would skip its first records.
+        """
+        changed = [p for p in partitions if self.anchors[p].topic_id != topics[p.topic].topic_id]
+        if changed:
+            self.forget(changed)
+        return bool(changed)
 
     def _learn_resets(self, view: GroupView, start: SourceOffset, own: Lineage) -> Lineage:
         """Return the lineage that knows what the group's metadata says of resets: a new one when ends are void."""
@@ -188,8 +200,11 @@ class StartPositions:
             group_offset=owned.group.offset if owned.group else None,
             group_metadata=metadata,
             own_end=start.ends().get(partition) if logged_id == topic_id else None,
-            # After a conflict, and until the next batch is logged, both names are this query's.
-            lineage=own.name if metadata is not None and metadata.lineage == own.name else start.lineage,
+            # After a conflict or a reset, and until the next batch is logged, both names are this query's. What was
+            # written to decide a conflict is no progress: it is decided once more, in the same way.
+            lineage=own.name
+            if metadata and (metadata.lineage, metadata.instead_of) == (own.name, None)
+            else start.lineage,
             reset=newer(own.reset, start.reset) and not left_alone(metadata, start.reset),
         )
         age = age_of(partition, topic_id, known)
@@ -259,7 +274,10 @@ class StartPositions:
         starts = {decision.partition: open_start(decision, self._options.starting) for decision in open_ones}
         latest = self._options.no_match_strategy is NoMatchStrategy.LATEST
         option = self._options.starting.option
-        return positions | look_up(self._cluster, starts, option, unmatched_is_latest=latest)
+        # All are looked up: a partition that is not there is told by its log. The group would refuse its commit, and
+        # with that the start positions of all.
+        found = look_up(self._cluster, starts, option, unmatched_is_latest=latest)
+        return positions | found | {d.partition: 0 for d in open_ones if d.basis is Basis.FIRST_OFFSET}
 
     def _pin(
         self,
@@ -314,8 +332,12 @@ def _reached(partition: TopicPartition, group: GroupOffset | None) -> list[Offse
     return [OffsetRange(partition, metadata.start, metadata.end, metadata.leader_epoch)]
 
 
-def _start_item(partition: TopicPartition, offset: int, anchor: Anchor, own: Lineage) -> CommitItem:
-    metadata = CommitMetadata(own.name, anchor.topic_id, offset, offset, anchor.pin, reset=own.reset)
+def _start_item(
+    partition: TopicPartition, offset: int, anchor: Anchor, own: Lineage, overruled: str | None
+) -> CommitItem:
+    metadata = CommitMetadata(
+        own.name, anchor.topic_id, offset, offset, anchor.pin, reset=own.reset, instead_of=overruled
+    )
     return CommitItem(partition, offset, metadata.to_text())
 
 

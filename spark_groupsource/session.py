@@ -8,7 +8,7 @@ from Spark's offset log and the group.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from spark_groupsource import errors
@@ -26,13 +26,7 @@ from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.option_types import UNBOUNDED, ReadBounds, SourceOptions
-from spark_groupsource.planning.batch import (
-    commit_items,
-    next_offset,
-    plan_ranges,
-    plan_replay,
-    within_bytes,
-)
+from spark_groupsource.planning.batch import commit_items, next_offset, plan_ranges, plan_replay, within_bytes
 from spark_groupsource.planning.packing import Task
 from spark_groupsource.planning.sizing import TaskSizing
 from spark_groupsource.positions import Lineage, StartPositions, metadata_of
@@ -53,6 +47,8 @@ PLAN_TIMEOUT_S = 30.0
 # How long a plan waits for the commit of the batch before it, once: then batches go on without commits.
 COMMIT_S = 1.0
 STOP_TIMEOUT_S = 15.0
+# Topics may be deleted one after the other in one trigger, but not so many times.
+_MAX_DELETED = 10
 _PAUSE_S = 0.01
 # The answer to a commit takes some milliseconds, and a trigger waits for it.
 _COMMIT_PAUSE_S = 0.002
@@ -92,6 +88,7 @@ class Session:
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
         self._behind = False
+        self._available_now = False
 
     def __repr__(self) -> str:
         lineage = None if self._own is None else self._own.name
@@ -137,8 +134,18 @@ class Session:
 
     def prepare_available_now(self) -> None:
         """Fix the targets: the newest offsets of all partitions of the subscription, now."""
-        self.start()
-        self._logs.fix_targets(self._topics.describe(self._topics.present, NOTHING))
+        self._available_now = True
+        try:
+            self._begin(NOTHING)
+        except OptionError as error:
+            # It may be a topic that was read before and is gone: the first `latest_offset` knows what was read.
+            if error.condition != errors.TOPIC_UNKNOWN:
+                raise
+
+    def _begin(self, known: Known) -> None:
+        self.start(known)
+        if self._available_now and self._logs.targets is None:
+            self._logs.fix_targets(self._topics.describe(self._topics.present, known))
 
     # --- planning
 
@@ -148,18 +155,21 @@ class Session:
         Returns `start` itself when there is nothing to read. 1. complete, 2. settle, 3. establish start
         positions, 4. plan, 5. fix; from 2 again when ownership changed meanwhile.
         """
-        known = Known.of(start)
-        try:
-            self.start(known)
-            self._go_by(self._lineage(start))
-            self._complete(start)
-            if self._topics.refresh():
-                self._member.subscribe(self._topics.names)
-            self._topics.look_back(known)
-            return start if self._logs.targets == {} else self._planned(start, bounds)
-        except OptionError as error:
-            self._topics.on_unknown(error, known)
-            return self._planned(start, bounds) if self._started else start
+        known, looks = Known.of(start), 0
+        while True:
+            try:
+                self._begin(known)
+                self._go_by(self._lineage(start))
+                self._complete(start)
+                if self._topics.refresh():
+                    self._member.subscribe(self._topics.names)
+                self._topics.look_back(known)
+                return start if self._logs.targets == {} else self._planned(start, bounds)
+            except OptionError as error:
+                looks += 1
+                if looks == _MAX_DELETED:
+                    raise
+                self._topics.on_unknown(error, known)
 
     def _planned(self, start: SourceOffset, bounds: ReadBounds) -> SourceOffset:
         deadline: Deadline | None = None
@@ -180,7 +190,7 @@ class Session:
             if not self._logs.worth_planning(backlogs, bounds.min_rows):
                 return start
             survey = self._logs.survey(backlogs)
-            if self._made_anew(backlogs, survey.topics) or not self._commits_taken():
+            if self._starts.forget_made_anew(backlogs, survey.topics) or not self._commits_taken():
                 continue
             left = self._losses.skip_lost(backlogs, survey.beginnings)
             if bounds.max_bytes is not None:
@@ -193,7 +203,7 @@ class Session:
             if end is not None:
                 return end
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
-        if self._logs.targets is not None:
+        if self._available_now:
             # AvailableNow would end here with records unread.
             raise self._no_assignment(self._member.view())
         return start
@@ -249,11 +259,9 @@ class Session:
         Only the first call of a session waits for an assignment that is not empty.
         """
         settle = Deadline(self._clock, SETTLE_S)
-        available_now = self._logs.targets is not None
-        patience = Deadline(
-            self._clock,
-            self._options.session_timeout_s + AVAILABLE_NOW_MARGIN_S if available_now else SETTLE_S,
-        )
+        available_now = self._available_now
+        longest_s = self._options.session_timeout_s + AVAILABLE_NOW_MARGIN_S
+        patience = Deadline(self._clock, longest_s if available_now else SETTLE_S)
         while True:
             self._member.check()
             if self._member.stopping:
@@ -278,18 +286,6 @@ class Session:
             timeout_s=self._options.session_timeout_s + AVAILABLE_NOW_MARGIN_S,
             state=view.state.name,
         )
-
-    def _made_anew(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> bool:
-        """Whether a topic was made anew since its positions were pinned; they are then forgotten.
-
-        The sequence this protects against: a topic is deleted and made again with more records than were read of
-        the old one: by name alone the position would skip its first records.
-        """
-        anchors = self._starts.anchors
-        changed = [p for p in partitions if anchors[p].topic_id != topics[p.topic].topic_id]
-        if changed:
-            self._starts.forget(changed)
-        return bool(changed)
 
     def _tell_truncated(self, positions: Mapping[TopicPartition, int]) -> None:
         """Report logs that have lost what was read already; what they have there now is skipped."""
@@ -337,7 +333,7 @@ class Session:
         reach("before-fix", self._options.client_id)
         ids = {topic: info.topic_id for topic, info in described.items()}
         own = self._lineage(start)
-        end = next_offset(start, own.name, ids, ranges, own.reset)
+        end = next_offset(start, own.name, ids, ranges, own.reset, deleted=self._topics.deleted)
         if not self._member.fix(FlightBatch(end, commit_items(end, self._starts.anchors)), view.assignment):
             return None
         self._logs.planned()

@@ -102,7 +102,9 @@ class TopicWatch:
         if not self._checked.expired() or not unsettled:
             return False
         self.names = self._cluster.matching_topics(self._options.subscription)
-        self._gone &= self._cluster.missing_topics(self._gone)
+        # Only what is listed again is asked for: with a pattern over short-lived topics, more and more are gone.
+        listed = self._gone & set(self.names)
+        self._gone -= listed - self._cluster.missing_topics(listed)
         for partition in cut.keys() - self._cluster.missing_partitions(cut):
             del self._cut[partition]
         self._checked = Deadline(self._clock, self._refresh_s)
@@ -112,6 +114,11 @@ class TopicWatch:
     def present(self) -> list[str]:
         """The names without those of topics that were deleted."""
         return [name for name in self.names if name not in self._gone]
+
+    @property
+    def deleted(self) -> Collection[str]:
+        """Topics of a pattern that are gone. Of named ones, which are few, a restart is to know that they were read."""
+        return () if self._options.subscription.pattern is None else frozenset(self._gone)
 
     def describe(self, topics: Iterable[str], known: Known) -> dict[str, TopicInfo]:
         """Return what exists of these topics; for the others see `on_unknown`."""

@@ -361,18 +361,19 @@ class MemberMachine:
         return tuple(p for p, owned in self._owned.items() if owned.group is None)
 
     def proof(self) -> tuple[CommitItem, ...]:
-        """The smallest commit that proves membership: what the group holds already, of one partition.
+        """A small commit that proves membership: what the group holds already, of one partition of each topic.
 
         An offset that is completed but not acknowledged goes first: the commit of it may be on its way, and the
-        older one sent after it would move the group back.
+        older one sent after it would move the group back. Of each topic, because that of a deleted one is refused.
         """
+        items: dict[str, CommitItem] = {}
         for partition, owned in self._owned.items():
-            pending = owned.pending()
-            if pending is not None:
-                return (pending,)
+            held = None
             if owned.group is not None and owned.group.offset is not None:
-                return (CommitItem(partition, owned.group.offset, owned.group.metadata),)
-        return ()
+                held = CommitItem(partition, owned.group.offset, owned.group.metadata)
+            if item := owned.pending() or held:
+                items.setdefault(partition.topic, item)
+        return tuple(items.values())
 
     @property
     def flight(self) -> FlightBatch | None:

@@ -48,9 +48,9 @@ class MembershipProof:
         return gap_s
 
     def notice_gap(self) -> None:
-        """Doubt the membership after a silence longer than the heartbeat interval."""
+        """Doubt the membership after a silence longer than the heartbeat interval. With option assign there is none."""
         gap_s = self.alive()
-        if gap_s > self._options.heartbeat_interval_s:
+        if gap_s > self._options.heartbeat_interval_s and not self._options.subscription.partitions:
             self._machine.membership_doubted()
             self._report.doubted(gap_s)
             self._pace.hurry()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.commits import Anchor, CommitItem, CommitMetadata
@@ -93,19 +93,24 @@ def next_offset(
     topic_ids: Mapping[str, str],
     ranges: Iterable[OffsetRange],
     reset: Reset | None = None,
+    *,
+    deleted: Collection[str] = (),
 ) -> SourceOffset:
     """Return the offset to log for a batch: its ranges, and what the lineage has done elsewhere.
 
-    Ends of a topic that was deleted and made again (its id changed) are forgotten, and all ends that are older than
-    `reset`, the newest reset of the group.
+    Forgotten are ends of `deleted` topics and of those made again (their id changed), and, in the name of another
+    lineage, all ends that are older than `reset`, the newest reset of the group: a lineage goes on after a reset only
+    when none of its ends is void.
     """
     planned = tuple(ranges)
     owned = {item.partition for item in planned}
     known = dict(start.topic_ids)
+    void = newer(reset, start.reset) and lineage != start.lineage
     done = {
         partition: end
-        for partition, end in ({} if newer(reset, start.reset) else start.ends()).items()
-        if partition not in owned and topic_ids.get(partition.topic, known[partition.topic]) == known[partition.topic]
+        for partition, end in ({} if void else start.ends()).items()
+        if partition not in owned and partition.topic not in deleted
+        if topic_ids.get(partition.topic, known[partition.topic]) == known[partition.topic]
     }
     topics = {item.partition.topic for item in planned} | {partition.topic for partition in done}
     ids = {topic: topic_ids.get(topic) or known[topic] for topic in topics}

@@ -61,7 +61,7 @@ class Takeover:
 
 @dataclass(frozen=True, slots=True)
 class StartDecision:
-    """`offset` is None when the log has to be asked (`basis` says for which of its ends)."""
+    """`offset` is None when the log has to be asked, as `basis` says."""
 
     partition: TopicPartition
     basis: Basis
@@ -85,11 +85,11 @@ def decide_start(takeover: Takeover, on_conflict: OnConflict, age: Age) -> Start
     other_topic = metadata.topic_id != takeover.topic_id if metadata is not None else takeover.recreated
     if other_topic:
         # By name alone the offset of a deleted topic would land on its successor and skip its records.
-        return StartDecision(takeover.partition, Basis.FIRST_OFFSET, 0, recreated=True)
+        return StartDecision(takeover.partition, Basis.FIRST_OFFSET, None, recreated=True)
     # A partition that the group has no offset for was no part of the reset, and nobody else has read it since.
     own = None if takeover.reset and group is not None else takeover.own_end
     if group is None and own is None:
-        return StartDecision(takeover.partition, _OPEN[age], 0 if age is Age.ADDED else None)
+        return StartDecision(takeover.partition, _OPEN[age], None)
     if group is None or own is None:
         return StartDecision(
             takeover.partition, Basis.LINEAGE if group is None else Basis.GROUP, group if own is None else own
@@ -108,6 +108,8 @@ def _conflict(takeover: Takeover, own: int, group: int) -> str | None:
     where = f"{takeover.partition} group={group} checkpoint={own}"
     if metadata is None:
         return f"{where} (the group's offset was set by another program)"
+    if metadata.instead_of == takeover.lineage:
+        return f"{where} (decided before, and the query ended before it had logged a batch of that)"
     if metadata.lineage == takeover.lineage and group > own:
         return f"{where} (the checkpoint is older than the group's offset: was an old one restored, or one used twice?)"
     # Another lineage went further (a takeover), or our last commit did not arrive: both are normal.
@@ -133,7 +135,7 @@ def age_of(partition: TopicPartition, topic_id: str, pins: Mapping[TopicPartitio
 
 def open_start(decision: StartDecision, starting: Starting) -> Start | None:
     """Return where an open decision starts; None when the options do not name the partition."""
-    return AtEdge() if decision.basis is Basis.BEGINNING else starting.of(decision.partition)
+    return starting.of(decision.partition) if decision.basis is Basis.STARTING_POSITION else AtEdge()
 
 
 def conflicts(decisions: Iterable[StartDecision]) -> str:

@@ -53,7 +53,7 @@ def make_options(**extra: str) -> SourceOptions:
     """Return checked options; a keyword's `__` stands for a dot, `kafka__client__id` is `kafka.client.id`."""
     raw = {"kafka.bootstrap.servers": "broker:9092", "kafka.group.id": "shop"}
     raw |= {name.replace("__", "."): value for name, value in extra.items()}
-    if "subscribePattern" not in raw:
+    if "subscribePattern" not in raw and "assign" not in raw:
         raw.setdefault("subscribe", "orders")
     return parse_options(raw)
 
@@ -105,6 +105,8 @@ class FakeGroup:
         self.calls: list[tuple[str, object]] = []
         self.refusals: deque[Refusal | None] = deque()
         self.unanswered_fetches = 0
+        # Partitions of topics that were deleted.
+        self.absent: set[TopicPartition] = set()
         self.before_commit: Callable[[], object] = lambda: None
         self.close_error: Exception | None = None
         self.answer_commits_at_once = False
@@ -233,9 +235,11 @@ class FakeGroup:
         refusal = self.refusals.popleft() if self.refusals else None
         if refusal is not None:
             return CommitResult(refused=tuple((item, refusal) for item in items), reason=refusal.value)
-        for item in items:
+        taken = tuple(item for item in items if item.partition not in self.absent)
+        for item in taken:
             self.committed[item.partition] = GroupOffset(item.offset, item.metadata)
-        return CommitResult(acknowledged=tuple(items))
+        refused = tuple((item, Refusal.NO_TOPIC) for item in items if item.partition in self.absent)
+        return CommitResult(taken, refused, Refusal.NO_TOPIC.value if refused else "")
 
     def _on(self) -> MemberListener:
         assert self._listener is not None
@@ -469,9 +473,12 @@ class FakeCluster:
     def close(self) -> None:
         self.closed = True
 
+    def has(self, partition: TopicPartition) -> bool:
+        return partition.topic in self.topics and partition.partition < self.topics[partition.topic].partition_count
+
     def _log_offset(self, partition: TopicPartition, edge: Edge | int) -> LogEnd | None:
         topic = partition.topic
-        if topic not in self.topics or partition.partition >= self.topics[topic].partition_count:
+        if not self.has(partition):
             raise OptionError(errors.TOPIC_UNKNOWN, option="subscribe", value=topic, topic=topic)
         if edge is Edge.LATEST:
             return LogEnd(self.ends.get(partition, 0), self.epoch)
@@ -497,6 +504,8 @@ class FakeMember:
         self.takes_commits = True
         self.during_fix: Callable[[], object] = lambda: None
         self.during_view: Callable[[], object] = lambda: None
+        # Which partitions are there: a group refuses the commits of others.
+        self.exists: Callable[[TopicPartition], bool] = lambda _: True
 
     # --- for the test
 
@@ -566,7 +575,10 @@ class FakeMember:
             self.refused_establishes -= 1
             return False
         assert assignment == self.machine.assignment
-        self._commit(tuple(items))
+        taken = tuple(item for item in items if self.exists(item.partition))
+        self._commit(taken)
+        if len(taken) < len(items):
+            return False
         self.machine.positions_established(positions, items)
         return True
 

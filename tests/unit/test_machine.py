@@ -38,7 +38,7 @@ from spark_groupsource.membership.machine import (
     MemberMachine,
     MemberState,
 )
-from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.offsets import OffsetRange, TopicPartition
 
 from .fakes import flight, tp
 
@@ -418,6 +418,16 @@ def test_proof_prefers_the_pending_offset() -> None:
     assert machine.proof() == (CommitItem(P0, 10, ""),)
     machine.handle(BatchCompleted(batch.end, batch.items))
     assert machine.proof() == (item(0, 20),)
+
+
+def test_a_proof_is_of_each_topic() -> None:
+    """The commit of a topic that was deleted is refused, and would never prove anything."""
+    machine = MemberMachine()
+    machine.handle(Started())
+    refund = TopicPartition("refunds", 0)
+    machine.handle(PartitionsAssigned((P0, P1, refund)))
+    machine.offsets_fetched({P0: GroupOffset(10, ""), P1: GroupOffset(7, ""), refund: GroupOffset(3, "")})
+    assert machine.proof() == (CommitItem(P0, 10, ""), CommitItem(refund, 3, ""))
 
 
 def test_there_is_no_proof_without_an_offset_in_the_group() -> None:

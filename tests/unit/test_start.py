@@ -96,14 +96,14 @@ def test_conflict(group: int, writer: str | None, own: int, reason: str) -> None
 def test_a_topic_made_anew_starts_at_its_beginning(own: int | None, writer: str, on_conflict: OnConflict) -> None:
     """By name alone the offset of the deleted topic would skip the records of its successor."""
     old = takeover(70, writer, own, written_for="the deleted topic's id")
-    assert decide_start(old, on_conflict, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, 0, recreated=True)
+    assert decide_start(old, on_conflict, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
 
 
 def test_a_topic_made_anew_is_noticed_by_what_the_lineage_has_read() -> None:
     """The broker forgets the offsets of a deleted topic, so the group may know nothing of it."""
     anew = Takeover(P0, TOPIC_ID, None, None, None, LINEAGE, recreated=True)
     assert decide_start(anew, OnConflict.CHECKPOINT, Age.INITIAL) == StartDecision(
-        P0, Basis.FIRST_OFFSET, 0, recreated=True
+        P0, Basis.FIRST_OFFSET, None, recreated=True
     )
 
 
@@ -116,7 +116,7 @@ def test_offsets_of_the_new_topic_count_although_the_lineage_has_read_the_old_on
 def test_a_partition_that_was_made_later_starts_at_its_first_offset() -> None:
     """Also when retention has removed its first records meanwhile: these are lost."""
     decision = decide_start(takeover(None, NOBODYS, None), OnConflict.CHECKPOINT, Age.ADDED)
-    assert decision == StartDecision(P0, Basis.FIRST_OFFSET, 0)
+    assert decision == StartDecision(P0, Basis.FIRST_OFFSET, None)
 
 
 def test_a_partition_of_a_topic_that_is_new_to_the_group_starts_where_its_log_begins() -> None:
@@ -224,7 +224,9 @@ def test_after_a_reset_the_group_wins_without_a_conflict(
 
 def test_a_topic_made_anew_after_a_reset_starts_at_its_beginning() -> None:
     after = replace(takeover(0, THEIRS, 900, written_for="the deleted topic's id"), reset=True)
-    assert decide_start(after, OnConflict.FAIL, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, 0, recreated=True)
+    assert decide_start(after, OnConflict.FAIL, Age.INITIAL) == StartDecision(
+        P0, Basis.FIRST_OFFSET, None, recreated=True
+    )
 
 
 def test_newest_reset() -> None:

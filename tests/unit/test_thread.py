@@ -735,6 +735,28 @@ def test_a_silence_that_cost_the_membership_drops_the_partitions() -> None:
         assert view.partitions == ()
 
 
+def test_a_deleted_topic_does_not_keep_a_member_from_its_proof() -> None:
+    """1. the topic of the first partition is deleted, 2. the machine is suspended, 3. the group refuses its commit."""
+    with running() as bed:
+        gone = tp(0, "deleted")
+        bed.group.committed |= {gone: GroupOffset(5, "pin"), P0: GroupOffset(10, "pin")}
+        bed.group.assign(gone, P0)
+        view = bed.until("the offsets", lambda view: view.settled and len(view.partitions) == 2)
+        bed.member.establish({gone: 5, P0: 10}, [], view.assignment)
+        bed.group.absent = {gone}
+        bed.clock.advance(11.0)
+        assert not bed.member.fix(flight(R0), view.assignment)
+        bed.until("the proof", lambda view: view.proven, step_s=0.1)
+
+
+def test_with_fixed_partitions_there_is_no_membership_to_lose() -> None:
+    with running(assign='{"orders":[0]}') as bed:
+        assignment = bed.own((0, 10)).assignment
+        bed.clock.advance(11.0)
+        assert bed.member.fix(flight(R0), assignment)
+    assert bed.group.named("commit_now") == []
+
+
 def test_a_member_without_partitions_needs_no_proof() -> None:
     with running() as bed:
         bed.group.assign()
