@@ -95,6 +95,8 @@ def test_p8_what_a_new_partition_lost_before_it_was_noticed_is_told(
     client.produce(topic, (f"old{n}" for n in range(10)), 1)
     query = start_query("query", options | {"startingOffsets": starting})
     wait_for("a committed start", lambda: client.committed(group) == client.ends(topic), 90, query.log)
+    client.produce(topic, (f"more{n}" for n in range(10)), 1)
+    query.wait_for_records({record for record in client.records(topic) if record[2] >= 10})
     query.stop()
     client.add_partitions(topic, 2)
     client.produce(topic, (f"new{n}" for n in range(40)), 2)

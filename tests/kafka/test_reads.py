@@ -26,7 +26,7 @@ def test_available_now_reads_what_is_there_and_commits_its_last_batch(
     assert {(r.topic, r.partition, r.offset) for r in rows} == client.records(topic)
     assert len(rows) == 90
     sizes = sorted(sum(r.batch == n for r in rows) for n in {r.batch for r in rows})
-    assert sizes == [10, 40, 40]
+    assert sizes == [12, 39, 39]
     assert client.committed(group) == client.ends(topic)
     wait_for("an empty group", lambda: client.members(group) == [], 10)
 
@@ -144,7 +144,7 @@ def test_batches_of_about_so_many_bytes(
     assert len(rows) == 100
     batches = {number: [r for r in rows if r.batch == number] for number in {r.batch for r in rows}}
     assert max(sum(len(r.value) for r in batch) for batch in batches.values()) <= 22_000 + 1_100
-    assert max(map(len, batches.values())) == (15 if more else 40)
+    assert max(map(len, batches.values())) == (14 if more else 40)
 
 
 def test_an_impossible_timestamp_is_named(client: Independent, read_all: ReadAll, topic: str, kafka: Any) -> None:
