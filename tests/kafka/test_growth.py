@@ -108,7 +108,7 @@ def test_p8_what_a_new_partition_lost_before_it_was_noticed_is_told(
     assert f"{topic}-1 [0, 5)" in query.failure()
 
     query = start_query("query", options | {"startingOffsets": starting, "failOnDataLoss": "false"})
-    query.wait_for_records({record for record in client.records(topic) if record[1] == 1 or record[2] >= 10})
+    query.wait_for_records({record for record in client.records(topic) if record[1] == 1 or record[2] >= 20})
     wait_for("lag 0", lambda: client.committed(group) == client.ends(topic), 30, query.log)
 
 
