@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from kafkajars import RealKafkaError, class_path, find_java
 
 # Listeners of a cluster with keys and users, named after their security protocols.
 SECURE_LISTENERS = ("SASL_PLAINTEXT", "SSL", "SASL_SSL")
+_LOWEST_PORT = 20_000
 _STATE_FILE = "state.json"
 _LOG4J = """\
 status = error
@@ -108,12 +110,28 @@ def _addresses(ports: Mapping[str, int]) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    # All are held open until the last is chosen, or the system could hand out one twice.
+    """Choose ports below those that the system hands out: a broker that is started, or started again after a kill,
+    finds its port free even when other processes connect and listen in between."""
+    # All are held open until the last is chosen, or one could be chosen twice.
     with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
+        held: list[socket.socket] = []
+        for port in random.sample(range(_LOWEST_PORT, _first_ephemeral_port()), k=100 + count):
+            one = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                one.bind(("127.0.0.1", port))
+                held.append(one)
+            if len(held) == count:
+                return [one.getsockname()[1] for one in held]
+        raise RealKafkaError(f"no {count} free ports from {_LOWEST_PORT} on: end what listens there")
+
+
+def _first_ephemeral_port() -> int:
+    """Linux says it; elsewhere it is IANA's. A machine that hands out low ports, too, takes its chances."""
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        first = 49_152
+    return first if first >= _LOWEST_PORT + 1_000 else 32_768
 
 
 def wait_until(what: str, timeout_s: float, done: Callable[[], bool], evidence: Callable[[], str] = str) -> None:
