@@ -27,6 +27,7 @@ from confluent_kafka.admin import (
 )
 
 Record = tuple[str, int, int]
+_PATIENCE = 2.0  # tests run two at a time
 _PASSING = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -53,7 +54,11 @@ def run_script(command: Sequence[str], output: Path, timeout_s: float) -> tuple[
 def wait_for(
     what: str, condition: Callable[[], Any], timeout_s: float = 90.0, evidence: Callable[[], str] = str
 ) -> Any:
-    """Return the condition's first true value; fail saying what was waited for, and the evidence."""
+    """Return the condition's first true value; fail saying what was waited for, and the evidence.
+
+    The time is what a test needs on a machine of its own, and then some.
+    """
+    timeout_s *= _PATIENCE
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()

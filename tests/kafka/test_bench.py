@@ -15,7 +15,7 @@ from peerjars import peer_jars
 
 from .harness import run_script
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.alone]
 
 _SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench_main.py"
 

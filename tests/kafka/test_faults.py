@@ -9,7 +9,7 @@ import pytest
 
 from .harness import run_script
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.alone]
 
 _SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "faults_main.py"
 
