@@ -120,8 +120,11 @@ class Independent:
         found = self._admin.list_topics(timeout=10).topics.get(topic)
         return 0 if found is None else sum(p.leader >= 0 for p in found.partitions.values())
 
-    def set_group_session_timeout(self, group: str, timeout_ms: int, heartbeat_ms: int = 1_000) -> None:
-        """Set the session timeout and the heartbeat interval of a KIP-848 group, which are the broker's to set."""
+    def set_group_session_timeout(self, group: str, timeout_ms: int, heartbeat_ms: int = 2_000) -> None:
+        """Set the session timeout and the heartbeat interval of a KIP-848 group, which are the broker's to set.
+
+        librdkafka waits for an answer as long as the interval is, and never learns an assignment that comes later.
+        """
         settings = {"consumer.session.timeout.ms": timeout_ms, "consumer.heartbeat.interval.ms": heartbeat_ms}
         entries = [
             ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
