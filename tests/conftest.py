@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+# Half of what a short-lived JVM computes is its optimizing compiler. The queries in processes of their own inherit it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
 # Before any JVM starts, because its processes inherit it: where tests hold queries (spark_groupsource.failpoints).
 FAILPOINTS = tempfile.TemporaryDirectory(prefix="groupkafka-failpoints-")
 os.environ["GROUPKAFKA_FAILPOINTS"] = FAILPOINTS.name
@@ -29,8 +31,6 @@ def spark() -> Iterator[SparkSession]:
     for key, value in {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
-        # Half of what a short-lived JVM computes is its optimizing compiler.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",

@@ -31,8 +31,6 @@ def session() -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "800m",
-        # Half of what a short-lived JVM computes is its optimizing compiler.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.ui.enabled": "false",
     }.items():
         builder = builder.config(key, value)

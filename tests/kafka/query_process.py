@@ -26,8 +26,6 @@ def session(name: str, conf: dict[str, str]) -> SparkSession:
     for key, value in {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "600m",
-        # Half of what a short-lived JVM computes is its optimizing compiler.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",

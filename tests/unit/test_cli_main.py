@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,6 +76,11 @@ def unread(*names: str) -> Iterator[None]:
 
 def interrupt(*_: object) -> Any:
     raise KeyboardInterrupt
+
+
+def interrupt_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt the sleep of --watch, and nobody else's: `time.sleep` is also that of other threads, such as Py4J's."""
+    monkeypatch.setattr(output, "time", SimpleNamespace(sleep=interrupt))
 
 
 # --- output that nobody reads any more
@@ -168,7 +174,7 @@ def test_an_interrupt_of_group(group: FakeGroupCluster, monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("standings")
 def test_an_interrupt_is_the_usual_end_of_watching_the_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output.time, "sleep", interrupt)
+    interrupt_pauses(monkeypatch)
     assert main([*LAG, "--watch", "600"]) == 0
 
 
@@ -176,7 +182,7 @@ def test_an_interrupt_is_the_usual_end_of_watching_the_lag(monkeypatch: pytest.M
 def test_an_interrupt_is_the_usual_end_of_watching_a_group(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(output.time, "sleep", interrupt)
+    interrupt_pauses(monkeypatch)
     assert main([*GROUP, "--watch", "600"]) == 0
     assert capsys.readouterr().err == ""
 
