@@ -291,7 +291,7 @@ class Demo:
             Check(
                 "both members read rows",
                 len(by_member) == 2,
-                f"rows per member: {', '.join(f'{n:,}' for n in by_member)}",
+                f"the smaller and the larger share: {', '.join(f'{n:,}' for n in by_member)}",
             ),
         ]
 

@@ -283,7 +283,8 @@ DATA_LOST = Condition(
     "GROUPKAFKA.DATA_LOST",
     "Records that were not read yet are gone from the broker, or may be: {ranges}."
     " Option 'failOnDataLoss' has the value 'true'.",
-    "set failOnDataLoss=false to skip and report them; raise the topic's retention for the future.",
+    "set failOnDataLoss=false to report them and go on (a topic that was made again is read from its beginning then);"
+    " give a query that moves to another cluster a new checkpoint; raise the topic's retention for the future.",
 )
 READ_STALLED = Condition(
     "GROUPKAFKA.READ_STALLED",

@@ -24,8 +24,8 @@ from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
 EXTRA_MISSING = (
-    "what the members told each other (weights, racks, standby partitions) is shown with kafka-python:"
-    " pip install 'groupkafka[assignors]'"
+    "what the members told each other (weights, racks, standby partitions) is shown with kafka-python"
+    " (the extra of groupkafka[assignors])"
 )
 # Kafka's own names, where they are not those of the client in another spelling.
 _STATES: dict[object, str] = {

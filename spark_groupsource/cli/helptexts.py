@@ -93,7 +93,7 @@ without, and joins none.
   strategy   the assignment strategy that the group has agreed on; with the protocol 'consumer' (KIP-848) the broker's
   lag        records between the group's committed offset and the log's end, as in 'lag'
   metadata   what a member said when it joined: rack, what it had then, and what its strategy adds (weight=3). It takes
-             kafka-python (pip install 'groupkafka[assignors]'), and is only told of classic groups that are stable.
+             kafka-python (the extra of groupkafka[assignors]), and is only told of classic groups that are stable.
 """
 GROUP_MORE = """\
 examples:
