@@ -114,7 +114,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="a number; random without it")
     parser.add_argument("--protocol", choices=("all", *PROTOCOLS), help="all, for --short cooperative")
     parser.add_argument("--kinds", default="", help="only these kinds, comma separated")
-    parser.add_argument("--faults", type=int, help="how many in all, every kind at least once")
+    parser.add_argument("--faults", type=int, help="how many, each kind at least once; not for --smoke, --short")
     parser.add_argument("--queries", type=int, choices=(2, 3), help="at the start; one more may join (3, --short 2)")
     parser.add_argument("--rate", type=float, default=200.0, help="records written a second (200)")
     parser.add_argument("--out", type=Path, default=ROOT / "faults-out", help="where the histories go (faults-out)")
