@@ -115,7 +115,8 @@ def table(lags: list[Lag]) -> list[str]:
         lines.append("  ".join([topic.ljust(widths[0]), *cells, note]).rstrip())
     silent = sorted({lag.partition.topic for lag in lags if not lag.retention.known})
     if silent:
-        lines.append(f"retention not told (it takes the right DESCRIBE_CONFIGS on the topic): {', '.join(silent)}")
+        takes = "a real Kafka, and the right DESCRIBE_CONFIGS on the topic"
+        lines.append(f"retention not told (it takes {takes}): {', '.join(silent)}")
     return lines
 
 
