@@ -281,7 +281,8 @@ class Demo:
         states = self._view().partitions()
         lag = sum(state.lag for state in states)
         by_member = sorted(rows_by_query(rows).values())
-        print(f"\nDeparture delays per carrier and origin\n{delay_table(by_route(merged), HISTOGRAM_EDGES)}")
+        title = "Departure delays per carrier and origin (p50 and p90: estimated from the merged histograms)"
+        print(f"\n{title}\n{delay_table(by_route(merged), HISTOGRAM_EDGES)}")
         print(f"\nCommitted offsets of group {self.group}, topic {self.topic}\n{offset_table(states)}\n")
         return [
             check_offsets(rows, {state.partition: state.end for state in states}),
