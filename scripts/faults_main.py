@@ -1,7 +1,7 @@
 """The fault rig: queries of one consumer group on a real broker, faults, and a judgement of promises P1-P8.
 
     scripts/faults --smoke                          # 66 faults over the five protocols, 200,000 records
-    scripts/faults --short --protocol kip848        # every kind once, about 10 minutes
+    scripts/faults --short --protocol kip848        # every kind once, about 5 minutes
     scripts/faults --hours 8                        # random mixes, protocol after protocol
     scripts/faults --kinds app-killed,query-stopped --faults 10 --protocol eager --seed 7
     scripts/faults --judge faults-out/...           # judge a run again from its files

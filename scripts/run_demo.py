@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from demo_kafka import GroupView, create_topic, offset_table
 from demo_processes import Child, ChildFailed, wait_until
 from flight_results import (
@@ -373,6 +373,8 @@ def main(arguments: Sequence[str]) -> int:
         code = 130
     except (ChildFailed, TimeoutError, KafkaException) as error:
         print(f"\nFAILED: {error}", flush=True)
+        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._INVALID_ARG:
+            print("Check each --option kafka.NAME=VALUE: its NAME and VALUE are librdkafka's, without 'kafka.'.")
         if isinstance(error, TimeoutError):
             print("\n".join(member.child.tail() for member in demo.members))
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from spark_groupsource.errors import (
 from spark_groupsource.masking import MaskSecrets, remember
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.options_client import is_sensitive, shown_unknown, shown_value
+from spark_groupsource.options_client import CLIENT_PREFIX, is_sensitive, shown_unknown, shown_value
 from spark_groupsource.secrets import resolved, setting_of
 
 LOG = logging.getLogger("spark_groupsource.client")
@@ -65,6 +66,7 @@ _TLS_ALERT = re.compile(
     r"alert (bad certificate|certificate (required|unknown|expired|revoked)|unknown ca|unsupported certificate"
     r"|access denied|decrypt error)"
 )
+_PASSWORDS = {"ssl.key.password", "ssl.keystore.password"}
 _PROTOCOL_CONFLICT = {
     KafkaError.INCONSISTENT_GROUP_PROTOCOL,
     KafkaError.GROUP_ID_NOT_FOUND,
@@ -209,7 +211,22 @@ def _refused_setting(options: SourceOptions, error: Exception) -> GroupKafkaErro
     shown = shown_unknown(name, value) if unknown else shown_value(name, value)
     # librdkafka repeats the value in some of its messages; of an unknown setting it names the name only.
     reason = reason.replace(value, shown) if value and not unknown and shown != value else reason
+    reason += _file_trouble(name, value)
     return OptionError(errors.CLIENT_REFUSED_OPTION, option=options.option_name(name), value=shown, reason=reason)
+
+
+def _file_trouble(name: str, value: str) -> str:
+    """Return what a refused setting that names a file is about: OpenSSL only tells which of its routines failed."""
+    if not name.endswith(".location"):
+        return ""
+    try:
+        with open(value, "rb"):
+            password = f"{name.removesuffix('.location')}.password"
+            return f" (the file can be read; is {CLIENT_PREFIX}{password} right?)" if password in _PASSWORDS else ""
+    except (IsADirectoryError, ValueError):
+        return ""
+    except OSError as error:
+        return f" (the file cannot be read on host '{socket.gethostname()}': {error.strerror})"
 
 
 def kafka_error(error: KafkaException) -> KafkaError:
@@ -275,9 +292,18 @@ class Patience:
 
 
 def map_error(
-    options: SourceOptions, error: KafkaError, request: str, transport: LastTransportError, topic: str = "?"
+    options: SourceOptions,
+    error: KafkaError,
+    request: str,
+    transport: LastTransportError,
+    topic: str = "?",
+    *,
+    waited_s: float = CONTACT_TIMEOUT_S,
 ) -> GroupKafkaError:
-    """Turn a client's error into the one of the catalogue that names the option, the value and what to do."""
+    """Turn a client's error into the one of the catalogue that names the option, the value and what to do.
+
+    `waited_s` is how long brokers that cannot be reached had to answer.
+    """
     code = error.code()
     servers = options.bootstrap_servers
     if code in _AUTHENTICATION or transport.authentication_failed:
@@ -287,7 +313,7 @@ def map_error(
         return KafkaUnavailableError(
             errors.BROKER_UNREACHABLE,
             servers=servers,
-            timeout_s=CONTACT_TIMEOUT_S,
+            timeout_s=waited_s,
             reason=transport.describe(error.str()),
         )
     subscription = options.subscription

@@ -322,7 +322,7 @@ class LibrdkafkaCluster:
         stale = Deadline(self._clock, stale_s)
         outage = Deadline(self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S)
         timeout_s = _REQUEST_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S
-        left = self._options.fetch_retries
+        left, begun_s = self._options.fetch_retries, self._clock.monotonic_s()
         self._patience.begin()
         while True:
             try:
@@ -330,7 +330,10 @@ class LibrdkafkaCluster:
             except _TopicError as error:
                 self._client().poll(0)
                 if left == 0 or not self._may_heal(error.cause, stale, outage):
-                    raise map_error(self._options, error.cause, request, self._transport, error.topic) from None
+                    waited_s = self._clock.monotonic_s() - begun_s
+                    raise map_error(
+                        self._options, error.cause, request, self._transport, error.topic, waited_s=waited_s
+                    ) from None
                 if error.cause.code() in _AWAY:
                     # A client goes on asking the controller and the leaders that it knows, also dead ones.
                     self._admin = None

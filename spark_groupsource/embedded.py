@@ -274,6 +274,8 @@ class EmbeddedKafka:
         before it stay. librdkafka itself tries again after an error that means a stale leader; when another
         batch overtakes that one, which is rare, the order is lost and this raises too.
         """
+        if isinstance(records, (str, bytes)):
+            raise TypeError("records: a list of them is needed, such as [b'value'] or [(b'key', b'value')]")
         self._open()
         from confluent_kafka import Producer  # noqa: PLC0415  (only those who produce through us need it)
 
@@ -288,8 +290,7 @@ class EmbeddedKafka:
             "message.timeout.ms": 60_000 + max(1, int(timeout_s * 1000)),
             "log_level": 0,
         }
-        producer = Producer(config)
-        deadline = time.monotonic() + timeout_s
+        producer, deadline = Producer(config), time.monotonic() + timeout_s
         try:
             for chunk in _chunks(records):
                 _append(producer, topic, chunk, deadline)
@@ -385,7 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line: start, print the address, run until told to end."""
     parser = argparse.ArgumentParser(prog="python -m spark_groupsource.embedded", description=__doc__.split("\n")[0])
     parser.add_argument("--topic", metavar="NAME:PARTITIONS", type=_topic_argument, action="append", default=[])
-    parser.add_argument("--brokers", type=int, default=1, help="how many; without it one")
+    parser.add_argument("--brokers", type=int, choices=range(1, 10), default=1, help="how many; without it one")
     options = parser.parse_args(arguments)
     wake = _catch_signals()  # before the address is out: whoever reads it may send a signal at once
     with EmbeddedKafka(brokers=options.brokers, topics=dict(options.topic)) as kafka:

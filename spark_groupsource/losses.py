@@ -1,4 +1,7 @@
-"""Data loss: records that are gone before this group has read them are never skipped silently (promise P8)."""
+"""Data loss: records that are gone before this group has read them are never skipped silently (promise P8).
+
+Nor are batches that Spark takes as complete without having read them.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ class LossReporter:
         self._told: dict[TopicPartition, int] = {}
         # What was told to be gone with its topic, until it has a position again.
         self._told_gone: set[TopicPartition] = set()
+        self._told_unread = False
         self.last_ends: Mapping[TopicPartition, int] = {}
 
     def skip_lost(
@@ -98,6 +102,27 @@ class LossReporter:
         lost = [OffsetRange(partition, at, position) for partition, (at, position) in sorted(logs.items())]
         self._count(lost, "the log was truncated, what it has there now is skipped")
 
+    def report_unread(self, ranges: Iterable[OffsetRange]) -> None:
+        """Report a batch that is complete and that Spark has not read. It need not be a loss: told once, never raised.
+
+        The sequence it is for (Spark's `FileStreamSink.addBatch`): a query with a checkpoint of its own writes to a
+        folder whose log another checkpoint's query has brought to batch 5; Spark drops batches 0 to 5, and they count
+        as complete. A query that has no use for its rows looks the same.
+        """
+        unread = [item for item in ranges if len(item)]
+        if not unread:
+            return
+        self._metrics.write("unread", (item.partition for item in unread), ranges=_listed(unread))
+        if not self._told_unread:
+            self._told_unread = True
+            LOG.warning(
+                "a batch is complete, but Spark has not read it (told once): group=%s %s: a file sink (parquet, json,"
+                " ...) drops a batch without a word when another checkpoint's query has written one of that number to"
+                " its folder, and these records are missing there; give each query, and each new checkpoint, a folder"
+                " of its own",
+                self._options.group_id, ", ".join(map(str, unread)),
+            )  # fmt: skip
+
     def _untold(self, lost: Iterable[OffsetRange]) -> list[OffsetRange]:
         new = []
         for item in lost:
@@ -127,9 +152,12 @@ class LossReporter:
             raise DataLossError(errors.DATA_LOST, ranges=shown)
         LOG.warning("data lost and skipped, failOnDataLoss=false: group=%s %s", self._options.group_id, shown)
         self._metrics.records_lost += sum(map(len, lost))
-        ranges = [[*item.partition, item.start, item.end] for item in lost]
         why = {"reason": reason} if reason else {}
-        self._metrics.write("data_lost", (item.partition for item in lost), ranges=ranges, **why)
+        self._metrics.write("data_lost", (item.partition for item in lost), ranges=_listed(lost), **why)
+
+
+def _listed(ranges: Iterable[OffsetRange]) -> list[list[str | int]]:
+    return [[*item.partition, item.start, item.end] for item in ranges]
 
 
 def lost_before(

@@ -29,7 +29,7 @@ class OptionSpec:
 
 OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
-        "kafka.bootstrap.servers", read.text, None, "host:port, comma separated",
+        "kafka.bootstrap.servers", read.brokers, None, "host:port, comma separated",
         "Brokers to start from.", required=True,
     ),
     OptionSpec(

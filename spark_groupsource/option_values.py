@@ -15,11 +15,25 @@ INT64_MAX = 2**63 - 1
 # What a pattern is made of, as far as sets go: a "]" that comes first in one does not end it.
 _SET_TOKEN = re.compile(r"\\.|\[\^?\]?|.", re.DOTALL)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+# As librdkafka takes it: the client finds out, and says, only after its first waits what is wrong with one.
+_BROKER = re.compile(
+    r"((PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(\[[0-9a-f:.%a-z]+\]|[^\s:/\[\]]+)(:(?P<port>[0-9]{1,5}))?",
+    re.IGNORECASE,
+)
+_PORT_MAX = 65_535
 
 
 def text(value: str) -> str:
     """Return the text without surrounding white space; it may not be empty."""
     if not value.strip():
+        raise ValueError
+    return value.strip()
+
+
+def brokers(value: str) -> str:
+    """Return a comma list of `[protocol://]host[:port]` as it is."""
+    found = [_BROKER.fullmatch(entry.strip()) for entry in value.split(",") if entry.strip()]
+    if not found or not all(match and 1 <= int(match["port"] or 1) <= _PORT_MAX for match in found):
         raise ValueError
     return value.strip()
 

@@ -49,7 +49,10 @@ _EMPTY = {
     "assign": "there are no topicpartitions to assign",
 }
 # What users write for `subscribe`.
-_MEANT = {"topic": " Did you mean 'subscribe'?", "topics": " Did you mean 'subscribe'?"}
+_MEANT = {
+    "topic": " Did you mean 'subscribe'? To write, use Spark's own format 'kafka': this one only reads.",
+    "topics": " Did you mean 'subscribe'?",
+}
 
 
 # --- parsing

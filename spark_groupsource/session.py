@@ -85,6 +85,7 @@ class Session:
         self._topics = TopicWatch(options, cluster, clock, self._losses, self._starts)
         self._first_assignment: Deadline | None = None
         self._flight: SourceOffset | None = None
+        self._read = False
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
         self._behind = False
@@ -243,6 +244,8 @@ class Session:
             self._member.discard()
         elif self._flight is not None:
             self._sizing.completed(completed_s)
+            if not self._read:
+                self._losses.report_unread(start.ranges)
         self._flight = None
         self._replays.clear()
 
@@ -339,7 +342,7 @@ class Session:
         self._logs.planned()
         self._losses.last_ends = self._logs.newest
         self._starts.truncation.learn(ranges)
-        self._flight = end
+        self._flight, self._read = end, False
         return end
 
     # --- tasks
@@ -351,6 +354,7 @@ class Session:
         """
         if start == end:
             return ()
+        self._read = True
         reach("before-partitions", self._options.client_id)
         if self._flight == end and (start, end) not in self._replays:
             return self._sizing.tasks(end.ranges, self._clock.monotonic_s())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.options import parse_options
 from spark_groupsource.options_client import CLIENT_PREFIX, EXECUTOR_PREFIX, UNSAFE_SETTINGS
 
-# The pause of `group --watch`: a rebalance takes some seconds.
+# The pause of `--watch`: a rebalance takes some seconds.
 WATCH_S = 2.0
 # Milliseconds since 1970 with fewer digits are not believed.
 _TIME_DIGITS = 12
@@ -120,23 +121,39 @@ class GroupCommand:
 Command = ResetCommand | SavepointCommand | LagCommand | AdoptCommand | GroupCommand
 
 
+class _CommandParser(argparse.ArgumentParser):
+    """A command's arguments. A misspelt flag is told by its name, before those that are then missing."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        known = self._option_string_actions
+        for word in args or ():
+            flag = word.partition("=")[0]
+            if flag == "--":
+                break
+            if flag.startswith("--") and flag not in known:
+                near = difflib.get_close_matches(flag, known, n=1)
+                self.error(f"unrecognized arguments: {flag}{f', did you mean {near[0]}?' if near else ''}")
+        return super().parse_known_args(args, namespace)
+
+
 def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
     """Read the command line; ends the program with exit code 2 and a usage text when it is wrong."""
     parser = argparse.ArgumentParser(prog="python -m spark_groupsource", description=helptexts.ABOUT)
     parser.add_argument("--version", action="version", version=f"groupkafka {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
 
     def add(name: str, summary: str, about: str, more: str) -> argparse.ArgumentParser:
         added = commands.add_parser(
-            name, help=summary, description=about, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+            name, help=summary, description=about, epilog=more, allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
         _add_connection(added)
         return added
 
     reset = add("reset", "move the group's offsets", helptexts.RESET, helptexts.RESET_MORE)
     reset.add_argument("--to", nargs="+", required=True, metavar=("TARGET", "FILE"), help="see the targets below")
     reset.add_argument(
-        "--topic", action="append", default=[], metavar="T",
+        "--topic", type=_some_text, action="append", default=[], metavar="T",
         help="reset this topic only; may be given more than once (default: all topics that the group has offsets of)",
     )  # fmt: skip
     reset.add_argument("--execute", action="store_true", help="commit the new offsets (default: a dry run)")
@@ -176,7 +193,7 @@ def _add_adopt(parser: argparse.ArgumentParser) -> None:
         "--source", metavar="N", help="which source, when the checkpoint has several of Kafka: 0, 1 ..., or its name"
     )
     parser.add_argument(
-        "--topic", action="append", default=[], metavar="T",
+        "--topic", type=_some_text, action="append", default=[], metavar="T",
         help="take over this topic only; may be given more than once (default: all that the old query has read)",
     )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="also where the group has offsets already")
@@ -185,11 +202,11 @@ def _add_adopt(parser: argparse.ArgumentParser) -> None:
 
 def _add_lag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--topic", action="append", default=[], metavar="T",
+        "--topic", type=_some_text, action="append", default=[], metavar="T",
         help="this topic only; may be given more than once (default: all topics that the group has offsets of)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one line of JSON; durations in seconds")
-    parser.add_argument("--watch", type=_positive_s, metavar="SECONDS", help="go on, with a pause of so many seconds")
+    _add_watch(parser)
     parser.add_argument(
         "--max-lag", type=_count, metavar="N", help="exit with 3 when more than N records are unread, in all"
     )
@@ -201,6 +218,10 @@ def _add_lag(parser: argparse.ArgumentParser) -> None:
 
 def _add_group(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one line of JSON, with whole member ids")
+    _add_watch(parser)
+
+
+def _add_watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch", type=_positive_s, nargs="?", const=WATCH_S, metavar="SECONDS",
         help=f"go on, with a pause of so many seconds (default: {WATCH_S:.0f})",

@@ -77,6 +77,13 @@ def test_plain_values_are_spread_over_the_partitions(kafka: EmbeddedKafka) -> No
     assert sum(_end_offset(kafka, "orders", p) for p in range(4)) == 3
 
 
+@pytest.mark.parametrize("records", ["hello", b"hello"])
+def test_a_value_is_no_list_of_records(kafka: EmbeddedKafka, records: Any) -> None:
+    """A text is an iterable of texts, too: its letters would be the records."""
+    with pytest.raises(TypeError, match="a list of them is needed"):
+        kafka.produce("orders", records)
+
+
 def test_order_is_kept(kafka: EmbeddedKafka) -> None:
     kafka.produce("orders", [("k", str(i), 0) for i in range(8_000)])
     assert [m.value() for m in _read(kafka, "orders", 0, 8_000)] == [b"%d" % i for i in range(8_000)]
@@ -341,11 +348,18 @@ def test_the_command_serves_other_processes_until_told_to_end(end: str | signal.
     assert errors == "runs until Ctrl-C, or until its standard input ends\n"
 
 
-def test_the_command_explains_a_bad_topic() -> None:
-    process = _command_line("--topic", "flights")
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--topic", "flights"], "'flights' is not NAME:PARTITIONS"),
+        (["--brokers", "0"], "--brokers: invalid choice: 0"),
+    ],
+)
+def test_the_command_explains_bad_arguments(arguments: list[str], text: str) -> None:
+    process = _command_line(*arguments)
     _, errors = process.communicate(timeout=_WAIT_S)
     assert process.returncode == 2
-    assert "'flights' is not NAME:PARTITIONS" in errors
+    assert text in errors
 
 
 def test_the_plugin_is_light_and_its_fixtures_work(tmp_path: Path) -> None:

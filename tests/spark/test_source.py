@@ -133,6 +133,23 @@ def test_p8_lost_records_fail_the_query_or_are_skipped(
     assert committed(embedded_kafka, "orders-pipeline", "orders", 1) == [100]
 
 
+def test_a_batch_that_the_sink_drops_is_told(
+    spark: SparkSession, embedded_kafka: EmbeddedKafka, stream: Stream, tmp_path: Path
+) -> None:
+    """A folder that another checkpoint's query has written to: Spark's file sink drops the batches of a new one."""
+    folder, told = str(tmp_path / "rows"), tmp_path / "events.jsonl"
+    embedded_kafka.create_topic("orders", 1)
+    for name, value in (("first", b"v1"), ("second", b"v2")):
+        embedded_kafka.produce("orders", [(None, value, 0)])
+        checkpoint = str(tmp_path / name)
+        frame = stream(checkpointLocation=checkpoint, metricsPath=str(told))
+        writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint)
+        assert writer.trigger(availableNow=True).start(folder).awaitTermination(120)
+    assert [bytes(row.value) for row in spark.read.parquet(folder).collect()] == [b"v1"], "Spark drops the second one"
+    unread = [event for line in told.read_text().splitlines() if (event := json.loads(line))["event"] == "unread"]
+    assert [event["details"]["ranges"] for event in unread] == [[["orders", 0, 1, 2]]]
+
+
 def test_a_schema_of_the_user_is_refused(spark: SparkSession, embedded_kafka: EmbeddedKafka) -> None:
     """As in Spark's own Kafka source, the schema is fixed."""
     embedded_kafka.create_topic("orders", 1)

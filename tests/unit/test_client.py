@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from spark_groupsource.client import (
     CollapseRepeats,
@@ -20,6 +21,7 @@ from spark_groupsource.client import (
     map_error,
     map_group_error,
     quiet_logger,
+    reading_settings,
 )
 from spark_groupsource.commits import GroupOffset
 from spark_groupsource.errors import KafkaUnavailableError, OptionError
@@ -203,6 +205,25 @@ def test_a_setting_that_the_client_refuses(error: Exception, option: str, value:
     with pytest.raises(OptionError) as raised, creating_client(OPTIONS):
         raise error
     assert f"'{option}' with the value '{value}'" in str(raised.value)
+
+
+def test_a_file_that_the_client_cannot_use_is_told_with_the_cause(tmp_path: Path) -> None:
+    """OpenSSL's own words are "BIO lib" for a missing file, and "PEM lib" for a wrong password."""
+    key = tmp_path / "key.pem"
+    key.write_text("a key")
+
+    def refused(**settings: str) -> str:
+        options = make_options(kafka__security__protocol="ssl", **settings)
+        with pytest.raises(OptionError) as raised, creating_client(options):
+            Consumer(reading_settings(options, "test"))
+        return str(raised.value)
+
+    text = refused(kafka__ssl__ca__location=str(tmp_path / "none.pem"))
+    assert "'kafka.ssl.ca.location'" in text
+    assert "the file cannot be read on host" in text
+    assert "No such file or directory" in text
+    assert "is kafka.ssl.key.password right?" in refused(kafka__ssl__key__location=str(key))
+    assert "cannot be read" not in refused(kafka__ssl__key__location=str(tmp_path))
 
 
 def test_a_secret_in_the_clients_own_words_is_masked() -> None:

@@ -123,6 +123,7 @@ def measured(command: LagCommand, standings: FakeStandings) -> list[Lag]:
     [
         ([], COMMAND),
         (["--topic", "a", "--topic", "b", "--topic", "a"], replace(COMMAND, topics=("a", "b"))),
+        (["--watch"], replace(COMMAND, watch_s=2.0)),
         (["--json", "--watch", "0.5"], replace(COMMAND, as_json=True, watch_s=0.5)),
         (["--max-lag", "0", "--max-behind", "600"], replace(COMMAND, max_lag=0, max_behind_s=600.0)),
         (["--config", "c"], replace(COMMAND, connection=replace(COMMAND.connection, config=Path("c")))),

@@ -293,6 +293,7 @@ def test_required(name: str) -> None:
         ("group.id", "kafka.group.id"),
         ("CHECKPOINTLOCATIONS", "checkpointLocation"),
         ("topics", "subscribe"),
+        ("topic", "subscribe"),
     ],
 )
 def test_an_unknown_option_suggests_the_nearest(unknown: str, suggested: str) -> None:
@@ -351,9 +352,34 @@ def test_what_is_wrong_is_told_in_the_words_of_sparks_own_source(raw: dict[str, 
 
 
 @pytest.mark.parametrize(
+    "value",
+    [
+        "b",
+        "b:1",
+        "b:65535, c ,",
+        "10.0.0.1:9092,b-2.kafka_x.example:9092",
+        "SASL_SSL://b:9093",
+        "[::1]:9092",
+        "[fe80::1%eth0]",
+    ],
+)
+def test_brokers(value: str) -> None:
+    """All that librdkafka takes, and as it is."""
+    options = parse_options({"kafka.bootstrap.servers": value, "kafka.group.id": "g", "subscribe": "t"})
+    assert options.bootstrap_servers == value
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("kafka.bootstrap.servers", " "),
+        ("kafka.bootstrap.servers", " , "),
+        ("kafka.bootstrap.servers", "http://broker:9092"),
+        ("kafka.bootstrap.servers", "broker:abc"),
+        ("kafka.bootstrap.servers", "broker:0"),
+        ("kafka.bootstrap.servers", "broker:65536"),
+        ("kafka.bootstrap.servers", "broker:9092;other:9092"),
+        ("kafka.bootstrap.servers", "broker 9092"),
         ("kafka.group.id", ""),
         ("subscribe", ""),
         ("subscribe", " , "),

@@ -232,6 +232,7 @@ def second_batch_uncommitted(bed: Bed) -> SourceOffset:
     bed.join(P0)
     bed.ends(p0=5)
     end = bed.session.latest_offset(START)
+    bed.session.tasks(START, end)
     bed.ends(p0=9)
     bed.member.takes_commits = False
     bed.paused = 0.0
@@ -1726,3 +1727,40 @@ def test_available_now_does_not_end_because_the_group_is_slow(joined: bool) -> N
     with pytest.raises(GroupKafkaError, match="NO_ASSIGNMENT"):
         bed.session.latest_offset(START)
     assert 45.0 < bed.paused < 120.0
+
+
+# --- batches that nobody reads
+
+
+def test_a_batch_that_spark_completes_without_a_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The sequence: planned and logged; the sink drops it, so `partitions` is not called; the next trigger comes."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    first = bed.session.latest_offset(START)
+    bed.ends(p0=8)
+    second = bed.session.latest_offset(first)
+    assert "Spark has not read it (told once): group=shop orders-0 [0, 5): a file sink" in caplog.text
+    caplog.clear()
+    assert bed.session.latest_offset(second) == second
+    assert "has not read it" not in caplog.text
+
+
+def test_a_batch_that_is_read_is_not_told_as_unread(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    end = bed.session.latest_offset(START)
+    bed.session.tasks(START, end)
+    bed.ends(p0=8)
+    bed.session.latest_offset(end)
+    assert "has not read it" not in caplog.text
+
+
+def test_a_plan_that_spark_never_logged_is_not_told_as_unread(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    bed.session.latest_offset(START)
+    bed.session.latest_offset(START)
+    assert "has not read it" not in caplog.text
