@@ -194,14 +194,17 @@ def without_tail(text: str) -> str:
 
 
 def overruled(item: CommitItem, group: GroupOffset) -> bool:
-    """Whether the group was reset after the batch was planned whose end this item commits.
+    """Whether the group was reset, or its topic made again, since the batch was planned whose end this item commits.
 
-    The sequence this protects against: a process is stopped while a batch is in flight, its session expires, the
+    Two sequences that this protects against. A process is stopped while a batch is in flight, its session expires, the
     group has no member and is reset to 0; the process goes on, gets its partition back, completes the batch, and
-    would commit its end over the reset.
+    would commit its end over the reset. A has completed [0, 40) and loses the partition; the topic is deleted and made
+    again, B is given the partition and pins 0; A gets it back, and what Spark has completed would move it to 40.
     """
     held, own = parse_metadata(group.metadata), parse_metadata(item.metadata)
-    return held is not None and own is not None and newer(held.reset, own.reset)
+    if held is None or own is None:
+        return False
+    return held.topic_id != own.topic_id or newer(held.reset, own.reset)
 
 
 def of_another_topic(item: CommitItem, newer_item: CommitItem) -> bool:

@@ -15,6 +15,7 @@ from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.clusterport import ClusterPort, TopicInfo
 from spark_groupsource.commits import Anchor, CommitItem
+from spark_groupsource.commitwait import CommitWait
 from spark_groupsource.errors import MembershipError, OptionError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.lagthread import LagThread
@@ -44,14 +45,10 @@ SETTLE_S = 1.0
 AVAILABLE_NOW_MARGIN_S = 30.0
 # A plan is made anew when ownership changes under it; more often than this in one trigger is no coincidence.
 PLAN_TIMEOUT_S = 30.0
-# How long a plan waits for the commit of the batch before it, once: then batches go on without commits.
-COMMIT_S = 1.0
 STOP_TIMEOUT_S = 15.0
 # Topics may be deleted one after the other in one trigger, but not so many times.
 _MAX_DELETED = 10
 _PAUSE_S = 0.01
-# The answer to a commit takes some milliseconds, and a trigger waits for it.
-_COMMIT_PAUSE_S = 0.002
 
 
 class Session:
@@ -88,7 +85,7 @@ class Session:
         self._read = False
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
-        self._behind = False
+        self._commits = CommitWait(options, clock=clock, member=member, metrics=metrics, pause=pause)
         self._available_now = False
 
     def __repr__(self) -> str:
@@ -191,7 +188,7 @@ class Session:
             if not self._logs.worth_planning(backlogs, bounds.min_rows):
                 return start
             survey = self._logs.survey(backlogs)
-            if self._starts.forget_made_anew(backlogs, survey.topics) or not self._commits_taken():
+            if self._starts.forget_made_anew(backlogs, survey.topics) or not self._commits.taken():
                 continue
             left = self._losses.skip_lost(backlogs, survey.beginnings)
             if bounds.max_bytes is not None:
@@ -270,16 +267,17 @@ class Session:
             if self._member.stopping:
                 return None
             view = self._member.view()
-            if view.settled and view.partitions:
+            settled = view.settled and not self._commits.cut_off(view)
+            if settled and view.partitions:
                 self._first_assignment = None
                 return view
             waits_first = self._first_assignment is not None and not self._first_assignment.expired()
             if not waits_first:
-                if available_now and not view.settled and patience.expired():
+                if available_now and not settled and patience.expired():
                     raise self._no_assignment(view)
-                if settle.expired() and not (available_now and not view.settled):
+                if settle.expired() and not (available_now and not settled):
                     self._first_assignment = None
-                    return view if view.settled else None
+                    return view if settled else None
             self._pause(_PAUSE_S)
 
     def _no_assignment(self, view: GroupView) -> MembershipError:
@@ -294,33 +292,6 @@ class Session:
         """Report logs that have lost what was read already; what they have there now is skipped."""
         found = self._starts.truncation.truncated(beyond(positions, self._logs.ends))
         self._losses.report_truncated({p: (at, positions[p]) for p, at in found.items()})
-
-    def _commits_taken(self) -> bool:
-        """Wait until the group holds what is complete; False when that was in vain, and what was asked is old by now.
-
-        The sequence this protects against: batch N is complete, its commit does not arrive (the member is cut off, a
-        rebalance stalls); batch N+1 is read and completed all the same; the session expires, and the next owner
-        repeats both, where promise P6 allows one.
-
-        A coordinator that stays away holds up one trigger. Batches then go on without commits, until one is taken.
-        """
-        patience = Deadline(self._clock, COMMIT_S)
-        while not (taken := self._member.view().committed) and not self._behind:
-            if self._member.stopping:
-                return False
-            if patience.expired():
-                text = "batches go on, no commit was taken for %.0f s: group=%s"
-                LOG.warning(text, COMMIT_S, self._options.group_id)
-                self._tell_behind(True)
-                return False
-            self._pause(_COMMIT_PAUSE_S)
-        if taken and self._behind:
-            self._tell_behind(False)
-        return True
-
-    def _tell_behind(self, behind: bool) -> None:
-        self._behind = behind
-        self._metrics.write("commits", behind=behind)
 
     def _fix(
         self,

@@ -240,7 +240,7 @@ class Driver:
         """Take the session for expired when no heartbeat was answered for as long as it lasts.
 
         The sequence that this protects against: the member is cut off, the coordinator gives its partitions to another
-        one, and this client, which waits to be told, reads on. (librdkafka keeps the same clock.)
+        one, and this client, which waits to be told, reads on. (So does librdkafka in classic groups.)
 
         The client's own clock starts anew whenever a broker tells who the coordinator is, also while that one cannot be
         reached: only a heartbeat's answer counts here, or a join's.

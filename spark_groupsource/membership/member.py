@@ -175,13 +175,16 @@ class Member:
             self._report.completed(sum(map(len, before.end.ranges)))
 
     def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
-        """Ask for the group's offsets of any partitions."""
+        """Ask for the group's offsets of any partitions; there is no answer while the client is made anew."""
+        if self._reopen_due:
+            return {}
         return self._port.fetch_offsets(partitions, _OFFSET_FETCH_TIMEOUT_S)
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Join the group for these topics, or change the subscription."""
         if topics and topics != self._topics:
-            self._port.subscribe(topics)
+            if not self._reopen_due:
+                self._port.subscribe(topics)
             self._topics = topics
 
     def establish(self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int) -> bool:

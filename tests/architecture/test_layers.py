@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "progress", "pytest_plugin", "source"),
     ("standby",),
     ("batchread", "fastlane", "session"),
-    ("logwatch",),
+    ("commitwait", "logwatch"),
     ("topicwatch",),
     ("checkpoint", "lagthread", "positions"),
     ("lookup", "losses", "standing", "truncation"),

@@ -15,7 +15,7 @@ from spark_groupsource import errors
 from spark_groupsource.clock import Clock
 from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.commits import CommitItem, GroupOffset
-from spark_groupsource.errors import GroupKafkaError, OptionError
+from spark_groupsource.errors import GroupKafkaError, MembershipError, OptionError
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.events import executor_settings
 from spark_groupsource.executor.pyclient import PythonClient
@@ -170,6 +170,7 @@ class FakeGroup:
         self._record("open", None)
 
     def subscribe(self, topics: Sequence[str]) -> None:
+        self._on()
         self._record("subscribe", tuple(topics))
 
     def poll(self) -> None:
@@ -190,6 +191,7 @@ class FakeGroup:
     def fetch_offsets(
         self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, GroupOffset]:
+        self._on()
         self._record("fetch", tuple(partitions))
         if self.unanswered_fetches > 0:
             self.unanswered_fetches -= 1
@@ -242,7 +244,9 @@ class FakeGroup:
         return CommitResult(taken, refused, Refusal.NO_TOPIC.value if refused else "")
 
     def _on(self) -> MemberListener:
-        assert self._listener is not None
+        """Return the listener of a client that is open; a closed one refuses everything."""
+        if self._listener is None:
+            raise MembershipError(errors.MEMBER_FAILED, group="shop", reason="its client is closed")
         return self._listener
 
     def _post(self, action: Callable[[], object]) -> None:

@@ -197,6 +197,8 @@ def test_a_reset_overrules_batches_that_were_planned_before_it(
     late = CommitItem(tp(0), 900, CommitMetadata(LINEAGE, ID, 800, 900, Pin(0, 1), reset=item).to_text())
     held = GroupOffset(0, CommitMetadata("another", ID, 0, 0, Pin(0, 1), reset=group).to_text())
     assert overruled(late, held) is result
+    other = CommitMetadata("another", "another topic's id", 0, 0, Pin(0, 1)).to_text()
+    assert overruled(late, GroupOffset(0, other)), "a topic that was made again is another one"
     assert not overruled(late, GroupOffset(0, "")), "another program's offset is no reset"
     assert not overruled(late, GroupOffset(None))
 

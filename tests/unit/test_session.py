@@ -10,11 +10,12 @@ import pytest
 
 from spark_groupsource.clusterport import TopicInfo
 from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, parse_metadata, topics_digest
+from spark_groupsource.commitwait import COMMIT_S
 from spark_groupsource.errors import DataLossError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
 from spark_groupsource.option_types import ReadBounds
-from spark_groupsource.session import COMMIT_S, FIRST_ASSIGNMENT_S, SETTLE_S, Session
+from spark_groupsource.session import FIRST_ASSIGNMENT_S, SETTLE_S, Session
 from spark_groupsource.topicwatch import REFRESH_S
 from spark_groupsource.truncation import SHORT_S
 
@@ -281,6 +282,41 @@ def test_m09_batches_go_on_without_commits_after_one_wait(caplog: pytest.LogCapt
     bed.ends(p0=14)
     assert ranges(bed.session.latest_offset(fourth)) == ["orders-0 [13, 14)"]
     assert bed.paused == pytest.approx(2 * COMMIT_S, abs=0.1)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_p6_a_member_of_kip_848_that_is_cut_off_plans_no_more_than_a_session_long(protocol: str) -> None:
+    """It cannot reach its coordinator, and reads from the other brokers; the group gives its partitions away. The
+    clients of classic groups have a clock of their own for it."""
+    bed = Bed(startingOffsets="earliest", kafka__group__protocol=protocol)
+    end = second_batch_uncommitted(bed)
+    second = bed.session.latest_offset(end)
+    bed.clock.advance(44.0)
+    bed.ends(p0=11)
+    third = bed.session.latest_offset(second)
+    assert ranges(third) == ["orders-0 [9, 11)"]
+    bed.clock.advance(1.0)
+    bed.ends(p0=12)
+    fourth = bed.session.latest_offset(third)
+    assert ranges(fourth) == ["orders-0 [11, 12)"] if protocol == "classic" else fourth is third
+    if protocol == "consumer":
+        bed.member.take_commits()
+        assert ranges(bed.session.latest_offset(third)) == ["orders-0 [11, 12)"]
+
+
+def test_p6_available_now_does_not_end_for_a_member_of_kip_848_that_is_cut_off() -> None:
+    bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer", maxOffsetsPerTrigger="5")
+    bed.ends(p0=9)
+    bed.session.prepare_available_now()
+    bed.member.assign(P0)
+    bounds = ReadBounds(max_rows=5)
+    end = bed.session.latest_offset(START, bounds)
+    bed.member.takes_commits = False
+    second = bed.session.latest_offset(end, ReadBounds(max_rows=2))
+    assert ranges(second) == ["orders-0 [5, 7)"]
+    bed.clock.advance(45.0)
+    with pytest.raises(MembershipError, match="NO_ASSIGNMENT"):
+        bed.session.latest_offset(second, bounds)
 
 
 def test_a_stop_ends_the_wait_for_a_commit() -> None:
@@ -1252,6 +1288,22 @@ def test_a_topic_made_again_is_a_new_one_for_a_member_that_never_had_it() -> Non
     bed.cluster.ends[refunds] = 7
     bed.member.assign(refunds)
     assert ranges(bed.session.latest_offset(end)) == ["orders-0 [50, 60)", "refunds-0 [0, 7)"]
+
+
+def test_p1_what_was_completed_of_a_deleted_topic_moves_no_position_that_another_member_has_pinned() -> None:
+    """The sequence: [0, 40) is complete, and the partition goes; the topic is made again, and another member is given
+    the partition, pins 0 and reads nothing; it comes back. Spark's newest batch is still one of the deleted topic."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=40)
+    end = bed.session.latest_offset(START)
+    assert bed.session.latest_offset(end) is end
+    bed.member.lose(P0)
+    bed.cluster.topics["orders"] = TopicInfo("other", 2)
+    bed.ends(p0=60)
+    bed.member.committed[P0] = GroupOffset(0, metadata(OTHER_LINEAGE, 0, 0, topic_id="other"))
+    bed.member.assign(P0)
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 60)"]
 
 
 def test_a_topic_made_again_before_its_first_batch_is_no_new_one() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock
-from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.commits import CommitItem, CommitMetadata, GroupOffset, Pin
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView, MemberState
@@ -19,7 +19,19 @@ from spark_groupsource.membership.port import Refusal
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.offsets import OffsetRange, SourceOffset
 
-from .fakes import WAIT_S, FakeGroup, ManualClock, flight, make_options, quiet_metrics, tp
+from .fakes import (
+    LINEAGE,
+    OTHER_LINEAGE,
+    TOPIC_ID,
+    WAIT_S,
+    FakeGroup,
+    ManualClock,
+    flight,
+    make_options,
+    offset_of,
+    quiet_metrics,
+    tp,
+)
 
 P0, P1 = tp(0), tp(1)
 R0, R1 = OffsetRange(P0, 10, 20), OffsetRange(P1, 0, 5)
@@ -271,6 +283,19 @@ def test_any_partitions_offsets_can_be_asked_for() -> None:
 
 
 # --- complete
+
+
+def test_p4_an_end_of_a_deleted_topic_is_not_committed_over_the_new_ones() -> None:
+    """Another member has pinned the topic that was made again; Spark's newest batch is one of the deleted topic."""
+    pinned = CommitMetadata(OTHER_LINEAGE, "other", 0, 0, Pin(0, 1)).to_text()
+    old = CommitMetadata(LINEAGE, TOPIC_ID, 0, 40, Pin(0, 1)).to_text()
+    with running() as bed:
+        bed.group.committed[P0] = GroupOffset(0, pinned)
+        bed.group.assign(P0)
+        bed.until("the assignment", lambda v: v.settled and len(v.partitions) == 1)
+        bed.member.complete(offset_of(OffsetRange(P0, 0, 40)), [CommitItem(P0, 40, old)])
+        bed.go_round(20)
+        assert bed.group.committed[P0] == GroupOffset(0, pinned)
 
 
 def test_complete_commits_and_the_answer_is_taken() -> None:
@@ -911,6 +936,28 @@ def test_a_static_member_opens_anew_until_the_old_session_has_ended() -> None:
         bed.group.wait_for("a second subscription", lambda: bed.group.calls.count(("subscribe", ("orders",))) == 2)
         bed.own((0, 10))
     assert [name for name, _ in bed.group.calls if name in ("open", "close")] == ["open", "close"] * 2
+
+
+def test_a_static_member_has_no_offsets_while_its_client_is_made_anew() -> None:
+    """The old one is closed, a second passes, the next one is opened; a replay asks for the offsets meanwhile."""
+    with running(kafka__group__instance__id="one") as bed:
+        bed.member.subscribe(["orders"])
+        bed.group.leave_instance_id_unreleased()
+        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        assert bed.member.fetch_offsets([P0]) == {}
+        bed.group.wait_for("the next client", lambda: len(bed.group.named("open")) == 2)
+        assert bed.member.fetch_offsets([P0]) == {P0: GroupOffset(None)}
+
+
+def test_a_static_member_subscribes_once_its_client_is_made_anew() -> None:
+    """As above; a new topic matches the pattern meanwhile."""
+    with running(kafka__group__instance__id="one") as bed:
+        bed.member.subscribe(["orders"])
+        bed.group.leave_instance_id_unreleased()
+        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        bed.member.subscribe(["orders", "refunds"])
+        bed.group.wait_for("the next client", lambda: len(bed.group.named("subscribe")) == 2)
+    assert bed.group.named("subscribe") == [("orders",), ("orders", "refunds")]
 
 
 def test_a_static_member_does_not_wait_for_ever() -> None:
