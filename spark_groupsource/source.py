@@ -230,7 +230,7 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
 
     def _driver(self) -> Session:
         if self._session is None:
-            self._session, self._standby = _make_session(self._options)
+            self._session, self._standby = make_session(self._options)
             self._lane = _make_lane(self._options)
             _stop_on_sigterm(self._session)
         return self._session
@@ -294,7 +294,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     return read_task(ReadSettings(options.for_reading()), partition.ranges, topic_ids=partition.topic_ids)
 
 
-def _make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
+def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     """Return the session, and what keeps its consumer warm, if its strategies know members that stand by."""
     # Imported here: an executor that unpickles a reader needs nothing of the membership.
     from spark_groupsource.checkpoint import CheckpointLog, NoCheckpoint  # noqa: PLC0415
