@@ -178,6 +178,9 @@ class Committer:
             if wanted:
                 self._serve_commands(_RELEASE_RETRY_S)
                 self._report.retried()
+                # The batch in flight may have ended meanwhile: an older offset sent behind its own would go back.
+                newer = {item.partition: item for item in self._machine.pending(item.partition for item in wanted)}
+                wanted = tuple(newer.get(item.partition, item) for item in wanted)
         if overlap and taken:
             self._outlast(items)
         return taken

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -684,6 +685,30 @@ def test_a_refused_commit_is_sent_again_before_the_handover(refusal: Refusal) ->
         bed.until("the release", lambda v: v.state is MemberState.JOINED)
         assert committed(bed, 0) == 20
         assert bed.group.named("commit_now")[-3:] == [flight(R0).items] * 3
+
+
+def test_a_batch_that_ends_while_a_handover_commits_is_not_moved_back() -> None:
+    """The sequence: [10, 20) is complete and its commit refused; [20, 30) is in flight when the drain's deadline is over;
+    the handover's commit of 20 is refused, [20, 30) is complete and committed, and 20 is sent again behind it."""
+    second = flight(OffsetRange(P0, 20, 30))
+    with running(drainTimeoutMs="500") as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.refusals.extend([Refusal.REBALANCE] * 1000)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.fix(OffsetRange(P0, 20, 30))
+
+        def end_of_the_second() -> None:
+            bed.group.before_commit = lambda: None
+            bed.group.refusals = deque([Refusal.REBALANCE])
+            threading.Thread(target=bed.member.complete, args=(second.end, second.items)).start()
+
+        bed.group.before_commit = end_of_the_second
+        bed.group.revoke(P0)
+        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED)
+    assert committed(bed, 0) == 30
 
 
 def test_a_commit_that_stays_refused_does_not_hold_the_handover_up(caplog: pytest.LogCaptureFixture) -> None:
