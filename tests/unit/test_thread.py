@@ -688,8 +688,9 @@ def test_a_refused_commit_is_sent_again_before_the_handover(refusal: Refusal) ->
 
 
 def test_a_batch_that_ends_while_a_handover_commits_is_not_moved_back() -> None:
-    """The sequence: [10, 20) is complete and its commit refused; [20, 30) is in flight when the drain's deadline is over;
-    the handover's commit of 20 is refused, [20, 30) is complete and committed, and 20 is sent again behind it."""
+    """The sequence: [10, 20) is complete and its commit refused; [20, 30) is in flight when the drain's deadline
+    is over; the handover's commit of 20 is refused; [20, 30) is complete and committed; 20 is sent again behind it.
+    """
     second = flight(OffsetRange(P0, 20, 30))
     with running(drainTimeoutMs="500") as bed:
         bed.own((0, 10))
