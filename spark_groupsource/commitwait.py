@@ -10,7 +10,7 @@ from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.options_client import GroupProtocol
+from spark_groupsource.options_client import librdkafka_has
 
 LOG = logging.getLogger("spark_groupsource.session")
 
@@ -67,21 +67,23 @@ class CommitWait:
         return True
 
     def cut_off(self, view: GroupView) -> bool:
-        """Whether nothing may be planned, because the group may have ended the member's session (KIP-848).
+        """Whether nothing may be planned, because the group may have ended the member's session.
 
         The sequence this protects against: one member cannot reach its coordinator, and reads from the other brokers
-        as before; the group gives its partitions away. In classic groups the client has a clock of its own for that
-        and gives them up; under KIP-848 librdkafka has none, and all that is read from then on would be a repeat.
+        as before; the group gives its partitions away, and all that is read from then on would be a repeat. librdkafka
+        has a clock of its own for that only in classic groups, and there not while it joins (a cooperative member keeps
+        its partitions meanwhile). kafka-python takes no commits while it joins, however long others drain: its clock
+        has to do.
         """
-        if self._options.group_protocol is not GroupProtocol.CONSUMER or self._options.subscription.partitions:
+        if not librdkafka_has(self._options.assignors) or self._options.subscription.partitions:
             return False
         if view.committed or self._behind is None or not self._behind.expired():
             return False
         if not self._told_cut_off:
             self._told_cut_off = True
             LOG.warning(
-                "nothing is planned until a commit is taken, the group may have given the partitions to others: no"
-                " answer of the coordinator for %.0f s: group=%s",
+                "nothing is planned until a commit is taken, the group may have given the partitions to others: none"
+                " was taken for %.0f s: group=%s",
                 self._options.session_timeout_s, self._options.group_id,
             )  # fmt: skip
         return True

@@ -100,13 +100,24 @@ class Committer:
         self._pace.wait()
         self._port.commit_later(self._on_its_way)
 
-    def answered(self, result: CommitResult) -> None:
-        """Take the answer of the commit that was on its way."""
+    def answered(self, result: CommitResult) -> CommitResult:
+        """Take the answer of the commit that was on its way; return what of it counts.
+
+        The sequence this protects against: the commit of 20 has no answer yet; its partition goes, its next owner
+        commits 50, it comes back; then the answer comes, that 20 is in doubt, and 20 would be sent over 50.
+        """
+        mine = {item.partition for item in self._on_its_way}
         self._on_its_way, self._answer_due = (), None
+        result = CommitResult(
+            acknowledged=tuple(item for item in result.acknowledged if item.partition in mine),
+            refused=tuple((item, why) for item, why in result.refused if item.partition in mine or why is Refusal.LOST),
+            reason=result.reason,
+        )
         self._learn(result, self._clock.monotonic_s() - self._sent_s)
         self._refused = bool(result.refused)
         if not self._refused:
             self._pace.hurry()
+        return result
 
     def now(self, items: tuple[CommitItem, ...]) -> CommitResult:
         """Commit and wait for the answer. Only while it is `free`, or in a handover."""
@@ -137,9 +148,10 @@ class Committer:
         }
 
     def released(self, partitions: Partitions) -> None:
-        """Partitions went: their offsets are the next owner's."""
+        """Partitions went: their offsets are the next owner's, whatever the answer to a commit on its way will be."""
         for partition in partitions:
             self._doubtful.pop(partition, None)
+        self._on_its_way = tuple(item for item in self._on_its_way if item.partition not in partitions)
 
     def forget(self) -> None:
         """The client is another one."""
@@ -165,6 +177,7 @@ class Committer:
         overlap = {item.partition for item in self._on_its_way} & {item.partition for item in items}
         deadline = Deadline(self._clock, _RELEASE_COMMIT_S)
         wanted, taken = items, 0
+        newest = {item.partition: item for item in items}
         while wanted:
             result = self.now(wanted)
             self._machine.offsets_acknowledged(result.acknowledged)
@@ -176,14 +189,24 @@ class Committer:
                 self._report.uncommitted(result)
                 break
             if wanted:
-                self._serve_commands(_RELEASE_RETRY_S)
+                self._pause()
                 self._report.retried()
-                # The batch in flight may have ended meanwhile: an older offset sent behind its own would go back.
-                newer = {item.partition: item for item in self._machine.pending(item.partition for item in wanted)}
-                wanted = tuple(newer.get(item.partition, item) for item in wanted)
+                wanted = self._newest(wanted)
+                newest |= {item.partition: item for item in wanted}
         if overlap and taken:
-            self._outlast(items)
+            self._outlast(tuple(newest.values()))
         return taken
+
+    def _newest(self, items: tuple[CommitItem, ...]) -> tuple[CommitItem, ...]:
+        """Return what is complete by now: the batch in flight may end at any time, and older offsets would go back."""
+        newer = {item.partition: item for item in self._machine.pending(item.partition for item in items)}
+        return tuple(newer.get(item.partition, item) for item in items)
+
+    def _pause(self) -> None:
+        """Let commands run until the next try. There is one every few milliseconds: no single one ends the pause."""
+        pause = Deadline(self._clock, _RELEASE_RETRY_S)
+        while not pause.expired():
+            self._serve_commands(_RELEASE_RETRY_S / 10)
 
     def _clear_up(self, items: tuple[CommitItem, ...]) -> None:
         """Commit once more what is in doubt and older than `items`; then keep quiet for as long as it takes."""
@@ -197,13 +220,14 @@ class Committer:
             result = self.now(older)
             self._report.answered(result, result.refused_as(Refusal.LOST))
         while items and self._keeps_quiet:
-            self._serve_commands(_RELEASE_RETRY_S)
+            self._pause()
 
     def _outlast(self, items: tuple[CommitItem, ...]) -> None:
         """Commit again what an older commit, answered after ours, has moved back."""
         late = Deadline(self._clock, _LATE_COMMIT_S)
         while not late.expired():
-            self._serve_commands(_RELEASE_RETRY_S)
+            self._pause()
+            items = self._newest(items)
             found = self._port.fetch_offsets([item.partition for item in items], _OFFSET_FETCH_TIMEOUT_S)
             held = {partition: group.offset for partition, group in found.items()}
             behind = tuple(i for i in items if (held.get(i.partition, i.offset) or 0) < i.offset)

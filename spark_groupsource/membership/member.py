@@ -40,6 +40,7 @@ from spark_groupsource.membership.lookout import Lookout
 from spark_groupsource.membership.machine import FINAL_STATES, MemberMachine, MemberState
 from spark_groupsource.membership.port import BatchLog, CommitResult, GroupPort, Refusal
 from spark_groupsource.membership.proof import MembershipProof
+from spark_groupsource.membership.reopening import Reopening
 from spark_groupsource.membership.report import MemberReport, shown
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import SourceOffset, TopicPartition
@@ -57,8 +58,6 @@ _RETRY_INTERVAL_S = 0.5
 _OFFSET_FETCH_TIMEOUT_S = 5.0
 # How long a stop waits for the answer to the commit on its way; it then commits once more.
 _LAST_ANSWER_S = 2.0
-# What a static member may wait for its old session on top of the session timeout (KIP-848).
-_UNRELEASED_MARGIN_S = 30.0
 
 
 class Member:
@@ -101,9 +100,9 @@ class Member:
         self.proof = MembershipProof(
             options, clock, machine=self.machine, report=self._report, commit=self._committer.now, take=self._take
         )
-        # A static member waits for its old session: by when it must have ended, and whether to try again now.
-        self._unreleased: Deadline | None = None
-        self._reopen_due = False
+        self._reopening = Reopening(
+            options, port, clock, report=self._report, serve_commands=serve_commands, stop_requested=stop_requested
+        )
         # The handover that a revoke waits for, once it is due.
         self._hand_over: HandOver | None = None
 
@@ -131,7 +130,7 @@ class Member:
         """Do one round: commands, callbacks, what is due."""
         self._serve_commands(_ANSWER_STEP_S if self._committer.expects_answer else self._lookout.wait_s(_STEP_S))
         self.proof.notice_gap()
-        if self._reopen_due:
+        if self._reopening.due:
             self._reopen()
             return
         self._port.poll()
@@ -176,14 +175,14 @@ class Member:
 
     def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
         """Ask for the group's offsets of any partitions; there is no answer while the client is made anew."""
-        if self._reopen_due:
+        if self._reopening.due:
             return {}
         return self._port.fetch_offsets(partitions, _OFFSET_FETCH_TIMEOUT_S)
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Join the group for these topics, or change the subscription."""
         if topics and topics != self._topics:
-            if not self._reopen_due:
+            if not self._reopening.due:
                 self._port.subscribe(topics)
             self._topics = topics
 
@@ -272,7 +271,7 @@ class Member:
         if self.machine.state in FINAL_STATES:
             return
         self._apply(self.machine.handle(PartitionsAssigned(partitions)))
-        self._unreleased = None
+        self._reopening.joined()
         self._fetch_pace.hurry()
         if not self._options.subscription.partitions:
             # Who was given partitions by the group has its coordinator; a client tells it later.
@@ -310,9 +309,9 @@ class Member:
 
     def on_commit_result(self, result: CommitResult) -> None:
         """See `MemberListener`."""
-        self._committer.answered(result)
+        counted = self._committer.answered(result)
         if self.machine.state not in FINAL_STATES:
-            self._take(result)
+            self._take(counted)
 
     def on_coordinator(self, known: bool) -> None:
         """See `MemberListener`."""
@@ -324,11 +323,7 @@ class Member:
 
     def on_instance_id_unreleased(self) -> None:
         """See `MemberListener`."""
-        self._reopen_due = True
-        if self._unreleased is None:
-            wait_s = self._options.session_timeout_s + _UNRELEASED_MARGIN_S
-            self._report.waits_for_instance_id(self._options.instance_id, wait_s)
-            self._unreleased = Deadline(self._clock, wait_s)
+        self._reopening.unreleased()
 
     # --- drain and leave
 
@@ -384,15 +379,8 @@ class Member:
         self._report.left()
 
     def _reopen(self) -> None:
-        """Make the client anew until the old session of this instance id has ended."""
-        self._port.close()
-        self._serve_commands(1.0)
-        if self._unreleased is not None and self._unreleased.expired():
-            group, value = self._options.group_id, self._options.instance_id
-            reason = "its session did not end in time"
-            raise MembershipError(errors.INSTANCE_ID_IN_USE, value=value, group=group, reason=reason)
-        self._reopen_due = False
+        """Join again with a new client."""
+        self._reopening.run(self)
         self._committer.forget()
-        self._port.open(self)
         topics, self._topics = self._topics, ()
         self.subscribe(topics)

@@ -119,25 +119,29 @@ class FakeGroup:
 
     # --- for the test
 
+    def post(self, action: Callable[[], object]) -> None:
+        """Let one of the next calls of `poll` do something."""
+        self._todo.append(action)
+
     def assign(self, *partitions: TopicPartition) -> None:
         """Let the group give partitions at the next poll."""
-        self._post(lambda: self._on().on_assigned(partitions))
+        self.post(lambda: self._on().on_assigned(partitions))
 
     def revoke(self, *partitions: TopicPartition) -> None:
         """Let the group ask for partitions at the next poll."""
-        self._post(lambda: self._on().on_revoked(partitions))
+        self.post(lambda: self._on().on_revoked(partitions))
 
     def lose(self, *partitions: TopicPartition) -> None:
         """Let the group take partitions at the next poll."""
-        self._post(lambda: self._on().on_lost(partitions))
+        self.post(lambda: self._on().on_lost(partitions))
 
     def fail(self, error: GroupKafkaError) -> None:
         """Let the client report an error at the next poll."""
-        self._post(lambda: self._on().on_error(error))
+        self.post(lambda: self._on().on_error(error))
 
     def leave_instance_id_unreleased(self) -> None:
         """Let the coordinator refuse a static member at the next poll."""
-        self._post(lambda: self._on().on_instance_id_unreleased())
+        self.post(lambda: self._on().on_instance_id_unreleased())
 
     def raise_in_poll(self, error: Exception) -> None:
         """Let the next poll raise."""
@@ -145,7 +149,7 @@ class FakeGroup:
         def run() -> None:
             raise error
 
-        self._post(run)
+        self.post(run)
 
     def named(self, name: str) -> list[object]:
         """What was given to all calls of this name."""
@@ -204,16 +208,16 @@ class FakeGroup:
         if self.answer_commits_at_once:
             self._on().on_commit_result(result)
         elif self.answer_commits:
-            self._post(lambda: self._on().on_commit_result(result))
+            self.post(lambda: self._on().on_commit_result(result))
 
     def answer_late(self, items: tuple[CommitItem, ...]) -> None:
         """Answer a commit that `answer_commits = False` has left without an answer."""
-        self._post(lambda: self._on().on_commit_result(CommitResult(acknowledged=items)))
+        self.post(lambda: self._on().on_commit_result(CommitResult(acknowledged=items)))
 
     def refuse_late(self, items: tuple[CommitItem, ...], refusal: Refusal) -> None:
         """Refuse a commit that `answer_commits = False` has left without an answer."""
         refused = tuple((item, refusal) for item in items)
-        self._post(lambda: self._on().on_commit_result(CommitResult(refused=refused, reason=refusal.value)))
+        self.post(lambda: self._on().on_commit_result(CommitResult(refused=refused, reason=refusal.value)))
 
     def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
         self.before_commit()
@@ -248,9 +252,6 @@ class FakeGroup:
         if self._listener is None:
             raise MembershipError(errors.MEMBER_FAILED, group="shop", reason="its client is closed")
         return self._listener
-
-    def _post(self, action: Callable[[], object]) -> None:
-        self._todo.append(action)
 
     def _record(self, name: str, given: object) -> None:
         with self._changed:

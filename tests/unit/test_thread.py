@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from contextlib import contextmanager
 
 import pytest
@@ -168,6 +169,25 @@ def test_a_call_after_the_end_says_that_nobody_answers() -> None:
         pass
     with pytest.raises(MembershipError, match=r"MEMBER_NOT_ANSWERING.*'view'.*STOPPED"):
         bed.member.view()
+
+
+def test_a_process_that_was_stopped_has_not_waited_for_its_member() -> None:
+    """SIGSTOP in the middle of a call, for longer than a call may take, then SIGCONT: the answer is on its way."""
+    with running() as bed, futures.ThreadPoolExecutor(1) as pool:
+        busy, go_on = threading.Event(), threading.Event()
+
+        def work() -> None:
+            busy.set()
+            go_on.wait(WAIT_S)
+
+        bed.group.post(work)
+        assert busy.wait(WAIT_S)
+        looked = pool.submit(bed.member.view)
+        for _ in range(3):
+            bed.clock.advance(600.0)
+            assert not futures.wait((looked,), timeout=0.5).done
+        go_on.set()
+        assert looked.result(WAIT_S).state is MemberState.JOINING
 
 
 def test_who_is_given_partitions_by_the_group_has_found_its_coordinator(caplog: pytest.LogCaptureFixture) -> None:
@@ -411,6 +431,26 @@ def test_an_answer_that_comes_when_the_partition_is_gone_leaves_no_doubt() -> No
         assert bed.group.named("commit_later") == [(item(0, 20),), (item(1, 9),)]
 
 
+@pytest.mark.parametrize("go", [FakeGroup.lose, FakeGroup.revoke])
+def test_p5_an_answer_that_comes_when_the_partition_is_back_counts_no_more(go: Callable[..., None]) -> None:
+    """The commit of 20 has no answer; the partition goes, another member commits 50, the partition comes back; then the
+    answer comes, and is none.
+    """
+    with running() as bed:
+        leave_a_commit_unanswered(bed)
+        bed.tick()
+        go(bed.group, P0)
+        bed.until("the loss", lambda v: not v.partitions, 0.3)
+        bed.group.committed[P0] = GroupOffset(50, "other")
+        bed.group.assign(P0)
+        bed.until("the offset", lambda v: v.partitions != () and v.partitions[0].group is not None, 0.3)
+        bed.group.answer_commits = True
+        bed.group.refuse_late((item(0, 20),), Refusal.UNCERTAIN)
+        bed.until("some time", lambda _: bed.clock.now_s > 1005.0, 0.5)
+        assert bed.group.named("commit_later") == [(item(0, 20),)]
+        assert committed(bed, 0) == 50
+
+
 def test_a_handover_does_not_wait_for_a_topic_that_is_gone() -> None:
     with running() as bed:
         bed.own((0, 10))
@@ -519,7 +559,7 @@ def test_p6_a_handover_outlasts_an_older_commit_that_lands_after_its_own() -> No
         bed.member.complete(flight(later).end, flight(later).items)
         bed.group.wait_for("the handover's commit", lambda: bed.group.named("commit_now") == [(item(0, 30),)])
         bed.group.committed[P0] = GroupOffset(20, "m")
-        bed.group.wait_for("the next commit", lambda: len(bed.group.named("commit_now")) == 2)
+        bed.until("the next commit", lambda _: len(bed.group.named("commit_now")) == 2, step_s=0.1)
         bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.5)
         assert committed(bed, 0) == 30
 
@@ -682,7 +722,7 @@ def test_a_refused_commit_is_sent_again_before_the_handover(refusal: Refusal) ->
         revoke_in_flight(bed)
         bed.group.refusals.extend([refusal, refusal])
         bed.member.complete(flight(R0).end, flight(R0).items)
-        bed.until("the release", lambda v: v.state is MemberState.JOINED)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.1)
         assert committed(bed, 0) == 20
         assert bed.group.named("commit_now")[-3:] == [flight(R0).items] * 3
 
@@ -708,8 +748,48 @@ def test_a_batch_that_ends_while_a_handover_commits_is_not_moved_back() -> None:
         bed.group.revoke(P0)
         bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
         bed.clock.advance(BRIEFLY_S)
-        bed.until("the release", lambda v: v.state is MemberState.JOINED)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.1)
     assert committed(bed, 0) == 30
+
+
+def test_an_older_commit_that_lands_late_does_not_take_a_handover_back() -> None:
+    """The sequence: the commit of 20 has no answer; 30 is complete, [30, 40) in flight when the drain's deadline is
+    over; the handover's commit of 30 is refused; [30, 40) is complete and committed; then the commit of 20 lands.
+    """
+    second, third = flight(OffsetRange(P0, 20, 30)), flight(OffsetRange(P0, 30, 40))
+    with running(drainTimeoutMs="500") as bed:
+        leave_a_commit_unanswered(bed)
+        bed.fix(OffsetRange(P0, 20, 30))
+        bed.member.complete(second.end, second.items)
+        bed.fix(OffsetRange(P0, 30, 40))
+        bed.group.refusals.extend([Refusal.REBALANCE] * 1000)
+
+        def end_of_the_third() -> None:
+            bed.group.before_commit = lambda: None
+            bed.group.refusals = deque([Refusal.REBALANCE])
+            threading.Thread(target=bed.member.complete, args=(third.end, third.items)).start()
+
+        bed.group.before_commit = end_of_the_third
+        bed.group.revoke(P0)
+        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the newest", lambda _: bed.group.named("commit_now")[-1:] == [third.items], step_s=0.1)
+        bed.group.committed[P0] = GroupOffset(20, "m")
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.1)
+    assert committed(bed, 0) == 40
+
+
+def test_a_handover_repeats_its_commit_no_sooner_because_spark_looks() -> None:
+    """The main thread looks at the member every few milliseconds while it waits to plan."""
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.group.refusals.extend([Refusal.REBALANCE] * 1000)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.group.wait_for("the first try", lambda: len(bed.group.named("commit_now")) == 1)
+        for _ in range(20):
+            bed.member.view()
+        assert len(bed.group.named("commit_now")) == 1
+        bed.until("the second try", lambda _: len(bed.group.named("commit_now")) == 2, step_s=0.05)
 
 
 def test_a_commit_that_stays_refused_does_not_hold_the_handover_up(caplog: pytest.LogCaptureFixture) -> None:
@@ -959,6 +1039,11 @@ def test_a_static_member_opens_anew_until_the_old_session_has_ended() -> None:
     with running(kafka__group__instance__id="one") as bed:
         bed.member.subscribe(["orders"])
         bed.group.leave_instance_id_unreleased()
+        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        for _ in range(20):
+            bed.member.view()
+        assert len(bed.group.named("open")) == 1
+        bed.clock.advance(1.0)
         bed.group.wait_for("a second subscription", lambda: bed.group.calls.count(("subscribe", ("orders",))) == 2)
         bed.own((0, 10))
     assert [name for name, _ in bed.group.calls if name in ("open", "close")] == ["open", "close"] * 2
@@ -971,6 +1056,7 @@ def test_a_static_member_has_no_offsets_while_its_client_is_made_anew() -> None:
         bed.group.leave_instance_id_unreleased()
         bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
         assert bed.member.fetch_offsets([P0]) == {}
+        bed.clock.advance(1.0)
         bed.group.wait_for("the next client", lambda: len(bed.group.named("open")) == 2)
         assert bed.member.fetch_offsets([P0]) == {P0: GroupOffset(None)}
 
@@ -982,6 +1068,7 @@ def test_a_static_member_subscribes_once_its_client_is_made_anew() -> None:
         bed.group.leave_instance_id_unreleased()
         bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
         bed.member.subscribe(["orders", "refunds"])
+        bed.clock.advance(1.0)
         bed.group.wait_for("the next client", lambda: len(bed.group.named("subscribe")) == 2)
     assert bed.group.named("subscribe") == [("orders",), ("orders", "refunds")]
 
