@@ -67,6 +67,7 @@ _PASSING = {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
+_UNKNOWN = KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
 # How soon a new partition or a new topic of a pattern is noticed; librdkafka's own default is five minutes.
 _METADATA_REFRESH_MS = "5000"
 # The client's statistics are the only place that tells whether it knows its coordinator.
@@ -92,6 +93,9 @@ class LibrdkafkaGroup:
         self._callback_error: BaseException | None = None
         self._transport = LastTransportError()
         self._unreleased = False
+        # The member id under which a static member was given its partitions, and whether it has another one by now.
+        self._held_as = ""
+        self._is_renewed = False
         # The client while it closes: it calls back from there.
         self._closing: Consumer | None = None
         strategy = options.client_settings.get("partition.assignment.strategy", "")
@@ -107,7 +111,7 @@ class LibrdkafkaGroup:
     def open(self, listener: MemberListener) -> None:
         """See `GroupPort`."""
         self._listener = listener
-        self._unreleased = False
+        self._unreleased, self._is_renewed, self._held_as = False, False, ""
         settings = base_settings(self._options, "member") | {
             "group.id": self._options.group_id,
             "enable.auto.commit": False,
@@ -133,15 +137,17 @@ class LibrdkafkaGroup:
         try:
             self._client().subscribe(
                 list(topics),
-                on_assign=self._guarded(lambda _, parts: listener.on_assigned(_partitions(parts))),
-                on_revoke=self._guarded(lambda _, parts: listener.on_revoked(_partitions(parts))),
-                on_lost=self._guarded(lambda _, parts: listener.on_lost(_partitions(parts))),
+                on_assign=self._guarded(lambda _, parts: self._tell(listener.on_assigned, parts)),
+                on_revoke=self._guarded(lambda _, parts: self._tell(listener.on_revoked, parts)),
+                on_lost=self._guarded(lambda _, parts: self._tell(listener.on_lost, parts)),
             )
         except KafkaException as error:
             raise self._mapped(error, "subscribe") from None
 
     def poll(self) -> None:
         """See `GroupPort`."""
+        if self._renewed():
+            return
         message = self._client().poll(0)
         self._raise_callback_error()
         error = message.error() if message is not None else None
@@ -171,6 +177,8 @@ class LibrdkafkaGroup:
             client.assign(client_partitions)
         if client_partitions:
             client.pause(client_partitions)
+        if self._options.instance_id:
+            self._held_as = self._held_as or client.memberid()
 
     def release(self, partitions: Partitions) -> None:
         """See `GroupPort`."""
@@ -179,6 +187,8 @@ class LibrdkafkaGroup:
             client.incremental_unassign([ClientPartition(tp.topic, tp.partition) for tp in partitions])
         else:
             client.unassign()
+        if not client.assignment():
+            self._held_as = ""
 
     def fetch_offsets(
         self, partitions: Sequence[TopicPartition], timeout_s: float
@@ -197,6 +207,9 @@ class LibrdkafkaGroup:
 
     def commit_later(self, items: Sequence[CommitItem]) -> None:
         """See `GroupPort`."""
+        if self._renewed():
+            self._report(self._refuse_all(items, _UNKNOWN))
+            return
         try:
             self._client().commit(offsets=_client_items(items), asynchronous=True)
         except KafkaException as error:
@@ -204,6 +217,8 @@ class LibrdkafkaGroup:
 
     def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
         """See `GroupPort`."""
+        if self._renewed():
+            return self._refuse_all(items, _UNKNOWN)
         try:
             answers = self._client().commit(offsets=_client_items(items), asynchronous=False)
         except KafkaException as error:
@@ -225,6 +240,11 @@ class LibrdkafkaGroup:
         error, self._callback_error = self._callback_error, None
         if error is not None:
             raise error
+
+    def _tell(self, callback: Callable[[Partitions], None], parts: list[ClientPartition]) -> None:
+        # What one that is renewed is given, or gives up, is the next client's matter.
+        if not self._renewed():
+            callback(_partitions(parts))
 
     def _on_commit(self, error: KafkaError | None, parts: list[ClientPartition]) -> None:
         items = [CommitItem(TopicPartition(p.topic, p.partition), p.offset, p.metadata or "") for p in parts]
@@ -262,7 +282,23 @@ class LibrdkafkaGroup:
         else:
             LOG.warning("member error: group=%s error=%s", self._options.group_id, error)
 
+    def _renewed(self) -> bool:
+        """Whether the client has become another member and keeps what it had before; the listener is told once.
+
+        The sequence this is for: a static member of a cooperative group sends a JoinGroup and keeps its partitions; it
+        is cut off, its session ends, and others read them; its JoinGroup is refused, and librdkafka joins as a new
+        member. It tells dynamic members that their partitions are lost. A static one would commit its old offsets under
+        the new generation, or be fenced by itself.
+        """
+        if self._held_as and not self._is_renewed and self._client().memberid() not in ("", self._held_as):
+            self._is_renewed = True
+            if self._listener is not None:
+                self._listener.on_renewed()
+        return self._is_renewed
+
     def _on_fatal(self, error: KafkaError) -> None:
+        if self._renewed():
+            return
         # The code of a fatal error may be the general one; its text then names the cause.
         unreleased = KafkaError.UNRELEASED_INSTANCE_ID
         if error.code() == unreleased or "still used by another member" in error.str():

@@ -325,6 +325,12 @@ class Member:
         """See `MemberListener`."""
         self._reopening.unreleased()
 
+    def on_renewed(self) -> None:
+        """See `MemberListener`."""
+        self._reopening.due = True
+        if self.machine.state not in FINAL_STATES:
+            self._lose(self.machine.partitions())
+
     # --- drain and leave
 
     def _drain(self, revoke: RevokeStarted) -> HandOver:

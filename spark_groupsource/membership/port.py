@@ -85,6 +85,9 @@ class MemberListener(Protocol):
     def on_instance_id_unreleased(self) -> None:
         """A static member's old session still lives (KIP-848): close, wait and open again."""
 
+    def on_renewed(self) -> None:
+        """The client has become another member, and what it had is lost, but it goes on with it: open a new one."""
+
 
 class GroupPort(Protocol):
     """A consumer that takes part in a group and fetches no records. One thread uses it."""

@@ -1,7 +1,8 @@
 """Makes the group client anew, where the old one cannot become a member again.
 
-The case is a static member (`group.instance.id`) whose old session is not over (KIP-848): the coordinator refuses a
-second one under its instance id, and the client takes that for the end.
+Both cases are of static members (`group.instance.id`). Under KIP-848 the old session may not be over: the coordinator
+refuses a second one under its instance id, and the client takes that for the end. In classic groups the session may end
+while a cooperative member joins: the client then joins as a new member, and keeps what is no longer its own.
 """
 
 from __future__ import annotations

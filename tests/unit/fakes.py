@@ -143,6 +143,11 @@ class FakeGroup:
         """Let the coordinator refuse a static member at the next poll."""
         self.post(lambda: self._on().on_instance_id_unreleased())
 
+    def renew(self) -> None:
+        """Let the client become another member, which has nothing, at the next poll."""
+        self.owned.clear()
+        self.post(lambda: self._on().on_renewed())
+
     def raise_in_poll(self, error: Exception) -> None:
         """Let the next poll raise."""
 

@@ -157,6 +157,9 @@ class Listener:
     def on_error(self, error: GroupKafkaError) -> None:
         self.errors.append(error)
 
+    def on_renewed(self) -> None:
+        raise AssertionError("a matter of librdkafka")
+
     def on_instance_id_unreleased(self) -> None:
         raise AssertionError("a matter of KIP-848")
 

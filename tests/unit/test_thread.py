@@ -1083,6 +1083,29 @@ def test_a_static_member_does_not_wait_for_ever() -> None:
             bed.member.check()
 
 
+def test_p5_a_client_that_has_become_another_member_is_made_anew_and_commits_nothing() -> None:
+    """The sequence: the commit of 20 is refused, because the member joins; its session ends, another member commits 50;
+    its client joins as a new member.
+    """
+    with running(kafka__group__instance__id="one") as bed:
+        bed.member.subscribe(["orders"])
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.refusals.append(Refusal.REBALANCE)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.tick()
+        bed.group.committed[P0] = GroupOffset(50, "other")
+        bed.group.renew()
+        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        assert bed.member.view().partitions == ()
+        bed.clock.advance(1.0)
+        bed.group.wait_for("the next client", lambda: len(bed.group.named("subscribe")) == 2)
+        bed.group.assign(P0)
+        bed.until("the offset", lambda v: v.partitions != () and v.partitions[0].group is not None, 0.3)
+        assert bed.member.view().partitions[0].group == GroupOffset(50, "other")
+    assert committed(bed, 0) == 50
+
+
 def test_the_clock_is_a_port() -> None:
     clock: Clock = ManualClock(5.0)
     assert clock.monotonic_s() == 5.0
