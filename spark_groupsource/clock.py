@@ -46,6 +46,29 @@ class Deadline:
         return self.remaining_s() <= 0.0
 
 
+class StepDeadline:
+    """A deadline for a loop of which no step takes longer than `step_s`: more is not counted for one.
+
+    The sequence this protects against: a process is stopped (SIGSTOP) in the middle of a request, for longer than
+    answers are waited for; it goes on, its request has timed out, and nobody may ask again.
+    """
+
+    __slots__ = ("_clock", "_left_s", "_looked_s", "_step_s")
+
+    def __init__(self, clock: Clock, timeout_s: float, step_s: float) -> None:
+        self._clock = clock
+        self._left_s = timeout_s
+        self._step_s = step_s
+        self._looked_s = clock.monotonic_s()
+
+    def expired(self) -> bool:
+        """Whether no time is left. To be asked once in every step."""
+        now_s = self._clock.monotonic_s()
+        self._left_s -= min(now_s - self._looked_s, self._step_s)
+        self._looked_s = now_s
+        return self._left_s <= 0.0
+
+
 class Pace:
     """Lets something that is repeated until it succeeds happen at most once per interval."""
 

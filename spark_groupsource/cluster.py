@@ -27,7 +27,7 @@ from spark_groupsource.client import (
     map_error,
     outsider_settings,
 )
-from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.clock import Clock, Deadline, StepDeadline
 from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.errors import AccessError, KafkaUnavailableError
 from spark_groupsource.offsets import TopicPartition
@@ -74,6 +74,8 @@ OUTAGE_TIMEOUT_S = 120.0
 # How long one request to brokers that have answered before may take; twice as long each time that it is repeated. The
 # client does not send a request anew by itself when the broker that has it stops: it waits until its time is over.
 _REQUEST_TIMEOUT_S = 3.0
+# More than one request takes, at the longest.
+_STEP_S = 2 * CONTACT_TIMEOUT_S
 # How long one look into logs may take.
 _PROBE_TIMEOUT_S = 3.0
 # How often the client is asked for its errors while a request is under way.
@@ -244,7 +246,7 @@ class LibrdkafkaCluster:
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
         """See `ClusterPort`. Leaders that are away are waited for: nobody else can tell."""
         found: dict[TopicPartition, int | None] = {}
-        outage = Deadline(self._clock, OUTAGE_TIMEOUT_S)
+        outage = StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _STEP_S)
         while left := {partition: asked for partition, asked in positions.items() if partition not in found}:
             found |= self._probe.diverged(left, _PROBE_TIMEOUT_S)
             if len(found) < len(positions) and (outage.expired() or self._abandoned()):
@@ -320,7 +322,7 @@ class LibrdkafkaCluster:
     def _asked(self, request: str, ask: Callable[[float], T], stale_s: float) -> T:
         """Ask again while metadata is stale (for `stale_s`), or while the brokers are away."""
         stale = Deadline(self._clock, stale_s)
-        outage = Deadline(self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S)
+        outage = StepDeadline(self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S, _STEP_S)
         timeout_s = _REQUEST_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S
         left, begun_s = self._options.fetch_retries, self._clock.monotonic_s()
         self._patience.begin()
@@ -346,7 +348,7 @@ class LibrdkafkaCluster:
                 self._transport.worked()
                 return answer
 
-    def _may_heal(self, cause: KafkaError, stale: Deadline, outage: Deadline) -> bool:
+    def _may_heal(self, cause: KafkaError, stale: Deadline, outage: StepDeadline) -> bool:
         if self._transport.authentication_failed or self._abandoned():
             return False
         if cause.code() in _STALE_METADATA:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.cluster import OUTAGE_TIMEOUT_S
 from spark_groupsource.clusterport import ClusterPort, TopicInfo
 from spark_groupsource.commits import (
@@ -49,6 +49,8 @@ LOG = logging.getLogger("spark_groupsource.session")
 
 # How long a trigger may wait for the group's coordinator before the query fails.
 FETCH_TIMEOUT_S = OUTAGE_TIMEOUT_S
+# More than one try takes: the member's request, and what else it is busy with.
+_FETCH_STEP_S = 30.0
 _PAUSE_S = 0.1
 
 
@@ -235,7 +237,7 @@ class StartPositions:
     def fetch_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
         """Return the group's offsets of any partitions. Raises when the coordinator does not answer in time."""
         wanted = list(partitions)
-        deadline = Deadline(self._clock, FETCH_TIMEOUT_S)
+        deadline = StepDeadline(self._clock, FETCH_TIMEOUT_S, _FETCH_STEP_S)
         while True:
             found = self._member.fetch_offsets(wanted)
             if len(found) == len(wanted):

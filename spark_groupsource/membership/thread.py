@@ -14,7 +14,7 @@ from concurrent.futures import wait as wait_for
 from typing import TypeVar
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock
+from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.events import (
@@ -158,14 +158,12 @@ class MembershipThread:
 
         self._commands.put(run)
         # A commit may wait for a coordinator that is away; the client gives up after the session timeout.
-        timeout_s = left_s = self._options.session_timeout_s + 60.0
-        while left_s > 0:
-            began_s = self._clock.monotonic_s()
+        timeout_s = self._options.session_timeout_s + 60.0
+        deadline = StepDeadline(self._clock, timeout_s, 2 * _CALL_STEP_S)
+        while not deadline.expired():
             wait_for((future,), timeout=_CALL_STEP_S)
             if future.done():
                 return future.result()
-            # A process that was stopped for an hour has not waited for an hour: its member was stopped, too.
-            left_s -= min(self._clock.monotonic_s() - began_s, 2 * _CALL_STEP_S)
             if not self._thread.is_alive():
                 self.check()
                 break

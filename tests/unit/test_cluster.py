@@ -157,6 +157,26 @@ def test_a_broker_that_stops_with_a_request_is_not_waited_for_for_long() -> None
     assert admin.timeouts_s == [CONTACT_TIMEOUT_S, 3.0, 6.0, 12.0, CONTACT_TIMEOUT_S, CONTACT_TIMEOUT_S]
 
 
+class StoppedAdmin(FakeAdmin):
+    """The process is stopped (SIGSTOP) with its first request on its way, which has timed out when it goes on."""
+
+    clock: ManualClock
+
+    def list_offsets(self, *args: Any, **named: Any) -> dict[ClientPartition, Future[Answer]]:
+        if self.errors:
+            self.clock.advance(3600.0)
+        return super().list_offsets(*args, **named)
+
+
+def test_a_process_that_was_stopped_has_not_waited_for_brokers() -> None:
+    admin = StoppedAdmin()
+    admin.clock = ManualClock()
+    cluster = cluster_of(admin, admin.clock)
+    cluster.log_offsets(WANTED)
+    admin.errors = [KafkaError._TIMED_OUT]
+    assert cluster.log_offsets(WANTED) == FOUND
+
+
 def test_a_survey_is_one_round_trip() -> None:
     survey = cluster_of(SlowAdmin(), ManualClock()).survey([tp(0), tp(1)])
     assert survey.ends == {tp(0): LogEnd(0, 3), tp(1): LogEnd(1, 3)}
