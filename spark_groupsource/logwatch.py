@@ -83,19 +83,22 @@ class LogWatch:
         """Ask anew: the topics or the positions are others."""
         self._survey = None
 
-    def worth_planning(self, backlogs: Mapping[TopicPartition, Backlog], least: int | None) -> bool:
-        """Whether there is enough to read, or a log so short that its topic may be another one.
+    def enough(self, backlogs: Mapping[TopicPartition, Backlog], least: int | None) -> bool:
+        """Whether there is enough to read.
 
         Fewer than `least` offsets wait for option maxTriggerDelay, counted from the last batch as in Spark's own
         source: what the first trigger finds does not wait, nor does AvailableNow.
         """
         available = sum(backlog.size for backlog in backlogs.values())
-        worth = available > 0
+        enough = available > 0
         if self._targets is None:
-            worth = worth and (available >= (least or 0) or self._held.expired())
-            worth = worth or any(backlog.end < backlog.position for backlog in backlogs.values())
-        self._idle = not worth
-        return worth
+            enough = enough and (available >= (least or 0) or self._held.expired())
+        self._idle = not enough and not self.suspicious(backlogs)
+        return enough
+
+    def suspicious(self, backlogs: Mapping[TopicPartition, Backlog]) -> bool:
+        """Whether a log is so short that its topic may be another one."""
+        return self._targets is None and any(backlog.end < backlog.position for backlog in backlogs.values())
 
     def planned(self) -> None:
         """Note that a batch was planned: the next one may wait for more records."""

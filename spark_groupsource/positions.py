@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, StepDeadline
+from spark_groupsource.clock import Clock, Deadline, StepDeadline
 from spark_groupsource.cluster import OUTAGE_TIMEOUT_S
 from spark_groupsource.clusterport import ClusterPort, TopicInfo
 from spark_groupsource.commits import (
@@ -51,6 +51,8 @@ LOG = logging.getLogger("spark_groupsource.session")
 FETCH_TIMEOUT_S = OUTAGE_TIMEOUT_S
 # More than one try takes: the member's request, and what else it is busy with.
 _FETCH_STEP_S = 30.0
+# How long a topic must be told to be another one before it is believed: brokers lag behind each other.
+_BELIEVED_S = 3.0
 _PAUSE_S = 0.1
 
 
@@ -94,6 +96,8 @@ class StartPositions:
         self.seen: dict[str, str] = {}
         # Ids of topics that had positions, and maybe no batch: made again they are no new ones.
         self._forgotten: dict[str, str] = {}
+        # Topics (name, id) that are told to be others than the group's, and when that is believed.
+        self._told_anew: dict[tuple[str, str], Deadline] = {}
         self.truncation = TruncationWatch(cluster, clock, read_committed=options.read_committed)
 
     def establish(self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage) -> Lineage:
@@ -111,10 +115,13 @@ class StartPositions:
         new = [owned for owned in view.partitions if owned.position is None]
         own = self._learn_resets(view, start, own)
         decisions = [self._decide(owned, start, described, known, own) for owned in new]
+        recreated = {d.partition for d in decisions if d.recreated}
+        if not self._made_anew_for_sure({(p.topic, described[p.topic].topic_id) for p in recreated}):
+            self._pause(_PAUSE_S)
+            return own
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
         ends = start.ends()
         group = {owned.partition: owned.group for owned in view.partitions}
-        recreated = {d.partition for d in decisions if d.recreated}
         self._losses.report_recreated({p: _furthest(group[p], ends.get(p)) for p in recreated}, described)
         positions = self._resolve(decisions, described)
         items = []
@@ -140,6 +147,15 @@ class StartPositions:
         else:
             self._pause(_PAUSE_S)
         return own
+
+    def _made_anew_for_sure(self, topics: Collection[tuple[str, str]]) -> bool:
+        """Whether all of these are told to be new ones for some time.
+
+        The sequence this protects against: a topic is made again, and read to 500; its partition goes to another
+        member, which asks a broker that lags behind and still knows the topic before: 0 would be committed over 500.
+        """
+        self._told_anew = {each: self._told_anew.get(each, Deadline(self._clock, _BELIEVED_S)) for each in topics}
+        return all(deadline.expired() for deadline in self._told_anew.values())
 
     def see(self, described: Mapping[str, TopicInfo]) -> None:
         """Remember which topics there are."""
@@ -214,6 +230,9 @@ class StartPositions:
         untold = all(pin.known_topics is None for pin in known.values())
         if age is Age.INITIAL and untold and start.ends() and logged_id is None:
             age = Age.LATER
+        # Nobody has named it: it was made since, as Spark's own source takes it.
+        if age is Age.LATER and self._options.subscription.pattern is not None:
+            age = Age.ADDED
         # A standby has neither pins nor batches, when the one topic of the group is made again.
         if self.seen[partition.topic] != topic_id:
             age = Age.ADDED

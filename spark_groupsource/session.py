@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.clock import Clock, Deadline, StepDeadline
+from spark_groupsource.cluster import OUTAGE_TIMEOUT_S
 from spark_groupsource.clusterport import ClusterPort, TopicInfo
 from spark_groupsource.commits import Anchor, CommitItem
 from spark_groupsource.commitwait import CommitWait
-from spark_groupsource.errors import MembershipError, OptionError
+from spark_groupsource.errors import KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.lagthread import LagThread
 from spark_groupsource.logwatch import LogWatch
@@ -45,6 +46,7 @@ SETTLE_S = 1.0
 AVAILABLE_NOW_MARGIN_S = 30.0
 # A plan is made anew when ownership changes under it; more often than this in one trigger is no coincidence.
 PLAN_TIMEOUT_S = 30.0
+_PLAN_STEP_S = 10.0
 STOP_TIMEOUT_S = 15.0
 # Topics may be deleted one after the other in one trigger, but not so many times.
 _MAX_DELETED = 10
@@ -170,26 +172,28 @@ class Session:
                 self._topics.on_unknown(error, known)
 
     def _planned(self, start: SourceOffset, bounds: ReadBounds) -> SourceOffset:
-        deadline: Deadline | None = None
+        deadline: StepDeadline | None = None
         while deadline is None or not deadline.expired():
             view = self._settled_view()
             if view is not None:
                 view = self._topics.without_deleted(view, start.ends())
             if view is None or not view.partitions:
                 return start
-            # Waiting for the assignment has bounds of its own.
-            deadline = deadline or Deadline(self._clock, PLAN_TIMEOUT_S)
+            deadline = deadline or self._planning_deadline()
             if any(owned.position is None for owned in view.partitions):
                 self._go_by(self._starts.establish(view, start, self._topics.present, self._lineage(start)))
                 self._logs.forget()
                 continue
             backlogs = self._logs.backlogs(_positions(view), bounds.max_rows)
             self._tell_truncated(_positions(view))
-            if not self._logs.worth_planning(backlogs, bounds.min_rows):
+            enough = self._logs.enough(backlogs, bounds.min_rows)
+            if not enough and not self._logs.suspicious(backlogs):
                 return start
             survey = self._logs.survey(backlogs)
             if self._starts.forget_made_anew(backlogs, survey.topics) or not self._commits.taken():
                 continue
+            if not enough:
+                return start
             left = self._losses.skip_lost(backlogs, survey.beginnings)
             if bounds.max_bytes is not None:
                 sizes = self._cluster.record_bytes({p: backlog.position for p, backlog in left.items() if backlog.size})
@@ -203,8 +207,19 @@ class Session:
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
         if self._available_now:
             # AvailableNow would end here with records unread.
-            raise self._no_assignment(self._member.view())
+            reason = f"the group took no start positions, or gave partitions anew, for {OUTAGE_TIMEOUT_S:.0f} s"
+            raise KafkaUnavailableError(errors.CLUSTER_REQUEST_FAILED, request="latestOffset", reason=reason)
         return start
+
+    def _planning_deadline(self) -> StepDeadline:
+        """Return by when a trigger must have a plan.
+
+        AvailableNow cannot leave it to the next trigger: a coordinator that is away is waited for as brokers are, and
+        a wait for the assignment, which has bounds of its own, counts as one step only.
+        """
+        if self._available_now:
+            return StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _PLAN_STEP_S)
+        return StepDeadline(self._clock, PLAN_TIMEOUT_S, PLAN_TIMEOUT_S)
 
     def newest_offsets(self) -> Json:
         """Return the newest offsets of the owned partitions, as of the last plan: {topic: {partition: offset}}."""

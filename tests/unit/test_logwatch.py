@@ -47,7 +47,7 @@ class Bed:
     def plan(self, p0: int, p1: int, limit: int | None) -> list[int]:
         """Look, and survey when there is something to read; return the backlogs' sizes."""
         backlogs = self.logs.backlogs({P0: p0, P1: p1}, limit)
-        if self.logs.worth_planning(backlogs, None):
+        if self.logs.enough(backlogs, None) or self.logs.suspicious(backlogs):
             self.logs.survey(backlogs)
         return [backlogs[partition].size for partition in (P0, P1)]
 

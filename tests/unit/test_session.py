@@ -361,6 +361,18 @@ def test_too_few_records_are_left_for_later(available: int, later_s: float, plan
     assert (bed.session.latest_offset(first, ReadBounds(min_rows=10)) is not first) is planned
 
 
+def test_too_few_records_are_left_for_later_beside_a_log_that_is_short() -> None:
+    """A log that ends before its position is looked into: its topic may be another one. It is no reason to read."""
+    bed = Bed(startingOffsets="earliest")
+    bed.member.committed[P1] = GroupOffset(10, metadata(LINEAGE, 5, 10))
+    bed.join(P0, P1)
+    bed.ends(p0=5, p1=10)
+    start = offset_of(OffsetRange(P0, 0, 0), OffsetRange(P1, 5, 10))
+    first = bed.session.latest_offset(start, ReadBounds(min_rows=1))
+    bed.ends(p0=6, p1=9)
+    assert bed.session.latest_offset(first, ReadBounds(min_rows=100)) is first
+
+
 def test_no_records_are_no_batch_however_long_it_waited() -> None:
     bed = Bed(startingOffsets="earliest", maxTriggerDelay="1m")
     bed.join(P0)
@@ -917,6 +929,55 @@ def test_a_topic_made_anew_that_is_shorter_is_noticed_too() -> None:
     assert ranges(following) == ["orders-0 [0, 5)"]
     bed.session.latest_offset(following)
     assert bed.committed() == {0: 5}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["read here before", "taken over"])
+def test_a_broker_that_lags_behind_does_not_bring_an_old_topic_back(known: bool) -> None:
+    """The topic was made again, [0, 8) of the new one is read and committed. For two seconds a broker that still knows
+    the one before tells what there is.
+    """
+    bed, end = recreated(failOnDataLoss="false")
+    if known:
+        bed.ends(p0=8)
+        end = bed.session.latest_offset(end)
+        bed.session.latest_offset(end)
+    else:
+        text = metadata(OTHER_LINEAGE, 0, 8, topic_id="the second topic's id")
+        bed, end = Bed(startingOffsets="earliest", failOnDataLoss="false"), START
+        bed.member.committed[P0] = GroupOffset(8, text)
+        bed.join(P0)
+    bed.ends(p0=9)
+    lags_until_s, describe = bed.clock.now_s + 2.0, bed.cluster.describe
+
+    def lagging(topics: Iterable[str]) -> dict[str, TopicInfo]:
+        topic_id = TOPIC_ID if bed.clock.now_s < lags_until_s else "the second topic's id"
+        bed.cluster.topics["orders"] = TopicInfo(topic_id, 2)
+        return describe(topics)
+
+    bed.cluster.describe = lagging  # type: ignore[method-assign]
+    following = bed.session.latest_offset(end)
+    assert ranges(following) == ["orders-0 [8, 9)"]
+    assert following.topic_id("orders") == "the second topic's id"
+    assert bed.committed() == {0: 8}
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_p8_what_a_topic_lost_that_was_made_while_the_query_was_down_is_told(
+    starting: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody named it: it matches the pattern since, as an added partition is there since."""
+    new = tp(0, "orders-new")
+    bed = Bed(subscribePattern="orders.*", startingOffsets=starting, failOnDataLoss="false")
+    pin = Pin(0, 2, None if starting == "earliest" else topics_digest({"orders": TOPIC_ID}))
+    bed.member.committed[P0] = GroupOffset(5, metadata(LINEAGE, 0, 5, pin=pin))
+    bed.cluster.topics["orders-new"] = TopicInfo("new-id", 1)
+    bed.ends(p0=5)
+    bed.cluster.ends[new], bed.cluster.beginnings[new] = 9, 4
+    bed.join(P0, new)
+    with caplog.at_level(logging.WARNING):
+        end = bed.session.latest_offset(offset_of(OffsetRange(P0, 0, 5)))
+    assert ranges(end) == ["orders-0 [5, 5)", "orders-new-0 [4, 9)"]
+    assert "orders-new-0 [0, 4)" in caplog.text
 
 
 def test_the_late_end_of_an_old_checkpoint_moves_nothing_on() -> None:
@@ -1769,6 +1830,45 @@ def test_available_now_without_any_partition_ends_at_once() -> None:
     bed.session.prepare_available_now()
     assert bed.session.latest_offset(START) is START
     assert bed.paused == 0.0
+
+
+@pytest.mark.parametrize(("away_s", "goes_on"), [(100.0, True), (130.0, False)])
+def test_available_now_waits_for_a_coordinator_that_takes_no_start_position(away_s: float, goes_on: bool) -> None:
+    """As long as for brokers."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    bed.session.prepare_available_now()
+    back_s, establish = bed.clock.now_s + away_s, bed.member.establish
+    bed.member.establish = lambda *given: bed.clock.now_s >= back_s and establish(*given)  # type: ignore[method-assign]
+    if goes_on:
+        assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
+    else:
+        with pytest.raises(KafkaUnavailableError, match=r"CLUSTER_REQUEST_FAILED.*for 120 s"):
+            bed.session.latest_offset(START)
+
+
+def test_available_now_outlives_a_rebalance_that_begins_under_a_plan() -> None:
+    """It takes longer than a trigger of another query would wait for a plan."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    bed.session.prepare_available_now()
+    back_s: list[float] = []
+
+    def begins() -> None:
+        bed.member.during_fix = lambda: None
+        bed.member.lose(P0)
+        back_s.append(bed.clock.now_s + 70.0)
+
+    def ends() -> None:
+        if back_s and bed.clock.now_s > back_s[0]:
+            back_s.clear()
+            bed.member.assign(P0)
+
+    bed.member.during_fix, bed.member.during_view = begins, ends
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
+    assert bed.paused > 70.0
 
 
 @pytest.mark.parametrize("joined", [True, False], ids=["offsets unknown", "no assignment"])
