@@ -727,6 +727,17 @@ def test_a_refused_commit_is_sent_again_before_the_handover(refusal: Refusal) ->
         assert bed.group.named("commit_now")[-3:] == [flight(R0).items] * 3
 
 
+def end_with_the_next_commit(bed: Bed, batch: FlightBatch) -> None:
+    """Let Spark complete a batch while the group refuses the next commit, which is the last one that it refuses."""
+
+    def end() -> None:
+        bed.group.before_commit = lambda: None
+        bed.group.refusals = deque([Refusal.REBALANCE])
+        threading.Thread(target=bed.member.complete, args=(batch.end, batch.items)).start()
+
+    bed.group.before_commit = end
+
+
 def test_a_batch_that_ends_while_a_handover_commits_is_not_moved_back() -> None:
     """The sequence: [10, 20) is complete and its commit refused; [20, 30) is in flight when the drain's deadline
     is over; the handover's commit of 20 is refused; [20, 30) is complete and committed; 20 is sent again behind it.
@@ -738,13 +749,7 @@ def test_a_batch_that_ends_while_a_handover_commits_is_not_moved_back() -> None:
         bed.group.refusals.extend([Refusal.REBALANCE] * 1000)
         bed.member.complete(flight(R0).end, flight(R0).items)
         bed.fix(OffsetRange(P0, 20, 30))
-
-        def end_of_the_second() -> None:
-            bed.group.before_commit = lambda: None
-            bed.group.refusals = deque([Refusal.REBALANCE])
-            threading.Thread(target=bed.member.complete, args=(second.end, second.items)).start()
-
-        bed.group.before_commit = end_of_the_second
+        end_with_the_next_commit(bed, second)
         bed.group.revoke(P0)
         bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
         bed.clock.advance(BRIEFLY_S)
@@ -763,13 +768,7 @@ def test_an_older_commit_that_lands_late_does_not_take_a_handover_back() -> None
         bed.member.complete(second.end, second.items)
         bed.fix(OffsetRange(P0, 30, 40))
         bed.group.refusals.extend([Refusal.REBALANCE] * 1000)
-
-        def end_of_the_third() -> None:
-            bed.group.before_commit = lambda: None
-            bed.group.refusals = deque([Refusal.REBALANCE])
-            threading.Thread(target=bed.member.complete, args=(third.end, third.items)).start()
-
-        bed.group.before_commit = end_of_the_third
+        end_with_the_next_commit(bed, third)
         bed.group.revoke(P0)
         bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
         bed.clock.advance(BRIEFLY_S)
