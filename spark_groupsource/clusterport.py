@@ -10,6 +10,10 @@ from typing import Protocol
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import Subscription
 
+# For so long a topic must be unknown, or have another id than it had, before that is believed: it may be a broker that
+# lags behind the others, but not for so long.
+CONFIRM_S = 3.0
+
 
 class Edge(Enum):
     """Which end of a partition to ask for."""

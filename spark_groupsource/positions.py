@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline, StepDeadline
 from spark_groupsource.cluster import OUTAGE_TIMEOUT_S
-from spark_groupsource.clusterport import ClusterPort, TopicInfo
+from spark_groupsource.clusterport import CONFIRM_S, ClusterPort, TopicInfo
 from spark_groupsource.commits import (
     Anchor,
     CommitItem,
@@ -51,8 +51,6 @@ LOG = logging.getLogger("spark_groupsource.session")
 FETCH_TIMEOUT_S = OUTAGE_TIMEOUT_S
 # More than one try takes: the member's request, and what else it is busy with.
 _FETCH_STEP_S = 30.0
-# How long a topic must be told to be another one before it is believed: brokers lag behind each other.
-_BELIEVED_S = 3.0
 _PAUSE_S = 0.1
 
 
@@ -154,7 +152,7 @@ class StartPositions:
         The sequence this protects against: a topic is made again, and read to 500; its partition goes to another
         member, which asks a broker that lags behind and still knows the topic before: 0 would be committed over 500.
         """
-        self._told_anew = {each: self._told_anew.get(each, Deadline(self._clock, _BELIEVED_S)) for each in topics}
+        self._told_anew = {each: self._told_anew.get(each, Deadline(self._clock, CONFIRM_S)) for each in topics}
         return all(deadline.expired() for deadline in self._told_anew.values())
 
     def see(self, described: Mapping[str, TopicInfo]) -> None:

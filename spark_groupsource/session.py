@@ -46,6 +46,7 @@ SETTLE_S = 1.0
 AVAILABLE_NOW_MARGIN_S = 30.0
 # A plan is made anew when ownership changes under it; more often than this in one trigger is no coincidence.
 PLAN_TIMEOUT_S = 30.0
+# What one step towards a plan counts for at most with AvailableNow.
 _PLAN_STEP_S = 10.0
 STOP_TIMEOUT_S = 15.0
 # Topics may be deleted one after the other in one trigger, but not so many times.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline, SystemClock
-from spark_groupsource.clusterport import ClusterPort, Edge
+from spark_groupsource.clusterport import CONFIRM_S, ClusterPort, Edge
 from spark_groupsource.errors import DataLossError, KafkaUnavailableError, OptionError, ReadError
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.failures import stalled
@@ -18,10 +18,6 @@ from spark_groupsource.option_types import SourceOptions
 LOG = logging.getLogger("spark_groupsource.executor")
 
 _BOUNDS_TIMEOUT_S = 10.0
-# For so long a topic must be unknown, or have another id, before that is believed. The plan has seen it, but the task's
-# own client has been told otherwise: out of range, or unknown, if nothing at all then after a silence of seconds. It
-# may be a broker that lags behind the others, but not for so long.
-CONFIRM_S = 3.0
 # For so long a new leader may show an end before the true one.
 _LAG_S = 30.0
 _PAUSE_S = 0.5
@@ -157,6 +153,8 @@ class LostRecords:
     def _looked_up(self, topic: str) -> str:
         if self._cluster is None:
             self._cluster = self._make_cluster(self._options)
+        # The plan has seen the topic, but the task's own client has been told otherwise: out of range, or unknown, if
+        # nothing at all then after a silence of seconds.
         deadline: Deadline | None = None
         while True:
             try:

@@ -187,7 +187,7 @@ class LibrdkafkaGroup:
             client.incremental_unassign([ClientPartition(tp.topic, tp.partition) for tp in partitions])
         else:
             client.unassign()
-        if not client.assignment():
+        if self._held_as and not client.assignment():
             self._held_as = ""
 
     def fetch_offsets(

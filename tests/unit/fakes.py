@@ -145,8 +145,12 @@ class FakeGroup:
 
     def renew(self) -> None:
         """Let the client become another member, which has nothing, at the next poll."""
-        self.owned.clear()
-        self.post(lambda: self._on().on_renewed())
+
+        def run() -> None:
+            self.owned.clear()
+            self._on().on_renewed()
+
+        self.post(run)
 
     def raise_in_poll(self, error: Exception) -> None:
         """Let the next poll raise."""

@@ -13,11 +13,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock
-from spark_groupsource.clusterport import TopicInfo
+from spark_groupsource.clusterport import CONFIRM_S, TopicInfo
 from spark_groupsource.errors import AccessError, DataLossError, KafkaUnavailableError, ReadError
 from spark_groupsource.executor.collector import freeze_imported
 from spark_groupsource.executor.consumer import RangeConsumer
-from spark_groupsource.executor.lost import CONFIRM_S, LostRecords
+from spark_groupsource.executor.lost import LostRecords
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.port import Chunk, EndOfPartition, IdentityRefused, ImpossibleTimestamp, Trouble
 from spark_groupsource.executor.pyclient import PythonClient
