@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from bench_bare import bare_options
 from bench_processes import CpuMeter, is_available
 from bench_records import BenchError, Content, produce, producer, size_name, values_of
 from bench_report import (
     ADD_BATCH,
+    BARE,
     CPU,
     LATEST_OFFSET,
     OURS,
@@ -55,19 +57,23 @@ class Case(Protocol):
     def run(self, bed: Bed) -> list[Series]: ...
 
 
-def alternating(runs: int) -> Iterator[tuple[int, str]]:
-    """Yield (run, source) so that neither source is always the second: AB BA AB ..."""
+def alternating(runs: int, sources: Sequence[str] = (OURS, PEER)) -> Iterator[tuple[int, str]]:
+    """Yield (run, source) so that no source is always the second: AB BA AB ..."""
     for run in range(runs):
-        for source in (OURS, PEER) if run % 2 == 0 else (PEER, OURS):
+        for source in sources if run % 2 == 0 else reversed(sources):
             yield run, source
 
 
 def _measure(
-    case: Case, runs: int, measured: Callable[[str], list[dict[str, float]]], goals: Mapping[str, float]
+    case: Case,
+    runs: int,
+    measured: Callable[[str], list[dict[str, float]]],
+    goals: Mapping[str, float],
+    sources: Sequence[str] = (OURS, PEER),
 ) -> list[Series]:
-    """Let both sources run in turn; `measured` returns the metrics of one run, or of each of its batches."""
-    found: dict[str, list[dict[str, float]]] = {OURS: [], PEER: []}
-    for run, source in alternating(runs):
+    """Let the sources run in turn; `measured` returns the metrics of one run, or of each of its batches."""
+    found: dict[str, list[dict[str, float]]] = {source: [] for source in sources}
+    for run, source in alternating(runs, sources):
         metrics = measured(source)
         found[source] += metrics
         medians = {name: statistics.median(one[name] for one in metrics) for name in metrics[0]}
@@ -83,7 +89,7 @@ class Throughput:
 
     With its default settings a task of Spark's own source ends with a wait of kafka.fetch.max.wait.ms, 500 ms: what it
     asks next waits at the broker behind a fetch at the end of the log. `short_wait` shortens that for it, so that only
-    the reading is compared.
+    the reading is compared. With `bare` the source without Kafka has its turns, too.
     """
 
     group: str = field(compare=False)  # two groups may want the same: it is measured once
@@ -91,6 +97,7 @@ class Throughput:
     runs: int
     aggregated: bool = False
     short_wait: bool = False
+    bare: bool = False
     goals: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
@@ -101,16 +108,18 @@ class Throughput:
 
     def run(self, bed: Bed) -> list[Series]:
         topic = bed.topic_of(self.content)
-        if self.runs > 1 and self.aggregated not in bed.warm:
-            bed.warm.add(self.aggregated)
-            for source in (OURS, PEER):
-                self._read(bed, source, topic)
-        return _measure(self, self.runs, lambda source: self._read(bed, source, topic), self.goals)
+        sources = (OURS, PEER, BARE) if self.bare else (OURS, PEER)
+        cold = [source for source in sources if (source, self.aggregated) not in bed.warm] if self.runs > 1 else []
+        for source in cold:
+            bed.warm.add((source, self.aggregated))
+            self._read(bed, source, topic)
+        return _measure(self, self.runs, lambda source: self._read(bed, source, topic), self.goals, sources)
 
     def _read(self, bed: Bed, source: str, topic: str) -> list[dict[str, float]]:
         records = self.content.records
         meter = CpuMeter(jvm_pid(bed.spark)) if is_available() else None
         more = SHORT_WAIT if self.short_wait and source == PEER else {}
+        more = bare_options(records, self.content.size) if source == BARE else more
         progress, wall_ms = read_all(bed, source, topic, records, more=more, aggregated=self.aggregated)
         metrics = {ADD_BATCH: float(sum(one.durationMs["addBatch"] for one in progress)), WHOLE_QUERY: round(wall_ms)}
         if meter is not None:
@@ -249,16 +258,18 @@ class PeakMemory:
 
     def run(self, bed: Bed) -> list[Series]:
         topic = bed.topic_of(self.content)
-        return _measure(self, self.runs, lambda source: self._application(bed, source, topic), {})
+        sources = (OURS, PEER, BARE)
+        return _measure(self, self.runs, lambda source: self._application(bed, source, topic), {}, sources)
 
     def _application(self, bed: Bed, source: str, topic: str) -> list[dict[str, float]]:
+        options = bare_options(self.content.records, self.content.size) if source == BARE else bed.options.get(source)
         told = {
             "source": source,
             "bootstrap_servers": bed.bootstrap_servers,
             "topic": topic,
             "records": self.content.records,
             "jars": [str(jar) for jar in bed.jars],
-            "options": bed.options.get(source, {}),
+            "options": options or {},
         }
         command = [sys.executable, str(_APPLICATION), json.dumps(told)]
         try:

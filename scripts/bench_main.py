@@ -9,7 +9,8 @@
 Cases: throughput (values of 100 B, 1 KB and 10 KB; noop sink and an aggregation; 4 and 64 partitions), shortwait (the
 same, where Spark's own source does not wait 500 ms for each task at the end of a log, as it does by default),
 compression (five kinds), growth (to 256 partitions), query (10,000,000 records), backlog, deep and new (small
-batches), memory. compression and growth are measured with the short wait.
+batches), memory. compression and growth are measured with the short wait; query and memory also with a Python source
+that has its rows in memory, which shows what PySpark's Data Source API takes by itself.
 
 Prints progress to standard error, Markdown to standard output: tables, and what is ahead and what is behind. Times are
 comparable inside one run only: both sources alternate on the same machine, at the same load. A ratio above 1 means
@@ -41,7 +42,7 @@ from bench_chart import draw
 from bench_plan import FULL, GROUPS, SMOKE, Plan, cases_of, default_records
 from bench_processes import is_available
 from bench_records import BenchError
-from bench_report import OURS, PEER, Series, compare, series_from_json, tables, to_json, verdict
+from bench_report import OURS, PEER, Series, bare_table, compare, series_from_json, tables, to_json, verdict
 from bench_spark import Bed, spark_session
 from confluent_kafka import KafkaException
 from kafkajars import KAFKA_VERSION, RealKafkaError, find_java, say
@@ -110,8 +111,9 @@ def show(results: Mapping[str, Any], series: Sequence[Series], chart: Path | Non
         f"{about['cpus']} CPUs, load {about['load']:.1f} at the start; {about['reading']}"
     )
     print(f"\n{title}. Median (min - max); p95 is the 95th percentile.\n")
-    print(tables(compared))
-    print(f"\n{verdict(compared)}", flush=True)
+    for part in (tables(compared), bare_table(series), verdict(compared)):
+        if part:
+            print(f"{part}\n", flush=True)
     if chart is not None:
         chart.write_text(draw(compared, title))
 

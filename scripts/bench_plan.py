@@ -88,10 +88,12 @@ def cases_of(plan: Plan, groups: Sequence[str], *, in_c: bool = True) -> list[Ca
     return sorted(cases, key=lambda case: first[case.content or case])
 
 
-def _drain(group: str, plan: Plan, content: Content, in_c: bool, *, short_wait: bool = False) -> Throughput:
+def _drain(
+    group: str, plan: Plan, content: Content, in_c: bool, *, short_wait: bool = False, bare: bool = False
+) -> Throughput:
     """Return the plain case; the goals are for the fewest partitions."""
     goals = throughput_goals(content, in_c=in_c) if content.partitions == plan.partitions[0] else {}
-    return Throughput(group, content, plan.runs, short_wait=short_wait, goals=goals)
+    return Throughput(group, content, plan.runs, short_wait=short_wait, bare=bare, goals=goals)
 
 
 def _throughput(plan: Plan, in_c: bool) -> Iterator[Case]:
@@ -126,7 +128,7 @@ def _growth(plan: Plan, in_c: bool) -> Iterator[Case]:
 
 
 def _query(plan: Plan, in_c: bool) -> Iterator[Case]:
-    yield _drain("query", plan, Content(plan.query_records, _SMALL, plan.partitions[0]), in_c)
+    yield _drain("query", plan, Content(plan.query_records, _SMALL, plan.partitions[0]), in_c, bare=True)
 
 
 def _memory(plan: Plan) -> Iterator[Case]:

@@ -14,6 +14,7 @@ from typing import Any
 FORMAT_VERSION = 2
 OURS = "groupkafka"
 PEER = "kafka"
+BARE = "bare"  # a Python source without Kafka: bench_bare
 
 ADD_BATCH = "addBatch, ms"
 WHOLE_QUERY = "whole query, ms"
@@ -221,6 +222,19 @@ def tables(comparisons: Sequence[Comparison]) -> str:
     if found:
         parts += ["### throughput kept with more partitions", _growth_table(found)]
     return "\n\n".join(parts)
+
+
+def bare_table(series: Sequence[Series]) -> str:
+    """Return what PySpark's Data Source API takes by itself, beside what both sources took; "" where not measured."""
+    by_key = {(one.subject, one.metric, one.source): one for one in series}
+    lines = []
+    for one in (one for one in series if one.source == BARE):
+        others = [by_key.get((one.subject, one.metric, source)) for source in (OURS, PEER)]
+        shown = ["-" if other is None else _number(other.median, one.metric) for other in others]
+        lines.append(f"| {' | '.join((one.subject.name, one.metric, _shown(one), *shown))} |")
+    head = f"| case | metric | a Python source without Kafka | {OURS} | {PEER} (Spark's own) |"
+    title = "### what PySpark's Data Source API takes by itself"
+    return "\n".join([title, "", head, "|---|---|---|---|---|", *lines]) if lines else ""
 
 
 # --- ahead or behind

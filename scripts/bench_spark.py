@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench_bare import bare_stream
 from bench_records import BenchError, Content, produce, producer, values_of
-from bench_report import OURS, PEER
+from bench_report import BARE, OURS, PEER
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafkajars import say
 from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +74,7 @@ class Bed:
     bootstrap_servers: str
     jars: Sequence[Path]
     options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    warm: set[bool] = field(default_factory=set)  # the sinks that both sources have run with
+    warm: set[tuple[str, bool]] = field(default_factory=set)  # sources, each with a sink that it has run with
     _topics: list[tuple[Content, str]] = field(default_factory=list)
 
     def _admin(self) -> AdminClient:
@@ -104,7 +105,9 @@ class Bed:
         return topic
 
     def stream(self, source: str, topic: str, checkpoint: Path, **more: str) -> DataFrame:
-        """A topic from its beginning; `more` are options that both sources know."""
+        """A topic from its beginning; `more` are options that both sources know, or those of the bare source."""
+        if source == BARE:
+            return bare_stream(self.spark, more | dict(self.options.get(source, {})))
         options = {"kafka.bootstrap.servers": self.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
         if source == OURS:
             options |= {"kafka.group.id": f"bench-{uuid.uuid4().hex[:8]}", "checkpointLocation": str(checkpoint)}

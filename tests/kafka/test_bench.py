@@ -38,4 +38,5 @@ def test_every_case_of_the_benchmark_runs(tmp_path: Path) -> None:
     wanted = set(GROUPS) if is_available() else set(GROUPS) - {"memory"}
     for source in ("groupkafka", "kafka"):
         assert {one["group"] for one in found["series"] if one["source"] == source} == wanted
+    assert {one["group"] for one in found["series"] if one["source"] == "bare"} == wanted & {"query", "memory"}
     assert chart.read_text().startswith("<svg")

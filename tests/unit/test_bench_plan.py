@@ -77,6 +77,7 @@ def test_goals() -> None:
 
 def test_neither_source_is_always_the_second() -> None:
     assert list(alternating(3)) == [(0, OURS), (0, PEER), (1, PEER), (1, OURS), (2, OURS), (2, PEER)]
+    assert [source for _, source in alternating(2, "abc")] == list("abccba")
 
 
 # --- the command line

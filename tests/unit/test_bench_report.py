@@ -9,6 +9,7 @@ import pytest
 from bench_chart import draw
 from bench_report import (
     ADD_BATCH,
+    BARE,
     CPU,
     LATEST_OFFSET,
     OURS,
@@ -18,6 +19,7 @@ from bench_report import (
     Comparison,
     Series,
     Subject,
+    bare_table,
     compare,
     growths,
     percentile,
@@ -152,6 +154,15 @@ def test_growth_from_the_fewest_to_the_most_partitions() -> None:
 
 def test_no_growth_of_one_number_of_partitions() -> None:
     assert growths(compared(pair(FEW, ADD_BATCH, [100], [100]))) == []
+
+
+def test_the_source_without_kafka_stands_beside_both_and_is_not_compared() -> None:
+    bare = series_of(FEW, BARE, [{ADD_BATCH: 50.0}, {ADD_BATCH: 70.0}])
+    both = pair(FEW, ADD_BATCH, [100], [250])
+    assert compare([*both, *bare]) == compare(both)
+    assert bare_table([*both, *bare]).splitlines()[-1] == f"| {FEW.name} | {ADD_BATCH} | 60 (50 - 70) | 100 | 250 |"
+    assert bare_table(bare).splitlines()[-1].endswith("| - | - |")
+    assert bare_table(both) == ""
 
 
 def test_json_and_back() -> None:
