@@ -371,15 +371,15 @@ def _catch_signals() -> int:
     return wake
 
 
-def _wait_for_end(wake: int) -> None:
-    """Return when standard input ends, or a signal has arrived since _catch_signals."""
+def _wait_for_end(wake: int) -> str:
+    """Return, with the reason, when standard input ends or a signal has arrived since _catch_signals."""
     while True:
         ready, _, _ = select.select([wake, 0], [], [])
         if wake in ready:
-            return
+            return "a signal came"
         with contextlib.suppress(BlockingIOError):
             if not os.read(0, 65_536):
-                return
+                return "its standard input has ended"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -392,7 +392,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with EmbeddedKafka(brokers=options.brokers, topics=dict(options.topic)) as kafka:
         print(f"bootstrap.servers={kafka.bootstrap_servers}", flush=True)
         print("runs until Ctrl-C, or until its standard input ends", file=sys.stderr, flush=True)
-        _wait_for_end(wake)
+        print(f"ending: {_wait_for_end(wake)}", file=sys.stderr, flush=True)
     return 0
 
 

@@ -345,7 +345,8 @@ def test_the_command_serves_other_processes_until_told_to_end(end: str | signal.
         process.send_signal(end)
     out, errors = process.communicate(timeout=_WAIT_S)
     assert (process.returncode, out) == (0, "")
-    assert errors == "runs until Ctrl-C, or until its standard input ends\n"
+    reason = "a signal came" if isinstance(end, signal.Signals) else "its standard input has ended"
+    assert errors.splitlines() == ["runs until Ctrl-C, or until its standard input ends", f"ending: {reason}"]
 
 
 @pytest.mark.parametrize(
