@@ -343,6 +343,7 @@ def test_the_command_serves_other_processes_until_told_to_end(end: str | signal.
     assert len(admin.list_topics(timeout=5).topics["flights"].partitions) == 12
     if isinstance(end, signal.Signals):
         process.send_signal(end)
+        process.wait(timeout=_WAIT_S)  # before its standard input ends, too
     out, errors = process.communicate(timeout=_WAIT_S)
     assert (process.returncode, out) == (0, "")
     reason = "a signal came" if isinstance(end, signal.Signals) else "its standard input has ended"
