@@ -1,7 +1,7 @@
 /* Takes messages out of a librdkafka queue and copies them into the memory of Arrow arrays.
  *
- * Duty: one call of `gather` consumes a batch, cuts it into runs (consecutive records of one partition), and returns
- * each run as bytes objects laid out as Arrow's buffers: validity bits, 32-bit offsets, data. Python puts arrays round
+ * Duty: one call of `gather` consumes a batch, cuts it into runs (consecutive records of one partition; where they come
+ * one by one, they are brought together first), and returns each run as bytes objects laid out as Arrow's buffers: validity bits, 32-bit offsets, data. Python puts arrays round
  * them without a copy (gathered.py). Errors and end-of-partition events come back as tuples. It must not know Arrow's
  * C++, nor link against librdkafka: the library is the one that the confluent-kafka wheel has loaded, and its functions
  * are handed over as addresses (`connect`).
@@ -22,6 +22,9 @@ enum kind { KIND_RUN, KIND_EVENT, KIND_TIMESTAMP };
 /* Counted per header on top of its bytes, so that many empty ones stay within 32-bit offsets, too. */
 #define HEADER_COST 16
 #define MESSAGES_MAX 1000000
+/* So many runs, of fewer records on average, are worth sorting the records. */
+#define MANY_RUNS 8
+#define SHORT_RUN 64
 
 typedef struct {
     column_size_t keys, values;
@@ -227,6 +230,52 @@ static size_t consume(void *queue, message_t **messages, size_t size, int timeou
     return 1 + (more > 0 ? (size_t)more : 0);
 }
 
+typedef struct {
+    message_t *message;
+    size_t place; /* among those that came */
+} placed_t;
+
+static int by_partition(const void *left, const void *right)
+{
+    const placed_t *a = left, *b = right;
+    if (a->message->rkt != b->message->rkt)
+        return (uintptr_t)a->message->rkt < (uintptr_t)b->message->rkt ? -1 : 1;
+    if (a->message->partition != b->message->partition)
+        return a->message->partition < b->message->partition ? -1 : 1;
+    return a->place < b->place ? -1 : 1;
+}
+
+/* How many records stand before the next event, and how many runs they are. */
+static size_t until_event(message_t *const *messages, size_t count, size_t *runs)
+{
+    size_t records = 0;
+    for (*runs = 0; records < count && messages[records]->err == 0; records++)
+        *runs += records == 0 || messages[records]->rkt != messages[records - 1]->rkt ||
+                 messages[records]->partition != messages[records - 1]->partition;
+    return records;
+}
+
+/* Brings the records of each partition together, in the order in which they came, and never past an event. At the end
+ * of a log an answer has a record or two of each partition, and a run takes as much time as some hundred records.
+ * Without memory they stay as they came. */
+static void group_records(message_t **messages, size_t count)
+{
+    placed_t *placed = NULL;
+    for (size_t at = 0, records, runs; at < count; at += records + 1) {
+        records = until_event(messages + at, count - at, &runs);
+        if (runs < MANY_RUNS || records / runs >= SHORT_RUN)
+            continue;
+        if (placed == NULL && (placed = malloc(count * sizeof *placed)) == NULL)
+            return;
+        for (size_t place = 0; place < records; place++)
+            placed[place] = (placed_t){messages[at + place], place};
+        qsort(placed, records, sizeof *placed, by_partition);
+        for (size_t place = 0; place < records; place++)
+            messages[at + place] = placed[place].message;
+    }
+    free(placed);
+}
+
 static PyObject *gather(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     unsigned long long queue;
@@ -252,6 +301,7 @@ static PyObject *gather(PyObject *Py_UNUSED(module), PyObject *arguments)
     }
     Py_BEGIN_ALLOW_THREADS
     count = consume((void *)(uintptr_t)queue, messages, (size_t)size, timeout_ms, linger_ms);
+    group_records(messages, count);
     Py_END_ALLOW_THREADS
     for (size_t at = 0; at < count && items != NULL; at += used) {
         PyObject *item = next_item(messages + at, count - at, headers, (size_t)max_bytes, &used);

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client import LastTransportError, creating_client
@@ -100,15 +100,25 @@ class PythonClient:
             if messages:
                 yield from self._rows(next(iter(self._assigned)), messages, max_bytes)
             return
-        for (partition, is_record), group in groupby(messages, _kind):
-            if is_record:
-                yield from self._rows(partition, list(group), max_bytes)
+        # The records of each partition are brought together, never past an event: see _gather.c.
+        waiting: dict[TopicPartition, list[Message]] = {}
+        for message in messages:
+            error = message.error()
+            # An error about the client as a whole has no partition.
+            partition = TopicPartition(message.topic() or "?", max(0, int(message.partition() or 0)))
+            if error is None:
+                waiting.setdefault(partition, []).append(message)
                 continue
-            for message in group:
-                error = message.error() or KafkaError(KafkaError._FAIL)
-                item = item_of(partition, int(message.offset() or 0), error, self._transport)
-                if item is not None:
-                    yield item
+            yield from self._waiting_rows(waiting, max_bytes)
+            waiting = {}
+            item = item_of(partition, int(message.offset() or 0), error, self._transport)
+            if item is not None:
+                yield item
+        yield from self._waiting_rows(waiting, max_bytes)
+
+    def _waiting_rows(self, waiting: Mapping[TopicPartition, Sequence[Message]], max_bytes: int) -> Iterator[Item]:
+        for partition, messages in waiting.items():
+            yield from self._rows(partition, messages, max_bytes)
 
     def _rows(self, partition: TopicPartition, messages: Sequence[Message], max_bytes: int) -> Iterator[Item]:
         try:
@@ -132,9 +142,3 @@ def _cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
     middle = batch.num_rows // 2
     yield from _cut(batch.slice(0, middle), max_bytes)
     yield from _cut(batch.slice(middle), max_bytes)
-
-
-def _kind(message: Message) -> tuple[TopicPartition, bool]:
-    # An error about the client as a whole has no partition.
-    partition = TopicPartition(message.topic() or "?", max(0, int(message.partition() or 0)))
-    return partition, message.error() is None

@@ -166,10 +166,10 @@ def run(
     gather: ModuleType, script: Script, *, size: int = 1_000, headers: bool = False, max_bytes: int = 64 * MIB
 ) -> list[Any]:
     """Gather once; every message must have been destroyed, once."""
-    given = [record.message.offset for record in script.records[:size]]
+    given = sorted(record.message.offset for record in script.records[:size])
     gather.connect(*script.addresses)
     items = gather.gather(QUEUE, size, 100, 5, headers, max_bytes)
-    assert script.destroyed == given
+    assert sorted(script.destroyed) == given
     return list(items)
 
 
@@ -297,10 +297,38 @@ def test_a_record_beyond_an_arrow_array_is_an_error(gather: ModuleType) -> None:
 
 
 def test_ten_thousand_runs(gather: ModuleType) -> None:
-    script = Script(*(Record(b"%d" % i, partition=i % 3, offset=i) for i in range(10_000)))
-    items = run(gather, script, size=10_000)
+    script = Script(*(Record(b"%d" % i, offset=i) for i in range(10_000)))
+    items = run(gather, script, size=10_000, max_bytes=1)
     assert len(items) == 10_000
     assert [row["value"] for row in rows(items)] == [b"%d" % i for i in range(10_000)]
+
+
+def test_records_that_come_one_by_one_are_brought_together_in_their_order(gather: ModuleType) -> None:
+    # Offsets that fall, as after a log was truncated, stay as they came.
+    mixed = [Record(b"%d" % i, partition=i % 3, topic=b"ab"[i % 2 : i % 2 + 1], offset=-i) for i in range(600)]
+    items = run(gather, Script(*mixed), size=600)
+    assert len(items) == 6
+    expected = {(name, number): [] for name in "ab" for number in range(3)}
+    for i in range(600):
+        expected["ab"[i % 2], i % 3].append((b"%d" % i, -i))
+    found = {(item[1], item[2]): [(row["value"], row["offset"]) for row in rows([item])] for item in items}
+    assert found == expected
+
+
+def test_nothing_is_brought_past_an_event(gather: ModuleType) -> None:
+    before, behind = ([Record(b"v", partition=i % 2, offset=first + i // 2) for i in range(8)] for first in (0, 4))
+    event = Record(b"end", partition=0, offset=4, error=KafkaError._PARTITION_EOF)
+    items = run(gather, Script(*before, event, *behind), size=17)
+    assert [item[0] for item in items] == [RUN, RUN, EVENT, RUN, RUN]
+    for taken, first in ((items[:2], 0), (items[3:], 4)):
+        assert sorted(item[2] for item in taken) == [0, 1]
+        assert [[row["offset"] for row in rows([item])] for item in taken] == [[first + i for i in range(4)]] * 2
+
+
+def test_long_runs_stay_as_they_come(gather: ModuleType) -> None:
+    mixed = [Record(b"v", partition=i % 2, offset=64 * i + j) for i in range(10) for j in range(64)]
+    items = run(gather, Script(*mixed), size=640)
+    assert [item[2] for item in items] == [0, 1] * 5
 
 
 @pytest.mark.parametrize(
