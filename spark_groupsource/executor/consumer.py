@@ -86,6 +86,10 @@ class RangeConsumer:
     def __repr__(self) -> str:
         return f"RangeConsumer({', '.join(f'{tp}@{offset}' for tp, offset in sorted(self._position.items()))})"
 
+    def serve(self, options: SourceOptions) -> None:
+        """Read for the query with these options from now on; its clients have the same settings."""
+        self.options = self.inquiries.options = options
+
     @property
     def assigned(self) -> int:
         """How many partitions it fetches, or has fetched ahead."""
@@ -214,16 +218,18 @@ class RangeConsumer:
         self._drop([item.partition])
         self.settle(item)
 
-    def check_access(self, ranges: Iterable[OffsetRange]) -> None:
+    def check_access(self, ranges: Iterable[OffsetRange]) -> bool:
         """Ask for the topics of ranges of which nothing comes; those of one that is not known are out of range then.
 
-        Raises `AccessError` for a topic that the client may not know, or when the brokers refuse the client.
+        Returns whether the brokers answered for all of them. Raises `AccessError` for a topic that the client may not
+        know, or when the brokers refuse the client.
         """
         partitions = {item.partition for item in ranges}
-        unknown = self.inquiries.unknown({partition.topic for partition in partitions})
+        unknown, answered = self.inquiries.unknown({partition.topic for partition in partitions})
         for partition in partitions:
             if partition.topic in unknown:
                 self._on_end(PositionLost(partition, unknown[partition.topic]))
+        return answered
 
     # --- helpers
 
@@ -287,7 +293,7 @@ class RangeConsumer:
         stands behind the others' records; these are kept, the client goes on fetching them, and what is given up
         has to be fetched again for the next batch.
         """
-        sizes = {p: rows * self._size.bytes for p, rows in self._kept.rows().items() if p not in current}
+        sizes = {p: size for p, size in self._kept.sizes(self._size.bytes).items() if p not in current}
         fair = self.max_kept_bytes // (2 * max(1, self.assigned))
         self._park([partition for partition, size in sizes.items() if size > fair and partition in self._fed])
         self._drop(beyond(sizes, self.max_kept_bytes))

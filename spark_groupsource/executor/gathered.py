@@ -6,6 +6,7 @@ half a second and 40 MB in every process that reads.
 
 from __future__ import annotations
 
+import functools
 from array import array
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
@@ -24,9 +25,11 @@ Column: TypeAlias = tuple[bytes | None, bytes, bytes, int]
 _HEADERS = arrow_schema(True).field("headers").type
 _HEADER = _HEADERS.value_type
 _TIMESTAMP = arrow_schema(False).field("timestamp").type
-# Columns that are the same in every row are cut from longer ones; so many of them are kept.
+# Columns that are the same in every row are cut from longer ones; so many of them are kept, the others made each time.
 _REPEATED_ROWS = 10_240
 _TOPICS_MAX, _NUMBERS_MAX = 8, 256
+# Where the texts of a column end, for so many different lengths.
+_LENGTHS_MAX = 64
 
 
 class ConstantColumns:
@@ -64,19 +67,22 @@ def chunk_of(run: tuple[Any, ...], constants: ConstantColumns) -> Chunk:
 
 
 def _cut(known: dict[T, pa.Array], most: int, value: T, rows: int, make: Callable[[T, int], pa.Array]) -> pa.Array:
-    if rows > _REPEATED_ROWS:
+    if rows > _REPEATED_ROWS or (value not in known and len(known) >= most):
         return make(value, rows)
     if value not in known:
-        if len(known) >= most:
-            known.clear()
         known[value] = make(value, _REPEATED_ROWS)
     return known[value].slice(0, rows)
 
 
 def _same_text(text: str, rows: int) -> pa.Array:
     data = text.encode()
-    ends = array("i", range(0, (rows + 1) * len(data), len(data)))
-    return _binary(pa.string(), rows, (None, ends.tobytes(), data * rows, 0))
+    return _binary(pa.string(), rows, (None, _ends(len(data), max(rows, _REPEATED_ROWS)), data * rows, 0))
+
+
+@functools.lru_cache(maxsize=_LENGTHS_MAX)
+def _ends(length: int, rows: int) -> bytes:
+    """Return where so many texts of one length end, one behind the other."""
+    return array("i", range(0, (rows + 1) * length, length)).tobytes()
 
 
 def _same_number(number: int, rows: int) -> pa.Array:

@@ -16,11 +16,14 @@ _ANSWERS = (TopicDenied, TopicUnknown)
 
 
 class Inquiries:
-    """One client's. `reason` is why nothing came, as far as it was last said; empty when nothing was."""
+    """One client's. `reason` is why nothing came, as far as it was last said; empty when nothing was.
+
+    `options` are those of the query that it reads for now: errors name them.
+    """
 
     def __init__(self, client: FetchClient, options: SourceOptions) -> None:
         self._client = client
-        self._options = options
+        self.options = options
         self._met: frozenset[str] = frozenset()
         self._refused = ""
         self.reason = ""
@@ -36,7 +39,7 @@ class Inquiries:
     def check_identity(self) -> None:
         """Raise `AccessError` when the client was refused, and nothing was answered since."""
         if self._refused:
-            raise refused(self._options, self._refused)
+            raise refused(self.options, self._refused)
 
     def meet(self, topics: frozenset[str]) -> None:
         """Make a moved consumer ask for its new topics' leaders at once.
@@ -50,20 +53,21 @@ class Inquiries:
                 pass
         self._met |= topics
 
-    def unknown(self, topics: Collection[str]) -> dict[str, str]:
-        """Return those of the topics that the broker does not know, and its words.
+    def unknown(self, topics: Collection[str]) -> tuple[dict[str, str], bool]:
+        """Return those of the topics that the broker does not know, with its words, and whether it answered for all.
 
         Raises `AccessError` for a topic that the client may not know, or when the brokers refuse the client.
         """
-        found = {}
+        found: dict[str, str] = {}
         for topic, failure in self._asked(topics):
             if isinstance(failure, TopicDenied):
-                raise denied(self._options, topic)
+                raise denied(self.options, topic)
             if isinstance(failure, TopicUnknown):
                 found[topic] = str(failure)
             elif failure is not None:
                 self.check_identity()
-        return found
+                return found, False
+        return found, True
 
     def answers(self, topic: str) -> bool:
         """Whether a broker says anything of a topic."""
@@ -80,7 +84,11 @@ class Inquiries:
             raise unreadable(partition, offset, str(error)) from None
 
     def _asked(self, topics: Collection[str]) -> Iterator[tuple[str, RequestFailed | None]]:
-        """Ask where topics' leaders are; yields the topics, and why it failed."""
+        """Ask where topics' leaders are; yields the topics, and why it failed.
+
+        Ends with the first one that nobody answered for: a task of 300 topics would wait for silent brokers for five
+        minutes, whatever its deadline is.
+        """
         failure: RequestFailed | None
         for topic in sorted(topics):
             try:
@@ -89,6 +97,9 @@ class Inquiries:
                 failure, self.reason = error, str(error)
             else:
                 failure = None
-            if failure is None or isinstance(failure, _ANSWERS):
+            answered = failure is None or isinstance(failure, _ANSWERS)
+            if answered:
                 self.answered()
             yield topic, failure
+            if not answered:
+                return

@@ -13,20 +13,24 @@ from spark_groupsource.executor.port import Chunk, ImpossibleTimestamp
 from spark_groupsource.executor.rows import first_offset, last_offset, split_at
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 
+# What a chunk takes besides its rows: seven arrays with their buffers, as objects of Python and of Arrow. Measured.
+_CHUNK_BYTES = 5_000
+
 
 class Kept:
-    """Rows that are cut by offsets; nothing is copied."""
+    """Rows that are cut by offsets; nothing is copied. `_rows` counts them, per partition."""
 
     def __init__(self) -> None:
         self._items: dict[TopicPartition, deque[Chunk | ImpossibleTimestamp]] = {}
+        self._rows: dict[TopicPartition, int] = {}
 
     def __contains__(self, partition: TopicPartition) -> bool:
         return bool(self._items.get(partition))
 
-    def rows(self) -> dict[TopicPartition, int]:
-        """Return how many rows there are of each partition."""
+    def sizes(self, row_bytes: int) -> dict[TopicPartition, int]:
+        """Return about how many bytes there are of each partition, if a row takes so many."""
         return {
-            partition: sum(item.batch.num_rows for item in items if isinstance(item, Chunk))
+            partition: self._rows.get(partition, 0) * row_bytes + len(items) * _CHUNK_BYTES
             for partition, items in self._items.items()
             if items
         }
@@ -38,18 +42,22 @@ class Kept:
                 item = Chunk(item.partition, split_at(item.batch, position)[1])
             if not item.batch.num_rows:
                 return
+            self._rows[item.partition] = self._rows.get(item.partition, 0) + item.batch.num_rows
         elif item.offset < position:
             return
         self._items.setdefault(item.partition, deque()).append(item)
 
     def advance(self, partition: TopicPartition, position: int) -> None:
         """Drop what lies before the position."""
-        for item in self._items.pop(partition, ()):
+        items = self._items.get(partition, ())
+        self.drop(partition)
+        for item in items:
             self.add(item, position)
 
     def drop(self, partition: TopicPartition) -> None:
         """Drop all of a partition."""
         self._items.pop(partition, None)
+        self._rows.pop(partition, None)
 
     def take(self, wanted: OffsetRange, position: int) -> tuple[list[pa.RecordBatch], int]:
         """Return the rows from the position on that are in the range, and the position behind them.
@@ -70,6 +78,7 @@ class Kept:
                 items.appendleft(Chunk(wanted.partition, rest))
             if rows.num_rows:
                 taken.append(rows)
+                self._rows[wanted.partition] -= rows.num_rows
             position = wanted.end if rest.num_rows else last_offset(rows) + 1
         return taken, position
 

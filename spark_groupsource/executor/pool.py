@@ -38,6 +38,7 @@ class _Idle:
     key: Key
     consumer: RangeConsumer
     since_s: float
+    group_id: str
 
 
 def pool_key(options: SourceOptions) -> Key:
@@ -107,7 +108,7 @@ class ConsumerPool:
             self._remove(closing)
             full = len(self._idle) >= MAX_CONSUMERS
             usable = [entry for entry in self._idle if entry.key == key and fits(entry.consumer, len(ranges))]
-            found = _choose(usable, ranges, full)
+            found = _choose(usable, ranges, full, options.group_id)
             if found is None and full:
                 closing.append(self._idle.pop(0))
             if found is not None:
@@ -120,7 +121,8 @@ class ConsumerPool:
             _fails(entry.consumer.close)
         consumer = found.consumer if found is not None else self._make(options, len(ranges))
         try:
-            consumer.keep_at_most(kept_bytes(consumer.options, consumers), {item.partition for item in ranges})
+            consumer.serve(options)
+            consumer.keep_at_most(kept_bytes(options, consumers), {item.partition for item in ranges})
             consumer.position_at(ranges, topic_ids)
         except BaseException:
             consumer.close()
@@ -130,7 +132,7 @@ class ConsumerPool:
     def give_back(self, options: SourceOptions, consumer: RangeConsumer) -> None:
         """Keep a consumer for the next task."""
         with self._lock:
-            self._idle.append(_Idle(pool_key(options), consumer, self._clock.monotonic_s()))
+            self._idle.append(_Idle(pool_key(options), consumer, self._clock.monotonic_s(), options.group_id))
             if self._housekeeper is None and self._pause is not None:
                 self._housekeeper = threading.Thread(target=self._keep_house, name="groupkafka-pool", daemon=True)
                 self._housekeeper.start()
@@ -192,11 +194,12 @@ def _due_s(entry: _Idle) -> float:
     return entry.since_s + (REST_AFTER_S if entry.consumer.assigned else IDLE_TIMEOUT_S)
 
 
-def _choose(idle: Sequence[_Idle], ranges: Sequence[OffsetRange], full: bool) -> _Idle | None:
+def _choose(idle: Sequence[_Idle], ranges: Sequence[OffsetRange], full: bool, group_id: str) -> _Idle | None:
     """Return the idle consumer that gets to the ranges at the least cost; None: a new one is better.
 
     1. One that fetches all their partitions, nearest to the starts.
-    2. One that stands well in half of them, or that was left behind in one: its place there is of no use to anybody.
+    2. One that stands well in half of them, or that this group's tasks left behind in one: its place there is of no use
+       to anybody. Another group, which reads the same topic, comes back to where its tasks left off.
     3. One that rests: no fetch is under way that would have to end first.
     4. A new one, while there is room.
     5. The one with the fewest partitions; these become more, and those that nobody uses are dropped in time.
@@ -205,10 +208,10 @@ def _choose(idle: Sequence[_Idle], ranges: Sequence[OffsetRange], full: bool) ->
     near = min(distances, default=None)
     if near is not None and near[0] * 2 <= len(ranges):
         return idle[near[2]]
-    for suits in (lambda entry: entry.consumer.shares(ranges), lambda entry: not entry.consumer.assigned):
-        found = next(filter(suits, idle), None)
-        if found is not None:
-            return found
+    left_behind = (entry for entry in idle if entry.group_id == group_id and entry.consumer.shares(ranges))
+    resting = (entry for entry in idle if not entry.consumer.assigned)
+    for entry in (*left_behind, *resting):
+        return entry
     return min(idle, key=lambda entry: entry.consumer.assigned) if full and idle else None
 
 

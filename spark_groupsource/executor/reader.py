@@ -80,7 +80,8 @@ def read_ranges(
     """
     reach("while-reading", settings.options.client_id)
     small = SmallBatches()
-    deadline, doubt, doubted = Deadline(clock, stall_timeout_s), Deadline(clock, _DOUBT_AFTER_S), False
+    deadline, doubt = Deadline(clock, stall_timeout_s), Deadline(clock, _DOUBT_AFTER_S)
+    told = asked = False
     unfinished = _unfinished(consumer, ranges)
     while unfinished:
         before = _positions(consumer, unfinished)
@@ -93,12 +94,13 @@ def read_ranges(
                 raise unreadable(item.partition, consumer.position(item.partition), "out of range") from None
             lost.out_of_range(consumer, item)
         if _positions(consumer, unfinished) > before:
-            deadline, doubt, doubted = Deadline(clock, stall_timeout_s), Deadline(clock, _DOUBT_AFTER_S), False
+            deadline, doubt = Deadline(clock, stall_timeout_s), Deadline(clock, _DOUBT_AFTER_S)
+            told = asked = False
         elif doubt.expired():
-            if not doubted:
-                doubted = True
+            if not told:
+                told = True
                 _say_waiting(consumer, unfinished[0], stall_timeout_s)
-                consumer.check_access(unfinished)
+            asked = asked or consumer.check_access(unfinished)
             consumer.inquiries.check_identity()
         unfinished = _unfinished(consumer, unfinished)
         if unfinished and deadline.expired():

@@ -381,7 +381,7 @@ def test_what_comes_of_other_partitions_is_bounded() -> None:
 def test_a_partition_that_has_come_far_ahead_is_fetched_again_when_its_rows_run_out() -> None:
     """A batch takes a few records of each partition: what came of the others meanwhile is neither lost nor grows."""
     client = FakeClient(ManualClock(), [*records(1, *range(20)), *records(0, 10, 11, 12)], records(1, *range(20, 40)))
-    consumer = range_consumer(client, max_kept_bytes=4_000)
+    consumer = range_consumer(client, max_kept_bytes=16_000)
     consumer.position_at([R0, R1])
     assert taken(consumer, R0) == [10, 11, 12]
     assert client.unassigned == [[P1]]
@@ -399,7 +399,7 @@ def test_a_partition_that_has_come_far_ahead_is_fetched_again_when_its_rows_run_
 
 def test_a_start_behind_all_that_is_kept_of_a_partition() -> None:
     client = FakeClient(ManualClock(), [*records(1, *range(20)), *records(0, 10, 11, 12)], records(1, 30, 31))
-    consumer = range_consumer(client, max_kept_bytes=4_000)
+    consumer = range_consumer(client, max_kept_bytes=16_000)
     consumer.position_at([R0, R1])
     taken(consumer, R0)
     ahead = OffsetRange(P1, 30, 32)
@@ -412,7 +412,7 @@ def test_a_start_behind_all_that_is_kept_of_a_partition() -> None:
 def test_only_the_most_is_given_up_when_all_is_too_much() -> None:
     third = tp(2)
     client = FakeClient(ManualClock(), [*records(1, *range(60)), *records(2, *range(5)), *records(0, 10, 11, 12)])
-    consumer = range_consumer(client, max_kept_bytes=2_000)
+    consumer = range_consumer(client, max_kept_bytes=10_000)
     consumer.position_at([R0, R1, OffsetRange(third, 0, 2)])
     assert taken(consumer, R0) == [10, 11, 12]
     assert consumer.distance([R1]) == (1, 0)

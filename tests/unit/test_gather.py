@@ -331,6 +331,21 @@ def test_long_runs_stay_as_they_come(gather: ModuleType) -> None:
     assert [item[2] for item in items] == [0, 1] * 5
 
 
+def test_many_topics_and_partitions_have_columns_of_their_own() -> None:
+    """Only so many are kept; what does not fit is made for the rows that there are, and throws no other one out."""
+    constants = ConstantColumns()
+    for _ in range(2):
+        for number in range(300):
+            name = f"topic-{number}" * (1 + number % 5)
+            assert constants.topic(name, 3).to_pylist() == [name] * 3
+            assert constants.partition(number, 2).to_pylist() == [number] * 2
+    assert constants.topic("topic-0", 20_000).to_pylist() == ["topic-0"] * 20_000
+    first = constants.topic("topic-0", 1).buffers()[2].address
+    for number in range(9):
+        assert constants.topic(f"another-{number}", 1).to_pylist() == [f"another-{number}"]
+    assert constants.topic("topic-0", 1).buffers()[2].address == first
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -24,6 +24,7 @@ from .fakes import WAIT_S, FakeClient, ManualClock, make_options, range_consumer
 P0, P1 = tp(0), tp(1)
 OPTIONS = make_options()
 OTHER = make_options(kafka__isolation__level="read_committed")
+OTHER_GROUP = make_options(kafka__group__id="another")
 
 
 def at(number: int, start: int = 0) -> OffsetRange:
@@ -103,6 +104,24 @@ def test_one_that_is_left_behind_in_the_partition_is_moved() -> None:
     consumers = bed.fill(at(1), at(0))
     assert bed.take(at(0, 1_000_000)) is consumers[1]
     assert len(bed.clients) == 2
+
+
+def test_another_query_of_the_topic_does_not_take_the_place() -> None:
+    """Two groups read one topic in one application: each moved the other's consumer, and fetched anew in every task."""
+    bed = Bed()
+    for _ in range(3):
+        for options, start in ((OPTIONS, 100_000), (OTHER_GROUP, 0)):
+            consumer = bed.take(at(0, start), options=options)
+            bed.pool.give_back(options, consumer)
+    assert [client.assigned for client in bed.clients] == [[[(P0, 100_000)]], [[(P0, 0)]]]
+
+
+def test_a_consumer_serves_the_query_of_its_task() -> None:
+    """What it says of a topic names that query's options, not those of the first one that it read for."""
+    bed = Bed()
+    (consumer,) = bed.fill(at(0))
+    assert bed.take(at(0), options=OTHER_GROUP) is consumer
+    assert consumer.options is consumer.inquiries.options is OTHER_GROUP
 
 
 def test_one_that_rests_is_moved_before_a_new_one_is_made() -> None:

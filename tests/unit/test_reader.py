@@ -135,6 +135,29 @@ def test_a_topic_that_may_not_be_known_is_told_before_the_deadline() -> None:
     assert 5.0 <= bed.clock.now_s - 1000.0 < 6.0
 
 
+def test_silent_brokers_are_not_asked_for_topic_after_topic() -> None:
+    """Each of them would be waited for: 300 topics took five minutes, whatever the deadline was."""
+    bed = Bed(subscribePattern=".*", **{"kafkaConsumer.pollTimeoutMs": "10000"})
+    bed.client.answers = False
+    before_s = bed.clock.now_s
+    with pytest.raises(ReadError, match="READ_STALLED"):
+        bed.read(*(OffsetRange(tp(0, f"topic-{number}"), 0, 3) for number in range(300)))
+    assert bed.clock.now_s - before_s < 20
+
+
+def test_what_silent_brokers_did_not_answer_is_asked_again() -> None:
+    bed = Bed(subscribePattern=".*")
+    bed.client.answers = False
+    bed.client.denied = {"topic-7"}
+
+    def back() -> None:
+        bed.client.answers = True
+
+    bed.client.before.extend([lambda: None] * 70 + [back])
+    with pytest.raises(AccessError, match="topic-7"):
+        bed.read(*(OffsetRange(tp(0, f"topic-{number}"), 0, 3) for number in range(10)))
+
+
 def test_the_deadline_starts_anew_with_every_record() -> None:
     silence: list[FakeMessage] = []
     batches = [batch for offset in (10, 11, 12) for batch in (*[silence] * 3, records(0, offset))]
