@@ -44,6 +44,8 @@ _PASSING = {
     KafkaError.NOT_COORDINATOR,
 }
 _RETRY_PAUSE_S = 0.2
+# Of partitions in an error.
+_NAMES_SHOWN = 50
 
 
 class GroupAdmin(Protocol):
@@ -134,12 +136,25 @@ class LibrdkafkaGroupAdmin:
 
     def commit(self, items: Sequence[CommitItem]) -> None:
         """See `GroupAdmin`."""
-        refused = [pair for request in requests_of(items) for pair in self._commit(request)]
+        requests = list(requests_of(items))
+        refused: list[tuple[TopicPartition, str]] = []
+        for number, request in enumerate(requests):
+            try:
+                refused += self._commit(request)
+            except CommandError:
+                if number == 0:
+                    raise
+                # What the earlier requests brought stays.
+                reason = f"members have joined the group since the first of {len(requests)} requests was taken"
+                refused += [(item.partition, reason) for later in requests[number:] for item in later]
+                break
         if refused:
-            names = ", ".join(f"{part.topic}-{part.partition}" for part, _ in refused)
-            raise CommandError(errors.COMMIT_REFUSED, partitions=names, reason=refused[0][1].str())
+            names = [f"{partition.topic}-{partition.partition}" for partition, _ in refused]
+            shown = ", ".join(names[:_NAMES_SHOWN])
+            shown += f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+            raise CommandError(errors.COMMIT_REFUSED, partitions=shown, reason=refused[0][1])
 
-    def _commit(self, items: Sequence[CommitItem]) -> list[tuple[ClientPartition, KafkaError]]:
+    def _commit(self, items: Sequence[CommitItem]) -> list[tuple[TopicPartition, str]]:
         """Send one request and return what was refused, and why."""
         parts = [
             ClientPartition(item.partition.topic, item.partition.partition, item.offset, metadata=item.metadata)
@@ -157,7 +172,7 @@ class LibrdkafkaGroupAdmin:
         refused = [(part, part.error) for part in answer.topic_partitions if part.error is not None]
         if any(error.code() in _HAS_MEMBERS for _, error in refused):
             raise self._refused(KafkaException(refused[0][1]))
-        return refused
+        return [(TopicPartition(str(part.topic), int(part.partition)), error.str()) for part, error in refused]
 
     def cluster_id(self) -> str:
         """See `GroupAdmin`."""
