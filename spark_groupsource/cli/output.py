@@ -54,8 +54,10 @@ def warn(line: str) -> None:
 
 def _written(line: str, stream: TextIO) -> bool:
     """Write a line at once; return False when nobody reads the stream any more."""
+    # A name that the stream's encoding does not have must not end a command that has changed something.
+    encoding = stream.encoding or "utf-8"
     try:
-        print(line, file=stream, flush=True)
+        print(line.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
     except BrokenPipeError:
         # What is left goes nowhere, also what Python writes at its end.
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -207,3 +208,11 @@ def test_an_interrupt_before_anything_is_changed(
     monkeypatch.setattr(bed.admin, "offsets", interrupt)
     assert main(words) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_name_that_the_encoding_of_stdout_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LANG=C: what was committed is told all the same."""
+    written_to = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", written_to)
+    output.Output().say("gr\u00fcn committed")
+    assert written_to.buffer.getvalue() == b"gr\\xfcn committed\n"
