@@ -330,12 +330,18 @@ def _offset_to_pin(
     if metadata is None and position == group.offset:
         # Set by another program. Said in our name, a later offset without metadata is one that moved since.
         return position
-    if decision.conflict is not None and position < group.offset:
-        # Decided for the checkpoint, and the group's offset never goes back by our hand: it stays, in the new
-        # lineage's name. Else, after a restart, it would look like another lineage's progress, and the decision
-        # would be turned round silently.
-        return group.offset
-    return None
+    if decision.conflict is None or position >= group.offset:
+        return None
+    if metadata is None:
+        # Decided for the checkpoint, against another program: the group's offset goes back to where its queries are.
+        # The sequence this protects against: an operator moves it from 100 to 500; the query goes on at 100, and its
+        # partition goes to another member before it has got to 500: that one would start there, and 100 to 500 would
+        # be skipped silently.
+        return position
+    # Decided for an old checkpoint, against what was completed by queries of this source: the offset stays, in the
+    # new lineage's name. Else, after a restart, it would look like another lineage's progress, and the decision would
+    # be turned round silently.
+    return group.offset
 
 
 def _furthest(group: GroupOffset | None, own_end: int | None) -> int | None:

@@ -20,7 +20,8 @@ P4 never ahead. A commit that moves the group forward to an offset that is not t
    checkpoint goes on under a new one after a conflict. A commit by nobody's lineage outside of a fault that makes one.
    At the end: a partition whose committed offset is not behind its last record (lag).
    Normal: the first commit of a partition when it is a pin; a commit of the offset that the group has (a proof).
-P5 fenced. a) A commit below the group's offset, resets apart. b) A commit by lineage A after one of lineage B, when
+P5 fenced. a) A commit below the group's offset, apart from resets, and from a start position that puts back what was
+   moved from outside. b) A commit by lineage A after one of lineage B, when
    its range does not start where B's commit ended and A was not assigned the partition since B's commit: a zombie, by
    commits alone. c) A commit by a query that did not own the partition by its own events, if by then another query was
    assigned it, committed or planned it; else if it is more than 1 s late and no fault was under way. A commit that was

@@ -144,6 +144,46 @@ def test_a_group_that_another_program_moved_back_is_noticed(choice: str, scene: 
     runs_on(scene, choice, f"{scene.topic}-0 group=4 checkpoint=20", scene.everything(start))
 
 
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_group_that_another_program_moved_ahead_is_noticed(choice: str, scene: Scene) -> None:
+    first_ten(scene)
+    scene.produce(10)
+    scene.read_again("query", scene.everything(10))
+    scene.produce(10)
+    move_by_hand(scene, 26)
+    start = {"checkpoint": 20, "group": 26, "fail": 0}[choice]
+    runs_on(scene, choice, f"{scene.topic}-0 group=26 checkpoint=20", scene.everything(start))
+
+
+def test_p1_what_another_program_has_skipped_is_read_whoever_gets_the_partition(scene: Scene) -> None:
+    """1. another program moves the group from 10 to 80, 2. the query goes on at 10, as its checkpoint says, and dies
+    before it has got to 80, 3. another query takes its partitions over.
+    """
+    first_ten(scene, "first")
+    scene.produce(90)
+    move_by_hand(scene, 80)
+    scene.options["maxOffsetsPerTrigger"] = "20"
+
+    def die_at_forty(number: int, records: tuple[Record, ...]) -> None:
+        if records and min(offset for _, _, offset in records) >= 40:
+            raise RuntimeError("on purpose")
+
+    first = scene.start("first", batch=die_at_forty)
+    wait_died(scene, first)
+    assert scene.told["first"].lines("conflict"), scene.evidence()
+    wanted = scene.everything()
+    second = scene.start("second")
+    wait_for(
+        "the second query to read the rest",
+        lambda: wanted <= first.completed_records().keys() | second.completed_records().keys(),
+        60,
+        scene.evidence,
+    )
+    scene.wait_committed()
+    scene.stop(second)
+    assert not scene.told["second"].lines("conflict")
+
+
 def move_by_hand(scene: Scene, offset: int) -> None:
     """Commit offsets as any other program does, without metadata."""
     settings = {"bootstrap.servers": scene.options["kafka.bootstrap.servers"], "group.id": scene.group}

@@ -131,6 +131,19 @@ def test_a_proof_that_commits_again_what_a_plain_client_has_set() -> None:
     assert "commit 89 at 18.100 by nobody's lineage" in texts(assert_violated(story, "P4", "P5"), "P4")
 
 
+def test_a_moved_offset_that_is_put_back() -> None:
+    """By a start position, before anything is planned; a batch's end below the group's offset stays a violation."""
+    story = two_members()
+    story.fault("group-rewound", "shop", 14.0, 16.0)
+    story.commits.append(Commit(14.05, TOPIC, 0, 500, None))
+    story.commit(18.0, B, 0, (100, 100))
+    assert_good(story)
+    story.fault("group-rewound", "shop", 18.02, 18.05)
+    story.commits.append(Commit(18.03, TOPIC, 0, 600, None))
+    story.commit(19.0, B, 0, (40, 100))
+    assert "goes back from 600" in texts(assert_violated(story, "P5"), "P5")
+
+
 def test_a_swap() -> None:
     story = two_members()
     ids = {record_id(0, 3): record_id(0, 4), record_id(0, 4): record_id(0, 3)}

@@ -601,13 +601,33 @@ def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset(choice
     assert written.pin.offset == 0
 
 
-@pytest.mark.parametrize("writer", [LINEAGE, None], ids=["an old checkpoint", "another program"])
-def test_a_conflict_that_the_checkpoint_has_won_stays_won(writer: str | None, caplog: pytest.LogCaptureFixture) -> None:
-    """1. the group is at 90, the checkpoint at 70 wins, 2. [70, 80) completes, [80, 85) is logged, the process dies,
+def test_p1_what_another_program_has_skipped_is_not_skipped_by_the_next_owner() -> None:
+    """1. another program moves the group to 90, the checkpoint at 70 wins, 2. [70, 80) completes, 3. the partition goes
+    to a member with another checkpoint: it must not start at 90, because nobody has read [80, 90).
+    """
+    bed = Bed(onConflict="checkpoint")
+    bed.member.committed[P0] = GroupOffset(90, "moved by hand")
+    bed.join(P0)
+    bed.ends(p0=95)
+    first = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)), ReadBounds(max_rows=10))
+    assert ranges(first) == ["orders-0 [70, 80)"]
+    assert bed.committed() == {0: 70}, "a handover now would skip [70, 90)"
+    assert ranges(bed.session.latest_offset(first, ReadBounds(max_rows=5))) == ["orders-0 [80, 85)"]
+    assert bed.committed() == {0: 80}
+
+    other = Bed()
+    other.member.committed = bed.member.committed
+    other.join(P0)
+    other.ends(p0=95)
+    assert ranges(other.session.latest_offset(START)) == ["orders-0 [80, 95)"]
+
+
+def test_a_conflict_that_the_checkpoint_has_won_stays_won(caplog: pytest.LogCaptureFixture) -> None:
+    """1. the group is at 90, the old checkpoint at 70 wins, 2. [70, 80) completes, [80, 85) is logged, the query dies,
     3. started again, the batch is read as logged, and the next one goes on behind it, not at 90.
     """
     bed = Bed(onConflict="checkpoint")
-    bed.member.committed[P0] = GroupOffset(90, "" if writer is None else metadata(writer, 80, 90))
+    bed.member.committed[P0] = GroupOffset(90, metadata(LINEAGE, 80, 90))
     bed.join(P0)
     bed.ends(p0=95)
     first = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)), ReadBounds(max_rows=10))
