@@ -19,6 +19,13 @@ from spark_groupsource.planning.batch import Backlog
 LOG = logging.getLogger("spark_groupsource.losses")
 
 
+# An offset that a log never had looks like one that it has no more.
+_TRUNCATED = (
+    "the log was truncated, what it has there now is skipped; or another program has set the group's offset beyond the"
+    " log's end: then reset the group"
+)
+
+
 class LossReporter:
     """Fails, or reports and counts, as option failOnDataLoss says.
 
@@ -100,7 +107,7 @@ class LossReporter:
     def report_truncated(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Report logs that were truncated at the first offset and had been read up to the second one."""
         lost = [OffsetRange(partition, at, position) for partition, (at, position) in sorted(logs.items())]
-        self._count(lost, "the log was truncated, what it has there now is skipped")
+        self._count(lost, _TRUNCATED)
 
     def report_unread(self, ranges: Iterable[OffsetRange]) -> None:
         """Report a batch that is complete and that Spark has not read. It need not be a loss: told once, never raised.

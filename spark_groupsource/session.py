@@ -52,6 +52,8 @@ STOP_TIMEOUT_S = 15.0
 # Topics may be deleted one after the other in one trigger, but not so many times.
 _MAX_DELETED = 10
 _PAUSE_S = 0.01
+# While AvailableNow waits for what becomes of a log that ends before its position.
+_DOUBT_PAUSE_S = 0.5
 
 
 class Session:
@@ -189,6 +191,10 @@ class Session:
             self._tell_truncated(_positions(view))
             enough = self._logs.enough(backlogs, bounds.min_rows)
             if not enough and not self._logs.suspicious(backlogs):
+                if self._available_now and self._starts.truncation.in_doubt:
+                    # No later trigger would tell: the query would end, and none of its runs ever read the partition.
+                    self._pause(_DOUBT_PAUSE_S)
+                    continue
                 return start
             survey = self._logs.survey(backlogs)
             if self._starts.forget_made_anew(backlogs, survey.topics) or not self._commits.taken():

@@ -42,6 +42,11 @@ class TruncationWatch:
         self._short: dict[TopicPartition, Deadline] = {}
         self._told: set[TopicPartition] = set()
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a log ended before its position when it was last looked at, and it may still be that for a moment."""
+        return any(partition not in self._told for partition in self._short)
+
     def learn(self, ranges: Iterable[OffsetRange]) -> None:
         """Take what the ends of ranges say; of two marks the further one counts."""
         for item in ranges:

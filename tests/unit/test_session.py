@@ -1651,6 +1651,36 @@ def test_a_position_behind_the_end_of_available_now_is_no_truncation() -> None:
         bed.clock.advance(SHORT_S)
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_available_now_does_not_end_before_a_short_log_is_told(fails: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Another program has set the group's offset beyond the log's end: run after run would succeed and read nothing."""
+    bed = Bed(startingOffsets="earliest", failOnDataLoss=fails)
+    bed.member.committed[P0] = GroupOffset(1_000, "")
+    bed.ends(p0=20, p1=5)
+    bed.join(P0, P1)
+    bed.session.prepare_available_now()
+    read = bed.session.latest_offset(START)
+    assert ranges(read)[1:] == ["orders-1 [0, 5)"], "the other partition does not wait"
+    if fails == "true":
+        with pytest.raises(DataLossError, match=r"orders-0 \[20, 1000\): .*reset the group"):
+            bed.session.latest_offset(read)
+    else:
+        assert bed.session.latest_offset(read) is read
+        assert "orders-0 [20, 1000): the log was truncated" in caplog.text
+    assert SHORT_S <= bed.paused < SHORT_S + 2
+
+
+def test_a_log_that_is_short_for_a_moment_does_not_end_available_now() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.member.committed[P0] = GroupOffset(20, "")
+    bed.ends(p0=30)
+    bed.join(P0)
+    bed.session.prepare_available_now()
+    bed.ends(p0=10)
+    bed.member.during_view = lambda: bed.ends(p0=30) if bed.paused > 5 else None
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [20, 30)"]
+
+
 def test_a_truncation_while_the_query_was_down_is_told_by_the_checkpoint() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0)
