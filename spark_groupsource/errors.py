@@ -1,58 +1,9 @@
-"""The error catalogue: one condition, one template, one advice, one factory.
-
-Invariant: no parameter of a template ever holds the value of a sensitive option; whoever builds an error
-passes values through `options.shown_value`. A `reason` comes from elsewhere: it is masked here.
-"""
+"""The error catalogue: one condition, one template, one advice, one factory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-
-from spark_groupsource.masking import masked
-
-
-class Retry(Enum):
-    """Whether the same call may succeed later without anybody changing anything."""
-
-    NO = "no"
-    LATER = "later"
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One row of the catalogue: a stable id, the message template, what to do, and whether waiting may help."""
-
-    id: str
-    template: str
-    advice: str
-    retry: Retry = Retry.NO
-
-
-class GroupKafkaError(Exception):
-    """Base of every error this package raises on purpose.
-
-    `condition` is the catalogue row; the text reads `[ID] message What to do: advice`.
-    """
-
-    def __init__(self, condition: Condition, **parameters: object) -> None:
-        if isinstance(parameters.get("reason"), str):
-            parameters["reason"] = masked(str(parameters["reason"]))
-        self.condition = condition
-        self.parameters = parameters
-        message = condition.template.format(**parameters)
-        advice = condition.advice.format(**parameters)
-        # A reason at the message's end comes from elsewhere, with or without a full stop.
-        message = message.rstrip(". ")
-        super().__init__(f"[{condition.id}] {message}{'' if message.endswith('?') else '.'} What to do: {advice}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Spark pickles exceptions between processes: rebuild from the condition, not from the text."""
-        return (_rebuild, (type(self), self.condition, self.parameters))
-
-
-def _rebuild(kind: type[GroupKafkaError], condition: Condition, parameters: dict[str, object]) -> GroupKafkaError:
-    return kind(condition, **parameters)
+from spark_groupsource.condition import Condition, Retry
+from spark_groupsource.condition import GroupKafkaError as GroupKafkaError  # noqa: PLC0414 - everybody has it from here
 
 
 class OptionError(GroupKafkaError):
@@ -247,6 +198,11 @@ ASSIGN_GROUP_IN_USE = Condition(
     "GROUPKAFKA.ASSIGN_GROUP_IN_USE",
     "Group '{group}' has members, so its coordinator takes no offsets of a query with option 'assign': {reason}",
     "give the query a kafka.group.id of its own, or use 'subscribe'.",
+)
+COMMIT_TOO_LARGE = Condition(
+    "GROUPKAFKA.COMMIT_TOO_LARGE",
+    "The coordinator of group '{group}' does not take {what}, of {size} bytes: {reason}",
+    "raise {setting} on the brokers (Kafka's default is enough).",
 )
 MEMBER_FAILED = Condition(
     "GROUPKAFKA.MEMBER_FAILED",

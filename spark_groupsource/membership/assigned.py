@@ -32,7 +32,7 @@ class AssignedPartitions(LibrdkafkaGroup):
             self._due = False
             found = members(self._options)
             if found:
-                self._fail_for(f"members {', '.join(sorted(found))}")
+                self._fail(self._in_use(f"members {', '.join(sorted(found))}"))
             else:
                 self._listener.on_assigned(self._options.subscription.partitions)
         super().poll()
@@ -48,9 +48,8 @@ class AssignedPartitions(LibrdkafkaGroup):
         """Fail when the group has members; no partition is lost by that."""
         if not result.refused_as(Refusal.LOST):
             return result
-        self._fail_for(result.reason)
-        refused = tuple((item, Refusal.UNCERTAIN) for item, _ in result.refused)
-        return CommitResult(result.acknowledged, refused, result.reason)
+        refused = tuple((item, Refusal.DENIED) for item, _ in result.refused)
+        return CommitResult(result.acknowledged, refused, result.reason, self._in_use(result.reason))
 
-    def _fail_for(self, reason: str) -> None:
-        self._fail(MembershipError(errors.ASSIGN_GROUP_IN_USE, group=self._options.group_id, reason=reason))
+    def _in_use(self, reason: str) -> MembershipError:
+        return MembershipError(errors.ASSIGN_GROUP_IN_USE, group=self._options.group_id, reason=reason)

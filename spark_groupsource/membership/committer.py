@@ -112,6 +112,7 @@ class Committer:
             acknowledged=tuple(item for item in result.acknowledged if item.partition in mine),
             refused=tuple((item, why) for item, why in result.refused if item.partition in mine or why is Refusal.LOST),
             reason=result.reason,
+            error=result.error,
         )
         self._learn(result, self._clock.monotonic_s() - self._sent_s)
         self._refused = bool(result.refused)
@@ -166,8 +167,8 @@ class Committer:
                     self._report.retried()
                 self._send(items)
 
-    def before_release(self, items: tuple[CommitItem, ...]) -> int:
-        """Commit what a handover commits; return how many offsets the group took.
+    def before_release(self, items: tuple[CommitItem, ...]) -> CommitResult:
+        """Commit what a handover commits; return what the group took, and what became of all tries.
 
         One request, and a few more for what was refused and may yet be taken (a coordinator that moves, a
         connection that was cut). Then the next owner starts at the last committed offset instead: a repeat,
@@ -176,16 +177,16 @@ class Committer:
         self._clear_up(items)
         overlap = {item.partition for item in self._on_its_way} & {item.partition for item in items}
         deadline = Deadline(self._clock, _RELEASE_COMMIT_S)
-        wanted, taken = items, 0
+        wanted, whole = items, CommitResult()
         newest = {item.partition: item for item in items}
         while wanted:
             result = self.now(wanted)
             self._machine.offsets_acknowledged(result.acknowledged)
             lost = result.refused_as(Refusal.LOST)
             self._report.answered(result, lost)
-            taken += len(result.acknowledged)
+            whole = whole.and_also(result)
             wanted = tuple(item for item, why in result.refused if why is not Refusal.NO_TOPIC)
-            if lost or (result.refused and (not wanted or deadline.expired())):
+            if lost or result.error or (result.refused and (not wanted or deadline.expired())):
                 self._report.uncommitted(result)
                 break
             if wanted:
@@ -193,9 +194,9 @@ class Committer:
                 self._report.retried()
                 wanted = self._newest(wanted)
                 newest |= {item.partition: item for item in wanted}
-        if overlap and taken:
+        if overlap and whole.acknowledged:
             self._outlast(tuple(newest.values()))
-        return taken
+        return whole
 
     def _newest(self, items: tuple[CommitItem, ...]) -> tuple[CommitItem, ...]:
         """Return what is complete by now: the batch in flight may end at any time, and older offsets would go back."""

@@ -13,8 +13,10 @@ from kafka import errors as client_errors
 from spark_groupsource import errors
 from spark_groupsource.assignors.interface import AssignorError
 from spark_groupsource.client import CONTACT_TIMEOUT_S, map_group_error
+from spark_groupsource.commits import CommitItem
 from spark_groupsource.errors import AccessError, GroupKafkaError, KafkaUnavailableError, MembershipError
-from spark_groupsource.membership.port import Refusal
+from spark_groupsource.membership.port import CommitResult, Refusal
+from spark_groupsource.membership.refusals import DENIED, denial
 from spark_groupsource.option_types import SourceOptions
 
 _LOST = (client_errors.UnknownMemberIdError, client_errors.FencedInstanceIdError)
@@ -27,7 +29,7 @@ _AUTHENTICATION = (
 
 
 def classify_refusal(error: BaseException) -> Refusal:
-    """Tell why a commit was not taken; see `membership.librdkafka.classify_refusal`."""
+    """Tell why a commit was not taken; see `membership.refusals.classify_refusal`."""
     if isinstance(error, client_errors.CommitFailedError):
         cause = error.args[0] if error.args else None
         # Without a cause the client has no generation: it joins, or will tell that it has lost its partitions.
@@ -38,7 +40,18 @@ def classify_refusal(error: BaseException) -> Refusal:
         return Refusal.REBALANCE
     if isinstance(error, client_errors.UnknownTopicOrPartitionError):
         return Refusal.NO_TOPIC
-    return Refusal.UNCERTAIN
+    return Refusal.DENIED if _code(error) in DENIED else Refusal.UNCERTAIN
+
+
+def refused_commit(options: SourceOptions, error: BaseException, items: tuple[CommitItem, ...]) -> CommitResult:
+    """Return what a commit has come to that was not taken."""
+    refused, code = tuple((item, classify_refusal(error)) for item in items), _code(error)
+    cause = denial(options, ProtocolError(code, str(error)), items) if code in DENIED else None
+    return CommitResult(refused=refused, reason=str(error), error=cause)
+
+
+def _code(error: BaseException) -> int | None:
+    return error.errno if isinstance(error, client_errors.BrokerResponseError) else None
 
 
 def fatal(options: SourceOptions, error: BaseException) -> GroupKafkaError | None:
@@ -53,8 +66,9 @@ def fatal(options: SourceOptions, error: BaseException) -> GroupKafkaError | Non
         return AccessError(
             errors.TOPIC_ACCESS_DENIED, option=subscription.option, value=subscription.value, topic=topics
         )
-    if isinstance(error, client_errors.BrokerResponseError) and error.errno is not None:
-        mapped = map_group_error(options, ProtocolError(error.errno, str(error)))
+    code = _code(error)
+    if code is not None:
+        mapped = map_group_error(options, ProtocolError(code, str(error)))
         if mapped is not None:
             return mapped
     if isinstance(error, client_errors.KafkaError) and error.retriable:

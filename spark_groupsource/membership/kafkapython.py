@@ -34,7 +34,7 @@ from spark_groupsource.errors import GroupKafkaError, MembershipError, OptionErr
 from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.kafkaassignor import Holdings, client_assignors
 from spark_groupsource.membership.kafkadriver import Callbacks, Driver, Happened, Kind
-from spark_groupsource.membership.kafkaerrors import classify_refusal, fatal, unreachable
+from spark_groupsource.membership.kafkaerrors import classify_refusal, fatal, refused_commit, unreachable
 from spark_groupsource.membership.kafkapeers import others
 from spark_groupsource.membership.kafkapythonlog import quiet
 from spark_groupsource.membership.kafkapythonsettings import member_settings, named_in
@@ -296,7 +296,7 @@ class KafkaPythonGroup:
             refusal = classify_refusal(error)
             topics = sorted({item.partition.topic for item in items})
             if refusal is not Refusal.NO_TOPIC or len(topics) == 1:
-                return CommitResult(refused=tuple((item, refusal) for item in items), reason=str(error))
+                return refused_commit(self._options, error, items)
         else:
             return CommitResult(acknowledged=items)
         # The client tells the first error of a request only: one of these topics is gone, which one?
@@ -305,6 +305,7 @@ class KafkaPythonGroup:
             tuple(item for result in each for item in result.acknowledged),
             tuple(refused for result in each for refused in result.refused),
             next((result.reason for result in each if result.reason), ""),
+            next((result.error for result in each if result.error), None),
         )
 
     def _client(self) -> KafkaConsumer:

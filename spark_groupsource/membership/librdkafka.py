@@ -32,25 +32,14 @@ from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.peers import others
-from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
+from spark_groupsource.membership.port import CommitResult, MemberListener
+from spark_groupsource.membership.refusals import DENIED, classify_refusal, denial
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.options_client import GroupProtocol
 
 LOG = logging.getLogger("spark_groupsource.membership")
 
-_LOST = {
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.FENCED_INSTANCE_ID,
-    KafkaError.FENCED_MEMBER_EPOCH,
-    KafkaError._FENCED,
-    KafkaError._ASSIGNMENT_LOST,
-}
-_REBALANCE = {
-    KafkaError.REBALANCE_IN_PROGRESS,
-    KafkaError.ILLEGAL_GENERATION,
-    KafkaError.STALE_MEMBER_EPOCH,
-}
 # Errors that the poll of a consumer without fetches may show and that heal by themselves.
 _PASSING = {
     KafkaError._PARTITION_EOF,
@@ -74,20 +63,12 @@ _METADATA_REFRESH_MS = "5000"
 _STATISTICS_MS = "2000"
 
 
-def classify_refusal(error: KafkaError) -> Refusal:
-    """Tell a lost membership, a rebalance under way and a deleted topic from what leaves the outcome open."""
-    if error.code() in _LOST:
-        return Refusal.LOST
-    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return Refusal.NO_TOPIC
-    return Refusal.REBALANCE if error.code() in _REBALANCE else Refusal.UNCERTAIN
-
-
 class LibrdkafkaGroup:
     """A `GroupPort` on `confluent_kafka.Consumer`."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, make_client: Callable[[dict[str, Any]], Consumer] = Consumer) -> None:
         self._options = options
+        self._make_client = make_client
         self._consumer: Consumer | None = None
         self._listener: MemberListener | None = None
         self._callback_error: BaseException | None = None
@@ -127,7 +108,7 @@ class LibrdkafkaGroup:
         settings.setdefault("topic.metadata.refresh.interval.ms", _METADATA_REFRESH_MS)
         settings.setdefault("statistics.interval.ms", _STATISTICS_MS)
         with creating_client(self._options):
-            self._consumer = Consumer(settings)
+            self._consumer = self._make_client(settings)
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """See `GroupPort`."""
@@ -223,7 +204,7 @@ class LibrdkafkaGroup:
             answers = self._client().commit(offsets=_client_items(items), asynchronous=False)
         except KafkaException as error:
             return self._refuse_all(items, error)
-        return _result(items, answers or [])
+        return self._result(items, answers or [])
 
     # --- callbacks
 
@@ -251,7 +232,7 @@ class LibrdkafkaGroup:
         if error is not None and not any(p.error for p in parts):
             self._report(self._refuse_all(items, KafkaException(error)))
         else:
-            self._report(_result(items, parts))
+            self._report(self._result(items, parts))
 
     def _on_client_error(self, error: KafkaError) -> None:
         self._transport(error)
@@ -332,11 +313,23 @@ class LibrdkafkaGroup:
     def _mapped(self, error: KafkaException, request: str) -> errors.GroupKafkaError:
         return map_error(self._options, kafka_error(error), request, self._transport)
 
-    @staticmethod
-    def _refuse_all(items: Sequence[CommitItem], error: KafkaException) -> CommitResult:
+    def _refuse_all(self, items: Sequence[CommitItem], error: KafkaException) -> CommitResult:
         cause = kafka_error(error)
         refusal = classify_refusal(cause)
-        return CommitResult(refused=tuple((item, refusal) for item in items), reason=cause.str())
+        refused = tuple((item, refusal) for item in items)
+        return CommitResult(refused=refused, reason=cause.str(), error=denial(self._options, cause, items))
+
+    def _result(self, items: Sequence[CommitItem], answers: Sequence[ClientPartition]) -> CommitResult:
+        causes = {TopicPartition(answer.topic, answer.partition): answer.error for answer in answers if answer.error}
+        refused = [(item, causes[item.partition]) for item in items if item.partition in causes]
+        denied = next((cause for _, cause in refused if cause.code() in DENIED), None)
+        alike = [item for item, cause in refused if denied is not None and cause.code() == denied.code()]
+        return CommitResult(
+            acknowledged=tuple(item for item in items if item.partition not in causes),
+            refused=tuple((item, classify_refusal(cause)) for item, cause in refused),
+            reason=refused[0][1].str() if refused else "",
+            error=None if denied is None else denial(self._options, denied, alike),
+        )
 
 
 def _partitions(parts: Sequence[ClientPartition]) -> Partitions:
@@ -354,15 +347,3 @@ def _client_items(items: Sequence[CommitItem]) -> list[ClientPartition]:
         )
         for item in items
     ]
-
-
-def _result(items: Sequence[CommitItem], answers: Sequence[ClientPartition]) -> CommitResult:
-    refusals = {TopicPartition(answer.topic, answer.partition): answer.error for answer in answers if answer.error}
-    reason = next((error.str() for error in refusals.values()), "")
-    return CommitResult(
-        acknowledged=tuple(item for item in items if item.partition not in refusals),
-        refused=tuple(
-            (item, classify_refusal(refusals[item.partition])) for item in items if item.partition in refusals
-        ),
-        reason=reason,
-    )

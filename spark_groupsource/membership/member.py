@@ -236,7 +236,9 @@ class Member:
         self.machine.offsets_acknowledged(result.acknowledged)
         lost = result.refused_as(Refusal.LOST)
         self._report.answered(result, lost)
-        if lost:
+        if result.error is not None:
+            self._keep(result.error)
+        if lost and self.machine.state not in FINAL_STATES:
             self._lose(self.machine.partitions())
 
     def _lose(self, partitions: Partitions) -> None:
@@ -285,7 +287,9 @@ class Member:
             return
         started_s = self._clock.monotonic_s()
         hand_over = self._drain(RevokeStarted(partitions, whole_assignment=not self._port.incremental))
-        committed = self._committer.before_release(hand_over.items)
+        result = self._committer.before_release(hand_over.items)
+        if result.error is not None:
+            self._keep(result.error)
         repeated = self._report.to_repeat(partitions)
         self._port.release(partitions)
         self._committer.released(partitions)
@@ -294,7 +298,7 @@ class Member:
             self._apply(self.machine.handle(released(partitions)))
         self.proof.notice_gap()
         drain_s = self._clock.monotonic_s() - started_s
-        self._report.released(hand_over, committed, repeated, drain_s)
+        self._report.released(hand_over, len(result.acknowledged), repeated, drain_s)
 
     def on_lost(self, partitions: Partitions) -> None:
         """See `MemberListener`."""

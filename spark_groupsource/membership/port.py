@@ -22,17 +22,21 @@ class Refusal(Enum):
     REBALANCE = "a rebalance is under way"
     # UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted.
     NO_TOPIC = "the partition does not exist any more"
+    # GROUP_ or TOPIC_AUTHORIZATION_FAILED, OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE: not taken, and never
+    # will be until a person has changed something.
+    DENIED = "the brokers do not allow it"
     # All else: no answer in time, a lost connection, a coordinator that moves; also after a first try of the client's.
     UNCERTAIN = "no clear answer: it may have been taken, or may be taken later"
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What became of the items of a commit."""
+    """What became of the items of a commit; `error` is what ends the member, where any was refused for good."""
 
     acknowledged: tuple[CommitItem, ...] = ()
     refused: tuple[tuple[CommitItem, Refusal], ...] = ()
     reason: str = ""
+    error: GroupKafkaError | None = None
 
     def refused_as(self, refusal: Refusal) -> bool:
         """Whether any item was refused for this reason."""
@@ -41,7 +45,8 @@ class CommitResult:
     def and_also(self, other: CommitResult) -> CommitResult:
         """Return both results in one."""
         reason = self.reason or other.reason
-        return CommitResult(self.acknowledged + other.acknowledged, self.refused + other.refused, reason)
+        refused = self.refused + other.refused
+        return CommitResult(self.acknowledged + other.acknowledged, refused, reason, self.error or other.error)
 
 
 class BatchLog(Protocol):

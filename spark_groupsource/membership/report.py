@@ -183,7 +183,7 @@ class MemberReport:
             self._write("refused", refused, reason=result.reason, lost=lost)
         if lost:
             LOG.warning("commit refused, membership lost: group=%s reason=%s", self._group, result.reason)
-        elif result.refused and result.reason != self._refusal:
+        elif result.refused and result.error is None and result.reason != self._refusal:
             LOG.info("commit refused, kept for a retry: group=%s reason=%s", self._group, result.reason)
         self._refusal = result.reason
         self._show()

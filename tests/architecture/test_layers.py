@@ -40,6 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("options_client",),
     ("secrets",),
     ("_librdkafka", "_version", "clock", "errors", "failpoints", "prefetch"),
+    ("condition",),
     ("masking",),
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
@@ -68,6 +69,7 @@ MAY_IMPORT = {
         "membership/kafkaerrors.py",
         "membership/librdkafka.py",
         "membership/peers.py",
+        "membership/refusals.py",
         "probe.py",
         "standing.py",
     },

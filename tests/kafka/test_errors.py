@@ -157,3 +157,34 @@ def test_missing_rights(
     names(text, "TOPIC_ACCESS_DENIED", "'subscribe'", f"'{topic}-denied'")
     deny(guarded_kafka, ResourceType.GROUP, group, AclOperation.READ)
     names(fail(chosen), "GROUP_ACCESS_DENIED", "'kafka.group.id'", f"'{group}'")
+
+
+@pytest.mark.parametrize("member", ["classic", "kafka-python"])
+def test_p6_a_right_that_is_taken_away_from_a_running_query(
+    member: str, guarded_kafka: RealKafka, spark: SparkSession, options: dict[str, str], topic: str, group: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Its next commit is refused for good: it ends with the cause, and does not read on without commits."""
+    client = Independent(guarded_kafka.bootstrap_servers)
+    client.create_topic(topic, 2)
+    client.produce(topic, map(str, range(10)), 2)
+    chosen = options | {"kafka.bootstrap.servers": guarded_kafka.bootstrap_servers}
+    if member == "consumer":
+        del chosen["kafka.session.timeout.ms"], chosen["kafka.heartbeat.interval.ms"]
+        chosen |= {"kafka.group.protocol": "consumer"}
+    elif member == "kafka-python":
+        chosen |= {"assignors": "weighted"}
+    frame = spark.readStream.format("groupkafka").options(**chosen).load()
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    def ended() -> bool:
+        client.produce(topic, ["more"], 2)
+        return query.exception() is not None
+
+    try:
+        wait_for("the first commits", lambda: client.lag(group, topic) == 0, 60)
+        deny(guarded_kafka, ResourceType.GROUP, group, AclOperation.READ)
+        wait_for("the error", ended, 30)
+        names(str(query.exception()), "GROUP_ACCESS_DENIED", "'kafka.group.id'", f"'{group}'")
+    finally:
+        query.stop()

@@ -15,7 +15,7 @@ from spark_groupsource import errors
 from spark_groupsource.clock import Clock
 from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.commits import CommitItem, GroupOffset
-from spark_groupsource.errors import GroupKafkaError, MembershipError, OptionError
+from spark_groupsource.errors import AccessError, GroupKafkaError, MembershipError, OptionError
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.events import executor_settings
 from spark_groupsource.executor.pyclient import PythonClient
@@ -249,7 +249,8 @@ class FakeGroup:
     def _commit(self, items: Sequence[CommitItem]) -> CommitResult:
         refusal = self.refusals.popleft() if self.refusals else None
         if refusal is not None:
-            return CommitResult(refused=tuple((item, refusal) for item in items), reason=refusal.value)
+            error = AccessError(errors.GROUP_ACCESS_DENIED, group="shop") if refusal is Refusal.DENIED else None
+            return CommitResult(refused=tuple((item, refusal) for item in items), reason=refusal.value, error=error)
         taken = tuple(item for item in items if item.partition not in self.absent)
         for item in taken:
             self.committed[item.partition] = GroupOffset(item.offset, item.metadata)

@@ -23,12 +23,13 @@ from spark_groupsource.client import (
     quiet_logger,
     reading_settings,
 )
-from spark_groupsource.commits import GroupOffset
+from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import KafkaUnavailableError, OptionError
 from spark_groupsource.executor.clients import make_client
 from spark_groupsource.masking import MASK
-from spark_groupsource.membership.librdkafka import LibrdkafkaGroup, classify_refusal
+from spark_groupsource.membership.librdkafka import LibrdkafkaGroup
 from spark_groupsource.membership.port import Refusal
+from spark_groupsource.membership.refusals import classify_refusal, denial
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.probe import Probe
 
@@ -309,10 +310,36 @@ def test_an_offset_that_was_never_committed_is_none() -> None:
         (KafkaError.UNKNOWN_TOPIC_OR_PART, Refusal.NO_TOPIC),
         (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, Refusal.UNCERTAIN),
         (KafkaError._TIMED_OUT, Refusal.UNCERTAIN),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, Refusal.DENIED),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, Refusal.DENIED),
+        (KafkaError.OFFSET_METADATA_TOO_LARGE, Refusal.DENIED),
+        (KafkaError.INVALID_COMMIT_OFFSET_SIZE, Refusal.DENIED),
     ],
 )
 def test_refused_commits_are_not_all_alike(code: int, refusal: Refusal) -> None:
     assert classify_refusal(KafkaError(code)) is refusal
+
+
+@pytest.mark.parametrize(
+    ("code", "condition", "parts"),
+    [
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "GROUP_ACCESS_DENIED", ["'shop'"]),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "TOPIC_ACCESS_DENIED", ["'orders, refunds'"]),
+        (KafkaError.OFFSET_METADATA_TOO_LARGE, "COMMIT_TOO_LARGE", ["refunds-1", "31 bytes", "offset.metadata.max.b"]),
+        (KafkaError.INVALID_COMMIT_OFFSET_SIZE, "COMMIT_TOO_LARGE", ["2 partitions", "42 bytes", "max.message.bytes"]),
+    ],
+)
+def test_a_commit_that_is_refused_for_good_is_told_with_what_to_do(code: int, condition: str, parts: list[str]) -> None:
+    items = [CommitItem(tp(0), 5, "m" * 10), CommitItem(tp(1, "refunds"), 5, "m" * 30)]
+    error = denial(OPTIONS, KafkaError(code), items)
+    assert error is not None
+    for part in (f"GROUPKAFKA.{condition}", *parts, "What to do: "):
+        assert part in str(error)
+
+
+def test_a_commit_that_may_yet_be_taken_is_no_error() -> None:
+    for code in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS, KafkaError._TIMED_OUT):
+        assert denial(OPTIONS, KafkaError(code), [CommitItem(tp(0), 5, "m")]) is None
 
 
 @pytest.mark.parametrize(

@@ -451,6 +451,21 @@ def test_a_refused_commit_is_not_repeated_here(error: Exception, refusal: Refusa
     assert len(bed.coordinator.requests) == 1
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_a_commit_that_is_refused_for_good_says_what_ends_the_member(later: bool) -> None:
+    bed = Bed()
+    bed.coordinator.answer = lambda _: client_errors.GroupAuthorizationFailedError("shop")
+    if later:
+        bed.group.commit_later([item(0)])
+        bed.group.poll()
+        (_, result), *_ = bed.listener.calls
+        assert isinstance(result, CommitResult)
+    else:
+        result = bed.group.commit_now([item(0)])
+    assert result.refused == ((item(0), Refusal.DENIED),)
+    assert "GROUP_ACCESS_DENIED" in str(result.error)
+
+
 def test_a_deleted_topic_does_not_keep_the_others_from_being_committed() -> None:
     """The client tells the first error of a request, and not of which topic it is."""
     bed = Bed()

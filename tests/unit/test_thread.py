@@ -14,7 +14,7 @@ import pytest
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock
 from spark_groupsource.commits import CommitItem, CommitMetadata, GroupOffset, Pin
-from spark_groupsource.errors import MembershipError
+from spark_groupsource.errors import AccessError, MembershipError
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.membership.port import Refusal
@@ -348,6 +348,48 @@ LARGE = "m" * 200_000
 
 def large(*numbers: int) -> tuple[CommitItem, ...]:
     return tuple(item(number, 20, LARGE) for number in numbers)
+
+
+def test_p6_a_commit_that_is_refused_for_good_ends_the_member() -> None:
+    """The right to use the group is taken away while the query runs: the commit of a batch is refused.
+
+    Taken for a commit without a clear answer it would be sent again for ever, and hold up all later ones: the query
+    would read on, and all of that would be repeated.
+    """
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.refusals.append(Refusal.DENIED)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.group.wait_for("the end", lambda: bool(bed.group.calls) and bed.group.calls[-1][0] == "close")
+        with pytest.raises(AccessError, match="GROUP_ACCESS_DENIED"):
+            bed.member.view()
+        assert len(bed.group.named("commit_later")) == 1
+
+
+def test_a_start_position_that_is_refused_for_good_ends_the_member() -> None:
+    """A driver that may describe its topic, and not read it: nothing is ever planned, and somebody must say why."""
+    with running() as bed:
+        bed.group.assign(P0)
+        view = bed.until("the assignment", lambda v: v.settled and len(v.partitions) == 1)
+        bed.group.refusals.append(Refusal.DENIED)
+        assert not bed.member.establish({P0: 10}, [item(0, 10)], view.assignment)
+        with pytest.raises(AccessError):
+            bed.until("the error", lambda _: False)
+
+
+def test_a_handover_does_not_repeat_a_commit_that_is_refused_for_good() -> None:
+    """The others of the group would wait for nothing; the query ends, because its next commit would be refused, too."""
+    with running() as bed:
+        bed.own((0, 10), (1, 0))
+        bed.fix(R0)
+        bed.group.refusals.append(Refusal.DENIED)
+        bed.group.revoke(P0)
+        bed.log.complete.add(flight(R0).end)
+        with pytest.raises(AccessError):
+            bed.until("the error", lambda _: False, 0.02)
+        bed.group.wait_for("the handover", lambda: ("release", (P0,)) in bed.group.calls)
+        assert [given for given in bed.group.named("commit_now") if given] == [(item(0, 20),)]
 
 
 def test_a_commit_that_is_too_large_for_one_request_goes_in_several() -> None:

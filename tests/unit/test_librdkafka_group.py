@@ -1,0 +1,154 @@
+"""The group client on librdkafka, with a scripted client: what is told to the member, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from spark_groupsource.commits import CommitItem
+from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.membership.assigned import AssignedPartitions
+from spark_groupsource.membership.events import Partitions
+from spark_groupsource.membership.librdkafka import LibrdkafkaGroup
+from spark_groupsource.membership.port import CommitResult, Refusal
+
+from .fakes import make_options, tp
+
+
+class Client:
+    """A `confluent_kafka.Consumer` that does what a test says; `happens` is carried out by the next poll."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] = {}
+        self.happens: list[Callable[[], object]] = []
+        # The partitions that a commit is refused for, with the code, and an error of the whole request.
+        self.refused: dict[tuple[str, int], int] = {}
+        self.refused_whole: int | None = None
+        self.calls: list[str] = []
+
+    def poll(self, timeout_s: float) -> None:
+        for action in self.happens:
+            action()
+        self.happens = []
+
+    def subscribe(self, topics: Sequence[str], **callbacks: Any) -> None:
+        self.calls.append("subscribe")
+
+    def commit(self, offsets: list[ClientPartition], asynchronous: bool) -> list[ClientPartition] | None:
+        if self.refused_whole is not None:
+            raise KafkaException(KafkaError(self.refused_whole))
+        answers = [Answer(part, self.refused.get((part.topic, part.partition))) for part in offsets]
+        if asynchronous:
+            self.happens.append(lambda: self.settings["on_commit"](None, answers))
+        return None if asynchronous else answers  # type: ignore[return-value]
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class Answer:
+    """A partition of a commit's answer: the client's own has an error that nobody else can set."""
+
+    def __init__(self, part: ClientPartition, code: int | None) -> None:
+        self.topic, self.partition, self.offset, self.metadata = part.topic, part.partition, part.offset, part.metadata
+        self.error = None if code is None else KafkaError(code)
+
+
+class Listener:
+    """Records what it is told."""
+
+    def __init__(self) -> None:
+        self.results: list[CommitResult] = []
+        self.errors: list[GroupKafkaError] = []
+
+    def on_assigned(self, partitions: Partitions) -> None:
+        pass
+
+    def on_revoked(self, partitions: Partitions) -> None:
+        pass
+
+    def on_lost(self, partitions: Partitions) -> None:
+        pass
+
+    def on_note(self, standby: Partitions, refusal: str) -> None:
+        raise AssertionError("a matter of kafka-python")
+
+    def on_commit_result(self, result: CommitResult) -> None:
+        self.results.append(result)
+
+    def on_coordinator(self, known: bool) -> None:
+        pass
+
+    def on_error(self, error: GroupKafkaError) -> None:
+        self.errors.append(error)
+
+    def on_renewed(self) -> None:
+        pass
+
+    def on_instance_id_unreleased(self) -> None:
+        pass
+
+
+class Bed:
+    """An open group on a scripted client."""
+
+    def __init__(self, kind: type[LibrdkafkaGroup] = LibrdkafkaGroup, **options: str) -> None:
+        self.client, self.listener = Client(), Listener()
+        self.group = kind(make_options(**options), make_client=self._client)
+        self.group.open(self.listener)
+
+    def _client(self, settings: dict[str, Any]) -> Any:
+        self.client.settings = settings
+        return self.client
+
+
+def item(number: int, offset: int = 5, topic: str = "orders") -> CommitItem:
+    return CommitItem(tp(number, topic), offset, "m")
+
+
+# --- commits
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_commit_that_is_refused_for_good_says_what_ends_the_member(later: bool) -> None:
+    """Of one partition only: the others' offsets are taken."""
+    bed = Bed()
+    bed.client.refused = {
+        ("gone", 0): KafkaError.UNKNOWN_TOPIC_OR_PART,
+        ("refunds", 1): KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+    items = (item(0), item(0, topic="gone"), item(1, topic="refunds"))
+    if later:
+        bed.group.commit_later(items)
+        bed.group.poll()
+        (result,) = bed.listener.results
+    else:
+        result = bed.group.commit_now(items)
+    assert result.acknowledged == (items[0],)
+    assert result.refused == ((items[1], Refusal.NO_TOPIC), (items[2], Refusal.DENIED))
+    assert "TOPIC_ACCESS_DENIED" in str(result.error)
+    assert "'refunds'" in str(result.error)
+
+
+def test_a_commit_that_is_refused_as_a_whole() -> None:
+    bed = Bed()
+    bed.client.refused_whole = KafkaError.GROUP_AUTHORIZATION_FAILED
+    result = bed.group.commit_now([item(0)])
+    assert result.refused == ((item(0), Refusal.DENIED),)
+    assert "GROUP_ACCESS_DENIED" in str(result.error)
+    bed.client.refused_whole = KafkaError._TIMED_OUT
+    result = bed.group.commit_now([item(0)])
+    assert (result.refused, result.error) == (((item(0), Refusal.UNCERTAIN),), None)
+
+
+def test_a_group_with_members_takes_no_offsets_of_fixed_partitions() -> None:
+    """No partition is lost by that: there was never a membership."""
+    bed = Bed(AssignedPartitions, assign='{"orders":[0]}')
+    bed.client.refused_whole = KafkaError.UNKNOWN_MEMBER_ID
+    result = bed.group.commit_now([item(0)])
+    assert result.refused == ((item(0), Refusal.DENIED),)
+    assert "ASSIGN_GROUP_IN_USE" in str(result.error)
