@@ -32,6 +32,8 @@ from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.options_client import CLIENT_PREFIX, is_sensitive, shown_unknown, shown_value
 from spark_groupsource.secrets import resolved, setting_of
+from spark_groupsource.transport import AUTHENTICATION
+from spark_groupsource.transport import LastTransportError as LastTransportError  # noqa: PLC0414 - part of every client
 
 LOG = logging.getLogger("spark_groupsource.client")
 # What is waited for, and nothing else: command lines show it, too.
@@ -60,12 +62,6 @@ _UNREACHABLE = {
     KafkaError._TIMED_OUT,
     KafkaError._WAIT_COORD,
 }
-_AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED}
-# How a broker refuses a client's certificate: the client takes it for a broken connection.
-_TLS_ALERT = re.compile(
-    r"alert (bad certificate|certificate (required|unknown|expired|revoked)|unknown ca|unsupported certificate"
-    r"|access denied|decrypt error)"
-)
 _PASSWORDS = {"ssl.key.password", "ssl.keystore.password"}
 _PROTOCOL_CONFLICT = {
     KafkaError.INCONSISTENT_GROUP_PROTOCOL,
@@ -235,40 +231,6 @@ def kafka_error(error: KafkaException) -> KafkaError:
     return cause if isinstance(cause, KafkaError) else KafkaError(KafkaError._FAIL, str(error))
 
 
-class LastTransportError:
-    """Remembers why the brokers could not be reached, because a request that times out does not say it."""
-
-    def __init__(self) -> None:
-        self._text = ""
-        self._authentication = False
-
-    def __call__(self, error: KafkaError) -> None:
-        """Take an error from the client (its `error_cb`)."""
-        if error.code() in _AUTHENTICATION or _TLS_ALERT.search(error.str() or ""):
-            self._authentication = True
-            self._text = error.str()
-        elif not self._authentication and (not self._text or error.code() != KafkaError._ALL_BROKERS_DOWN):
-            self._text = error.str()
-
-    def worked(self) -> None:
-        """Take that a request was answered: an identity that was refused before is not refused now."""
-        self._authentication = False
-
-    @property
-    def text(self) -> str:
-        """The last reason; empty when there is none."""
-        return self._text
-
-    def describe(self, fallback: str) -> str:
-        """Return the last reason, or `fallback` when there is none."""
-        return self._text or fallback
-
-    @property
-    def authentication_failed(self) -> bool:
-        """Whether a broker refused the client's identity."""
-        return self._authentication
-
-
 class Patience:
     """Says from time to time that the brokers are waited for: who hears nothing takes it for a hang.
 
@@ -306,7 +268,7 @@ def map_error(
     """
     code = error.code()
     servers = options.bootstrap_servers
-    if code in _AUTHENTICATION or transport.authentication_failed:
+    if code in AUTHENTICATION or transport.authentication_failed:
         reason = transport.describe(error.str())
         return AccessError(errors.AUTHENTICATION_FAILED, servers=servers, reason=reason)
     if code in _UNREACHABLE:

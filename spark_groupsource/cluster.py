@@ -94,8 +94,8 @@ def answer_of(
 ) -> T:
     """Return what a request was answered; `waits` is called as long as it is not.
 
-    Raises `KafkaException`; at once when the brokers refuse the identity. An admin client tells its errors, and what it
-    logs, only to who polls it.
+    Raises `KafkaException`; at once when the brokers refuse the identity for good. An admin client tells its errors,
+    and what it logs, only to who polls it.
     """
     # The request has a deadline of its own; this one only guards against a client that forgets it.
     for _ in range(round((CONTACT_TIMEOUT_S + 10.0) / _LISTEN_S)):
@@ -103,7 +103,7 @@ def answer_of(
             return future.result(timeout=_LISTEN_S)
         except FutureTimeout:
             client.poll(0)
-            if transport.authentication_failed:
+            if transport.refused_for_good:
                 raise KafkaException(KafkaError(KafkaError._AUTHENTICATION, transport.text)) from None
             waits()
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the request was not answered"))
@@ -129,7 +129,7 @@ class LibrdkafkaCluster:
         self._clock = clock
         self._pause = pause
         self._abandoned = abandoned
-        self._transport = LastTransportError()
+        self._transport = LastTransportError(clock)
         self._patience = Patience(options, clock, self._transport)
         self._admin: AdminClient | None = None
         self._probe = Probe(options, self._transport)
@@ -160,7 +160,7 @@ class LibrdkafkaCluster:
                 except KafkaException as error:
                     client.poll(0)
                     slow = kafka_error(error).code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
-                    if not slow or deadline.expired() or self._transport.authentication_failed or self._abandoned():
+                    if not slow or deadline.expired() or self._transport.refused_for_good or self._abandoned():
                         raise _topic_error("?", error) from None
                     # It goes on connecting meanwhile, which takes some round trips.
                     self._patience()
@@ -349,7 +349,7 @@ class LibrdkafkaCluster:
                 return answer
 
     def _may_heal(self, cause: KafkaError, stale: Deadline, outage: StepDeadline) -> bool:
-        if self._transport.authentication_failed or self._abandoned():
+        if self._transport.refused_for_good or self._abandoned():
             return False
         if cause.code() in _STALE_METADATA:
             return not stale.expired()

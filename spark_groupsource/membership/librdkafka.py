@@ -28,6 +28,7 @@ from spark_groupsource.client import (
     map_error,
     map_group_error,
 )
+from spark_groupsource.clock import Clock
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.events import Partitions
@@ -66,13 +67,18 @@ _STATISTICS_MS = "2000"
 class LibrdkafkaGroup:
     """A `GroupPort` on `confluent_kafka.Consumer`."""
 
-    def __init__(self, options: SourceOptions, make_client: Callable[[dict[str, Any]], Consumer] = Consumer) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        make_client: Callable[[dict[str, Any]], Consumer] = Consumer,
+        clock: Clock | None = None,
+    ) -> None:
         self._options = options
         self._make_client = make_client
         self._consumer: Consumer | None = None
         self._listener: MemberListener | None = None
         self._callback_error: BaseException | None = None
-        self._transport = LastTransportError()
+        self._transport = LastTransportError(clock)
         self._unreleased = False
         # The member id under which a static member was given its partitions, and whether it has another one by now.
         self._held_as = ""
@@ -158,6 +164,9 @@ class LibrdkafkaGroup:
             client.assign(client_partitions)
         if client_partitions:
             client.pause(client_partitions)
+        if not self._options.subscription.partitions:
+            # The group has given them.
+            self._transport.worked()
         if self._options.instance_id:
             self._held_as = self._held_as or client.memberid()
 
@@ -238,13 +247,17 @@ class LibrdkafkaGroup:
         self._transport(error)
         if error.code() == KafkaError._FATAL or error.fatal():
             self._on_fatal(error)
-        elif self._transport.authentication_failed:
+        elif self._transport.refused_for_good:
             self._fail(map_error(self._options, error, "connect", self._transport))
 
     def _on_statistics(self, text: str) -> None:
         group = json.loads(text).get("cgrp")
+        known = group is not None and group.get("state") == "up"
+        if known:
+            # It is connected to it, so its identity is taken.
+            self._transport.worked()
         if group is not None and self._listener is not None:
-            self._listener.on_coordinator(group.get("state") == "up")
+            self._listener.on_coordinator(known)
 
     def _on_poll_error(self, error: KafkaError) -> None:
         if error.fatal() or error.code() == KafkaError._FATAL:
@@ -322,6 +335,8 @@ class LibrdkafkaGroup:
     def _result(self, items: Sequence[CommitItem], answers: Sequence[ClientPartition]) -> CommitResult:
         causes = {TopicPartition(answer.topic, answer.partition): answer.error for answer in answers if answer.error}
         refused = [(item, causes[item.partition]) for item in items if item.partition in causes]
+        if len(refused) < len(items):
+            self._transport.worked()
         denied = next((cause for _, cause in refused if cause.code() in DENIED), None)
         alike = [item for item, cause in refused if denied is not None and cause.code() == denied.code()]
         return CommitResult(

@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_mockcluster", "cluster"),
     ("probe",),
     ("client", "clusterport"),
-    ("commits", "metrics"),
+    ("commits", "metrics", "transport"),
     ("options",),
     ("assignors",),
     ("option_table",),
@@ -72,6 +72,7 @@ MAY_IMPORT = {
         "membership/refusals.py",
         "probe.py",
         "standing.py",
+        "transport.py",
     },
 }
 # Decisions: no I/O, clock, thread or log.

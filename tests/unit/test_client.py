@@ -167,6 +167,63 @@ def test_a_refused_identity_is_the_reason_whatever_comes_after_it() -> None:
     assert "SASL PLAIN refused" in text
 
 
+WRONG_PASSWORD = "SASL authentication error: Authentication failed: invalid credentials"
+CUT_OFF = "SASL PLAIN mechanism handshake failed: Local: Broker transport failure: broker's supported mechanisms"
+NO_TOKEN = "Failed to acquire SASL OAUTHBEARER token: HTTP error 404"
+
+
+def refused(text: str) -> KafkaError:
+    return KafkaError(KafkaError._AUTHENTICATION, text)
+
+
+@pytest.mark.parametrize(("text", "at_once"), [(WRONG_PASSWORD, True), (CUT_OFF, False), (NO_TOKEN, False)])
+def test_an_identity_that_was_never_taken_is_a_wrong_setting(text: str, at_once: bool) -> None:
+    """Unless nobody has refused it; when the first contact takes too long, that is told as the reason all the same."""
+    transport = LastTransportError(ManualClock())
+    transport(refused(text))
+    assert transport.refused_for_good is at_once
+    error = mapped(KafkaError._TIMED_OUT, transport=transport)
+    assert "AUTHENTICATION_FAILED" in error
+    assert text in error
+
+
+@pytest.mark.parametrize("text", [WRONG_PASSWORD, NO_TOKEN])
+def test_an_identity_that_was_taken_before_is_refused_for_good_when_it_lasts(text: str) -> None:
+    """A provider of tokens is away while the token in hand is good; or a broker starts, and has no users yet.
+
+    Refusals that are far apart, and a request that is answered in between, are two hiccups.
+    """
+    clock = ManualClock()
+    transport = LastTransportError(clock)
+    transport.worked()
+    transport(refused(text))
+    clock.advance(15)
+    transport(refused(text))
+    assert not transport.refused_for_good
+    transport.worked()
+    clock.advance(15)
+    transport(refused(text))
+    assert not transport.refused_for_good
+    clock.advance(25)
+    assert not transport.refused_for_good
+    transport(refused(text))
+    assert transport.refused_for_good
+
+
+def test_a_handshake_that_is_cut_off_is_an_outage_once_the_identity_was_taken() -> None:
+    """A broker closes the connection between the handshake and its answer, in a restart."""
+    clock = ManualClock()
+    transport = LastTransportError(clock)
+    transport.worked()
+    for _ in range(3):
+        transport(refused(CUT_OFF))
+        clock.advance(60)
+    assert not transport.refused_for_good
+    error = mapped(KafkaError._TIMED_OUT, transport=transport)
+    assert "BROKER_UNREACHABLE" in error
+    assert CUT_OFF in error
+
+
 def test_only_all_brokers_down_is_better_than_nothing() -> None:
     transport = LastTransportError()
     assert transport.describe("fallback") == "fallback"

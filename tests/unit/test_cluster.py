@@ -236,3 +236,18 @@ def test_a_refused_identity_is_not_waited_for() -> None:
         answer_of(client, waiting, transport)
     assert raised.value.args[0].code() == KafkaError._AUTHENTICATION
     assert "wrong password" in raised.value.args[0].str()
+
+
+def test_a_refused_identity_that_worked_before_may_heal() -> None:
+    """A request takes longer than a moment, and meanwhile the provider of tokens is away: the answer still comes."""
+    transport = LastTransportError(ManualClock())
+    transport.worked()
+    answer: Future[str] = Future()
+
+    class Hiccup(FakeAdmin):
+        def poll(self, timeout_s: float) -> None:
+            transport(KafkaError(KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token: 404"))
+            answer.set_result("there")
+
+    client: Any = Hiccup()
+    assert answer_of(client, answer, transport) == "there"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.librdkafka import LibrdkafkaGroup
 from spark_groupsource.membership.port import CommitResult, Refusal
 
-from .fakes import make_options, tp
+from .fakes import ManualClock, make_options, tp
 
 
 class Client:
@@ -37,6 +38,12 @@ class Client:
 
     def subscribe(self, topics: Sequence[str], **callbacks: Any) -> None:
         self.calls.append("subscribe")
+
+    def incremental_assign(self, partitions: list[ClientPartition]) -> None:
+        self.calls.append("assign")
+
+    def pause(self, partitions: list[ClientPartition]) -> None:
+        self.calls.append("pause")
 
     def commit(self, offsets: list[ClientPartition], asynchronous: bool) -> list[ClientPartition] | None:
         if self.refused_whole is not None:
@@ -98,8 +105,19 @@ class Bed:
 
     def __init__(self, kind: type[LibrdkafkaGroup] = LibrdkafkaGroup, **options: str) -> None:
         self.client, self.listener = Client(), Listener()
-        self.group = kind(make_options(**options), make_client=self._client)
+        self.clock = ManualClock()
+        self.group = kind(make_options(**options), self._client, self.clock)
         self.group.open(self.listener)
+
+    def refuse_identity(self, text: str = "SASL authentication error: invalid credentials") -> None:
+        """Let the client tell that the brokers refuse its identity."""
+        self.client.settings["error_cb"](KafkaError(KafkaError._AUTHENTICATION, text))
+        self.group.poll()
+
+    def tell_coordinator(self, state: str) -> None:
+        """Let the client tell how it stands with its coordinator."""
+        self.client.settings["stats_cb"](json.dumps({"cgrp": {"state": state}}))
+        self.group.poll()
 
     def _client(self, settings: dict[str, Any]) -> Any:
         self.client.settings = settings
@@ -152,3 +170,49 @@ def test_a_group_with_members_takes_no_offsets_of_fixed_partitions() -> None:
     result = bed.group.commit_now([item(0)])
     assert result.refused == ((item(0), Refusal.DENIED),)
     assert "ASSIGN_GROUP_IN_USE" in str(result.error)
+
+
+# --- refused identities
+
+
+def test_an_identity_that_was_never_taken_is_told_at_once() -> None:
+    bed = Bed()
+    bed.refuse_identity()
+    assert ["AUTHENTICATION_FAILED" in str(error) for error in bed.listener.errors] == [True]
+
+
+@pytest.mark.parametrize("heard", ["assignment", "commit", "coordinator"])
+def test_an_identity_that_was_taken_may_be_refused_for_a_moment(heard: str) -> None:
+    """The member has joined; the provider of its tokens is away for a second, or a broker starts.
+
+    Its client heals by itself; it would have been the end of the query, of a healthy one.
+    """
+    bed = Bed()
+    if heard == "assignment":
+        bed.group.accept((tp(0),))
+    for _ in range(3):
+        if heard == "commit":
+            bed.group.commit_now([item(0)])
+        elif heard == "coordinator":
+            bed.tell_coordinator("up")
+        bed.refuse_identity()
+        bed.clock.advance(60.0 if heard != "assignment" else 5.0)
+    assert bed.listener.errors == []
+
+
+def test_an_identity_that_stays_refused_ends_the_member() -> None:
+    """The user is gone. What the client says of a coordinator that it looks for is no answer of anybody."""
+    bed = Bed()
+    bed.group.accept((tp(0),))
+    bed.refuse_identity()
+    bed.clock.advance(25)
+    bed.tell_coordinator("query-coord")
+    bed.refuse_identity()
+    assert ["AUTHENTICATION_FAILED" in str(error) for error in bed.listener.errors] == [True]
+
+
+def test_fixed_partitions_are_no_sign_of_an_accepted_identity() -> None:
+    bed = Bed(AssignedPartitions, assign='{"orders":[0]}')
+    bed.group.accept((tp(0),))
+    bed.refuse_identity()
+    assert len(bed.listener.errors) == 1
