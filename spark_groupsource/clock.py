@@ -5,12 +5,17 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
 
 class Clock(Protocol):
     """What the package needs to know of time."""
 
     def monotonic_s(self) -> float:
         """Seconds since some fixed moment; never goes back, and goes on while the process is stopped."""
+
+    def boottime_s(self) -> float:
+        """The same, and goes on while the machine is suspended, too: for what others may have done meanwhile."""
 
     def epoch_s(self) -> float:
         """Seconds since 1970, UTC: for people, never for decisions."""
@@ -22,6 +27,10 @@ class SystemClock:
     def monotonic_s(self) -> float:
         """Return `time.monotonic()`."""
         return time.monotonic()
+
+    def boottime_s(self) -> float:
+        """Return Linux's CLOCK_BOOTTIME; elsewhere `time.monotonic()`, which may or may not count a suspension."""
+        return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
     def epoch_s(self) -> float:
         """Return `time.time()`."""

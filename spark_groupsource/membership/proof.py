@@ -3,13 +3,16 @@
 The sequence this protects against (zombie planning): the process is stopped (SIGSTOP, a long pause of the machine),
 the session expires, another member gets the partitions and reads on; the process goes on and plans once more before
 its client has noticed anything.
+
+A machine that was suspended is the same, except that neither Python's monotonic clock nor the client's has gone on
+meanwhile: the client would wait for its next heartbeat, and Spark's next trigger may come first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_groupsource.clock import Clock, Deadline, Pace
+from spark_groupsource.clock import Clock, Pace
 from spark_groupsource.commits import CommitItem
 from spark_groupsource.membership.machine import MemberMachine, MemberState
 from spark_groupsource.membership.port import CommitResult
@@ -38,12 +41,12 @@ class MembershipProof:
         self._report = report
         self._commit = commit
         self._take = take
-        self._last_s = clock.monotonic_s()
+        self._last_s = clock.boottime_s()
         self._pace = Pace(clock, _RETRY_INTERVAL_S)
 
     def alive(self) -> float:
         """Note that the thread runs now, and return for how long it was silent, in seconds."""
-        now_s = self._clock.monotonic_s()
+        now_s = self._clock.boottime_s()
         gap_s, self._last_s = now_s - self._last_s, now_s
         return gap_s
 
@@ -66,10 +69,9 @@ class MembershipProof:
         if not proof:
             machine.membership_proven()
         elif self._pace.due():
-            fresh = Deadline(self._clock, self._options.session_timeout_s / 2)
-            result = self._commit(proof)
             self.alive()
-            if result.acknowledged and not fresh.expired():
+            result = self._commit(proof)
+            if self.alive() < self._options.session_timeout_s / 2 and result.acknowledged:
                 machine.membership_proven()
                 self._report.proven()
             self._take(result)

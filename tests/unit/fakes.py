@@ -75,15 +75,23 @@ class ManualClock:
 
     def __init__(self, now_s: float = 1000.0) -> None:
         self.now_s = now_s
+        self.suspended_s = 0.0
 
     def monotonic_s(self) -> float:
         return self.now_s
 
+    def boottime_s(self) -> float:
+        return self.now_s + self.suspended_s
+
     def epoch_s(self) -> float:
-        return 1_700_000_000.0 + self.now_s
+        return 1_700_000_000.0 + self.boottime_s()
 
     def advance(self, seconds: float) -> None:
         self.now_s += seconds
+
+    def suspend(self, seconds: float) -> None:
+        """Let the machine be suspended: its monotonic clock stands still."""
+        self.suspended_s += seconds
 
 
 def quiet_metrics() -> MetricsLog:

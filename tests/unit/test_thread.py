@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock
+from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.commits import CommitItem, CommitMetadata, GroupOffset, Pin
 from spark_groupsource.errors import AccessError, MembershipError
 from spark_groupsource.membership.events import FlightBatch
@@ -886,6 +886,23 @@ def test_after_a_silence_nothing_is_planned_until_the_group_accepts_a_commit() -
     assert proofs == [(CommitItem(P0, 10, "pin"),)] * 2
 
 
+def test_p6_a_machine_that_was_suspended_is_silent_too() -> None:
+    """A query is idle, its machine is suspended for ten minutes, and others read its partitions on.
+
+    Neither the monotonic clock nor the client's has gone on: when Spark's next trigger comes before the client's next
+    heartbeat, the view would still be settled and proven, and all that has come meanwhile would be planned, twice. So
+    it would if the machine is suspended between a proof and its answer.
+    """
+    with running() as bed:
+        assignment = bed.own((0, 10)).assignment
+        suspensions_s = iter([600.0])
+        bed.group.before_commit = lambda: bed.clock.suspend(next(suspensions_s, 0.0))
+        bed.clock.suspend(600.0)
+        assert not bed.member.fix(flight(R0), assignment)
+        bed.until("the second proof", lambda view: view.proven, step_s=0.1)
+        assert len(bed.group.named("commit_now")) == 2
+
+
 def test_a_proof_whose_answer_took_too_long_proves_nothing() -> None:
     """The process was stopped between the commit and its answer: the session may have expired since."""
     with running() as bed:
@@ -1145,6 +1162,14 @@ def test_p5_a_client_that_has_become_another_member_is_made_anew_and_commits_not
         bed.until("the offset", lambda v: v.partitions != () and v.partitions[0].group is not None, 0.3)
         assert bed.member.view().partitions[0].group == GroupOffset(50, "other")
     assert committed(bed, 0) == 50
+
+
+def test_the_systems_clock_that_counts_suspensions_goes_on_as_the_other_does() -> None:
+    clock = SystemClock()
+    before = clock.boottime_s(), clock.monotonic_s()
+    while clock.monotonic_s() == before[1]:
+        pass
+    assert 0.0 < clock.boottime_s() - before[0] < WAIT_S
 
 
 def test_the_clock_is_a_port() -> None:
