@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline, Pace
 from spark_groupsource.commits import CommitItem, GroupOffset
-from spark_groupsource.errors import GroupKafkaError, MembershipError
+from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.committer import Committer
 from spark_groupsource.membership.events import (
     AssignmentReleased,
@@ -41,7 +40,7 @@ from spark_groupsource.membership.machine import FINAL_STATES, MemberMachine, Me
 from spark_groupsource.membership.port import BatchLog, CommitResult, GroupPort, Refusal
 from spark_groupsource.membership.proof import MembershipProof
 from spark_groupsource.membership.reopening import Reopening
-from spark_groupsource.membership.report import MemberReport, shown
+from spark_groupsource.membership.report import MemberReport
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import SourceOffset, TopicPartition
 from spark_groupsource.option_types import OnPartitionsLost, SourceOptions
@@ -250,9 +249,7 @@ class Member:
         if owned:
             self._report.lost(owned, repeated)
         if partitions and self._options.on_partitions_lost is OnPartitionsLost.FAIL:
-            names = shown(partitions)
-            group, count = self._options.group_id, len(partitions)
-            self._keep(MembershipError(errors.PARTITIONS_LOST, group=group, count=count, partitions=names))
+            self._keep(self._report.loss(partitions))
 
     def _keep(self, error: BaseException) -> None:
         """Keep the first error: Spark's next call raises it."""
@@ -296,6 +293,9 @@ class Member:
         released = AssignmentReleased if hand_over.revoke.whole_assignment else PartitionsReleased
         if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
             self._apply(self.machine.handle(released(partitions)))
+        if result.refused_as(Refusal.LOST) and self.machine.state not in FINAL_STATES and self.machine.partitions():
+            # Others read the kept ones on; until the client tells the loss, too, a batch of them could be planned.
+            self._lose(self.machine.partitions())
         self.proof.notice_gap()
         drain_s = self._clock.monotonic_s() - started_s
         self._report.released(hand_over, len(result.acknowledged), repeated, drain_s)

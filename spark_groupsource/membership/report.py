@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 
+from spark_groupsource import errors
+from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.events import DrainOutcome, HandOver, Partitions
 from spark_groupsource.membership.machine import MemberMachine
 from spark_groupsource.membership.port import CommitResult
@@ -144,6 +146,11 @@ class MemberReport:
         self._write("lost", partitions, repeated=repeated)
         text = "rebalance: group=%s lost=%d repeated=%d partitions=%s"
         LOG.warning(text, self._group, len(partitions), repeated, shown(partitions))
+
+    def loss(self, partitions: Partitions) -> MembershipError:
+        """Return the error of a query that is to fail when partitions are lost."""
+        count, names = len(partitions), shown(partitions)
+        return MembershipError(errors.PARTITIONS_LOST, group=self._group, count=count, partitions=names)
 
     def coordinator(self, known: bool) -> None:
         """The coordinator was found, or the client looks for it."""
