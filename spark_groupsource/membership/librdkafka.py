@@ -144,12 +144,17 @@ class LibrdkafkaGroup:
     def close(self) -> None:
         """See `GroupPort`."""
         consumer, self._consumer = self._consumer, None
+        group = self._options.group_id
         if consumer is not None:
             try:
                 self._closing = consumer
                 consumer.close()
             finally:
                 self._closing = None
+                error, self._callback_error = self._callback_error, None
+                if error is not None:
+                    # Nobody polls any more who could raise it.
+                    LOG.error("a callback failed while the client closed: group=%s", group, exc_info=error)
 
     # --- partitions and offsets
 
@@ -177,7 +182,8 @@ class LibrdkafkaGroup:
             client.incremental_unassign([ClientPartition(tp.topic, tp.partition) for tp in partitions])
         else:
             client.unassign()
-        if self._held_as and not client.assignment():
+        # A client that closes answers no more questions, and holds nothing soon.
+        if self._held_as and self._closing is None and not client.assignment():
             self._held_as = ""
 
     def fetch_offsets(
@@ -283,12 +289,19 @@ class LibrdkafkaGroup:
         is cut off, its session ends, and others read them; its JoinGroup is refused, and librdkafka joins as a new
         member. It tells dynamic members that their partitions are lost. A static one would commit its old offsets under
         the new generation, or be fenced by itself.
+
+        A membership that has ended leaves the client without a member id until it joins again, also after a session
+        timeout: confluent-kafka says None then. A client that closes is not asked: what it goes without is no loss.
         """
-        if self._held_as and not self._is_renewed and self._client().memberid() not in ("", self._held_as):
-            self._is_renewed = True
-            if self._listener is not None:
-                self._listener.on_renewed()
+        asks = self._held_as and not self._is_renewed and self._closing is None
+        if asks and self._client().memberid() != self._held_as:
+            self._renew()
         return self._is_renewed
+
+    def _renew(self) -> None:
+        self._is_renewed = True
+        if self._listener is not None:
+            self._listener.on_renewed()
 
     def _on_fatal(self, error: KafkaError) -> None:
         if self._renewed():

@@ -29,7 +29,12 @@ class Client:
         # The partitions that a commit is refused for, with the code, and an error of the whole request.
         self.refused: dict[tuple[str, int], int] = {}
         self.refused_whole: int | None = None
-        self.calls: list[str] = []
+        # What it has, and under which member id; what it does when it is closed.
+        self.held: list[ClientPartition] = []
+        self.member_id: str | None = "m1"
+        self.callbacks: dict[str, Any] = {}
+        self.when_closed: Callable[[], object] = lambda: None
+        self._closing = False
 
     def poll(self, timeout_s: float) -> None:
         for action in self.happens:
@@ -37,13 +42,24 @@ class Client:
         self.happens = []
 
     def subscribe(self, topics: Sequence[str], **callbacks: Any) -> None:
-        self.calls.append("subscribe")
+        self.callbacks = callbacks
 
     def incremental_assign(self, partitions: list[ClientPartition]) -> None:
-        self.calls.append("assign")
+        self.held += partitions
+
+    def incremental_unassign(self, partitions: list[ClientPartition]) -> None:
+        self.held = [part for part in self.held if part not in partitions]
+
+    def assignment(self) -> list[ClientPartition]:
+        if self._closing:
+            raise KafkaException(KafkaError(KafkaError._DESTROY, "Failed to get assignment"))
+        return self.held
+
+    def memberid(self) -> str | None:
+        return None if self._closing else self.member_id
 
     def pause(self, partitions: list[ClientPartition]) -> None:
-        self.calls.append("pause")
+        pass
 
     def commit(self, offsets: list[ClientPartition], asynchronous: bool) -> list[ClientPartition] | None:
         if self.refused_whole is not None:
@@ -54,7 +70,8 @@ class Client:
         return None if asynchronous else answers  # type: ignore[return-value]
 
     def close(self) -> None:
-        self.calls.append("close")
+        self._closing = True
+        self.when_closed()
 
 
 class Answer:
@@ -71,15 +88,19 @@ class Listener:
     def __init__(self) -> None:
         self.results: list[CommitResult] = []
         self.errors: list[GroupKafkaError] = []
+        self.calls: list[tuple[str, Partitions]] = []
+        self.renewed = 0
+        self.on_revoke: Callable[[Partitions], object] = lambda _: None
 
     def on_assigned(self, partitions: Partitions) -> None:
-        pass
+        self.calls.append(("assigned", partitions))
 
     def on_revoked(self, partitions: Partitions) -> None:
-        pass
+        self.calls.append(("revoked", partitions))
+        self.on_revoke(partitions)
 
     def on_lost(self, partitions: Partitions) -> None:
-        pass
+        self.calls.append(("lost", partitions))
 
     def on_note(self, standby: Partitions, refusal: str) -> None:
         raise AssertionError("a matter of kafka-python")
@@ -94,7 +115,7 @@ class Listener:
         self.errors.append(error)
 
     def on_renewed(self) -> None:
-        pass
+        self.renewed += 1
 
     def on_instance_id_unreleased(self) -> None:
         pass
@@ -216,3 +237,57 @@ def test_fixed_partitions_are_no_sign_of_an_accepted_identity() -> None:
     bed.group.accept((tp(0),))
     bed.refuse_identity()
     assert len(bed.listener.errors) == 1
+
+
+# --- static members
+
+
+def static() -> Bed:
+    """Return a static member that was given a partition."""
+    bed = Bed(kafka__group__instance__id="one")
+    bed.group.subscribe(["orders"])
+    bed.group.accept((tp(0),))
+    return bed
+
+
+@pytest.mark.parametrize("member_id", [None, "m2"])
+def test_p5_a_static_member_whose_membership_has_ended_has_nothing(member_id: str | None) -> None:
+    """Its session times out, or its JoinGroup is refused: it has no member id, then another one, and others read on.
+
+    What it had is lost; it commits nothing, and what the client gives it, or takes, is the next client's matter.
+    """
+    bed = static()
+    bed.group.poll()
+    assert bed.listener.renewed == 0
+    bed.client.member_id = member_id
+    bed.group.poll()
+    bed.group.poll()
+    assert bed.listener.renewed == 1
+    assert bed.group.commit_now([item(0)]).refused_as(Refusal.LOST)
+    bed.client.callbacks["on_revoke"](None, [ClientPartition("orders", 0)])
+    assert bed.listener.calls == []
+
+
+def test_a_static_member_hands_over_while_its_client_closes(caplog: pytest.LogCaptureFixture) -> None:
+    """The client gives its partitions back when it is closed, and answers no questions any more."""
+    bed = static()
+    bed.listener.on_revoke = bed.group.release
+    bed.client.when_closed = lambda: bed.client.callbacks["on_revoke"](None, [ClientPartition("orders", 0)])
+    bed.group.close()
+    assert bed.listener.calls == [("revoked", (tp(0),))]
+    assert bed.client.held == []
+    assert caplog.text == ""
+
+
+def test_a_callback_that_fails_while_the_client_closes_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody polls any more who could raise it."""
+    bed = static()
+
+    def broken(_: Partitions) -> None:
+        raise ValueError("odd")
+
+    bed.listener.on_revoke = broken
+    bed.client.when_closed = lambda: bed.client.callbacks["on_revoke"](None, [ClientPartition("orders", 0)])
+    bed.group.close()
+    assert "a callback failed while the client closed: group=shop" in caplog.text
+    assert "odd" in caplog.text
