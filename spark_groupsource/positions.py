@@ -30,9 +30,10 @@ from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer
 from spark_groupsource.option_types import NoMatchStrategy, OnConflict, SourceOptions, Subscription
+from spark_groupsource.planning.pins import initial_topics, offset_to_pin
 from spark_groupsource.planning.start import (
-    Age,
     Basis,
+    Memory,
     StartDecision,
     Takeover,
     age_of,
@@ -129,19 +130,20 @@ class StartPositions:
             if position is None:
                 continue
             metadata = metadata_of(group[partition])
-            pin = self._pin(decision, position, group[partition], described)
+            pin = self._pin(decision, position, group[partition], described, known, has_read=bool(ends))
             self.anchors[partition] = Anchor(described[partition.topic].topic_id, pin, own.reset)
             self.truncation.forget([partition])
             if start.topic_id(partition.topic) == described[partition.topic].topic_id:
                 self.truncation.learn(item for item in start.ranges if item.partition == partition)
             if not decision.recreated:
                 self.truncation.learn(_reached(partition, group[partition]))
-            offset = _offset_to_pin(decision, position, group[partition], metadata)
+            offset = offset_to_pin(decision, position, group[partition], metadata)
             if offset is not None:
                 overruled = None if decision.conflict is None else start.lineage
                 items.append(_start_item(partition, offset, self.anchors[partition], own, overruled))
         if self._member.establish(positions, items, view.assignment):
             self._losses.settled(positions)
+            self._tell_forgotten(decisions, ends, group)
         else:
             self._pause(_PAUSE_S)
         return own
@@ -223,25 +225,21 @@ class StartPositions:
             else start.lineage,
             reset=newer(own.reset, start.reset) and not left_alone(metadata, start.reset),
         )
-        age = age_of(partition, topic_id, known)
-        # Where no pin tells which topics there were, one that is new to a query that has read others appeared later.
-        untold = all(pin.known_topics is None for pin in known.values())
-        if age is Age.INITIAL and untold and start.ends() and logged_id is None:
-            age = Age.LATER
-        # Nobody has named it: it was made since, as Spark's own source takes it.
-        if age is Age.LATER and self._options.subscription.pattern is not None:
-            age = Age.ADDED
-        # A standby has neither pins nor batches, when the one topic of the group is made again.
-        if self.seen[partition.topic] != topic_id:
-            age = Age.ADDED
-        return decide_start(takeover, self._options.on_conflict, age)
+        memory = Memory(
+            topic_id=logged_id,
+            has_read=bool(start.ends()),
+            appeared=self.seen[partition.topic] != topic_id,
+            by_pattern=self._options.subscription.pattern is not None,
+        )
+        return decide_start(takeover, self._options.on_conflict, age_of(partition, topic_id, known, memory))
 
     def _known_pins(self, view: GroupView, described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
         """Return the pins of all partitions of the subscription, owned or not.
 
-        They are asked for only when a partition has no offset.
+        They are asked for only when a partition has none.
         """
-        if not any(o.position is None and o.group and o.group.offset is None for o in view.partitions):
+        new = ((owned.partition.topic, metadata_of(owned.group)) for owned in view.partitions if owned.position is None)
+        if all(metadata and metadata.topic_id == described[topic].topic_id for topic, metadata in new):
             return {}
         found = self.fetch_offsets(all_partitions(described))
         metadata = {partition: metadata_of(group) for partition, group in found.items()}
@@ -304,6 +302,9 @@ class StartPositions:
         position: int,
         group: GroupOffset | None,
         described: Mapping[str, TopicInfo],
+        pins: Mapping[TopicPartition, Pin],
+        *,
+        has_read: bool,
     ) -> Pin:
         partition = decision.partition
         info, metadata, known = described[partition.topic], metadata_of(group), self.anchors.get(partition)
@@ -313,35 +314,31 @@ class StartPositions:
         overwritten = metadata is None and group is not None and group.offset is not None
         if overwritten and known is not None and known.topic_id == info.topic_id:
             return known.pin
-        earliest = self._options.starting.is_earliest
+        if self._options.starting.is_earliest:
+            return Pin(position, info.partition_count)
         ids = {topic: each.topic_id for topic, each in described.items()}
-        if decision.recreated or self.seen[partition.topic] != info.topic_id:
-            # So that its other partitions, wherever they are pinned, start at their beginning, too.
-            del ids[partition.topic]
-        return Pin(position, info.partition_count, None if earliest else topics_digest(ids))
+        appeared = self.seen[partition.topic] != info.topic_id
+        ids = initial_topics(decision, group, ids, pins, has_read=has_read, appeared=appeared)
+        return Pin(position, info.partition_count, topics_digest(ids))
 
-
-def _offset_to_pin(
-    decision: StartDecision, position: int, group: GroupOffset | None, metadata: CommitMetadata | None
-) -> int | None:
-    """Return the offset to commit before anything is planned from `position`; None when the group's will do."""
-    if group is None or group.offset is None or position > group.offset or decision.recreated:
-        return position
-    if metadata is None and position == group.offset:
-        # Set by another program. Said in our name, a later offset without metadata is one that moved since.
-        return position
-    if decision.conflict is None or position >= group.offset:
-        return None
-    if metadata is None:
-        # Decided for the checkpoint, against another program: the group's offset goes back to where its queries are.
-        # The sequence this protects against: an operator moves it from 100 to 500; the query goes on at 100, and its
-        # partition goes to another member before it has got to 500: that one would start there, and 100 to 500 would
-        # be skipped silently.
-        return position
-    # Decided for an old checkpoint, against what was completed by queries of this source: the offset stays, in the
-    # new lineage's name. Else, after a restart, it would look like another lineage's progress, and the decision would
-    # be turned round silently.
-    return group.offset
+    def _tell_forgotten(
+        self,
+        decisions: Iterable[StartDecision],
+        ends: Mapping[TopicPartition, int],
+        group: Mapping[TopicPartition, GroupOffset | None],
+    ) -> None:
+        """Say that the group has lost offsets: what this query has not read itself may be read twice."""
+        held = {partition for partition, offset in group.items() if offset is not None and offset.offset is not None}
+        found = [
+            d for d in decisions if d.basis is Basis.FORGOTTEN or (d.basis is Basis.LINEAGE and d.partition not in held)
+        ]
+        if found:
+            LOG.warning(
+                "the group has no offsets of what was read before (offsets.retention.minutes, a deleted group, another"
+                " kafka.group.id): partitions go on where the checkpoint ends, and those that it does not have are read"
+                " from their beginning, also what other queries have read of them: group=%s %s",
+                self._options.group_id, ", ".join(f"{d.partition} checkpoint={ends.get(d.partition)}" for d in found),
+            )  # fmt: skip
 
 
 def _furthest(group: GroupOffset | None, own_end: int | None) -> int | None:

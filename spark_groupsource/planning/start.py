@@ -31,6 +31,7 @@ class Basis(Enum):
     STARTING_POSITION = "startingOffsets or its relatives"
     BEGINNING = "the partition's beginning, because it appeared later"
     FIRST_OFFSET = "offset 0, because the partition was made later"
+    FORGOTTEN = "the partition's beginning, because the group has forgotten how far it was read"
 
 
 class Age(Enum):
@@ -39,6 +40,21 @@ class Age(Enum):
     INITIAL = "it was there when they were pinned, or nothing tells"
     LATER = "its topic was not among the group's topics then"
     ADDED = "it was not there then"
+    FORGOTTEN = "the group has lost those of its topic, which has been read"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a query knows itself of a partition's topic, besides the group's initial positions.
+
+    `topic_id` is the one that it has read, None if it has not; `has_read` tells whether its checkpoint has read any
+    topic; `appeared`, that the topic as it is now was not there when the query started.
+    """
+
+    topic_id: str | None = None
+    has_read: bool = False
+    appeared: bool = False
+    by_pattern: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +88,12 @@ class StartDecision:
     recreated: bool = False
 
 
-_OPEN = {Age.INITIAL: Basis.STARTING_POSITION, Age.LATER: Basis.BEGINNING, Age.ADDED: Basis.FIRST_OFFSET}
+_OPEN = {
+    Age.INITIAL: Basis.STARTING_POSITION,
+    Age.LATER: Basis.BEGINNING,
+    Age.ADDED: Basis.FIRST_OFFSET,
+    Age.FORGOTTEN: Basis.FORGOTTEN,
+}
 
 
 def decide_start(takeover: Takeover, on_conflict: OnConflict, age: Age) -> StartDecision:
@@ -116,11 +137,16 @@ def _conflict(takeover: Takeover, own: int, group: int) -> str | None:
     return None
 
 
-def age_of(partition: TopicPartition, topic_id: str, pins: Mapping[TopicPartition, Pin]) -> Age:
+def age_of(
+    partition: TopicPartition, topic_id: str, pins: Mapping[TopicPartition, Pin], memory: Memory = Memory()
+) -> Age:
     """Tell when a partition without a committed offset was made, by the first of the group's initial positions.
 
     `pins` are those of all partitions of the subscription that have one.
     """
+    if memory.appeared:
+        # A standby has neither pins nor batches, when the one topic of the group is made again.
+        return Age.ADDED
     of_topic = [pin for other, pin in pins.items() if other.topic == partition.topic]
     # Partitions that were added later carry a larger count: the smallest is the initial one.
     if of_topic and partition.partition >= min(pin.partition_count for pin in of_topic):
@@ -130,7 +156,30 @@ def age_of(partition: TopicPartition, topic_id: str, pins: Mapping[TopicPartitio
     # made; the partitions are pinned first, and know the second topic. A topic is made; one of its partitions is
     # pinned by a member, the other one goes to a member that has not pinned it yet. Records would be skipped.
     known = all(pin.knows_topic(partition.topic, topic_id) for pin in pins.values())
-    return Age.INITIAL if known else Age.LATER
+    if _forgotten(partition.topic, topic_id, of_topic, memory):
+        return Age.FORGOTTEN
+    # Where no pin tells which topics there were, one that is new to a query that has read others appeared later.
+    untold = all(pin.known_topics is None for pin in pins.values())
+    if known and not (untold and memory.has_read and memory.topic_id is None):
+        return Age.INITIAL
+    # What nobody has named was made since, as Spark's own source takes it.
+    return Age.ADDED if memory.by_pattern else Age.LATER
+
+
+def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -> bool:
+    """Whether the group had positions of this topic, and has lost them.
+
+    Nothing is planned before its pin is acknowledged, so a group without pins of what a checkpoint has read has lost
+    them. What is pinned then stands where the checkpoint was, and does not know its own topic; nor does the pin of a
+    topic that was made again, but that one is at 0.
+
+    The sequence this protects against, with "latest": the group is empty for longer than offsets.retention.minutes, or
+    is deleted; meanwhile a partition is added and filled, or another query had been at 500 of it. Its end would be
+    taken for its start, and the records before would be skipped.
+    """
+    if not of_topic:
+        return memory.topic_id == topic_id
+    return any(pin.offset > 0 and not pin.knows_topic(topic, topic_id) for pin in of_topic)
 
 
 def open_start(decision: StartDecision, starting: Starting) -> Start | None:

@@ -95,6 +95,7 @@ PURE = (
     "membership/machine.py",
     "planning/batch.py",
     "planning/packing.py",
+    "planning/pins.py",
     "planning/sizing.py",
     "planning/start.py",
     "starting.py",

@@ -541,6 +541,65 @@ def test_a_coordinator_that_does_not_tell_the_offsets_fails_in_bounded_time() ->
     assert bed.paused < 125.0
 
 
+@pytest.mark.parametrize("subscription", [{"subscribe": "orders"}, {"subscribePattern": "orders.*"}])
+@pytest.mark.parametrize("at_once", [True, False], ids=["assigned at once", "one after the other"])
+def test_p1_what_was_added_while_the_group_forgot_its_offsets_is_read(
+    at_once: bool, subscription: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """By default a new group starts at the end. The sequence: the query has read orders-0 to 100, and is down for
+    longer than offsets.retention.minutes; meanwhile orders-1 is added, gets 40 records, and loses 10 of them. Whether
+    another query had read these nobody knows: no loss is told.
+    """
+    bed = Bed(**subscription)
+    bed.ends(p0=120, p1=40)
+    bed.cluster.beginnings[P1] = 10
+    start = offset_of(OffsetRange(P0, 90, 100))
+    with caplog.at_level(logging.WARNING):
+        if at_once:
+            bed.join(P0, P1)
+            end = bed.session.latest_offset(start)
+            assert ranges(end) == ["orders-0 [100, 120)", "orders-1 [10, 40)"]
+        else:
+            bed.join(P0)
+            first = bed.session.latest_offset(start)
+            bed.member.assign(P1)
+            assert ranges(bed.session.latest_offset(first)) == ["orders-0 [120, 120)", "orders-1 [10, 40)"]
+    assert caplog.text.count("the group has no offsets of what was read before") == (1 if at_once else 2)
+
+
+@pytest.mark.parametrize("remembers", [True, False], ids=["its checkpoint", "no checkpoint"])
+def test_p1_what_another_query_has_not_read_is_read_when_the_group_has_forgotten(remembers: bool) -> None:
+    """The sequence: A has read orders-0 to 100, B orders-1 to 500; both are down until the group has forgotten it. A
+    starts first, is given both and pins them; it has logged nothing when B starts and gets orders-1, which ends at 1000
+    by then.
+    """
+    first = Bed()
+    first.join(P0, P1)
+    first.ends(p0=120, p1=1000)
+    first.session.latest_offset(offset_of(OffsetRange(P0, 90, 100)))
+    second = Bed()
+    second.member.committed = first.member.committed
+    second.join(P1)
+    second.ends(p0=120, p1=1005)
+    start = offset_of(OffsetRange(P1, 450, 500), lineage=OTHER_LINEAGE) if remembers else START
+    assert ranges(second.session.latest_offset(start)) == [
+        "orders-1 [500, 1005)" if remembers else "orders-1 [0, 1005)"
+    ]
+
+
+def test_p1_a_member_that_has_read_nothing_goes_by_what_is_pinned_after_the_group_forgot() -> None:
+    """A is given orders-0 alone and pins it where its checkpoint was; then C, which is new, is given orders-1."""
+    first = Bed()
+    first.join(P0)
+    first.ends(p0=120, p1=1000)
+    first.session.latest_offset(offset_of(OffsetRange(P0, 90, 100)))
+    second = Bed()
+    second.member.committed = first.member.committed
+    second.join(P1)
+    second.ends(p0=120, p1=1005)
+    assert ranges(second.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["orders-1 [0, 1005)"]
+
+
 # --- conflicts
 
 

@@ -12,6 +12,7 @@ from spark_groupsource.option_types import OnConflict
 from spark_groupsource.planning.start import (
     Age,
     Basis,
+    Memory,
     StartDecision,
     Takeover,
     age_of,
@@ -164,6 +165,60 @@ def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("
 )
 def test_age(partition: TopicPartition, pinned: dict[TopicPartition, Pin], age: Age) -> None:
     assert age_of(partition, TOPIC_ID, pinned) is age
+
+
+LOST_PIN = Pin(100, 2, "")
+READ = Memory(TOPIC_ID, has_read=True)
+
+
+@pytest.mark.parametrize("by_pattern", [False, True])
+@pytest.mark.parametrize(
+    ("pinned", "memory", "age"),
+    [
+        # the checkpoint has read the topic, and the group has no pin of it: it had one, before anything was planned
+        ({}, READ, Age.FORGOTTEN),
+        (pins((tp(0, "refunds"), 1), known=("refunds", "orders")), READ, Age.FORGOTTEN),
+        (pins((tp(0, "refunds"), 1), known=("refunds",)), READ, Age.FORGOTTEN),
+        # another partition was pinned anew where a checkpoint was: also for a query that has read nothing
+        ({tp(0): LOST_PIN}, READ, Age.FORGOTTEN),
+        ({tp(0): LOST_PIN}, Memory(), Age.FORGOTTEN),
+        ({tp(0): LOST_PIN, tp(2): Pin(0, 3, "")}, Memory(), Age.FORGOTTEN),
+        # what was added after that is new
+        ({tp(0): replace(LOST_PIN, partition_count=1)}, READ, Age.ADDED),
+        # a new group, and one that remembers
+        ({}, Memory(), Age.INITIAL),
+        (pins((tp(0), 2)), READ, Age.INITIAL),
+        (pins((tp(0), 2), known=None), READ, Age.INITIAL),
+        # the topic was made again since it was read, or since the query started
+        ({}, replace(READ, topic_id="other"), Age.INITIAL),
+        ({}, replace(READ, appeared=True), Age.ADDED),
+    ],
+)
+def test_what_the_group_has_forgotten_is_not_new(
+    by_pattern: bool, pinned: dict[TopicPartition, Pin], memory: Memory, age: Age
+) -> None:
+    """Its beginning may be long gone, read by another query: no loss, also where a pattern matches the topic."""
+    assert age_of(tp(1), TOPIC_ID, pinned, replace(memory, by_pattern=by_pattern)) is age
+
+
+@pytest.mark.parametrize(
+    ("pinned", "memory", "age"),
+    [
+        # no pin tells which topics there were: one that is new to a checkpoint that has read others
+        ({}, Memory(has_read=True), Age.LATER),
+        (pins((tp(0, "refunds"), 1), known=None), Memory(has_read=True), Age.LATER),
+        (pins((tp(0, "refunds"), 1), known=None), Memory(), Age.INITIAL),
+        # nobody has named it
+        ({}, Memory(has_read=True, by_pattern=True), Age.ADDED),
+        (pins((tp(0, "refunds"), 1), known=("refunds",)), Memory(by_pattern=True), Age.ADDED),
+        ({}, Memory(by_pattern=True), Age.INITIAL),
+        # made again: its first partition was pinned at 0
+        ({tp(0): Pin(0, 2, "")}, Memory(by_pattern=True), Age.ADDED),
+        ({tp(0): Pin(0, 2, "")}, Memory(TOPIC_ID, has_read=True), Age.LATER),
+    ],
+)
+def test_age_by_what_the_query_knows(pinned: dict[TopicPartition, Pin], memory: Memory, age: Age) -> None:
+    assert age_of(tp(1), TOPIC_ID, pinned, memory) is age
 
 
 def test_an_open_start_is_what_the_options_say() -> None:
