@@ -30,7 +30,7 @@ from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer
 from spark_groupsource.option_types import NoMatchStrategy, OnConflict, SourceOptions, Subscription
-from spark_groupsource.planning.pins import initial_topics, offset_to_pin
+from spark_groupsource.planning.pins import initial_topics, is_initial, offset_to_pin
 from spark_groupsource.planning.start import (
     Basis,
     Memory,
@@ -123,6 +123,8 @@ class StartPositions:
         group = {owned.partition: owned.group for owned in view.partitions}
         self._losses.report_recreated({p: _furthest(group[p], ends.get(p)) for p in recreated}, described)
         positions = self._resolve(decisions, described)
+        ids = {topic: info.topic_id for topic, info in described.items()}
+        initial, pinned = initial_topics(ids, known, has_read=bool(ends)), {partition.topic for partition in known}
         items = []
         for decision in decisions:
             partition = decision.partition
@@ -130,7 +132,7 @@ class StartPositions:
             if position is None:
                 continue
             metadata = metadata_of(group[partition])
-            pin = self._pin(decision, position, group[partition], described, known, has_read=bool(ends))
+            pin = self._pin(decision, position, group[partition], described, initial=initial, pinned=pinned)
             self.anchors[partition] = Anchor(described[partition.topic].topic_id, pin, own.reset)
             self.truncation.forget([partition])
             if start.topic_id(partition.topic) == described[partition.topic].topic_id:
@@ -302,9 +304,9 @@ class StartPositions:
         position: int,
         group: GroupOffset | None,
         described: Mapping[str, TopicInfo],
-        pins: Mapping[TopicPartition, Pin],
         *,
-        has_read: bool,
+        initial: Mapping[str, str],
+        pinned: Collection[str],
     ) -> Pin:
         partition = decision.partition
         info, metadata, known = described[partition.topic], metadata_of(group), self.anchors.get(partition)
@@ -316,10 +318,10 @@ class StartPositions:
             return known.pin
         if self._options.starting.is_earliest:
             return Pin(position, info.partition_count)
-        ids = {topic: each.topic_id for topic, each in described.items()}
-        appeared = self.seen[partition.topic] != info.topic_id
-        ids = initial_topics(decision, group, ids, pins, has_read=has_read, appeared=appeared)
-        return Pin(position, info.partition_count, topics_digest(ids))
+        if self.seen[partition.topic] != info.topic_id or not is_initial(decision, group, pinned):
+            # So that its other partitions, wherever they are pinned, start at their beginning, too.
+            initial = {topic: topic_id for topic, topic_id in initial.items() if topic != partition.topic}
+        return Pin(position, info.partition_count, topics_digest(initial))
 
     def _tell_forgotten(
         self,

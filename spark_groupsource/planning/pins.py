@@ -6,7 +6,7 @@ topics. Whoever is given a partition without an offset goes by that (`planning/s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin
 from spark_groupsource.offsets import TopicPartition
@@ -14,34 +14,41 @@ from spark_groupsource.planning.start import Basis, StartDecision
 
 
 def initial_topics(
-    decision: StartDecision,
-    group: GroupOffset | None,
-    topic_ids: Mapping[str, str],
-    pins: Mapping[TopicPartition, Pin],
-    *,
-    has_read: bool,
-    appeared: bool,
+    topic_ids: Mapping[str, str], pins: Mapping[TopicPartition, Pin], *, has_read: bool
 ) -> dict[str, str]:
-    """Return which topics (name, id) the new pin of a partition may say were there when the group began.
+    """Return which of these topics (name, id) a new pin may say were there when the group began.
 
-    `pins` are those that the group has, `has_read` and `appeared` as in `Memory`. What it leaves out starts at its
-    beginning, wherever it is pinned.
+    `pins` are those that the group has, `has_read` as in `Memory`. What is left out starts at its beginning, wherever
+    it is pinned.
 
     1. None where a checkpoint has read and the group has no pins: it had some, and has lost them.
-    2. Not its own topic, where that was made again, is new, or was pinned before and that is lost. The sequence: both
-       partitions of a topic were read, the group forgets them; one is pinned anew where the checkpoint was, then
-       another member is given the other one, which by that pin was there, and starts at its end.
+    2. Those that all pins know: later pins tell no more than the first ones, which may be gone. The sequence: a pattern
+       matches orders, which is pinned; refunds and returns are made, with records, and refunds is pinned; orders is
+       deleted, its offsets with it; by the pin of refunds returns had been there, and would start at its end.
     """
     if has_read and not pins:
         return {}
-    topic = decision.partition.topic
-    new = group is None or group.offset is None
-    # Only added partitions of a topic that was there at first have their own pins beside the first ones.
-    added = decision.basis is Basis.FIRST_OFFSET and any(partition.topic == topic for partition in pins)
-    left_out = new and decision.basis is not Basis.STARTING_POSITION and not added
-    if decision.recreated or appeared or left_out:
-        return {name: topic_id for name, topic_id in topic_ids.items() if name != topic}
-    return dict(topic_ids)
+    # Thousands of pins have few texts.
+    distinct = {pin.known_topics: pin for pin in pins.values()}.values()
+    return {
+        name: topic_id for name, topic_id in topic_ids.items() if all(p.knows_topic(name, topic_id) for p in distinct)
+    }
+
+
+def is_initial(decision: StartDecision, group: GroupOffset | None, pinned: Collection[str]) -> bool:
+    """Whether the pin of this partition may say that its own topic was there when the group began.
+
+    `pinned` are the topics that have pins. Not where the topic was made again, is new, or was pinned before and that is
+    lost. The sequence: both partitions of a topic were read, the group forgets them; one is pinned anew where the
+    checkpoint was, then another member is given the other one, which by that pin was there, and starts at its end.
+    """
+    if decision.recreated:
+        return False
+    if group is not None and group.offset is not None:
+        return True
+    # Partitions that were added to a topic that was there at first are new, and it is not.
+    added = decision.basis is Basis.FIRST_OFFSET and decision.partition.topic in pinned
+    return added or decision.basis is Basis.STARTING_POSITION
 
 
 def offset_to_pin(

@@ -497,6 +497,44 @@ def test_a_topic_that_appears_later_starts_at_its_beginning() -> None:
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [5, 5)", "refunds-0 [0, 4)"]
 
 
+@pytest.mark.parametrize("pinned_before", [True, False])
+def test_p1_a_topic_is_new_also_when_the_first_pins_are_gone_with_theirs(pinned_before: bool) -> None:
+    """1. orders is pinned, by a pattern; 2. refunds and returns are made, with records; 3. refunds is pinned and orders
+    deleted, whose offsets the broker removes: in either order; 4. another member is given returns. By default a topic
+    that was there when the group began starts at its end.
+    """
+    refunds, returns = tp(0, "refunds"), tp(0, "returns")
+    bed = Bed(subscribePattern=".*", failOnDataLoss="false")
+    bed.join(P0)
+    bed.ends(p0=5)
+    bed.session.latest_offset(START)
+    bed.ends(p0=8)
+    end = bed.session.latest_offset(START)
+    for partition in (refunds, returns):
+        bed.cluster.topics[partition.topic] = TopicInfo(f"{partition.topic}-id", 1)
+        bed.cluster.ends[partition] = 4
+    bed.clock.advance(REFRESH_S + 1)
+    bed.session.latest_offset(end)
+
+    def delete_orders() -> None:
+        bed.member.lose(P0)
+        del bed.cluster.topics["orders"], bed.member.committed[P0]
+
+    if not pinned_before:
+        delete_orders()
+    bed.member.assign(refunds)
+    assert "refunds-0 [0, 4)" in ranges(bed.session.latest_offset(end))
+    if pinned_before:
+        delete_orders()
+
+    other = Bed(subscribePattern=".*")
+    other.cluster.topics = {name: info for name, info in bed.cluster.topics.items() if name != "orders"}
+    other.cluster.ends[returns] = 4
+    other.member.committed = bed.member.committed
+    other.join(returns)
+    assert ranges(other.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["returns-0 [0, 4)"]
+
+
 def test_other_topics_after_a_restart_start_at_their_beginning() -> None:
     """As in Spark's own source: the starting options are those of a new query."""
     refund = TopicPartition("refunds", 0)
