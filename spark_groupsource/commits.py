@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource import offsets
@@ -137,6 +137,13 @@ class CommitMetadata:
     reset: Reset | None = None
     # The lineage of the checkpoint that disagreed with the group, where this commit is how that was decided.
     instead_of: str | None = None
+
+    def decides_for(self, lineages: Collection[str]) -> bool:
+        """Whether one of these lineages has begun with this commit, which decided a conflict for its checkpoint.
+
+        It stands where the group was. How far the lineage has read since is behind it: its checkpoint alone tells.
+        """
+        return self.instead_of is not None and self.lineage in lineages
 
     def to_text(self) -> str:
         """Return the text to commit."""

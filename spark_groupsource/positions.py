@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline, StepDeadline
@@ -15,7 +15,6 @@ from spark_groupsource.cluster import OUTAGE_TIMEOUT_S
 from spark_groupsource.clusterport import CONFIRM_S, ClusterPort, TopicInfo
 from spark_groupsource.commits import (
     Anchor,
-    CommitItem,
     CommitMetadata,
     GroupOffset,
     Pin,
@@ -28,9 +27,16 @@ from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.machine import GroupView, OwnedView
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer
+from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition, newer
 from spark_groupsource.option_types import NoMatchStrategy, OnConflict, SourceOptions, Subscription
-from spark_groupsource.planning.pins import initial_topics, is_initial, offset_to_pin
+from spark_groupsource.planning.pins import (
+    Lineage,
+    decided_again,
+    initial_topics,
+    is_initial,
+    offset_to_pin,
+    start_item,
+)
 from spark_groupsource.planning.start import (
     Basis,
     Memory,
@@ -53,18 +59,6 @@ FETCH_TIMEOUT_S = OUTAGE_TIMEOUT_S
 # More than one try takes: the member's request, and what else it is busy with.
 _FETCH_STEP_S = 30.0
 _PAUSE_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """In whose name a query plans and commits: the lineage, and the newest reset of the group that it knows."""
-
-    name: str
-    reset: Reset | None = None
-
-    def named(self, name: str) -> Lineage:
-        """Return the lineage of another name, which knows the same."""
-        return self if name == self.name else replace(self, name=name)
 
 
 class StartPositions:
@@ -110,7 +104,7 @@ class StartPositions:
         """
         described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
         self.see(described)
-        known = self._known_pins(view, described)
+        known, before = self._known_pins(view, described), {own.name, start.lineage}
         new = [owned for owned in view.partitions if owned.position is None]
         own = self._learn_resets(view, start, own)
         decisions = [self._decide(owned, start, described, known, own) for owned in new]
@@ -142,7 +136,10 @@ class StartPositions:
             offset = offset_to_pin(decision, position, group[partition], metadata)
             if offset is not None:
                 overruled = None if decision.conflict is None else start.lineage
-                items.append(_start_item(partition, offset, self.anchors[partition], own, overruled))
+                items.append(start_item(partition, offset, self.anchors[partition], own, overruled))
+        fixed = {item.partition for item in items}
+        behind = {p: held for p, held in _behind(view, positions).items() if p not in fixed}
+        items += decided_again(behind, before, own.name, start.lineage)
         if self._member.establish(positions, items, view.assignment):
             self._losses.settled(positions)
             self._tell_forgotten(decisions, ends, group)
@@ -226,6 +223,7 @@ class StartPositions:
             if metadata and (metadata.lineage, metadata.instead_of) == (own.name, None)
             else start.lineage,
             reset=newer(own.reset, start.reset) and not left_alone(metadata, start.reset),
+            decided=metadata is not None and metadata.decides_for({own.name, start.lineage}),
         )
         memory = Memory(
             topic_id=logged_id,
@@ -343,6 +341,19 @@ class StartPositions:
             )  # fmt: skip
 
 
+def _behind(view: GroupView, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, GroupOffset]:
+    """Return what the group holds of partitions whose position, old or new, is behind that.
+
+    What is read beyond it is committed, and that may be on its way: the older offset sent after it would go back.
+    """
+    held = {}
+    for owned in view.partitions:
+        position = positions.get(owned.partition, owned.position)
+        if position is not None and owned.group and owned.group.offset is not None and position < owned.group.offset:
+            held[owned.partition] = owned.group
+    return held
+
+
 def _furthest(group: GroupOffset | None, own_end: int | None) -> int | None:
     known = [offset for offset in (group.offset if group else None, own_end) if offset is not None]
     return max(known, default=None)
@@ -354,15 +365,6 @@ def _reached(partition: TopicPartition, group: GroupOffset | None) -> list[Offse
     if group is None or metadata is None or metadata.end != group.offset:
         return []
     return [OffsetRange(partition, metadata.start, metadata.end, metadata.leader_epoch)]
-
-
-def _start_item(
-    partition: TopicPartition, offset: int, anchor: Anchor, own: Lineage, overruled: str | None
-) -> CommitItem:
-    metadata = CommitMetadata(
-        own.name, anchor.topic_id, offset, offset, anchor.pin, reset=own.reset, instead_of=overruled
-    )
-    return CommitItem(partition, offset, metadata.to_text())
 
 
 def metadata_of(group: GroupOffset | None) -> CommitMetadata | None:

@@ -30,8 +30,9 @@ from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPart
 from spark_groupsource.option_types import UNBOUNDED, ReadBounds, SourceOptions
 from spark_groupsource.planning.batch import commit_items, next_offset, plan_ranges, plan_replay, within_bytes
 from spark_groupsource.planning.packing import Task
+from spark_groupsource.planning.pins import Lineage
 from spark_groupsource.planning.sizing import TaskSizing
-from spark_groupsource.positions import Lineage, StartPositions, metadata_of
+from spark_groupsource.positions import StartPositions, metadata_of
 from spark_groupsource.topicwatch import NOTHING, Known, TopicWatch
 from spark_groupsource.truncation import beyond
 

@@ -170,7 +170,9 @@ def plan_replay(
        dies in the middle of a batch, another one takes its partitions over, completes and commits them, and the first
        is started again.
     3. This lineage has committed beyond the range's start. It commits only what Spark has recorded as complete, and
-       Spark does not run that again: so the checkpoint is an old copy, and it is a conflict.
+       Spark does not run that again: so the checkpoint is an old copy, and it is a conflict. It is one again when that
+       copy is restored once more, although another lineage has begun with the decision. For that lineage itself it is
+       decided: its batches lie before the group's offset.
     4. The group's offset is not the range's start and was set by a program that leaves no metadata: a conflict.
     5. Everything else reads as it was logged.
 
@@ -188,10 +190,12 @@ def plan_replay(
             resets.append(metadata.reset)
             read.append(OffsetRange(item.partition, item.end, item.end, item.leader_epoch))
             continue
-        reason = _replay_conflict(item, offset, metadata, end.lineage)
+        # How a conflict was decided for this checkpoint is no progress, neither of another lineage nor of its own.
+        decided = metadata is not None and metadata.decides_for({end.lineage}) and on_conflict is OnConflict.CHECKPOINT
+        reason = None if decided else _replay_conflict(item, offset, metadata, end.lineage)
         if reason is not None:
             reasons.append(reason)
-        foreign = metadata is not None and metadata.lineage != end.lineage
+        foreign = metadata is not None and end.lineage not in {metadata.lineage, metadata.instead_of}
         start = item.start
         if offset is not None and (foreign or (reason is not None and on_conflict is OnConflict.GROUP)):
             start = min(max(item.start, offset), item.end)
@@ -212,6 +216,6 @@ def _replay_conflict(
     where = f"{item} group={offset}"
     if metadata is None:
         return None if offset == item.start else f"{where} (the group's offset was set by another program)"
-    if metadata.lineage == lineage and offset > item.start:
+    if lineage in {metadata.lineage, metadata.instead_of} and offset > item.start:
         return f"{where} (the checkpoint is older than the group's offset: was an old one restored, or one used twice?)"
     return None

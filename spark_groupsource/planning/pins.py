@@ -7,10 +7,23 @@ topics. Whoever is given a partition without an offset goes by that (`planning/s
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
-from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.commits import Anchor, CommitItem, CommitMetadata, GroupOffset, Pin, parse_metadata
+from spark_groupsource.offsets import Reset, TopicPartition
 from spark_groupsource.planning.start import Basis, StartDecision
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """In whose name a query plans and commits: the lineage, and the newest reset of the group that it knows."""
+
+    name: str
+    reset: Reset | None = None
+
+    def named(self, name: str) -> Lineage:
+        """Return the lineage of another name, which knows the same."""
+        return self if name == self.name else replace(self, name=name)
 
 
 def initial_topics(
@@ -72,3 +85,32 @@ def offset_to_pin(
     # new lineage's name. Else, after a restart, it would look like another lineage's progress, and the decision would
     # be turned round silently.
     return group.offset
+
+
+def start_item(
+    partition: TopicPartition, offset: int, anchor: Anchor, own: Lineage, overruled: str | None
+) -> CommitItem:
+    """Return what is committed for a start position; `overruled` is the checkpoint's lineage, after a conflict."""
+    metadata = CommitMetadata(
+        own.name, anchor.topic_id, offset, offset, anchor.pin, reset=own.reset, instead_of=overruled
+    )
+    return CommitItem(partition, offset, metadata.to_text())
+
+
+def decided_again(
+    held: Mapping[TopicPartition, GroupOffset], before: Collection[str], own: str, overruled: str
+) -> list[CommitItem]:
+    """Return what says in the name of lineage `own` how conflicts were decided by those `before` it.
+
+    `held` is what the group holds of partitions whose positions are behind that.
+
+    The sequence this protects against: an old checkpoint of p0 has won (100) over the group (1000), and lineage N has
+    read to 120; p1 comes, moved by another program, and that conflict makes lineage N2. [120, 140) of p0 is logged in
+    its name. After a restart p0's text, which says N, would look like a takeover, and 140 to 1000 would be skipped.
+    """
+    found = {partition: (group.offset, parse_metadata(group.metadata)) for partition, group in held.items()}
+    return [
+        CommitItem(partition, offset, replace(metadata, lineage=own, instead_of=overruled).to_text())
+        for partition, (offset, metadata) in found.items()
+        if offset is not None and metadata is not None and metadata.decides_for(before) and metadata.lineage != own
+    ]

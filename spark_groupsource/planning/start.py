@@ -62,7 +62,7 @@ class Takeover:
     """All that is known of one newly assigned partition.
 
     `recreated` tells that this lineage has read another topic of the same name; `reset`, that the partition was reset
-    after the checkpoint was written.
+    after the checkpoint was written; `decided`, that the group's offset is where a conflict was decided for it.
     """
 
     partition: TopicPartition
@@ -73,6 +73,7 @@ class Takeover:
     lineage: str
     recreated: bool = False
     reset: bool = False
+    decided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,12 @@ def decide_start(takeover: Takeover, on_conflict: OnConflict, age: Age) -> Start
         return StartDecision(
             takeover.partition, Basis.LINEAGE if group is None else Basis.GROUP, group if own is None else own
         )
-    conflict = _conflict(takeover, own, group) if own != group else None
-    if conflict is None:
+    # Not once more. The sequence this protects against: an old checkpoint of p0 and p1 has won (100) over the group
+    # (1000), and lineage N has read to 120; p1 leaves and comes back; decided anew, for a lineage N2, p0's text, which
+    # says N, would look like a takeover after the next restart, when N2 has read to 140: 140 to 1000 would be skipped.
+    decided = takeover.decided and own < group and on_conflict is OnConflict.CHECKPOINT
+    conflict = None if decided or own == group else _conflict(takeover, own, group)
+    if conflict is None and not decided:
         return StartDecision(takeover.partition, Basis.LINEAGE if own > group else Basis.GROUP, max(own, group))
     if on_conflict is OnConflict.GROUP:
         return StartDecision(takeover.partition, Basis.GROUP, group, conflict)

@@ -259,6 +259,29 @@ def test_replay_conflict(offset: int, writer: str | None, group_start: int, reas
         assert reason in replay.conflict
 
 
+@pytest.mark.parametrize(
+    ("writer", "instead_of", "conflict"),
+    [
+        # the lineage that began with the decision is behind it: that tells nothing of its batches
+        (LINEAGE, OTHER_LINEAGE, {OnConflict.GROUP, OnConflict.FAIL}),
+        # the same old copy is restored once more
+        (OTHER_LINEAGE, LINEAGE, set(OnConflict)),
+        # how others have decided
+        (OTHER_LINEAGE, "a third one", set()),
+    ],
+)
+def test_what_has_decided_a_conflict_for_the_checkpoint_is_no_progress(
+    writer: str, instead_of: str, conflict: set[OnConflict]
+) -> None:
+    logged = OffsetRange(P0, 10, 20)
+    text = CommitMetadata(writer, TOPIC_ID, 1000, 1000, PIN, instead_of=instead_of)
+    for on_conflict in OnConflict:
+        replay = plan_replay(offset_of(logged), [logged], {P0: (1000, text)}, on_conflict)
+        left_out = instead_of == "a third one" or on_conflict is OnConflict.GROUP
+        assert replay.ranges == (OffsetRange(P0, 20 if left_out else 10, 20),)
+        assert bool(replay.conflict) is (on_conflict in conflict)
+
+
 def test_a_range_without_records_is_no_conflict() -> None:
     """There is nothing to decide here; where the partition goes on is decided when it is assigned."""
     empty = OffsetRange(P0, 10, 10)

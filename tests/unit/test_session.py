@@ -741,7 +741,8 @@ def test_a_conflict_that_the_checkpoint_has_won_stays_won(caplog: pytest.LogCapt
         assert flat(again.session.tasks(first, second)) == ["orders-0 [80, 85)"]
         third = again.session.latest_offset(second)
     assert ranges(third) == ["orders-0 [85, 95)"]
-    assert "orders-0 [80, 85) group=90" in caplog.text
+    assert "conflict" not in caplog.text, "it is decided"
+    assert third.lineage == first.lineage
     again.session.commit(third)
     assert again.committed() == {0: 95}
 
@@ -768,6 +769,111 @@ def test_a_conflict_is_decided_in_the_same_way_until_a_batch_of_that_is_logged()
     assert attempt(committed, 120) == attempt(committed, 120) == "orders-1 [100, 120)"
     assert attempt(committed, 120, failOnDataLoss="false") == ["orders-0 [100, 200)", "orders-1 [120, 200)"]
     assert {partition: group.offset for partition, group in committed.items()} == {P0: 150, P1: 150}
+
+
+def won_by_an_old_checkpoint(*others: TopicPartition) -> tuple[Bed, SourceOffset]:
+    """Return a query on a checkpoint at 100, which has won over its own lineage's 1000, and its first batch, to 120."""
+    bed = Bed()
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 3)
+    held = GroupOffset(1000, metadata(LINEAGE, 900, 1000))
+    bed.member.committed = {P0: held, P1: held}
+    bed.join(P0, P1)
+    bed.ends(p0=1000, p1=1000, p2=1000)
+    start = offset_of(OffsetRange(P0, 0, 100), OffsetRange(P1, 0, 100), done=dict.fromkeys(others, 100))
+    first = bed.session.latest_offset(start, ReadBounds(max_rows=40))
+    assert ranges(first) == ["orders-0 [100, 120)", "orders-1 [100, 120)"]
+    bed.session.tasks(start, first)
+    return bed, first
+
+
+def restarted(bed: Bed, *partitions: TopicPartition, **options: str) -> Bed:
+    """Return the query, killed and started again."""
+    again = Bed(**options)
+    again.member.committed = bed.member.committed
+    again.cluster.topics |= bed.cluster.topics
+    again.cluster.ends |= bed.cluster.ends
+    again.join(*partitions)
+    return again
+
+
+@pytest.mark.parametrize("replayed", [True, False])
+def test_a_conflict_that_the_checkpoint_has_won_is_not_decided_anew_when_a_partition_comes_back(replayed: bool) -> None:
+    """1. an old checkpoint (100) wins over the group (1000), [100, 120) is logged in lineage N; 2. p1 leaves and comes
+    back, [120, 140) is logged; 3. killed, started again: whose text p0 has, N's, is this query's own.
+    """
+    bed, first = won_by_an_old_checkpoint()
+    bed.member.lose(P1)
+    bed.member.assign(P1)
+    second = bed.session.latest_offset(first, ReadBounds(max_rows=40))
+    assert (second.lineage, ranges(second)) == (first.lineage, ["orders-0 [120, 140)", "orders-1 [120, 140)"])
+    again = restarted(bed, P0, P1)
+    if replayed:
+        assert flat(again.session.tasks(first, second)) == ranges(second)
+    else:
+        assert ranges(again.session.latest_offset(second)) == ["orders-0 [140, 1000)", "orders-1 [140, 1000)"]
+    assert {group.offset for group in again.member.committed.values()} == {1000}
+
+
+def test_a_conflict_that_the_checkpoint_has_won_stays_won_when_partitions_come_one_by_one() -> None:
+    """Started again behind [100, 120), the query is given p0, plans, and is given p1."""
+    bed, first = won_by_an_old_checkpoint()
+    again = restarted(bed, P0)
+    second = again.session.latest_offset(first, ReadBounds(max_rows=40))
+    again.member.assign(P1)
+    assert ranges(again.session.latest_offset(second)) == ["orders-0 [160, 1000)", "orders-1 [120, 1000)"]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_conflict_that_the_checkpoint_has_won_stays_won_after_another_one(
+    at_once: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. an old checkpoint (100) wins over the group (1000), [100, 120) is logged in lineage N; 2. p2 comes, moved by
+    another program: the checkpoint wins again, for a lineage N2, and a batch is logged in its name; 3. killed, started
+    again: p0's text is to say N2, else 1000 would look like the progress of another lineage.
+    """
+    bed, first = won_by_an_old_checkpoint(P2)
+    bed.member.committed[P2] = GroupOffset(50, "moved by hand")
+    if at_once:
+        bed = restarted(bed, P0, P1, P2)
+    else:
+        bed.member.assign(P2)
+    second = bed.session.latest_offset(first, ReadBounds(max_rows=60))
+    assert [item.start for item in second.ranges] == [120, 120, 100]
+    assert second.lineage not in {LINEAGE, first.lineage}
+    again = restarted(bed, P0, P1, P2)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        third = again.session.latest_offset(second, ReadBounds(max_rows=60))
+    assert [item.start for item in third.ranges] == [item.end for item in second.ranges]
+    assert "conflict" not in caplog.text
+
+
+@pytest.mark.parametrize(("choice", "planned"), [("group", []), ("fail", None)])
+def test_what_the_checkpoint_has_won_counts_for_no_other_choice(choice: str, planned: list[str] | None) -> None:
+    """The user has changed option onConflict since."""
+    bed, first = won_by_an_old_checkpoint()
+    again = restarted(bed, P0, P1, onConflict=choice)
+    if planned is None:
+        with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 group=1000 checkpoint=120"):
+            again.session.latest_offset(first)
+    else:
+        assert again.session.latest_offset(first) is first
+
+
+def test_the_same_old_checkpoint_restored_twice_is_read_again_twice(caplog: pytest.LogCaptureFixture) -> None:
+    """The group's text is that of the first time: it decided the conflict, and is no progress of another lineage."""
+    committed = {P0: GroupOffset(150, metadata(LINEAGE, 100, 150))}
+    logged = offset_of(OffsetRange(P0, 100, 110))
+    for _ in range(2):
+        bed = Bed()
+        bed.member.committed = committed
+        bed.join(P0)
+        bed.ends(p0=150)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert flat(bed.session.tasks(START, logged)) == ["orders-0 [100, 110)"]
+        assert "orders-0 [100, 110) group=150 (the checkpoint is older" in caplog.text
+        assert ranges(bed.session.latest_offset(logged, ReadBounds(max_rows=10))) == ["orders-0 [110, 120)"]
 
 
 def test_a_conflict_that_the_group_has_won_is_won_again_after_a_kill() -> None:

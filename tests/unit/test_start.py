@@ -91,6 +91,15 @@ def test_conflict(group: int, writer: str | None, own: int, reason: str) -> None
         assert decision.conflict.startswith(f"orders-0 group={group} checkpoint={own} ")
 
 
+@pytest.mark.parametrize(("own", "basis"), [(70, Basis.LINEAGE), (90, Basis.GROUP), (95, Basis.LINEAGE)])
+def test_what_was_decided_for_the_checkpoint_is_no_conflict_again(own: int, basis: Basis) -> None:
+    """Unless the user chooses otherwise: then it is to be decided again."""
+    won = replace(takeover(90, MINE, own), decided=True)
+    assert decide_start(won, OnConflict.CHECKPOINT, Age.INITIAL) == StartDecision(P0, basis, own)
+    for other in (OnConflict.GROUP, OnConflict.FAIL):
+        assert (decide_start(won, other, Age.INITIAL).conflict is not None) is (own < 90)
+
+
 @pytest.mark.parametrize("own", [None, 40, 500])
 @pytest.mark.parametrize("writer", [MINE, THEIRS])
 @pytest.mark.parametrize("on_conflict", OnConflict)
