@@ -200,17 +200,23 @@ def without_tail(text: str) -> str:
     return text[:end]
 
 
-def overruled(item: CommitItem, group: GroupOffset) -> bool:
-    """Whether the group was reset, or its topic made again, since the batch was planned whose end this item commits.
+def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True) -> bool:
+    """Whether the group's offset is not for this item to move, the end of a batch that was planned before.
 
-    Two sequences that this protects against. A process is stopped while a batch is in flight, its session expires, the
-    group has no member and is reset to 0; the process goes on, gets its partition back, completes the batch, and
-    would commit its end over the reset. A has completed [0, 40) and loses the partition; the topic is deleted and made
-    again, B is given the partition and pins 0; A gets it back, and what Spark has completed would move it to 40.
+    1. The group was reset since. The sequence this protects against: a process is stopped while a batch is in flight,
+       its session expires, the group has no member and is reset to 0; the process goes on, gets its partition back,
+       completes the batch, and would commit its end over the reset.
+    2. The topic was made again. A has completed [0, 40) and loses the partition; the topic is made again, B is given
+       the partition and pins 0; A gets it back, and what Spark has completed would move it to 40.
+    3. The start position is not `established`, and another program has set the offset: option onConflict decides then.
+       A has completed 100, its session expires, another tool moves the empty group back to 40; A gets the partition
+       back, and Spark says at the next trigger that 100 is complete, before A looks where to go on.
     """
     held, own = parse_metadata(group.metadata), parse_metadata(item.metadata)
-    if held is None or own is None:
+    if own is None:
         return False
+    if held is None:
+        return group.offset is not None and not established
     return held.topic_id != own.topic_id or newer(held.reset, own.reset)
 
 

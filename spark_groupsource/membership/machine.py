@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spark_groupsource.commits import CommitItem, GroupOffset, of_another_topic, overruled
+from spark_groupsource.commits import CommitItem, GroupOffset, of_another_topic
 from spark_groupsource.membership.events import (
     AssignmentReleased,
     BatchCompleted,
@@ -42,6 +42,7 @@ from spark_groupsource.membership.events import (
     Started,
     StopRequested,
 )
+from spark_groupsource.membership.owned import Owned
 from spark_groupsource.offsets import SourceOffset, TopicPartition
 
 
@@ -115,32 +116,6 @@ class IllegalTransition(Exception):
     """An event arrived in a state that has no transition for it; the machine is unchanged."""
 
 
-@dataclass(slots=True)
-class _Owned:
-    """A partition of this member. `group` is the group's offset as last fetched or acknowledged.
-
-    `start` is where planning begins, None until the group holds it. It is behind the group's offset only when a
-    conflict was decided in the checkpoint's favour.
-    """
-
-    group: GroupOffset | None = None
-    start: int | None = None
-    completed: CommitItem | None = None
-
-    def pending(self) -> CommitItem | None:
-        """The completed offset that the group does not have yet; never one behind the group's."""
-        if self.completed is None or self.group is None:
-            return None
-        known = -1 if self.group.offset is None else self.group.offset
-        return self.completed if self.completed.offset > known else None
-
-    def position(self) -> int | None:
-        """The next offset to plan, None until the group has acknowledged one."""
-        if self.start is None:
-            return None
-        return max(self.start, self.completed.offset if self.completed else 0)
-
-
 @dataclass(frozen=True, slots=True)
 class OwnedView:
     """A partition of this member, as planning sees it."""
@@ -181,7 +156,7 @@ class MemberMachine:
     batch_state: BatchState = BatchState.IDLE
     assignment: int = 0
     proven: bool = True
-    _owned: dict[TopicPartition, _Owned] = field(default_factory=dict)
+    _owned: dict[TopicPartition, Owned] = field(default_factory=dict)
     _flight: FlightBatch | None = None
     _revoke: RevokeStarted | None = None
     _outcome: DrainOutcome = DrainOutcome.COMPLETE
@@ -252,7 +227,7 @@ class MemberMachine:
         due = []
         for item in items:
             owned = self._owned.get(item.partition)
-            if owned is None or (owned.group is not None and overruled(item, owned.group)):
+            if owned is None or owned.overrules(item):
                 continue
             if owned.completed is None or item.offset > owned.completed.offset:
                 owned.completed = item
@@ -284,7 +259,7 @@ class MemberMachine:
 
     def _add(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            self._owned.setdefault(partition, _Owned())
+            self._owned.setdefault(partition, Owned())
         self.assignment += 1
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
@@ -301,7 +276,7 @@ class MemberMachine:
             owned = self._owned.get(partition)
             if owned is not None and owned.group is None:
                 owned.group = group
-                if owned.completed is not None and overruled(owned.completed, group):
+                if owned.completed is not None and owned.overrules(owned.completed):
                     owned.completed = None
 
     def offsets_acknowledged(self, items: Iterable[CommitItem]) -> None:
@@ -338,7 +313,7 @@ class MemberMachine:
         """Forget all offsets of owned partitions, so that they are fetched and established anew."""
         for partition in partitions:
             if partition in self._owned:
-                self._owned[partition] = _Owned()
+                self._owned[partition] = Owned()
 
     def membership_doubted(self) -> None:
         """Note that the member may have lost its place: nothing is planned until it is proven again."""

@@ -93,6 +93,7 @@ PURE = (
     "lag.py",
     "membership/events.py",
     "membership/machine.py",
+    "membership/owned.py",
     "planning/batch.py",
     "planning/packing.py",
     "planning/pins.py",

@@ -698,6 +698,51 @@ def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset(choice
     assert written.pin.offset == 0
 
 
+@pytest.mark.parametrize("fetched", [True, False], ids=["offsets are known", "offsets come later"])
+@pytest.mark.parametrize(("choice", "position"), [("checkpoint", 100), ("group", 40), ("fail", None)])
+def test_a_rewind_while_the_session_was_lost_is_decided_and_not_undone(
+    choice: str, position: int | None, fetched: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. [0, 100) is complete; 2. the session expires, and another tool moves the empty group to 40; 3. the member gets
+    its partition back, and the next trigger says that 100 is complete before it looks for a start position.
+    """
+    bed = Bed(onConflict=choice, startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=100)
+    end = bed.session.latest_offset(START)
+    bed.session.tasks(START, end)
+    assert bed.session.latest_offset(end) is end
+    bed.member.lose(P0)
+    bed.member.committed[P0] = GroupOffset(40, "")
+    bed.member.assign(P0)
+    if fetched:
+        bed.member.view()
+    bed.ends(p0=110)
+    if position is None:
+        with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 group=40 checkpoint=100"):
+            bed.session.latest_offset(end)
+        assert bed.committed() == {0: 40}
+    else:
+        with caplog.at_level(logging.WARNING):
+            assert ranges(bed.session.latest_offset(end)) == [f"orders-0 [{position}, 110)"]
+        assert "orders-0 group=40 checkpoint=100" in caplog.text
+        assert bed.committed() == {0: position}
+
+
+def test_what_is_complete_is_committed_before_a_start_position_is_established_where_nobody_has_moved_it() -> None:
+    """The partition is lost and comes back while its batch is in flight; it may be wanted back before the next plan."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=100)
+    end = bed.session.latest_offset(START)
+    bed.session.tasks(START, end)
+    bed.member.lose(P0)
+    bed.member.assign(P0)
+    bed.member.view()
+    bed.session.commit(end)
+    assert bed.committed() == {0: 100}
+
+
 def test_p1_what_another_program_has_skipped_is_not_skipped_by_the_next_owner() -> None:
     """1. another program moves the group to 90, the checkpoint at 70 wins, 2. [70, 80) completes, 3. the partition goes
     to a member with another checkpoint: it must not start at 90, because nobody has read [80, 90).
