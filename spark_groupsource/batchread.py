@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from spark_groupsource import errors
 from spark_groupsource.clusterport import ClusterPort, Edge
 from spark_groupsource.errors import DataLossError
-from spark_groupsource.lookup import check_named, check_order, look_up
+from spark_groupsource.lookup import check_named, check_order, look_up, partitions_of
 from spark_groupsource.losses import lost_before
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.option_types import NoMatchStrategy, SourceOptions
 from spark_groupsource.planning.packing import Task, pack_tasks
 from spark_groupsource.planning.sizing import unmeasured_pack
-from spark_groupsource.positions import partitions_of
 from spark_groupsource.starting import AtGroup
 
 LOG = logging.getLogger("spark_groupsource.batch")

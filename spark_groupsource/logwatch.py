@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.clusterport import ClusterPort, Edge, LogEnd, LogSurvey, TopicInfo
+from spark_groupsource.lookup import all_partitions
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.planning.batch import Backlog
-from spark_groupsource.positions import all_partitions
 
 # A limited batch that a survey so old can fill is planned from it. The topics' ids and the logs' beginnings are then as
 # old, which is less than may pass between a plan and its read anyway.

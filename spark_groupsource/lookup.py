@@ -1,4 +1,7 @@
-"""Turns what the starting and ending options say of partitions into offsets: asks the log, and other groups."""
+"""Turns what the starting and ending options say of partitions into offsets: asks the log, and other groups.
+
+It also tells which partitions a subscription reads.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from spark_groupsource import errors
-from spark_groupsource.clusterport import ClusterPort, Edge
+from spark_groupsource.clusterport import ClusterPort, Edge, TopicInfo
 from spark_groupsource.errors import OptionError
 from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.option_types import Subscription
 from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Start, Starting
 
 # How many partitions of an option an error shows.
@@ -51,6 +55,30 @@ def look_up(
         )
     latest = cluster.log_offsets(dict.fromkeys(unmatched, Edge.LATEST))
     return given | {partition: end.offset for partition, end in (answers | latest).items() if end is not None}
+
+
+def all_partitions(described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
+    """Return all partitions of these topics."""
+    return [
+        TopicPartition(topic, number)
+        for topic, info in sorted(described.items())
+        for number in range(info.partition_count)
+    ]
+
+
+def check_assigned(subscription: Subscription, described: Mapping[str, TopicInfo]) -> None:
+    """Raise `OptionError` when option assign names a partition that its topic does not have."""
+    for partition in subscription.partitions:
+        count = described[partition.topic].partition_count if partition.topic in described else None
+        if count is not None and partition.partition >= count:
+            allowed = f"partitions 0 to {count - 1} of topic '{partition.topic}'"
+            raise OptionError(errors.OPTION_INVALID, option="assign", value=partition, allowed=allowed)
+
+
+def partitions_of(subscription: Subscription, described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
+    """Return the partitions to read: those of option assign, or all of these topics."""
+    check_assigned(subscription, described)
+    return list(subscription.partitions) or all_partitions(described)
 
 
 def check_named(starting: Starting, partitions: Iterable[TopicPartition]) -> None:

@@ -100,6 +100,10 @@ class LossReporter:
         """Report partitions whose topic was deleted, and how far they were read."""
         self._gone(positions, "the topic was deleted")
 
+    def forget(self, partition: TopicPartition) -> None:
+        """Forget what was told of a partition: its topic is another one now, whose offsets begin anew."""
+        self._told.pop(partition, None)
+
     def settled(self, partitions: Iterable[TopicPartition]) -> None:
         """Take that these have a position (again): whatever becomes of them from now on is another loss."""
         self._told_gone.difference_update(partitions)

@@ -22,13 +22,13 @@ from spark_groupsource.commits import (
     topics_digest,
 )
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError
-from spark_groupsource.lookup import check_named, look_up
+from spark_groupsource.lookup import all_partitions, check_named, look_up, partitions_of
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.machine import GroupView, OwnedView
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition, newer
-from spark_groupsource.option_types import NoMatchStrategy, OnConflict, SourceOptions, Subscription
+from spark_groupsource.option_types import NoMatchStrategy, OnConflict, SourceOptions
 from spark_groupsource.planning.pins import (
     Lineage,
     decided_again,
@@ -127,7 +127,9 @@ class StartPositions:
                 continue
             metadata = metadata_of(group[partition])
             pin = self._pin(decision, position, group[partition], described, initial=initial, pinned=pinned)
-            self.anchors[partition] = Anchor(described[partition.topic].topic_id, pin, own.reset)
+            if self._id_before(partition) != ids[partition.topic]:
+                self._losses.forget(partition)
+            self.anchors[partition] = Anchor(ids[partition.topic], pin, own.reset)
             self.truncation.forget([partition])
             if start.topic_id(partition.topic) == described[partition.topic].topic_id:
                 self.truncation.learn(item for item in start.ranges if item.partition == partition)
@@ -168,6 +170,11 @@ class StartPositions:
             anchor = self.anchors.pop(partition, None)
             if anchor is not None:
                 self._forgotten[partition.topic] = anchor.topic_id
+
+    def _id_before(self, partition: TopicPartition) -> str | None:
+        """Return the id of the topic that the partition had a position of the last time."""
+        anchor = self.anchors.get(partition)
+        return self._forgotten.get(partition.topic) if anchor is None else anchor.topic_id
 
     def forget_made_anew(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> bool:
         """Whether a topic was made anew since its positions were pinned; they are then forgotten.
@@ -370,27 +377,3 @@ def _reached(partition: TopicPartition, group: GroupOffset | None) -> list[Offse
 def metadata_of(group: GroupOffset | None) -> CommitMetadata | None:
     """Return what accompanies the group's offset; None when this package did not write it."""
     return None if group is None else parse_metadata(group.metadata)
-
-
-def all_partitions(described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
-    """Return all partitions of these topics."""
-    return [
-        TopicPartition(topic, number)
-        for topic, info in sorted(described.items())
-        for number in range(info.partition_count)
-    ]
-
-
-def check_assigned(subscription: Subscription, described: Mapping[str, TopicInfo]) -> None:
-    """Raise `OptionError` when option assign names a partition that its topic does not have."""
-    for partition in subscription.partitions:
-        count = described[partition.topic].partition_count if partition.topic in described else None
-        if count is not None and partition.partition >= count:
-            allowed = f"partitions 0 to {count - 1} of topic '{partition.topic}'"
-            raise errors.OptionError(errors.OPTION_INVALID, option="assign", value=partition, allowed=allowed)
-
-
-def partitions_of(subscription: Subscription, described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
-    """Return the partitions to read: those of option assign, or all of these topics."""
-    check_assigned(subscription, described)
-    return list(subscription.partitions) or all_partitions(described)

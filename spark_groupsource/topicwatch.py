@@ -13,11 +13,12 @@ from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.clusterport import ClusterPort, TopicInfo
 from spark_groupsource.errors import OptionError
+from spark_groupsource.lookup import check_assigned
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.offsets import SourceOffset, TopicPartition
 from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.positions import StartPositions, check_assigned
+from spark_groupsource.positions import StartPositions
 
 LOG = logging.getLogger("spark_groupsource.session")
 

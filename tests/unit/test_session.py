@@ -1155,6 +1155,42 @@ def test_a_loss_of_everything_is_reported_once(caplog: pytest.LogCaptureFixture)
     assert bed.committed() == {0: 50}
 
 
+@pytest.mark.parametrize("noticed", [True, False], ids=["made again while owned", "made again meanwhile"])
+def test_p8_a_loss_of_a_topic_made_again_is_told_although_the_old_one_had_lost_more(
+    noticed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. [10, 150) is told as lost; 2. the topic is made again, while the partition is here or elsewhere; 3. another
+    member pins the new one and reads it to 10; 4. the partition comes back, and retention has removed [10, 100).
+    """
+    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
+    bed.join(P0)
+    bed.ends(p0=10)
+    first = bed.session.latest_offset(START)
+    bed.session.tasks(START, first)
+    bed.ends(p0=200)
+    bed.cluster.beginnings[P0] = 150
+    second = bed.session.latest_offset(first)
+    assert ranges(second) == ["orders-0 [150, 200)"]
+    bed.session.tasks(first, second)
+    assert bed.session.latest_offset(second) is second
+    if not noticed:
+        bed.member.lose(P0)
+    bed.cluster.topics["orders"] = TopicInfo("new-id", 2)
+    bed.ends(p0=0)
+    bed.cluster.beginnings[P0] = 0
+    bed.session.latest_offset(second)
+    if noticed:
+        bed.member.lose(P0)
+    bed.member.committed[P0] = GroupOffset(10, metadata(OTHER_LINEAGE, 0, 10, topic_id="new-id"))
+    bed.member.assign(P0)
+    bed.ends(p0=130)
+    bed.cluster.beginnings[P0] = 100
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert ranges(bed.session.latest_offset(second)) == ["orders-0 [100, 130)"]
+    assert "orders-0 [10, 100)" in caplog.text
+
+
 # --- a topic that is deleted and made again
 
 
