@@ -5,6 +5,7 @@ It also tells which partitions a subscription reads.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -55,6 +56,13 @@ def look_up(
         )
     latest = cluster.log_offsets(dict.fromkeys(unmatched, Edge.LATEST))
     return given | {partition: end.offset for partition, end in (answers | latest).items() if end is not None}
+
+
+def reads(subscription: Subscription, topic: str) -> bool:
+    """Whether a topic is read, if there is one of that name: a pattern matches no internal topics."""
+    if subscription.pattern is None:
+        return topic in subscription.topics
+    return re.fullmatch(subscription.pattern, topic) is not None and not topic.startswith("__")
 
 
 def all_partitions(described: Mapping[str, TopicInfo]) -> list[TopicPartition]:

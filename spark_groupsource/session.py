@@ -21,6 +21,7 @@ from spark_groupsource.errors import KafkaUnavailableError, MembershipError, Opt
 from spark_groupsource.failpoints import reach
 from spark_groupsource.lagthread import LagThread
 from spark_groupsource.logwatch import LogWatch
+from spark_groupsource.lookup import reads
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
@@ -358,7 +359,9 @@ class Session:
 
     def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
         """Read a logged batch once more: its ranges, owned or not, less what is completed already."""
-        begun = {item.partition: item.start for item in end.ranges}
+        # Nothing is to be read of what was unsubscribed since; it may be deleted.
+        every = [item for item in end.ranges if len(item) or reads(self._options.subscription, item.partition.topic)]
+        begun = {item.partition: item.start for item in every}
         self._losses.last_ends = {**self._losses.last_ends, **end.ends()}
         known = replace(Known.of(end), last=begun)
         self.start(known)
@@ -366,7 +369,7 @@ class Session:
         ids = {topic: info.topic_id for topic, info in described.items()}
         gone = {p: at for p, at in begun.items() if ids.get(p.topic) != end.topic_id(p.topic)}
         self._losses.report_recreated({p: at for p, at in gone.items() if p.topic in ids}, described)
-        ranges = [item for item in end.ranges if item.partition not in gone]
+        ranges = [item for item in every if item.partition not in gone]
         found = self._starts.fetch_offsets(item.partition for item in ranges)
         committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
         for partition, (_, metadata) in committed.items():

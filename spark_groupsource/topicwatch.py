@@ -13,7 +13,7 @@ from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.clusterport import ClusterPort, TopicInfo
 from spark_groupsource.errors import OptionError
-from spark_groupsource.lookup import check_assigned
+from spark_groupsource.lookup import check_assigned, reads
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.offsets import SourceOffset, TopicPartition
@@ -83,11 +83,13 @@ class TopicWatch:
         self._checked = Deadline(self._clock, self._refresh_s)
 
     def look_back(self, known: Known) -> None:
-        """Look once, after a start, for what is gone of the newest batch: nobody assigns it, nobody would miss it."""
+        """Look once, after a start, for what is gone of the newest batch: nobody assigns it, nobody would miss it.
+
+        What was unsubscribed since is not missed: it may have been read to its end, and deleted for that.
+        """
         if self._looked_back:
             return
-        named = self._options.subscription.pattern is None
-        last = {p: at for p, at in known.last.items() if not named or p.topic in self.names}
+        last = {p: at for p, at in known.last.items() if reads(self._options.subscription, p.topic)}
         missing = self._cluster.missing_topics({partition.topic for partition in [*last, *known.done]})
         lost = {partition: at for partition, at in last.items() if partition.topic in missing}
         self._losses.report_deleted(lost)

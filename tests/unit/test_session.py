@@ -1468,6 +1468,30 @@ def test_partitions_that_went_while_the_query_was_down_are_told_until_a_batch_le
     restarted(end)
 
 
+@pytest.mark.parametrize("subscription", [{"subscribe": "new"}, {"subscribePattern": "new.*"}])
+def test_a_topic_that_was_unsubscribed_and_deleted_is_missed_by_no_start(subscription: dict[str, str]) -> None:
+    """The last batch has its end; the option was changed, and the topic deleted, because all of it was read."""
+    bed = Bed(startingOffsets="earliest", **subscription)
+    del bed.cluster.topics["orders"]
+    bed.cluster.topics["new"] = TopicInfo("new-id", 1)
+    bed.join(tp(0, "new"))
+    bed.cluster.ends[tp(0, "new")] = 3
+    end = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 50)))
+    assert ranges(end) == ["new-0 [0, 3)"]
+
+
+@pytest.mark.parametrize("subscription", [{"subscribe": "orders"}, {"subscribePattern": "orders.*"}])
+def test_a_batch_runs_again_without_a_topic_that_was_unsubscribed_and_deleted(subscription: dict[str, str]) -> None:
+    """The process dies in a batch that has nothing of refunds; the option is changed, and refunds deleted."""
+    bed = Bed(startingOffsets="earliest", **subscription)
+    bed.join(P0)
+    bed.ends(p0=20)
+    logged = offset_of(OffsetRange(P0, 10, 20), OffsetRange(tp(0, "refunds"), 5, 5))
+    assert flat(bed.session.tasks(START, logged)) == ["orders-0 [10, 20)"]
+    bed.session.commit(logged)
+    assert bed.session.latest_offset(logged) is logged
+
+
 def test_a_deleted_topic_is_told_until_a_batch_leaves_it_out() -> None:
     before = offset_of(OffsetRange(P0, 40, 50), OffsetRange(tp(0, "ordeal"), 0, 7))
 
