@@ -54,8 +54,8 @@ STOP_TIMEOUT_S = 15.0
 # Topics may be deleted one after the other in one trigger, but not so many times.
 _MAX_DELETED = 10
 _PAUSE_S = 0.01
-# While AvailableNow waits for what becomes of a log that ends before its position.
 _DOUBT_PAUSE_S = 0.5
+_NO_PARTITIONS = "AvailableNow ends without a partition: others have them (a static member also when it was stopped)"
 
 
 class Session:
@@ -301,6 +301,8 @@ class Session:
                     raise self._no_assignment(view)
                 if settle.expired() and not (available_now and not settled):
                     self._first_assignment = None
+                    if available_now:
+                        LOG.warning("%s: group=%s", _NO_PARTITIONS, self._options.group_id)
                     return view if settled else None
             self._pause(_PAUSE_S)
 

@@ -2166,6 +2166,17 @@ def test_available_now_reads_a_partition_that_it_gains_up_to_the_same_targets() 
     assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 5)", "orders-1 [0, 3)"]
 
 
+def test_available_now_without_partitions_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """A static member that was stopped keeps them until its session ends: the job succeeds, and nobody knows why."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join()
+    bed.ends(p0=5)
+    bed.session.prepare_available_now()
+    assert bed.session.latest_offset(START) is START
+    assert "AvailableNow ends without a partition" in caplog.text
+    assert "group=shop" in caplog.text
+
+
 def test_available_now_leaves_later_partitions_alone() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P2)
