@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -108,12 +109,20 @@ class MetricsLog:
     @staticmethod
     def _append(path: str, line: bytes) -> None:
         # One write to a file opened for appending: lines of several queries never mix.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            if os.fstat(descriptor).st_size + len(line) > MAX_BYTES:
-                os.replace(path, f"{path}.1")
-                os.close(descriptor)
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        with _appending(path) as descriptor:
+            if os.fstat(descriptor).st_size + len(line) <= MAX_BYTES:
+                os.write(descriptor, line)
+                return
+        os.replace(path, f"{path}.1")
+        with _appending(path) as descriptor:
             os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+
+
+@contextmanager
+def _appending(path: str) -> Iterator[int]:
+    """Open a file, and close it once: a second time it may be another thread's by then."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +127,32 @@ def test_an_unwritable_file_is_told_once_and_fails_nothing(tmp_path: Path, caplo
         log.write("left")
     assert len(caplog.records) == 1
     assert "metricsPath" in caplog.text
+
+
+def test_a_descriptor_is_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is full, and the new one cannot be opened (too many open files).
+
+    The old one's descriptor, closed by then, may already be another thread's: a second close would close that.
+    """
+    opened: list[int] = []
+    closed: list[int] = []
+
+    def open_once(*args: Any) -> int:
+        if opened:
+            raise OSError(24, "Too many open files")
+        opened.append(os.open(*args))
+        return opened[0]
+
+    def close(descriptor: int) -> None:
+        closed.append(descriptor)
+        if closed == opened:
+            os.close(descriptor)
+
+    wrapped = SimpleNamespace(**vars(os) | {"open": open_once, "close": close})
+    monkeypatch.setattr(metrics, "os", wrapped)
+    monkeypatch.setattr(metrics, "MAX_BYTES", 10)
+    MetricsLog(str(tmp_path / "m.jsonl"), "shop", ManualClock()).write("started")
+    assert closed == opened
 
 
 def test_a_large_file_goes_on_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
