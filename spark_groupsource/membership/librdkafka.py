@@ -58,6 +58,14 @@ _PASSING = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
 _UNKNOWN = KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
+# The code of a fatal error may be the general one; its text then names the cause.
+_FATAL_TEXTS = {
+    KafkaError.UNRELEASED_INSTANCE_ID: ("still used by another member",),
+    KafkaError.UNSUPPORTED_ASSIGNOR: ("assignor or its version range is not supported",),
+    KafkaError.FENCED_INSTANCE_ID: ("static consumer fenced", "fenced by"),
+    KafkaError.GROUP_AUTHORIZATION_FAILED: ("Group authorization failed",),
+    KafkaError.GROUP_ID_NOT_FOUND: ("group id does not exist",),
+}
 # How soon a new partition or a new topic of a pattern is noticed; librdkafka's own default is five minutes.
 _METADATA_REFRESH_MS = "5000"
 # The client's statistics are the only place that tells whether it knows its coordinator.
@@ -80,6 +88,7 @@ class LibrdkafkaGroup:
         self._callback_error: BaseException | None = None
         self._transport = LastTransportError(clock)
         self._unreleased = False
+        self._joined = False
         # The member id under which a static member was given its partitions, and whether it has another one by now.
         self._held_as = ""
         self._is_renewed = False
@@ -98,7 +107,7 @@ class LibrdkafkaGroup:
     def open(self, listener: MemberListener) -> None:
         """See `GroupPort`."""
         self._listener = listener
-        self._unreleased, self._is_renewed, self._held_as = False, False, ""
+        self._unreleased, self._joined, self._is_renewed, self._held_as = False, False, False, ""
         settings = base_settings(self._options, "member") | {
             "group.id": self._options.group_id,
             "enable.auto.commit": False,
@@ -171,6 +180,7 @@ class LibrdkafkaGroup:
             client.pause(client_partitions)
         if not self._options.subscription.partitions:
             # The group has given them.
+            self._joined = True
             self._transport.worked()
         if self._options.instance_id:
             self._held_as = self._held_as or client.memberid()
@@ -306,19 +316,18 @@ class LibrdkafkaGroup:
     def _on_fatal(self, error: KafkaError) -> None:
         if self._renewed():
             return
-        # The code of a fatal error may be the general one; its text then names the cause.
-        unreleased = KafkaError.UNRELEASED_INSTANCE_ID
-        if error.code() == unreleased or "still used by another member" in error.str():
+        cause = _cause(error)
+        if cause == KafkaError.UNRELEASED_INSTANCE_ID:
             if not self._unreleased and self._listener is not None:
                 self._unreleased = True
                 self._listener.on_instance_id_unreleased()
-            return
-        mapped = map_group_error(self._options, error)
-        if mapped is None and "assignor or its version range is not supported" in error.str():
-            mapped = map_group_error(self._options, KafkaError(KafkaError.UNSUPPORTED_ASSIGNOR, error.str()))
-        if mapped is None and ("static consumer fenced" in error.str() or "fenced by" in error.str()):
-            mapped = map_group_error(self._options, KafkaError(KafkaError.FENCED_INSTANCE_ID, error.str()))
-        self._fail(mapped or MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason=error.str()))
+        elif cause == KafkaError.GROUP_ID_NOT_FOUND and self._joined:
+            # All members were cut off, and somebody has deleted the group (KIP-848): a new client makes it anew.
+            self._renew()
+        else:
+            reason = error.str()
+            mapped = map_group_error(self._options, KafkaError(cause, reason))
+            self._fail(mapped or MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason=reason))
 
     # --- helpers
 
@@ -358,6 +367,14 @@ class LibrdkafkaGroup:
             reason=refused[0][1].str() if refused else "",
             error=None if denied is None else denial(self._options, denied, alike),
         )
+
+
+def _cause(error: KafkaError) -> int:
+    """Return the code of what a fatal error is about."""
+    code: int = error.code()
+    if code in _FATAL_TEXTS:
+        return code
+    return next((known for known, texts in _FATAL_TEXTS.items() if any(text in error.str() for text in texts)), code)
 
 
 def _partitions(parts: Sequence[ClientPartition]) -> Partitions:

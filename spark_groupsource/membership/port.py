@@ -91,7 +91,7 @@ class MemberListener(Protocol):
         """A static member's old session still lives (KIP-848): close, wait and open again."""
 
     def on_renewed(self) -> None:
-        """The client has become another member, and what it had is lost, but it goes on with it: open a new one."""
+        """What the member had is lost, and its client goes on with it, or cannot join again: open a new one."""
 
 
 class GroupPort(Protocol):

@@ -1,8 +1,9 @@
 """Makes the group client anew, where the old one cannot become a member again.
 
-Both cases are of static members (`group.instance.id`). Under KIP-848 the old session may not be over: the coordinator
+Two cases are of static members (`group.instance.id`). Under KIP-848 the old session may not be over: the coordinator
 refuses a second one under its instance id, and the client takes that for the end. In classic groups the session may end
-while a cooperative member joins: the client then joins as a new member, and keeps what is no longer its own.
+while a cooperative member joins: the client then joins as a new member, and keeps what is no longer its own. The third
+is of any member under KIP-848: its group was deleted while it was cut off, which its client takes for the end, too.
 """
 
 from __future__ import annotations

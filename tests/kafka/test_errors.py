@@ -159,7 +159,7 @@ def test_missing_rights(
     names(fail(chosen), "GROUP_ACCESS_DENIED", "'kafka.group.id'", f"'{group}'")
 
 
-@pytest.mark.parametrize("member", ["classic", "kafka-python"])
+@pytest.mark.parametrize("member", ["classic", "consumer", "kafka-python"])
 def test_p6_a_right_that_is_taken_away_from_a_running_query(
     member: str, guarded_kafka: RealKafka, spark: SparkSession, options: dict[str, str], topic: str, group: str,
     tmp_path: Path,

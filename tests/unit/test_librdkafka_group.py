@@ -291,3 +291,49 @@ def test_a_callback_that_fails_while_the_client_closes_is_told(caplog: pytest.Lo
     bed.group.close()
     assert "a callback failed while the client closed: group=shop" in caplog.text
     assert "odd" in caplog.text
+
+
+# --- fatal errors
+
+
+def fatal(text: str) -> KafkaError:
+    """Return an error as the client tells it under KIP-848: its code is the general one."""
+    return KafkaError(KafkaError._FATAL, f"Fatal error: Broker: {text}: ConsumerGroupHeartbeat fatal error: {text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("Broker: Group authorization failed", "GROUP_ACCESS_DENIED"),
+        ("Broker: The group id does not exist", "GROUP_PROTOCOL_CONFLICT"),
+        ("Broker: The assignor or its version range is not supported by the consumer group", "REMOTE_ASSIGNOR_UNKNOWN"),
+        ("Broker: Static consumer fenced by other consumer with same group.instance.id", "INSTANCE_ID_IN_USE"),
+        ("Broker: Consumer group has reached maximum size", "MEMBER_FAILED"),
+    ],
+)
+def test_a_fatal_error_is_told_by_its_text(text: str, condition: str) -> None:
+    bed = Bed(kafka__group__protocol="consumer")
+    bed.client.settings["error_cb"](fatal(text))
+    bed.group.poll()
+    assert [error.condition.id for error in bed.listener.errors] == [f"GROUPKAFKA.{condition}"]
+
+
+def test_a_member_whose_group_was_deleted_joins_anew() -> None:
+    """KIP-848: all members are cut off for longer than a session, and somebody deletes the group, which has none.
+
+    The member comes back: its client takes that for the end. A classic one joins again by itself.
+    """
+    bed = Bed(kafka__group__protocol="consumer")
+    bed.group.subscribe(["orders"])
+    bed.group.accept((tp(0),))
+    bed.client.settings["error_cb"](fatal("Broker: The group id does not exist"))
+    bed.client.callbacks["on_lost"](None, [ClientPartition("orders", 0)])
+    bed.group.poll()
+    assert (bed.listener.errors, bed.listener.calls, bed.listener.renewed) == ([], [], 1)
+    assert bed.group.commit_now([item(0)]).refused_as(Refusal.LOST)
+    # With a new client, whose group has become one of another protocol meanwhile.
+    bed.group.close()
+    bed.client = Client()
+    bed.group.open(bed.listener)
+    bed.client.settings["error_cb"](fatal("Broker: The group id does not exist"))
+    assert len(bed.listener.errors) == 1
