@@ -64,7 +64,7 @@ _PAUSE_S = 0.1
 class StartPositions:
     """`anchors` are those of the positions established so far; `truncation` knows the leader epochs of these.
 
-    `seen` are the ids that topics had when they were first seen.
+    `seen` are the ids of the topics that there were when the query started.
     """
 
     def __init__(
@@ -103,7 +103,6 @@ class StartPositions:
         anything is committed; started again, 'latest' is further on and the records between are lost.
         """
         described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
-        self.see(described)
         known, before = self._known_pins(view, described), {own.name, start.lineage}
         new = [owned for owned in view.partitions if owned.position is None]
         own = self._learn_resets(view, start, own)
@@ -118,7 +117,8 @@ class StartPositions:
         self._losses.report_recreated({p: _furthest(group[p], ends.get(p)) for p in recreated}, described)
         positions = self._resolve(decisions, described)
         ids = {topic: info.topic_id for topic, info in described.items()}
-        initial, pinned = initial_topics(ids, known, has_read=bool(ends)), {partition.topic for partition in known}
+        old = {topic: topic_id for topic, topic_id in ids.items() if self.seen.get(topic) == topic_id}
+        initial, pinned = initial_topics(old, known, has_read=bool(ends)), {partition.topic for partition in known}
         items = []
         for decision in decisions:
             partition = decision.partition
@@ -159,9 +159,8 @@ class StartPositions:
         return all(deadline.expired() for deadline in self._told_anew.values())
 
     def see(self, described: Mapping[str, TopicInfo]) -> None:
-        """Remember which topics there are."""
-        for topic, info in described.items():
-            self.seen.setdefault(topic, info.topic_id)
+        """Remember which topics there are when the query starts: all others are new ones."""
+        self.seen = {topic: info.topic_id for topic, info in described.items()}
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Drop what is held of partitions, which are gone or belong to another topic of that name now."""
@@ -235,7 +234,7 @@ class StartPositions:
         memory = Memory(
             topic_id=logged_id,
             has_read=bool(start.ends()),
-            appeared=self.seen[partition.topic] != topic_id,
+            appeared=self.seen.get(partition.topic) != topic_id,
             by_pattern=self._options.subscription.pattern is not None,
         )
         return decide_start(takeover, self._options.on_conflict, age_of(partition, topic_id, known, memory))
@@ -323,7 +322,7 @@ class StartPositions:
             return known.pin
         if self._options.starting.is_earliest:
             return Pin(position, info.partition_count)
-        if self.seen[partition.topic] != info.topic_id or not is_initial(decision, group, pinned):
+        if not is_initial(decision, group, pinned):
             # So that its other partitions, wherever they are pinned, start at their beginning, too.
             initial = {topic: topic_id for topic, topic_id in initial.items() if topic != partition.topic}
         return Pin(position, info.partition_count, topics_digest(initial))

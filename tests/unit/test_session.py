@@ -547,6 +547,47 @@ def test_other_topics_after_a_restart_start_at_their_beginning() -> None:
         assert bed.member.committed[refund].offset == position
 
 
+def test_p1_a_topic_that_appears_while_a_standby_waits_is_a_new_one_among_too_many_to_pin() -> None:
+    """A pin tells up to 400 topics. The sequence: 401 topics are pinned by another member; the standby starts; one more
+    topic is made, with records, and given to the standby. By default one that was there would start at its end.
+    """
+    names = [f"t{number}" for number in range(401)]
+    topics = {name: TopicInfo(f"{name}-id", 1) for name in names}
+    first, standby = Bed(subscribePattern="t.*"), Bed(subscribePattern="t.*")
+    first.cluster.topics, standby.cluster.topics = dict(topics), dict(topics)
+    first.join(tp(0, "t0"))
+    assert first.session.latest_offset(START) is START
+    standby.member.committed = first.member.committed
+    standby.join()
+    assert standby.session.latest_offset(START) is START
+    new = tp(0, "tnew")
+    standby.cluster.topics["tnew"] = TopicInfo("tnew-id", 1)
+    standby.cluster.ends[new] = 4
+    standby.clock.advance(REFRESH_S + 1)
+    standby.session.latest_offset(START)
+    standby.member.assign(new)
+    assert ranges(standby.session.latest_offset(START)) == ["tnew-0 [0, 4)"]
+
+
+def test_p1_the_first_pins_tell_no_topic_that_was_made_since_the_query_started() -> None:
+    """1. the query starts, with nothing to read; 2. refunds is made, with records; 3. orders is pinned; 4. another
+    member, which knows both, is given refunds.
+    """
+    refunds = tp(0, "refunds")
+    bed, other = Bed(subscribePattern=".*"), Bed(subscribePattern=".*")
+    bed.join()
+    assert bed.session.latest_offset(START) is START
+    for each in (bed, other):
+        each.cluster.topics["refunds"] = TopicInfo("refunds-id", 1)
+        each.cluster.ends[refunds] = 4
+    bed.clock.advance(REFRESH_S + 1)
+    bed.member.assign(P0)
+    bed.session.latest_offset(START)
+    other.member.committed = bed.member.committed
+    other.join(refunds)
+    assert ranges(other.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["refunds-0 [0, 4)"]
+
+
 def test_starting_timestamp() -> None:
     bed = Bed(startingTimestamp="1700000000000")
     bed.join(P0)
