@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.clusterport import ClusterPort, Edge, LogEnd, LogSurvey, TopicInfo
-from spark_groupsource.lookup import all_partitions
+from spark_groupsource.clusterport import ClusterPort, Edge, LogEnd, LogSurvey
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.planning.batch import Backlog
 
@@ -50,10 +49,9 @@ class LogWatch:
         """The offsets of `ends`."""
         return {partition: end.offset for partition, end in self._ends.items()}
 
-    def fix_targets(self, described: Mapping[str, TopicInfo]) -> None:
-        """Read no further than the ends of these topics' logs as they are now."""
-        wanted: dict[TopicPartition, Edge | int] = dict.fromkeys(all_partitions(described), Edge.LATEST)
-        ends = self._cluster.log_offsets(wanted)
+    def fix_targets(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read no further than the ends of these logs as they are now."""
+        ends = self._cluster.log_offsets(dict.fromkeys(partitions, Edge.LATEST))
         self._targets = {partition: end.offset for partition, end in ends.items() if end is not None}
 
     def backlogs(self, positions: Mapping[TopicPartition, int], limit: int | None) -> dict[TopicPartition, Backlog]:

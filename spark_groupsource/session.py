@@ -21,7 +21,7 @@ from spark_groupsource.errors import KafkaUnavailableError, MembershipError, Opt
 from spark_groupsource.failpoints import reach
 from spark_groupsource.lagthread import LagThread
 from spark_groupsource.logwatch import LogWatch
-from spark_groupsource.lookup import reads
+from spark_groupsource.lookup import partitions_of, reads
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
@@ -150,7 +150,9 @@ class Session:
     def _begin(self, known: Known) -> None:
         self.start(known)
         if self._available_now and self._logs.targets is None:
-            self._logs.fix_targets(self._topics.describe(self._topics.present, known))
+            described = self._topics.describe(self._topics.present, known)
+            wanted = partitions_of(self._options.subscription, described)
+            self._logs.fix_targets(partition for partition in wanted if partition.topic in described)
 
     # --- planning
 

@@ -8,6 +8,7 @@ import pytest
 
 from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey
 from spark_groupsource.logwatch import SURVEY_AGE_S, LogWatch
+from spark_groupsource.lookup import all_partitions
 from spark_groupsource.offsets import TopicPartition
 
 from .fakes import FakeCluster, ManualClock, tp
@@ -116,7 +117,7 @@ def test_forgetting_asks_anew() -> None:
 
 def test_available_now_ends_at_its_targets() -> None:
     bed = Bed()
-    bed.logs.fix_targets(bed.cluster.describe(["orders"]))
+    bed.logs.fix_targets(all_partitions(bed.cluster.describe(["orders"])))
     bed.cluster.ends = {P0: 900, P1: 900}
     assert bed.logs.targets == {P0: 500, P1: 500}
     assert bed.plan(100, 500, None) == [400, 0]

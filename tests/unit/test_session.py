@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
 
-from spark_groupsource.clusterport import TopicInfo
+from spark_groupsource.clusterport import Edge, LogEnd, TopicInfo
 from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, parse_metadata, topics_digest
 from spark_groupsource.commitwait import COMMIT_S
 from spark_groupsource.errors import DataLossError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
@@ -2194,6 +2194,21 @@ def test_available_now_reads_up_to_its_targets_and_ends() -> None:
     second = bed.session.latest_offset(first)
     assert ranges(second) == ["orders-0 [4, 5)"]
     assert bed.session.latest_offset(second) is second
+
+
+def test_available_now_asks_only_for_the_partitions_of_option_assign() -> None:
+    """The leaders of the others may be away, and they may be many."""
+    bed = Bed(assign='{"orders":[0]}', startingOffsets="earliest")
+    asked: list[TopicPartition] = []
+    log_offsets = bed.cluster.log_offsets
+
+    def asking(wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
+        asked.extend(wanted)
+        return log_offsets(wanted)
+
+    bed.cluster.log_offsets = asking  # type: ignore[method-assign,assignment]
+    bed.session.prepare_available_now()
+    assert asked == [P0]
 
 
 def test_available_now_reads_a_partition_that_it_gains_up_to_the_same_targets() -> None:
