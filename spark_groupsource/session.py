@@ -191,8 +191,8 @@ class Session:
                 self._go_by(self._starts.establish(view, start, self._topics.present, self._lineage(start)))
                 self._logs.forget()
                 continue
-            backlogs = self._logs.backlogs(_positions(view), bounds.max_rows)
-            self._tell_truncated(_positions(view))
+            backlogs = self._logs.backlogs(view.positions, bounds.max_rows)
+            self._tell_truncated(view.positions)
             enough = self._logs.enough(backlogs, bounds.min_rows)
             if not enough and not self._logs.suspicious(backlogs):
                 if self._available_now and self._starts.truncation.in_doubt:
@@ -395,7 +395,3 @@ class Session:
             self._options.group_id, records, sum(map(len, end.ranges)), replay.reset,
         )  # fmt: skip
         return self._sizing.tasks(read, self._clock.monotonic_s())
-
-
-def _positions(view: GroupView) -> dict[TopicPartition, int]:
-    return {owned.partition: owned.position for owned in view.partitions if owned.position is not None}

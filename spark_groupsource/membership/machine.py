@@ -139,6 +139,11 @@ class GroupView:
     flight: FlightBatch | None
 
     @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The next offset to plan, of the partitions that have one."""
+        return {owned.partition: owned.position for owned in self.partitions if owned.position is not None}
+
+    @property
     def settled(self) -> bool:
         """Whether a batch may be planned: member, membership proven, the group's offsets fetched."""
         return (
