@@ -203,6 +203,10 @@ def _refused_setting(options: SourceOptions, error: Exception) -> GroupKafkaErro
     named = [name for name in options.client_settings if setting_of(name) in reason]
     name = max(named, key=len, default="bootstrap.servers")
     value = options.client_settings.get(name, options.bootstrap_servers)
+    if "SASL mechanism" in reason and not named:
+        # The client's default, which this build of it does not have, refuses a password without a mechanism.
+        name, value = "sasl.mechanism", "GSSAPI"
+        reason += " (that is what counts where none is set; a password goes with PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512)"
     unknown = isinstance(cause, KafkaError) and "No such configuration property" in reason
     shown = shown_unknown(name, value) if unknown else shown_value(name, value)
     # librdkafka repeats the value in some of its messages; of an unknown setting it names the name only.

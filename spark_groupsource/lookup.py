@@ -5,6 +5,7 @@ It also tells which partitions a subscription reads.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -18,6 +19,8 @@ from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Start,
 
 # How many partitions of an option an error shows.
 _MAX_SHOWN = 10
+
+LOG = logging.getLogger("spark_groupsource.lookup")
 
 
 def look_up(
@@ -134,6 +137,10 @@ def _of_other_groups(cluster: ClusterPort, starts: Mapping[TopicPartition, Start
     for group in sorted(set(asked.values())):
         partitions = [partition for partition, other in asked.items() if other == group]
         offsets = cluster.group_offsets(group, partitions)
+        if not offsets:
+            # A misspelt name looks like that: it would read all, or nothing, without a word.
+            topics = ", ".join(sorted({partition.topic for partition in partitions}))
+            LOG.warning("group has no offsets, taken are the logs' beginnings: group=%s topics=%s", group, topics)
         found |= {p: AtEdge() if (at := offsets.get(p)) is None else AtOffset(at) for p in partitions}
     return found
 

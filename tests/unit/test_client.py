@@ -451,3 +451,14 @@ def test_what_a_probe_cannot_read_is_an_error_of_the_catalogue(broken: str) -> N
     for look in (lambda: probe.record_bytes({tp(0): 5}, 0.01), lambda: probe.diverged({tp(0): (5, 1)}, 0.01)):
         with pytest.raises(KafkaUnavailableError, match=r"CLUSTER_REQUEST_FAILED.*Fetch.*the client is broken"):
             look()
+
+
+def test_a_password_without_a_mechanism_is_about_the_mechanism() -> None:
+    """The client's default is GSSAPI, and its error names neither of the options that were given."""
+    options = make_options(**{"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.password": "hidden"})
+    with pytest.raises(OptionError) as raised, creating_client(options):
+        Consumer({"group.id": "g", "security.protocol": "SASL_PLAINTEXT", "sasl.password": "hidden"})
+    assert raised.value.parameters["option"] == "kafka.sasl.mechanism"
+    assert raised.value.parameters["value"] == "GSSAPI"
+    assert "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512" in str(raised.value)
+    assert "hidden" not in str(raised.value)
