@@ -129,6 +129,12 @@ async def _close(*writers: asyncio.StreamWriter) -> None:
                 writer.transport.abort()
 
 
+async def _turns() -> None:
+    """Let callbacks run that call each other: asyncio takes about four turns of its loop to accept a connection."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 async def _released(rule: Rule) -> None:
     loop = asyncio.get_running_loop()
     released = asyncio.Event()
@@ -152,6 +158,7 @@ class KafkaProxy:
         self._targets = dict(ports)
         self._rules = RuleBook()
         self._refused = False
+        self._shutting = False
         self._connections: dict[asyncio.Task[None], _Connection | None] = {}
         self._servers: list[asyncio.Server] = []
         self._errors: list[BaseException] = []
@@ -253,19 +260,32 @@ class KafkaProxy:
         return found
 
     async def _shut(self) -> None:
+        # First accept no more, and let what is just being accepted get to `_accepted`: a server that closes meanwhile
+        # leaves such a connection open for ever.
+        self._shutting = True
+        for server in self._servers:
+            for listening in server.sockets:
+                self._loop.remove_reader(listening.fileno())
+        await _turns()
         for server in self._servers:
             server.close()
         tasks = list(self._connections)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await _turns()  # what was closed is let go of
 
     def _accepted(self, broker: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._shutting:
+            writer.transport.abort()
+            return
         task = asyncio.ensure_future(self._serve(broker, reader, writer))
         self._connections[task] = None
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, writer))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
+        # A task that is cancelled before it has begun closes nothing.
+        writer.close()
         del self._connections[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._errors.append(error)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import struct
 import threading
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -236,3 +238,19 @@ def test_a_proxy_must_be_asked_for() -> None:
         _ = RealKafka().proxied_servers
     with pytest.raises(ValueError, match="detached"):
         RealKafka(proxied=True, detached=True)
+
+
+def test_connections_that_come_while_it_closes_are_closed() -> None:
+    """One that is accepted just then was left open, and told by the garbage collector in some later test."""
+    echo = EchoServer()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(15):
+            proxy = KafkaProxy({1: echo.port})
+            clients = [socket.create_connection(("127.0.0.1", proxy.port(1)), _WAIT_S) for _ in range(3)]
+            proxy.close()
+            for client in clients:
+                client.close()
+        gc.collect()
+    echo.close()
+    assert [str(one.message) for one in told if "unclosed" in str(one.message)] == []
