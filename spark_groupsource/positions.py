@@ -112,7 +112,7 @@ class StartPositions:
             self._pause(_PAUSE_S)
             return own
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
-        ends = start.ends()
+        ends, newest = start.ends(), {item.partition for item in start.ranges}
         group = {owned.partition: owned.group for owned in view.partitions}
         self._losses.report_recreated({p: _furthest(group[p], ends.get(p)) for p in recreated}, described)
         positions = self._resolve(decisions, described)
@@ -135,7 +135,7 @@ class StartPositions:
                 self.truncation.learn(item for item in start.ranges if item.partition == partition)
             if not decision.recreated:
                 self.truncation.learn(_reached(partition, group[partition]))
-            offset = offset_to_pin(decision, position, group[partition], metadata)
+            offset = offset_to_pin(decision, position, group[partition], metadata, was_ours=partition in newest)
             if offset is not None:
                 overruled = None if decision.conflict is None else start.lineage
                 items.append(start_item(partition, offset, self.anchors[partition], own, overruled))

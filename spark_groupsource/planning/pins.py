@@ -65,9 +65,17 @@ def is_initial(decision: StartDecision, group: GroupOffset | None, pinned: Colle
 
 
 def offset_to_pin(
-    decision: StartDecision, position: int, group: GroupOffset | None, metadata: CommitMetadata | None
+    decision: StartDecision,
+    position: int,
+    group: GroupOffset | None,
+    metadata: CommitMetadata | None,
+    *,
+    was_ours: bool,
 ) -> int | None:
-    """Return the offset to commit before anything is planned from `position`; None when the group's will do."""
+    """Return the offset to commit before anything is planned from `position`; None when the group's will do.
+
+    `was_ours` tells that the checkpoint's newest batch had the partition.
+    """
     if group is None or group.offset is None or position > group.offset or decision.recreated:
         return position
     if metadata is None and position == group.offset:
@@ -75,11 +83,12 @@ def offset_to_pin(
         return position
     if decision.conflict is None or position >= group.offset:
         return None
-    if metadata is None:
+    if metadata is None and was_ours:
         # Decided for the checkpoint, against another program: the group's offset goes back to where its queries are.
         # The sequence this protects against: an operator moves it from 100 to 500; the query goes on at 100, and its
         # partition goes to another member before it has got to 500: that one would start there, and 100 to 500 would
-        # be skipped silently.
+        # be skipped silently. Of a partition that was handed over long ago the checkpoint's end is old: others have
+        # read on, and would read all that again.
         return position
     # Decided for an old checkpoint, against what was completed by queries of this source: the offset stays, in the
     # new lineage's name. Else, after a restart, it would look like another lineage's progress, and the decision would

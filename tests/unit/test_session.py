@@ -805,6 +805,19 @@ def test_p1_what_another_program_has_skipped_is_not_skipped_by_the_next_owner() 
     assert ranges(other.session.latest_offset(START)) == ["orders-0 [80, 95)"]
 
 
+def test_p6_an_old_end_of_a_partition_that_was_handed_over_moves_no_group_back() -> None:
+    """1. [0, 70) is read, and the partition handed over; 2. others read to 200; 3. another program moves the group back
+    to 90, and the partition returns: with the group at 70, its next owner would repeat what others have read to 90.
+    """
+    bed = Bed(onConflict="checkpoint")
+    bed.member.committed[P0] = GroupOffset(90, "moved by hand")
+    bed.join(P0)
+    bed.ends(p0=200)
+    start = SourceOffset.of(LINEAGE, {"orders": TOPIC_ID}, (OffsetRange(P1, 0, 5),), {P0: 70})
+    assert "orders-0 [70, 200)" in ranges(bed.session.latest_offset(start))
+    assert bed.committed()[0] == 90
+
+
 def test_a_conflict_that_the_checkpoint_has_won_stays_won(caplog: pytest.LogCaptureFixture) -> None:
     """1. the group is at 90, the old checkpoint at 70 wins, 2. [70, 80) completes, [80, 85) is logged, the query dies,
     3. started again, the batch is read as logged, and the next one goes on behind it, not at 90.
