@@ -1,7 +1,8 @@
 /* Takes messages out of a librdkafka queue and copies them into the memory of Arrow arrays.
  *
  * Duty: one call of `gather` consumes a batch, cuts it into runs (consecutive records of one partition; where they come
- * one by one, they are brought together first), and returns each run as bytes objects laid out as Arrow's buffers: validity bits, 32-bit offsets, data. Python puts arrays round
+ * one by one, they are brought together first), and returns each run as bytes objects laid out as Arrow's buffers:
+ * validity bits, 32-bit offsets, data. Python puts arrays round
  * them without a copy (gathered.py). Errors and end-of-partition events come back as tuples. It must not know Arrow's
  * C++, nor link against librdkafka: the library is the one that the confluent-kafka wheel has loaded, and its functions
  * are handed over as addresses (`connect`).
