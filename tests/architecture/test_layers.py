@@ -1,4 +1,4 @@
-"""The shape of the code: imports point down the module list, few modules know Kafka or Spark, nothing grows too big."""
+"""The shape of the code: imports point down the module list, few modules know Kafka or Spark, functions stay short."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "spark_groupsource"
-MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 # From top to bottom. A module may import modules of lower rows, and those of its own package; neighbours in a row
@@ -214,8 +213,6 @@ def test_size_and_alphabet(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     where = path.relative_to(ROOT).as_posix()
     assert text.isascii(), f"{where}: ASCII only"
-    lines = len(text.splitlines())
-    assert lines <= MAX_MODULE_LINES or path.is_relative_to(ROOT / "tests"), f"{where} has {lines} lines"
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
