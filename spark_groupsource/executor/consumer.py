@@ -5,6 +5,15 @@ a range is kept for the next one, because the next batch most often starts there
 meanwhile is dropped as it comes, which is cheaper than a new assignment. Partitions of earlier tasks stay assigned
 until they are idle, or take too much memory.
 
+The rows of a task come range by range, in the order of its ranges: Spark may run a task again and keep a part of its
+first output, so the same task has to give the same rows in the same order wherever it runs. The ranges are fetched
+side by side, and rows that arrive before it is their turn are kept.
+
+Memory: `max_kept_bytes` for what is kept (measured on the rows), one answer of the client that is being added to it
+(2 MiB, or one record that is larger), and the client's own queue. When half of it is full, later ranges are parked:
+fetched no longer until rows have gone out. Above it, the rows of the last ranges are dropped and fetched again later.
+The range whose turn it is is always fetched, so a small bound makes a task slower and never stops it.
+
 Invariant: `fed` holds the assigned partitions, and where the client goes on in each. For each of them `kept`, followed
 by what the client still delivers, is the log from `position` on, once offsets below `position` are left out. `eof` is
 the furthest end-of-partition event, which stands behind all that was delivered before. `begun` holds the partitions
@@ -81,6 +90,8 @@ class RangeConsumer:
         self._histories = Histories()
         self._size = RecordSize()
         self._crowded = False
+        # Whether fetching of later ranges was stopped for want of room, and nothing was taken since.
+        self._crammed = False
         self.inquiries = Inquiries(self._client, options)
 
     def __repr__(self) -> str:
@@ -115,7 +126,7 @@ class RangeConsumer:
     def keep_at_most(self, max_kept_bytes: int, current: Collection[TopicPartition] = ()) -> None:
         """Bound what is kept of partitions from now on, `current` ones apart; what is too much is given up."""
         self.max_kept_bytes = max_kept_bytes
-        self._bound_kept(current)
+        self._bound_others(current)
 
     def position_at(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = {}) -> None:
         """Stand at the start of these ranges; keeps connections, and what was fetched if it fits.
@@ -167,40 +178,52 @@ class RangeConsumer:
         return partition not in self._kept and self._eof.get(partition, -1) >= item.end
 
     def take(self, ranges: Sequence[OffsetRange], timeout_s: float) -> list[pa.RecordBatch]:
-        """Return the next rows of any of these ranges, each partition's in order; empty when none came in time.
+        """Return the next rows of the ranges, one range after the other; empty when none came in time.
 
-        The ranges are of different partitions; their rows come in the order of their arrival, because what one range
-        waits for stands in the client's queue behind what the brokers sent of the others.
-        Raises `OutOfRange` when a log does not have the position, or is gone; `skip` and `give_up` are the ways on.
-        Raises `AccessError` for a topic that may not be read, and `ReadError` for a record that no row can hold, or
-        that is damaged, once it is the next one.
+        The ranges are of different partitions. The client fetches them side by side. What arrives of a later one is
+        kept until all before it have ended, so the order of the rows does not depend on the order of arrival.
+        Raises `OutOfRange` when the log of the first range does not have the position, or is gone; `skip` and
+        `give_up` are the ways on. Raises `AccessError` for a topic that may not be read, and `ReadError` for a record
+        that no row can hold, or that is damaged, once it is the next one.
         """
-        dropped = [item.partition for item in ranges if not self._has(item.partition)]
-        self._assign({partition: self._position[partition] for partition in dropped})
-        self._resume(ranges)
+        self._feed(ranges)
         more_to_come = False
-        waiting = any(item.partition not in self._lost for item in ranges)
-        if waiting and not any(item.partition in self._kept for item in ranges):
+        if ranges[0].partition not in self._kept and any(item.partition not in self._lost for item in ranges):
             more_to_come = self._receive(timeout_s)
-            self._bound_kept({item.partition for item in ranges})
-        taken = [rows for item in ranges for rows in self._take_kept(item)]
-        if not taken:
-            self._raise_end(ranges)
-        if not more_to_come:
-            for item in ranges:
+            self._bound_kept(ranges)
+        taken: list[pa.RecordBatch] = []
+        for item in ranges:
+            if taken and self._kept.blocked(item.partition):
+                break
+            taken += self._take_kept(item)
+            if not more_to_come:
                 self._pass_markers(item)
+            if not self.finished(item):
+                if not taken:
+                    self._raise_end(item)
+                break
+        self._crammed = self._crammed and not taken
         return taken
 
-    def _raise_end(self, ranges: Iterable[OffsetRange]) -> None:
-        """Raise why one of the ranges has more records, and nothing comes of it any more."""
-        for item in ranges:
-            event = self._lost.get(item.partition)
-            if event is not None and item.partition not in self._kept and not self.finished(item):
-                raise end_of(self.options, event, self._position[item.partition])
+    def _raise_end(self, item: OffsetRange) -> None:
+        """Raise why a range has more records, and nothing comes of it any more."""
+        event = self._lost.get(item.partition)
+        if event is not None and item.partition not in self._kept:
+            raise end_of(self.options, event, self._position[item.partition])
 
     def _take_kept(self, item: OffsetRange) -> list[pa.RecordBatch]:
         taken, self._position[item.partition] = self._kept.take(item, self._position[item.partition])
         return taken
+
+    def arrived(self, item: OffsetRange) -> int:
+        """Return the offset up to which a range was taken or is kept; its end at most."""
+        partition = item.partition
+        fed = self._fed.get(partition, self._parked.get(partition, 0))
+        return min(item.end, max(self._position[partition], fed))
+
+    def complete(self, item: OffsetRange) -> bool:
+        """Whether all records of a range were taken or are kept."""
+        return self.arrived(item) >= item.end or self._eof.get(item.partition, -1) >= item.end
 
     def settle(self, item: OffsetRange) -> None:
         """Stand at the range's end, past offsets that hold no record."""
@@ -217,6 +240,16 @@ class RangeConsumer:
         """Stand at a range's end whatever was to come of it, and fetch its partition no longer."""
         self._drop([item.partition])
         self.settle(item)
+
+    def cut_short(self, item: OffsetRange) -> None:
+        """Take of a range what is kept, and no more: the rest is gone. Its partition is fetched no longer."""
+        partition = item.partition
+        if partition not in self._kept:
+            self.give_up(item)
+            return
+        self._park([partition] if partition in self._fed else [])
+        self._lost.pop(partition, None)
+        self._eof[partition] = max(self._eof.get(partition, -1), item.end)
 
     def check_access(self, ranges: Iterable[OffsetRange]) -> bool:
         """Ask for the topics of ranges of which nothing comes; those of one that is not known are out of range then.
@@ -286,17 +319,53 @@ class RangeConsumer:
             self._fed[partition] = passed
             self._position[partition] = max(self._position[partition], min(passed, item.end))
 
-    def _bound_kept(self, current: Collection[TopicPartition]) -> None:
+    def _bound_kept(self, ranges: Sequence[OffsetRange]) -> None:
+        """Keep within `max_kept_bytes` what is kept of all partitions but the first range's, whose rows go out now.
+
+        Above half of it, no more is fetched of the later ranges than has room, in the ranges' order. If all together
+        is too much nevertheless (records larger than the last ones), the rows of partitions that no range has are
+        given up, then those of the last ranges; they are fetched again when it is their turn. The first range's
+        partition is always fetched, so a task needs no room at all to end.
+        """
+        later = ranges[1:]
+        waiting = sum(self._kept.size(item.partition) for item in later)
+        if waiting > self.max_kept_bytes // 2:
+            fitting = {item.partition for item in self._fitting(later)}
+            self._park([item.partition for item in later if item.partition in self._fed.keys() - fitting])
+            self._crammed = True
+        if waiting > self.max_kept_bytes:
+            for item in reversed(later):
+                if waiting <= self.max_kept_bytes:
+                    break
+                waiting -= self._kept.size(item.partition)
+                self._drop([item.partition])
+        self._bound_others({item.partition for item in ranges}, waiting)
+
+    def _fitting(self, later: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Return the ranges to fetch now, in their order: those that fit into half of the room with all they have."""
+        found, room = [], self.max_kept_bytes // 2
+        for item in later:
+            missing = 0 if self.complete(item) else item.end - self.arrived(item)
+            room -= self._kept.size(item.partition) + missing * self._size.bytes
+            if room < 0:
+                break
+            if missing:
+                found.append(item)
+        return found
+
+    def _bound_others(self, current: Collection[TopicPartition], taken_bytes: int = 0) -> None:
         """Park partitions of which more than a fair share is kept; give some up, the largest first, if all is too much.
+
+        `taken_bytes` are kept of the `current` ones, which are not touched.
 
         The sequence this protects against: a batch takes a few records of each partition; what the last one waits for
         stands behind the others' records; these are kept, the client goes on fetching them, and what is given up
         has to be fetched again for the next batch.
         """
-        sizes = {p: size for p, size in self._kept.sizes(self._size.bytes).items() if p not in current}
+        sizes = {p: size for p, size in self._kept.sizes().items() if p not in current}
         fair = self.max_kept_bytes // (2 * max(1, self.assigned))
         self._park([partition for partition, size in sizes.items() if size > fair and partition in self._fed])
-        self._drop(beyond(sizes, self.max_kept_bytes))
+        self._drop(beyond(sizes, max(0, self.max_kept_bytes - taken_bytes)))
 
     def _park(self, partitions: Sequence[TopicPartition]) -> None:
         """Fetch these partitions no longer; their rows are kept."""
@@ -306,18 +375,27 @@ class RangeConsumer:
         if partitions:
             self._client.unassign(partitions)
 
-    def _resume(self, wanted: Iterable[OffsetRange]) -> None:
-        """Go on fetching what is parked, before the rows that are kept of it run out."""
-        ending = [
-            item.partition
-            for item in wanted
-            if item.partition in self._parked
-            and (item.partition not in self._kept or self._parked[item.partition] < item.end + len(item))
-        ]
-        if ending:
-            resumed = {partition: self._parked.pop(partition) for partition in ending}
+    def _feed(self, ranges: Sequence[OffsetRange]) -> None:
+        """Have the client fetch the first range, before the rows that are kept of it run out, and others with room.
+
+        The later ones' turn comes when a quarter of the room is filled at most, so that many are assigned at once.
+        """
+        wanted = [item for item in ranges[:1] if self._needs_more(item)]
+        if not self._crammed and any(item.partition not in self._fed for item in ranges[1:]):
+            waiting = sum(self._kept.size(item.partition) for item in ranges[1:])
+            if waiting <= self.max_kept_bytes // 4:
+                wanted += [item for item in self._fitting(ranges[1:]) if item.partition not in self._fed]
+        resumed = {p: self._parked.pop(p, self._position[p]) for p in (item.partition for item in wanted)}
+        if resumed:
             self._fed |= resumed
             self._client.assign(resumed)
+
+    def _needs_more(self, item: OffsetRange) -> bool:
+        partition = item.partition
+        if partition in self._fed or self._eof.get(partition, -1) >= item.end:
+            return False
+        kept_on = self._parked.get(partition, 0) >= item.end + len(item)
+        return not (kept_on and partition in self._kept)
 
     def _receive(self, timeout_s: float) -> bool:
         """Take what has arrived; return whether there is most likely more.

@@ -18,67 +18,77 @@ _CHUNK_BYTES = 5_000
 
 
 class Kept:
-    """Rows that are cut by offsets; nothing is copied. `_rows` counts them, per partition."""
+    """Rows that are cut by offsets; nothing is copied. `_bytes` is the size of the items, per partition."""
 
     def __init__(self) -> None:
-        self._items: dict[TopicPartition, deque[Chunk | ImpossibleTimestamp]] = {}
-        self._rows: dict[TopicPartition, int] = {}
+        self._items: dict[TopicPartition, deque[tuple[Chunk | ImpossibleTimestamp, int]]] = {}
+        self._bytes: dict[TopicPartition, int] = {}
 
     def __contains__(self, partition: TopicPartition) -> bool:
         return bool(self._items.get(partition))
 
-    def sizes(self, row_bytes: int) -> dict[TopicPartition, int]:
-        """Return about how many bytes there are of each partition, if a row takes so many."""
-        return {
-            partition: self._rows.get(partition, 0) * row_bytes + len(items) * _CHUNK_BYTES
-            for partition, items in self._items.items()
-            if items
-        }
+    def sizes(self) -> dict[TopicPartition, int]:
+        """Return how many bytes are kept of each partition, as measured on its rows."""
+        return {partition: size for partition, size in self._bytes.items() if size}
+
+    def size(self, partition: TopicPartition) -> int:
+        """Return how many bytes are kept of a partition."""
+        return self._bytes.get(partition, 0)
 
     def add(self, item: Chunk | ImpossibleTimestamp, position: int) -> None:
         """Keep what lies at or behind the position."""
+        size = _CHUNK_BYTES
         if isinstance(item, Chunk):
             if first_offset(item.batch) < position:
                 item = Chunk(item.partition, split_at(item.batch, position)[1])
             if not item.batch.num_rows:
                 return
-            self._rows[item.partition] = self._rows.get(item.partition, 0) + item.batch.num_rows
+            size += item.batch.nbytes
         elif item.offset < position:
             return
-        self._items.setdefault(item.partition, deque()).append(item)
+        self._items.setdefault(item.partition, deque()).append((item, size))
+        self._bytes[item.partition] = self._bytes.get(item.partition, 0) + size
+
+    def blocked(self, partition: TopicPartition) -> bool:
+        """Whether the next record of a partition is one that no row can hold."""
+        items = self._items.get(partition)
+        return items is not None and len(items) > 0 and isinstance(items[0][0], ImpossibleTimestamp)
 
     def advance(self, partition: TopicPartition, position: int) -> None:
         """Drop what lies before the position."""
         items = self._items.get(partition, ())
         self.drop(partition)
-        for item in items:
+        for item, _ in items:
             self.add(item, position)
 
     def drop(self, partition: TopicPartition) -> None:
         """Drop all of a partition."""
         self._items.pop(partition, None)
-        self._rows.pop(partition, None)
+        self._bytes.pop(partition, None)
 
     def take(self, wanted: OffsetRange, position: int) -> tuple[list[pa.RecordBatch], int]:
         """Return the rows from the position on that are in the range, and the position behind them.
 
         Raises `ReadError` for a record that no row can hold, when it is the next one.
         """
-        items = self._items.get(wanted.partition)
+        partition = wanted.partition
+        items = self._items.get(partition)
         taken: list[pa.RecordBatch] = []
         while items and position < wanted.end:
-            head = items.popleft()
+            head, size = items[0]
             if isinstance(head, ImpossibleTimestamp):
                 if taken or head.offset >= wanted.end:
-                    items.appendleft(head)
                     return taken, min(head.offset, wanted.end)
                 raise _timestamp_error(head)
+            items.popleft()
+            self._bytes[partition] -= size
             rows, rest = split_at(head.batch, wanted.end)
             if rest.num_rows:
-                items.appendleft(Chunk(wanted.partition, rest))
+                left = _CHUNK_BYTES + rest.nbytes
+                items.appendleft((Chunk(partition, rest), left))
+                self._bytes[partition] += left
             if rows.num_rows:
                 taken.append(rows)
-                self._rows[wanted.partition] -= rows.num_rows
             position = wanted.end if rest.num_rows else last_offset(rows) + 1
         return taken, position
 

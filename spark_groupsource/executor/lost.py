@@ -93,24 +93,26 @@ class LostRecords:
         consumer.skip(item.partition, lost.end)
 
     def silent(self, consumer: RangeConsumer, ranges: Sequence[OffsetRange], timeout_s: float) -> None:
-        """Go on behind ranges of which nothing has come for as long as a task may wait, if their records are gone.
+        """Give up what is missing of ranges when nothing has come for as long as a task may wait, if it is gone.
 
-        `timeout_s` is that time. Raises `ReadError` when the log has them, or nobody can tell.
+        `timeout_s` is that time. What is kept of the ranges stays, and a range that has arrived is left alone.
+        Raises `ReadError` when the log has the missing records, or nobody can tell.
         """
         lost: list[tuple[OffsetRange, str]] = []
         # What the client said while it waited tells more than what becomes of a request now.
         waiting, reason = None, consumer.inquiries.reason
-        for item in ranges:
+        missing = [item for item in ranges if not consumer.complete(item)]
+        for item in missing:
             why = self._why_silent(consumer, item, timeout_s)
             if not why:
                 waiting = item
                 break
-            lost.append((OffsetRange(item.partition, consumer.position(item.partition), item.end), why))
+            lost.append((OffsetRange(item.partition, consumer.arrived(item), item.end), why))
         if waiting is not None and not (lost and self._options.fail_on_data_loss):
-            raise stalled(waiting, consumer.position(waiting.partition), timeout_s, reason)
+            raise stalled(waiting, consumer.arrived(waiting), timeout_s, reason)
         self._report(lost)
-        for item in ranges:
-            consumer.give_up(item)
+        for item in missing:
+            consumer.cut_short(item)
 
     def close(self) -> None:
         """Disconnect; idempotent."""
@@ -127,7 +129,7 @@ class LostRecords:
         """
         if not consumer.inquiries.answers(item.partition.topic):
             return ""
-        position = consumer.position(item.partition)
+        position = consumer.arrived(item)
         try:
             gone = self._why_gone(item.partition.topic)
             if gone:

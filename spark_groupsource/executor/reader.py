@@ -2,7 +2,13 @@
 
 A range ends when the position, or an end-of-partition event at or beyond its end, has passed it; never by waiting
 for the record at end - 1, because transaction markers and compaction leave offsets without records. The ranges of one
-task are read side by side: offsets rise inside each of them, and nothing is said of their order among each other.
+task are fetched side by side, and their rows come in the ranges' order, each in the order of its offsets.
+
+Guards against:
+1. A map task gives its rows in the order of the brokers' answers. Spark deals them out to reducers by position.
+2. Two reducers finish. The executor with the map output dies.
+3. Spark runs the map task again and keeps the results of the finished reducers. In another order, rows that the first
+   run had dealt to the lost reducers go to the finished ones: they are lost, and others are doubled.
 """
 
 from __future__ import annotations
@@ -42,7 +48,7 @@ def read_task(
     topic_ids: Mapping[str, str] = {},
     make_lost: Callable[[SourceOptions, Mapping[str, str], Clock], LostRecords] = LostRecords,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task's ranges, planned for these topics; offsets rise inside each range (promise P7).
+    """Yield the records of a task's ranges, planned for these topics: range by range, by offset (promise P7).
 
     Raises `ReadError` when no range makes progress for kafkaConsumer.pollTimeoutMs, `AccessError` when the client may
     not read, and `DataLossError` when records are gone and failOnDataLoss is true.
@@ -83,6 +89,7 @@ def read_ranges(
     deadline, doubt = Deadline(clock, stall_timeout_s), Deadline(clock, _DOUBT_AFTER_S)
     told = asked = False
     unfinished = _unfinished(consumer, ranges)
+    most = 0
     while unfinished:
         before = _positions(consumer, unfinished)
         try:
@@ -93,7 +100,9 @@ def read_ranges(
             if lost is None:
                 raise unreadable(item.partition, consumer.position(item.partition), "out of range") from None
             lost.out_of_range(consumer, item)
-        if _positions(consumer, unfinished) > before:
+        arrived = sum(consumer.arrived(item) for item in ranges)
+        if _positions(consumer, unfinished) > before or arrived > most:
+            most = max(most, arrived)
             deadline, doubt = Deadline(clock, stall_timeout_s), Deadline(clock, _DOUBT_AFTER_S)
             told = asked = False
         elif doubt.expired():
@@ -108,7 +117,7 @@ def read_ranges(
                 at = consumer.position(unfinished[0].partition)
                 raise stalled(unfinished[0], at, stall_timeout_s, consumer.inquiries.reason)
             lost.silent(consumer, unfinished, stall_timeout_s)
-            unfinished = []
+            unfinished = _unfinished(consumer, unfinished)
     yield from small.flush()
 
 

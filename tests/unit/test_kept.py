@@ -9,7 +9,7 @@ from spark_groupsource.executor.port import Chunk
 from spark_groupsource.executor.rows import record_batch
 from spark_groupsource.offsets import OffsetRange
 
-from .fakes import records, tp
+from .fakes import FakeMessage, records, tp
 
 P0, P1, P2 = tp(0), tp(1), tp(2)
 
@@ -25,18 +25,32 @@ def test_the_largest_are_given_up_until_the_others_fit() -> None:
 
 def test_sizes_follow_what_comes_and_goes() -> None:
     """Each chunk counts for what it takes by itself, too: a hundred of one row are more than one of a hundred rows."""
-    kept = Kept()
+    kept, row = Kept(), chunk(0, range(100)).batch.nbytes // 100
     kept.add(chunk(0, range(100)), 0)
-    one = kept.sizes(10)[P0] - 1_000
+    one = kept.sizes()[P0] - 100 * row
     assert one > 1_000
     for offset in range(100):
         kept.add(chunk(1, [offset]), 0)
-    assert kept.sizes(10) == {P0: 1_000 + one, P1: 1_000 + 100 * one}
+    sizes = kept.sizes()
+    assert sizes[P1] > sizes[P0] + 90 * one
     kept.take(OffsetRange(P0, 0, 30), 0)
     kept.advance(P1, 90)
-    assert kept.sizes(10) == {P0: 700 + one, P1: 100 + 10 * one}
+    assert sizes[P0] - 40 * row < kept.size(P0) < sizes[P0] - 20 * row
+    assert 9 * kept.size(P1) < sizes[P1] < 11 * kept.size(P1)
     kept.add(chunk(0, range(20, 40)), 35)
-    assert kept.sizes(10)[P0] == 750 + 2 * one
+    assert kept.sizes()[P0] > sizes[P0] - 40 * row + one
     kept.drop(P0)
     kept.take(OffsetRange(P1, 0, 100), 90)
-    assert kept.sizes(10) == {}
+    assert kept.sizes() == {}
+    assert kept.size(P1) == 0
+
+
+def test_the_rows_of_large_records_count_with_their_bytes() -> None:
+    """An average of small and large ones would let a topic with large records go beyond the bound."""
+    kept = Kept()
+    kept.add(chunk(0, range(10)), 0)
+    large = FakeMessage(P1, 0)
+    large.value = lambda: bytes(1_000_000)  # type: ignore[method-assign]
+    kept.add(Chunk(P1, record_batch(P1, [large], False)), 0)
+    assert kept.size(P0) < 10_000
+    assert 1_000_000 < kept.size(P1) < 1_010_000

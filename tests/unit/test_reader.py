@@ -82,16 +82,16 @@ class Bed:
 # --- ranges
 
 
-def test_a_task_reads_its_ranges_side_by_side() -> None:
+def test_p1_a_task_gives_its_ranges_one_after_the_other_whatever_arrives_first() -> None:
     bed = Bed([*records(1, 0), *records(0, 10, 11)], [*records(0, 12), *records(1, 1)])
-    assert bed.read(R0, R1) == [(0, 10), (0, 11), (1, 0), (0, 12), (1, 1)]
+    assert bed.read(R0, R1) == [(0, 10), (0, 11), (0, 12), (1, 0), (1, 1)]
     assert repr(bed.pool) == "ConsumerPool(idle=1, resting=0)"
 
 
 def test_a_range_that_waits_does_not_hold_up_the_others() -> None:
     """A leader that is away, a fetch that is answered later."""
     bed = Bed(records(1, 0), [], records(1, 1), [], records(0, 10, 11, 12))
-    assert bed.read(R0, R1) == [(1, 0), (1, 1), (0, 10), (0, 11), (0, 12)]
+    assert bed.read(R0, R1) == [(0, 10), (0, 11), (0, 12), (1, 0), (1, 1)]
     assert len(bed.client.assigned) == 1, "nothing that came was fetched twice"
 
 
@@ -245,7 +245,18 @@ def test_what_a_log_has_lost_at_its_end_is_skipped_at_the_deadline(caplog: pytes
     assert bed.read(R0, R1) == [(0, 10), (1, 0)]
     assert 60.0 <= bed.clock.now_s - 1000.0 < 65.0
     assert "orders-0 [11, 13) (the log is [0, 11)), orders-1 [1, 2) (the log is [0, 1))" in caplog.text
-    assert repr(bed.pool) == "ConsumerPool(idle=1, resting=1)", "nothing more is fetched of them"
+    assert bed.client.unassigned == [[P0], [P1]], "nothing more is fetched of them"
+
+
+def test_what_has_arrived_of_later_ranges_is_no_loss_when_the_first_one_is_silent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is kept of them goes out, and only what is missing is reported."""
+    bed = Bed([*records(1, 0, 1), *records(2, 0, 1)], failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="60000")
+    bed.cluster = FakeCluster(orders=3)
+    bed.client.bounds |= {P0: (0, 10), P1: (0, 2), tp(2): (0, 2)}
+    assert bed.read(R0, R1, OffsetRange(tp(2), 0, 5)) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert "orders-0 [10, 13) (the log is [0, 10)), orders-2 [2, 5) (the log is [0, 2))" in caplog.text
 
 
 def test_brokers_are_not_asked_all_the_time_about_a_leader_that_lags() -> None:
