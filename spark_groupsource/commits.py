@@ -4,15 +4,20 @@
 
 `l` lineage, `t` topic id, `e` leader epoch of the offset, `r` half-open range of the batch, `p` the partition's
 pinned initial offset, `n` the topic's partition count when it was pinned, `k` digests of the topics (name and id)
-that the subscription matched then, `z` the newest reset of the group (`[ms,"<uuid>"]`) that the writer knows: the
-`reset` command writes it, and every later commit carries it on. At most 4,096 bytes (the broker's default
-offset.metadata.max.bytes). Text of another writer is not an error: it says that the offset is nobody's lineage.
+that the subscription matched then (see `KnownTopics`), `z` the newest reset of the group (`[ms,"<uuid>"]`) that the
+writer knows: the `reset` command writes it, and every later commit carries it on. At most 4,096 bytes (the broker's
+default offset.metadata.max.bytes). Text of another writer is not an error: it says that the offset is nobody's lineage.
+
+Version 1 has `k` as one text of digests of 6 hexadecimal characters, or no `k`. Version 2 has `k` as
+`[<characters per digest>,"<digests>"]`. A text is written in the lowest version that holds it, so that members of an
+older release read all but the new pins.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from base64 import urlsafe_b64encode
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -20,15 +25,62 @@ from spark_groupsource import offsets
 from spark_groupsource.errors import OffsetFormatError
 from spark_groupsource.offsets import Reset, TopicPartition, newer
 
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 4096
 _WHAT = "commit metadata"
-_DIGEST_CHARS = 6
-# Beyond this many topics the digest is left out: 400 x 6 bytes keep well below MAX_BYTES.
-_DIGEST_TOPICS = 400
+# Version 1: 6 hexadecimal characters, 24 bits, of at most 400 topics.
+_HEX_CHARS = 6
+_HEX_ROOM = 400 * _HEX_CHARS
+# How long a digest may be, in characters of 6 bits, the best first. 36 bits are the least: two of 540 topics then share
+# one once in 500,000 groups.
+_DIGEST_CHARS = (12, 10, 8, 6)
+# What digests may take of MAX_BYTES: 270 topics at 12 characters, 540 at 6.
+_DIGEST_ROOM = 3_240
+MAX_KNOWN_TOPICS = _DIGEST_ROOM // _DIGEST_CHARS[-1]
 # Half of what the coordinator's log takes at once by default (message.max.bytes): the group's name comes with each.
 _REQUEST_BYTES = 500_000
 _ITEM_BYTES = 80
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopics:
+    """Digests of the topics that there were when a position was pinned.
+
+    `width` is the number of characters per digest, 0 where the topics were too many for the metadata: then no topic
+    is known. `is_hex` is the form of version 1, which had 24 bits.
+
+    The sequence that the width is for: a group begins at "latest" with 300 topics; 10,000 more are made over time. With
+    24 bits, the chance that one of them shares its digest with one of the 300 is 16 %: its first records are skipped.
+    """
+
+    width: int
+    digests: str
+    is_hex: bool = False
+
+    @classmethod
+    def of(cls, topic_ids: Mapping[str, str]) -> KnownTopics:
+        """Return the digests of all topics (name, id), as long as they fit."""
+        for width in _DIGEST_CHARS:
+            if len(topic_ids) * width <= _DIGEST_ROOM:
+                return cls(width, "".join(_digest(*each)[:width] for each in sorted(topic_ids.items())))
+        return cls(0, "")
+
+    @property
+    def too_many(self) -> bool:
+        """Whether there were more topics than the metadata holds."""
+        return self.width == 0
+
+    def has(self, topic: str, topic_id: str) -> bool:
+        """Whether the topic is one of these. One that was recorded without an id stands for all of its name."""
+        if self.too_many:
+            return False
+        digest = _hex_digest if self.is_hex else _digest
+        wanted = tuple(digest(topic, each)[: self.width] for each in {topic_id, ""})
+        return any(self.digests.startswith(wanted, at) for at in range(0, len(self.digests), self.width))
+
+    def to_json(self) -> object:
+        """Return the JSON value."""
+        return self.digests if self.is_hex else [self.width, self.digests]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +88,13 @@ class Pin:
     """A partition's initial position in the group, fixed once.
 
     `partition_count` is the topic's number of partitions at that time: a partition with a number at or above it
-    appeared later. `known_topics` holds a digest per topic that the subscription matched then, or None where it
-    does not matter: a topic that is not among them appeared later.
+    appeared later. `known_topics` are those that the subscription matched then, or None where it does not matter: a
+    topic that is not among them appeared later.
     """
 
     offset: int
     partition_count: int
-    known_topics: str | None = None
+    known_topics: KnownTopics | None = None
 
     def knows_topic(self, topic: str, topic_id: str) -> bool:
         """Whether the topic existed when this position was pinned, as far as the pin can tell.
@@ -50,11 +102,12 @@ class Pin:
         The sequence that the id is for: a topic is deleted, and made again with records before a query gets it that
         never had it. By name alone it is no new topic, and with startingOffsets=latest the records would be skipped.
         """
-        if self.known_topics is None:
-            return True
-        digests = (topic_digest(topic, topic_id), topic_digest(topic))
-        starts = range(0, len(self.known_topics), _DIGEST_CHARS)
-        return any(self.known_topics.startswith(digests, start) for start in starts)
+        return self.known_topics is None or self.known_topics.has(topic, topic_id)
+
+    def leaves_out(self, topic: str, topic_id: str) -> bool:
+        """Whether the pin names topics, and this one is not among them."""
+        known = self.known_topics
+        return known is not None and not known.too_many and not known.has(topic, topic_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,26 +155,36 @@ class GroupOffset:
     metadata: str = ""
 
 
-def topic_digest(topic: str, topic_id: str = "") -> str:
-    """Return a short stand-in for a topic; without an id it stands for all topics of the name."""
-    whole = f"{topic}/{topic_id}" if topic_id else topic
-    return hashlib.sha256(whole.encode()).hexdigest()[:_DIGEST_CHARS]
+def _sha256(topic: str, topic_id: str) -> hashlib._Hash:
+    return hashlib.sha256((f"{topic}/{topic_id}" if topic_id else topic).encode())
 
 
-def topics_digest(topic_ids: Mapping[str, str]) -> str | None:
-    """Return the digests of all topics in one text, or None when there are too many."""
-    if len(topic_ids) > _DIGEST_TOPICS:
-        return None
-    return "".join(topic_digest(topic, topic_id) for topic, topic_id in sorted(topic_ids.items()))
+def _digest(topic: str, topic_id: str) -> str:
+    return urlsafe_b64encode(_sha256(topic, topic_id).digest()).decode()
 
 
-def checked_digests(what: str, value: object) -> str | None:
-    """Return `value` as what `topics_digest` writes. Raises `OffsetFormatError`."""
+def _hex_digest(topic: str, topic_id: str) -> str:
+    return _sha256(topic, topic_id).hexdigest()
+
+
+def checked_hex_topics(what: str, value: object) -> KnownTopics | None:
+    """Return `value` as what version 1 wrote. Raises `OffsetFormatError`."""
     if value is None:
         return None
-    if not isinstance(value, str) or len(value) % _DIGEST_CHARS or len(value) > _DIGEST_CHARS * _DIGEST_TOPICS:
+    if not isinstance(value, str) or len(value) % _HEX_CHARS or len(value) > _HEX_ROOM:
         raise offsets.malformed(what, "expected digests of topic names")
-    return value
+    return KnownTopics(_HEX_CHARS, value, is_hex=True)
+
+
+def checked_topics(what: str, value: object) -> KnownTopics:
+    """Return `value` as what `KnownTopics.to_json` writes since version 2. Raises `OffsetFormatError`."""
+    match value:
+        case [0, ""] if value[0] is not False:
+            return KnownTopics(0, "")
+        case [int(width), str(digests)] if width in _DIGEST_CHARS:
+            if len(digests) % width == 0 and len(digests) <= _DIGEST_ROOM:
+                return KnownTopics(width, digests)
+    raise offsets.malformed(what, "expected digests of topic names, and how long they are")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +210,9 @@ class CommitMetadata:
 
     def to_text(self) -> str:
         """Return the text to commit."""
+        known = self.pin.known_topics
         value: dict[str, object] = {
-            "gk": VERSION,
+            "gk": 1 if known is None or known.is_hex else 2,
             "l": self.lineage,
             "t": self.topic_id,
             "r": [self.start, self.end],
@@ -157,8 +221,8 @@ class CommitMetadata:
         }
         if self.leader_epoch is not None:
             value["e"] = self.leader_epoch
-        if self.pin.known_topics is not None:
-            value["k"] = self.pin.known_topics
+        if known is not None:
+            value["k"] = known.to_json()
         if self.instead_of is not None:
             value["o"] = self.instead_of
         if self.reset is not None:
@@ -181,7 +245,7 @@ def parse_metadata(text: str | None) -> CommitMetadata | None:
         return None
     offsets.check_version(_WHAT, value["gk"], VERSION)
     try:
-        return _parse_version_1(value)
+        return _parse(value, value["gk"])
     except OffsetFormatError:
         return None
 
@@ -226,8 +290,14 @@ def of_another_topic(item: CommitItem, newer_item: CommitItem) -> bool:
     return old is not None and new is not None and old.topic_id != new.topic_id
 
 
-def _parse_version_1(value: object) -> CommitMetadata | None:
-    root = offsets.checked_object(_WHAT, value, {"gk", "l", "t", "r", "p", "n"}, {"e", "k", "o", "z"})
+def _parse(value: object, version: int) -> CommitMetadata | None:
+    required, optional = {"gk", "l", "t", "r", "p", "n"}, {"e", "o", "z"}
+    if version == 1:
+        root = offsets.checked_object(_WHAT, value, required, optional | {"k"})
+        known = checked_hex_topics(_WHAT, root["k"]) if "k" in root else None
+    else:
+        root = offsets.checked_object(_WHAT, value, required | {"k"}, optional)
+        known = checked_topics(_WHAT, root["k"])
     if not isinstance(root["r"], list) or len(root["r"]) != 2:
         return None
     start, end = (offsets.checked_int(_WHAT, item) for item in root["r"])
@@ -241,7 +311,7 @@ def _parse_version_1(value: object) -> CommitMetadata | None:
         pin=Pin(
             offset=offsets.checked_int(_WHAT, root["p"]),
             partition_count=offsets.checked_int(_WHAT, root["n"], offsets.PARTITION_MAX),
-            known_topics=checked_digests(_WHAT, root["k"]) if "k" in root else None,
+            known_topics=known,
         ),
         leader_epoch=offsets.checked_int(_WHAT, root["e"], 2**31 - 1) if "e" in root else None,
         reset=offsets.checked_reset(_WHAT, root["z"]) if "z" in root else None,

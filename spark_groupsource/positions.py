@@ -14,12 +14,13 @@ from spark_groupsource.clock import Clock, Deadline, StepDeadline
 from spark_groupsource.cluster import OUTAGE_TIMEOUT_S
 from spark_groupsource.clusterport import CONFIRM_S, ClusterPort, TopicInfo
 from spark_groupsource.commits import (
+    MAX_KNOWN_TOPICS,
     Anchor,
     CommitMetadata,
     GroupOffset,
+    KnownTopics,
     Pin,
     parse_metadata,
-    topics_digest,
 )
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError
 from spark_groupsource.lookup import all_partitions, check_named, look_up, partitions_of
@@ -91,6 +92,7 @@ class StartPositions:
         self._forgotten: dict[str, str] = {}
         # Topics (name, id) that are told to be others than the group's, and when that is believed.
         self._told_anew: dict[tuple[str, str], Deadline] = {}
+        self._told_too_many = False
         self.truncation = TruncationWatch(cluster, clock, read_committed=options.read_committed)
 
     def establish(self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage) -> Lineage:
@@ -325,7 +327,15 @@ class StartPositions:
         if not is_initial(decision, group, pinned):
             # So that its other partitions, wherever they are pinned, start at their beginning, too.
             initial = {topic: topic_id for topic, topic_id in initial.items() if topic != partition.topic}
-        return Pin(position, info.partition_count, topics_digest(initial))
+        topics = KnownTopics.of(initial)
+        if topics.too_many and not self._told_too_many:
+            self._told_too_many = True
+            LOG.warning(
+                "the group's start positions cannot name all topics of the subscription: a partition that gets its"
+                " first position later is read from its beginning, whatever %s says: group=%s topics=%d most=%d",
+                self._options.starting.option, self._options.group_id, len(initial), MAX_KNOWN_TOPICS,
+            )  # fmt: skip
+        return Pin(position, info.partition_count, topics)
 
     def _tell_forgotten(
         self,

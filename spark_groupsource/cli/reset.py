@@ -28,7 +28,7 @@ from spark_groupsource.cli.plan import (
 from spark_groupsource.cli.savepoint import Saved, Savepoint, read_savepoint, write_savepoint
 from spark_groupsource.clock import Clock
 from spark_groupsource.clusterport import ClusterPort, Edge, TopicInfo
-from spark_groupsource.commits import GroupOffset, Pin, parse_metadata, topics_digest
+from spark_groupsource.commits import GroupOffset, KnownTopics, Pin, parse_metadata
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
 from spark_groupsource.offsets import TopicPartition
 
@@ -230,7 +230,7 @@ class Commands:
     ) -> None:
         reset = next_reset(groups.values(), int(self._clock.epoch_s() * 1000), str(uuid.uuid4()))
         ids = dict.fromkeys((partition.topic for partition in groups), "")
-        known_topics = topics_digest(ids | {partition.topic: log.topic_id for partition, log in logs.items()})
+        known_topics = KnownTopics.of(ids | {partition.topic: log.topic_id for partition, log in logs.items()})
         items = []
         for move in moves:
             log = logs[move.partition]

@@ -8,7 +8,8 @@ JSON, with sorted keys:
          "0": {"offset": 150, "pin": {"count": 4, "known": "<digests>", "offset": 90}}}}}}
 
 `pin` is the partition's initial position (see `commits.Pin`), null when none is known; `known` may be left out. What
-is read back is untrusted and parsed strictly.
+is read back is untrusted and parsed strictly. Version 2 has `known` as `[<characters per digest>,"<digests>"]`, or in
+the form of version 1; a file is written in the lowest version that holds it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from spark_groupsource import errors, offsets
-from spark_groupsource.commits import Pin, checked_digests
+from spark_groupsource.commits import KnownTopics, Pin, checked_hex_topics, checked_topics
 from spark_groupsource.errors import CommandError, OffsetFormatError
 from spark_groupsource.offsets import TopicPartition, malformed
 
-VERSION = 1
+VERSION = 2
 _WHAT = "savepoint"
 
 
@@ -58,15 +59,17 @@ class Savepoint:
                 "offset": saved.offset,
                 "pin": None if saved.pin is None else _pin_to_json(saved.pin),
             }
+        known = [saved.pin.known_topics for saved in self.partitions.values() if saved.pin is not None]
+        version = 1 if all(each is None or each.is_hex for each in known) else 2
         value = {
-            "cluster": self.cluster, "group": self.group, "taken_ms": self.taken_ms, "topics": topics, "v": VERSION,
+            "cluster": self.cluster, "group": self.group, "taken_ms": self.taken_ms, "topics": topics, "v": version,
         }  # fmt: skip
         return json.dumps(value, sort_keys=True, indent=1) + "\n"
 
 
 def _pin_to_json(pin: Pin) -> dict[str, object]:
     value: dict[str, object] = {"count": pin.partition_count, "offset": pin.offset}
-    return value if pin.known_topics is None else value | {"known": pin.known_topics}
+    return value if pin.known_topics is None else value | {"known": pin.known_topics.to_json()}
 
 
 def write_savepoint(path: Path, savepoint: Savepoint) -> None:
@@ -122,7 +125,7 @@ def parse_savepoint(text: str) -> Savepoint:
         entry = offsets.checked_object(_WHAT, raw, {"id", "partitions"})
         ids[topic] = offsets.checked_text(_WHAT, entry["id"])
         for number, item in offsets.numbered(_WHAT, entry["partitions"]).items():
-            partitions[TopicPartition(topic, number)] = _parse_saved(item)
+            partitions[TopicPartition(topic, number)] = _parse_saved(item, root["v"])
     return Savepoint(
         cluster=offsets.checked_text(_WHAT, root["cluster"]),
         group=offsets.checked_text(_WHAT, root["group"]),
@@ -132,15 +135,22 @@ def parse_savepoint(text: str) -> Savepoint:
     )
 
 
-def _parse_saved(value: object) -> Saved:
+def _parse_saved(value: object, version: int) -> Saved:
     item = offsets.checked_object(_WHAT, value, {"offset", "pin"})
-    return Saved(offsets.checked_int(_WHAT, item["offset"]), None if item["pin"] is None else _parse_pin(item["pin"]))
+    pin = None if item["pin"] is None else _parse_pin(item["pin"], version)
+    return Saved(offsets.checked_int(_WHAT, item["offset"]), pin)
 
 
-def _parse_pin(value: object) -> Pin:
+def _parse_pin(value: object, version: int) -> Pin:
     pin = offsets.checked_object(_WHAT, value, {"count", "offset"}, {"known"})
     return Pin(
         offset=offsets.checked_int(_WHAT, pin["offset"]),
         partition_count=offsets.checked_int(_WHAT, pin["count"], offsets.PARTITION_MAX),
-        known_topics=checked_digests(_WHAT, pin.get("known")),
+        known_topics=_parse_known(pin.get("known"), version),
     )
+
+
+def _parse_known(value: object, version: int) -> KnownTopics | None:
+    if version == 1 or isinstance(value, str) or value is None:
+        return checked_hex_topics(_WHAT, value)
+    return checked_topics(_WHAT, value)

@@ -184,7 +184,7 @@ def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -
     """
     if not of_topic:
         return memory.topic_id == topic_id
-    return any(pin.offset > 0 and not pin.knows_topic(topic, topic_id) for pin in of_topic)
+    return any(pin.offset > 0 and pin.leaves_out(topic, topic_id) for pin in of_topic)
 
 
 def open_start(decision: StartDecision, starting: Starting) -> Start | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -111,6 +111,11 @@ class Independent:
         """Delete a topic and wait until it is gone."""
         self._admin.delete_topics([topic])[topic].result(30)
         wait_for(f"end of topic {topic}", lambda: topic not in self._admin.list_topics(timeout=10).topics, 30)
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Return the id of each topic."""
+        found = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=30)
+        return {topic: str(future.result(30).topic_id) for topic, future in found.items()}
 
     def ends_known(self, topic: str) -> bool:
         """Return whether the topic is there."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +85,34 @@ def test_a_topic_that_is_found_with_new_partitions_of_another_starts_at_its_begi
         # Until the pattern is matched again.
         time.sleep(REFRESH_S)
     query.wait_for_records(client.records(other))
+
+
+def test_a_new_topic_that_shares_24_bits_with_a_known_one_is_read_from_its_beginning(
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: Callable[..., Query]
+) -> None:
+    """Guards against: 1. a group begins at "latest" with some topics; 2. a topic is created whose SHA-256 begins with
+    the 24 bits of one of them; 3. a query that has not seen it appear takes it for that one, and skips its records.
+    """
+    chosen = options | {"startingOffsets": "latest", "subscribePattern": f"{topic}.*"}
+    del chosen["subscribe"]
+    topics = [f"{topic}-{number}" for number in range(30)]
+    for each in topics:
+        client.create_topic(each, 1)
+    client.produce(topics[0], ["old"], 1)
+    query = start_query("first", chosen)
+    wait_for("pinned positions", lambda: len(client.committed(group)) == len(topics), 90, query.log)
+    query.stop()
+
+    known = {hashlib.sha256(f"{name}/{each}".encode()).digest()[:3] for name, each in client.topic_ids(topics).items()}
+    names = (f"{topic}-new-{number}" for number in itertools.count())
+    # By the name alone: the new topic's id is the broker's choice.
+    new = next(name for name in names if hashlib.sha256(name.encode()).digest()[:3] in known)
+    client.create_topic(new, 1)
+    client.produce(new, (f"new{n}" for n in range(10)), 1)
+    query = start_query("second", chosen)
+    wait_for("a start position of the new topic", lambda: (new, 0) in client.committed(group), 90, query.log)
+    query.wait_for_records(client.records(new))
+    assert set(query.records()) == client.records(new)
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])

@@ -10,7 +10,7 @@ import pytest
 from spark_groupsource.checkpoint import SparkCheckpoint, read_spark_checkpoint
 from spark_groupsource.cli.adopt import Origin, checkpoint_origin, group_origin
 from spark_groupsource.cli.arguments import AdoptCommand, Command, parse_arguments
-from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, parse_metadata, topics_digest
+from spark_groupsource.commits import CommitMetadata, GroupOffset, KnownTopics, Pin, parse_metadata
 from spark_groupsource.errors import COMMIT_REFUSED, CommandError, GroupKafkaError
 from spark_groupsource.offsets import OffsetRange, Reset, TopicPartition
 
@@ -200,7 +200,7 @@ def test_what_a_group_takes_over() -> None:
     assert first is not None
     assert (first.topic_id, first.pin) == (
         TOPIC_ID,
-        Pin(50, 2, topics_digest({"orders": TOPIC_ID, "refunds": TOPIC_ID})),
+        Pin(50, 2, KnownTopics.of({"orders": TOPIC_ID, "refunds": TOPIC_ID})),
     )
 
 

@@ -25,7 +25,7 @@ from spark_groupsource.cli.plan import Log, Move, Wish, next_reset, plan_move, t
 from spark_groupsource.cli.reset import Commands
 from spark_groupsource.cli.savepoint import Saved, Savepoint, read_savepoint, write_savepoint
 from spark_groupsource.clusterport import TopicInfo
-from spark_groupsource.commits import CommitItem, CommitMetadata, GroupOffset, Pin, parse_metadata, topics_digest
+from spark_groupsource.commits import CommitItem, CommitMetadata, GroupOffset, KnownTopics, Pin, parse_metadata
 from spark_groupsource.errors import (
     BROKER_UNREACHABLE,
     CommandError,
@@ -392,7 +392,7 @@ def test_the_marker_and_the_pins_of_a_reset() -> None:
     assert first.reset is not None
     assert first.lineage == first.reset.id != LINEAGE
     assert first.pin == Pin(40, 2), "a reset does not change where the group began"
-    assert second.pin == Pin(100, 2, topics_digest({"orders": TOPIC_ID})), (
+    assert second.pin == Pin(100, 2, KnownTopics.of({"orders": TOPIC_ID})), (
         "the group begins here, as far as anybody knows"
     )
     assert (first.topic_id, first.start, first.end) == (TOPIC_ID, 100, 100)

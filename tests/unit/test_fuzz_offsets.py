@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_groupsource import starting
-from spark_groupsource.commits import CommitMetadata, Pin, parse_metadata, topics_digest
+from spark_groupsource.commits import CommitMetadata, KnownTopics, Pin, parse_metadata
 from spark_groupsource.errors import OffsetFormatError
 from spark_groupsource.offsets import OFFSET_MAX, OffsetRange, Reset, SourceOffset, parse_offset
 from spark_groupsource.option_values import partitions
@@ -28,7 +28,7 @@ OFFSETS = (
 )
 METADATA = (
     CommitMetadata(LINEAGE, ID, 100, 200, Pin(90, 4)),
-    CommitMetadata(LINEAGE, ID, 0, OFFSET_MAX, Pin(0, 1, topics_digest({"orders": ID, "refunds": ID})), 3, RESET),
+    CommitMetadata(LINEAGE, ID, 0, OFFSET_MAX, Pin(0, 1, KnownTopics.of({"orders": ID, "refunds": ID})), 3, RESET),
 )
 # As JSON spells them: what Python's parser takes although it is no JSON, and what looks like a number but is none.
 ODD = (

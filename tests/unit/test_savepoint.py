@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_groupsource.cli.savepoint import Saved, Savepoint, parse_savepoint, read_savepoint, write_savepoint
-from spark_groupsource.commits import Pin
+from spark_groupsource.commits import KnownTopics, Pin
 from spark_groupsource.errors import CommandError, OffsetFormatError
 from spark_groupsource.offsets import OFFSET_MAX, TIME_MAX_MS, TopicPartition
 
 from .fakes import tp
 
 GOLDEN = Path(__file__).parent.parent / "golden"
+HEX = KnownTopics(6, "05b5a1c43e7e", is_hex=True)
 FULL = Savepoint(
     cluster="Rk7Pa7DOQuW63lb8d0Kd3A",
     group="shop",
@@ -25,11 +27,16 @@ FULL = Savepoint(
     partitions={
         TopicPartition("refunds", 0): Saved(3),
         tp(10): Saved(7, Pin(0, 12)),
-        tp(0): Saved(150, Pin(90, 4, "05b5a1c43e7e")),
+        tp(0): Saved(150, Pin(90, 4, HEX)),
     },
 )
 # The stored texts are never edited: a release must read what an older one wrote.
-STORED = {"savepoint-v1.json": FULL}
+NEW = replace(
+    FULL,
+    partitions={tp(0): Saved(150, Pin(90, 4, KnownTopics.of({"orders": "x-id"}))), tp(1): Saved(7, Pin(0, 4, HEX))},
+    topic_ids={"orders": "Qw3zT0ynQ2uB8v7h1d2eZA"},
+)
+STORED = {"savepoint-v1.json": FULL, "savepoint-v2.json": NEW}
 
 
 def test_every_golden_file_has_a_value() -> None:
@@ -80,6 +87,8 @@ def partition(value: object) -> str:
         (partition({"offset": 5, "pin": {"offset": 0, "count": 1, "known": 5}}), "expected digests"),
         (partition({"offset": 5, "pin": {"offset": 0, "count": 1, "known": "12345"}}), "expected digests"),
         (partition({"offset": 5, "pin": {"offset": 0, "count": 1, "known": "a" * 2406}}), "expected digests"),
+        (partition({"offset": 5, "pin": {"offset": 0, "count": 1, "known": [12, "a" * 12]}}), "expected digests"),
+        (document(v=2).replace('"05b5a1c43e7e"', '[12, "x"]'), "expected digests"),
     ],
 )
 def test_refused(text: str, reason: str, tmp_path: Path) -> None:
@@ -92,8 +101,8 @@ def test_refused(text: str, reason: str, tmp_path: Path) -> None:
 
 
 def test_a_newer_version_is_named() -> None:
-    with pytest.raises(OffsetFormatError, match=r"OFFSET_TOO_NEW.*stored savepoint has format version 2"):
-        parse_savepoint(document(v=2, more=1))
+    with pytest.raises(OffsetFormatError, match=r"OFFSET_TOO_NEW.*stored savepoint has format version 3"):
+        parse_savepoint(document(v=3, more=1))
 
 
 def test_mutated_savepoints_are_refused_or_read_back_the_same() -> None:

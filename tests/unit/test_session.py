@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from spark_groupsource.clusterport import Edge, LogEnd, TopicInfo
-from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, parse_metadata, topics_digest
+from spark_groupsource.commits import CommitMetadata, GroupOffset, KnownTopics, Pin, parse_metadata
 from spark_groupsource.commitwait import COMMIT_S
 from spark_groupsource.errors import DataLossError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.membership.events import FlightBatch
@@ -170,7 +170,7 @@ def test_pins_are_committed_before_anything_is_planned() -> None:
     assert names.index("establish") < names.index("commit")
     (item,) = bed.member.named("commit")[0]  # type: ignore[misc]
     assert (item.partition, item.offset) == (P0, 5)
-    pinned = CommitMetadata(LINEAGE, TOPIC_ID, 5, 5, Pin(5, 2, topics_digest({"orders": TOPIC_ID})))
+    pinned = CommitMetadata(LINEAGE, TOPIC_ID, 5, 5, Pin(5, 2, KnownTopics.of({"orders": TOPIC_ID})))
     assert parse_metadata(item.metadata) == pinned
     bed.ends(p0=8)
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [5, 8)"]
@@ -1326,7 +1326,7 @@ def test_p8_what_a_topic_lost_that_was_made_while_the_query_was_down_is_told(
     """Nobody named it: it matches the pattern since, as an added partition is there since."""
     new = tp(0, "orders-new")
     bed = Bed(subscribePattern="orders.*", startingOffsets=starting, failOnDataLoss="false")
-    pin = Pin(0, 2, None if starting == "earliest" else topics_digest({"orders": TOPIC_ID}))
+    pin = Pin(0, 2, None if starting == "earliest" else KnownTopics.of({"orders": TOPIC_ID}))
     bed.member.committed[P0] = GroupOffset(5, metadata(LINEAGE, 0, 5, pin=pin))
     bed.cluster.topics["orders-new"] = TopicInfo("new-id", 1)
     bed.ends(p0=5)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, topics_digest
+from spark_groupsource.commits import CommitMetadata, GroupOffset, KnownTopics, Pin
 from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
 from spark_groupsource.option_types import OnConflict
 from spark_groupsource.planning.start import (
@@ -141,8 +141,11 @@ def test_the_age_matters_only_where_nothing_is_known(age: Age) -> None:
     assert decide_start(takeover(None, NOBODYS, 7), OnConflict.CHECKPOINT, age).basis is Basis.LINEAGE
 
 
+TOO_MANY = KnownTopics(0, "")
+
+
 def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("orders",)) -> dict[TopicPartition, Pin]:
-    digest = None if known is None else topics_digest(dict.fromkeys(known, TOPIC_ID))
+    digest = None if known is None else KnownTopics.of(dict.fromkeys(known, TOPIC_ID))
     return {partition: Pin(0, count, digest) for partition, count in counts}
 
 
@@ -165,6 +168,8 @@ def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("
         (tp(0, "refunds"), pins((tp(0), 4), known=("orders", "refunds")), Age.INITIAL),
         (tp(0, "refunds"), pins((tp(0), 4)), Age.LATER),
         (tp(0, "refunds"), pins((tp(0), 4), known=None), Age.INITIAL),
+        (tp(0, "refunds"), {tp(0): Pin(7, 4, TOO_MANY)}, Age.LATER),
+        (tp(1), {tp(0): Pin(7, 4, TOO_MANY)}, Age.LATER),
         # found after partitions that were added to the first topic: their pins know it
         (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(4), 5), known=("orders", "refunds")), Age.LATER),
         # a topic that appeared later, one of its partitions is pinned already; and one that it grew by
@@ -176,7 +181,8 @@ def test_age(partition: TopicPartition, pinned: dict[TopicPartition, Pin], age: 
     assert age_of(partition, TOPIC_ID, pinned) is age
 
 
-LOST_PIN = Pin(100, 2, "")
+NOTHING_KNOWN = KnownTopics.of({})
+LOST_PIN = Pin(100, 2, NOTHING_KNOWN)
 READ = Memory(TOPIC_ID, has_read=True)
 
 
@@ -191,7 +197,7 @@ READ = Memory(TOPIC_ID, has_read=True)
         # another partition was pinned anew where a checkpoint was: also for a query that has read nothing
         ({tp(0): LOST_PIN}, READ, Age.FORGOTTEN),
         ({tp(0): LOST_PIN}, Memory(), Age.FORGOTTEN),
-        ({tp(0): LOST_PIN, tp(2): Pin(0, 3, "")}, Memory(), Age.FORGOTTEN),
+        ({tp(0): LOST_PIN, tp(2): Pin(0, 3, NOTHING_KNOWN)}, Memory(), Age.FORGOTTEN),
         # what was added after that is new
         ({tp(0): replace(LOST_PIN, partition_count=1)}, READ, Age.ADDED),
         # a new group, and one that remembers
@@ -222,8 +228,8 @@ def test_what_the_group_has_forgotten_is_not_new(
         (pins((tp(0, "refunds"), 1), known=("refunds",)), Memory(by_pattern=True), Age.ADDED),
         ({}, Memory(by_pattern=True), Age.INITIAL),
         # made again: its first partition was pinned at 0
-        ({tp(0): Pin(0, 2, "")}, Memory(by_pattern=True), Age.ADDED),
-        ({tp(0): Pin(0, 2, "")}, Memory(TOPIC_ID, has_read=True), Age.LATER),
+        ({tp(0): Pin(0, 2, NOTHING_KNOWN)}, Memory(by_pattern=True), Age.ADDED),
+        ({tp(0): Pin(0, 2, NOTHING_KNOWN)}, Memory(TOPIC_ID, has_read=True), Age.LATER),
     ],
 )
 def test_age_by_what_the_query_knows(pinned: dict[TopicPartition, Pin], memory: Memory, age: Age) -> None:
