@@ -6,19 +6,57 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+
+from tests import spark_archive
 
 # Without it Spark's workers are whatever python3 is on the path, and "fail to connect back".
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-# Half of what a short-lived JVM computes is its optimizing compiler. The queries in processes of their own inherit it.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+# The queries in processes of their own inherit it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_archive.jvm_options())
 # Before any JVM starts, because its processes inherit it: where tests hold queries (spark_groupsource.failpoints).
 FAILPOINTS = tempfile.TemporaryDirectory(prefix="groupkafka-failpoints-")
 os.environ["GROUPKAFKA_FAILPOINTS"] = FAILPOINTS.name
+
+# What a worker of pytest-xdist may need: its Spark session, two query processes, and their Python workers.
+_WORKER_MEMORY_GIB = 3.5
+# Most time first: the last group of tests to end decides when all have. Other folders come last.
+_LONGEST_FIRST = ("kafka", "cluster", "spark", "embedded")
+# Tests of one file run in one process, where they share a broker; those under different protocols may be apart.
+_PROTOCOLS = {"cooperative", "eager", "kip848", "weighted", "classic", "consumer"}
+_CORE = Path(__file__).with_name("core.txt")
+
+
+def core_tests() -> list[str]:
+    """Return the beginnings of the node ids in core.txt, the proof that `scripts/test` runs without --full."""
+    lines = _CORE.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return how many processes share the tests: two for each core, since most tests wait, as far as memory goes."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(2 * (os.cpu_count() or 1), int(memory / 2**30 / _WORKER_MEMORY_GIB)))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the core tests. Where several processes share the tests, group them, and begin with what takes longest."""
+    core = tuple(core_tests())
+    for item in items:
+        if item.nodeid.startswith(core):
+            item.add_marker("core")
+    if hasattr(config, "workerinput"):
+        ranks = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
+        items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))
+        for item in items:
+            protocol = item.name.partition("[")[2].rstrip("]").split("-")[0]
+            part = f" {protocol}" if protocol in _PROTOCOLS else ""
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.name}{part}"))
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from kafkajars import RealKafkaError
 from pyspark.sql import DataFrame, SparkSession
-from realkafka import RealKafka
 
 from .application import application
 from .harness import Independent, Query
+from .shared_broker import SharedBroker, shared_broker
 
 __all__ = ["application"]  # a fixture of another module
 
@@ -23,23 +23,21 @@ ReadAll = Callable[..., DataFrame]
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[RealKafka]:
-    """One real broker for all tests."""
-    broker = RealKafka(brokers=1)
+def kafka(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[SharedBroker]:
+    """Return one real broker for all tests, also for those in the other processes of pytest-xdist."""
+    own = tmp_path_factory.getbasetemp()
+    folder = own if worker_id == "master" else own.parent
     try:
-        broker.start()
+        with shared_broker(folder) as broker:
+            yield broker
     except RealKafkaError as error:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"NO REAL KAFKA, the promises are not shown: {error}")
-    try:
-        yield broker
-    finally:
-        broker.close()
 
 
 @pytest.fixture
-def client(kafka: RealKafka) -> Independent:
+def client(kafka: SharedBroker) -> Independent:
     """Return an independent client of the broker."""
     return Independent(kafka.bootstrap_servers)
 
@@ -57,7 +55,7 @@ def group() -> str:
 
 
 @pytest.fixture
-def options(kafka: RealKafka, topic: str, group: str, request: pytest.FixtureRequest) -> dict[str, str]:
+def options(kafka: SharedBroker, topic: str, group: str, request: pytest.FixtureRequest) -> dict[str, str]:
     """Return the source options that most tests start from.
 
     Half of the tests read their small batches on the driver, as users do without asking, the others on executors.
