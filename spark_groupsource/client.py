@@ -77,7 +77,7 @@ def base_settings(options: SourceOptions, role: str) -> dict[str, Any]:
     `OptionError` when one of them is not there.
     """
     side = "an executor" if role == EXECUTOR_ROLE else "the driver"
-    settings: dict[str, Any] = resolved(options.client_settings, options.option_name, side)
+    settings: dict[str, Any] = resolved(options.client_settings, options.option_name, side, options.permissions)
     remember(value for name, value in settings.items() if is_sensitive(name) or name not in options.client_settings)
     settings["bootstrap.servers"] = options.bootstrap_servers
     settings["client.id"] = f"{settings.get('client.id', 'groupkafka')}-{role}"

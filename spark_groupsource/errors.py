@@ -75,6 +75,11 @@ SECRET_UNREADABLE = Condition(
     "Option '{option}' names the {kind} '{value}', which cannot be read by {side} on host '{host}': {reason}",
     "{remedy}",
 )
+NOT_PERMITTED = Condition(
+    "GROUPKAFKA.NOT_PERMITTED",
+    "Option '{option}' has the value '{value}', which options may not name on this driver: {reason}",
+    "{remedy}",
+)
 SCHEMA_FIXED = Condition(
     "GROUPKAFKA.SCHEMA_FIXED",
     "The source has a fixed schema and was given another: {given}",

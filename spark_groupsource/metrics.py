@@ -6,14 +6,19 @@ One line per event, each with the counters as they stand then:
      "lineage":"...","metrics":{...},"partitions":[["orders",0]],"pid":4711,"state":"JOINED"}
 
 `at` is in seconds since the epoch; `partitions` are those that the event is about. A file that grows beyond
-`MAX_BYTES` goes on under the same name, and what it held is kept in `<name>.1`.
+`MAX_BYTES` goes on under the same name, and what it held is kept in `<name>.1`. Files that something else has begun are
+left alone, both under that name and under `<name>.1`.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
+import re
+import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -26,6 +31,10 @@ LOG = logging.getLogger("spark_groupsource.metrics")
 
 # Some months of rebalances, or a day of batches that last a second each.
 MAX_BYTES = 32 * 1024 * 1024
+# How every file of metrics begins.
+_FIRST_LINE = re.compile(rb'\{"at":[0-9.e+]+,"details":\{')
+# How often, and with which pause, a file that is empty is looked at for its first line.
+_LOOKS, _LOOK_S = 20, 0.02
 
 
 @dataclass(slots=True)
@@ -78,6 +87,8 @@ class MetricsLog:
         self._group = group
         self._clock = clock
         self._trouble = False
+        # Files that this query has written to: they may be emptied (by logrotate's copytruncate), and stay its own.
+        self._known: set[tuple[int, int]] = set()
         self.lineage = ""
         self.state = "DOWN"
         self.counters: dict[str, Any] = asdict(MemberMetrics())
@@ -99,30 +110,104 @@ class MetricsLog:
             "metrics": self.counters | {"records_lost": self.records_lost},
         }
         text = json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n"
+        # The path may be one that a shell reads, and a group's name may hold what means a command to it.
+        text = text.replace("$", "\\u0024").replace("`", "\\u0060")
+        path = self._path
         try:
-            self._append(self._path, text.encode())
+            self._append(path, text.encode())
+        except NotOursError as error:
+            self._path = None
+            LOG.warning(
+                "option metricsPath: nothing is written, name a file that does not exist yet: metricsPath=%s error=%s",
+                path, error,
+            )  # fmt: skip
         except OSError as error:
             if not self._trouble:
                 self._trouble = True
-                LOG.warning("option metricsPath: nothing is written: metricsPath=%s error=%s", self._path, error)
+                LOG.warning("option metricsPath: nothing is written: metricsPath=%s error=%s", path, error)
 
-    @staticmethod
-    def _append(path: str, line: bytes) -> None:
-        # One write to a file opened for appending: lines of several queries never mix.
-        with _appending(path) as descriptor:
-            if os.fstat(descriptor).st_size + len(line) <= MAX_BYTES:
-                os.write(descriptor, line)
-                return
+    def _append(self, path: str, line: bytes) -> None:
+        if _append_line(path, line, self._known):
+            return
+        _check_replaceable(f"{path}.1")
         os.replace(path, f"{path}.1")
-        with _appending(path) as descriptor:
-            os.write(descriptor, line)
+        _append_line(path, line, self._known)
+
+
+class NotOursError(OSError):
+    """The file was begun by something else."""
+
+
+def _append_line(path: str, line: bytes, known: set[tuple[int, int]]) -> bool:
+    """Append a line to a file of metrics, which is created where there is none; return False when it is full.
+
+    `known` are device and inode of files that count as such; the file becomes one of them. Raises `NotOursError` for a
+    file that does not begin with a line of metrics: an option names it, and whoever sets options may not be allowed to
+    write to it.
+    """
+    with _appending(path, known) as descriptor:
+        status = os.fstat(descriptor)
+        size = status.st_size
+        if size and size + len(line) > MAX_BYTES:
+            return False
+        written = 0
+        try:
+            # One write to a file opened for appending: lines of several queries never mix.
+            written = os.write(descriptor, line)
+        finally:
+            if written < len(line) and size == 0:
+                # Later it would not be known whose it is.
+                os.unlink(path)
+    known.add((status.st_dev, status.st_ino))
+    return True
 
 
 @contextmanager
-def _appending(path: str) -> Iterator[int]:
+def _appending(path: str, known: set[tuple[int, int]]) -> Iterator[int]:
     """Open a file, and close it once: a second time it may be another thread's by then."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
+        descriptor, is_new = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644), True
+    except FileExistsError:
+        descriptor, is_new = _open_existing(path, flags), False
+    try:
+        status = os.fstat(descriptor)
+        if not is_new and (status.st_dev, status.st_ino) not in known:
+            _check_own(descriptor, path)
         yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_existing(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise NotOursError(errno.ELOOP, "it is a link", path) from None
+        raise
+
+
+def _check_own(descriptor: int, path: str) -> None:
+    """Raise `NotOursError` unless an opened file begins with a line of metrics."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise NotOursError(errno.EEXIST, "it is no regular file", path)
+    for _ in range(_LOOKS):
+        # Another thread or query may have created it and not written yet.
+        if os.fstat(descriptor).st_size:
+            break
+        time.sleep(_LOOK_S)
+    if not _FIRST_LINE.match(os.pread(descriptor, 100, 0)):
+        raise NotOursError(errno.EEXIST, "it does not begin with a line of metrics, so something else began it", path)
+
+
+def _check_replaceable(path: str) -> None:
+    """Raise `NotOursError` when the older half would take the place of a file of something else."""
+    try:
+        descriptor = _open_existing(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    try:
+        _check_own(descriptor, path)
     finally:
         os.close(descriptor)

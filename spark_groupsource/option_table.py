@@ -8,7 +8,7 @@ from enum import Enum
 
 from spark_groupsource import option_values as read
 from spark_groupsource.option_types import NoMatchStrategy, OnConflict, OnPartitionsLost
-from spark_groupsource.options_client import UNSAFE_SETTINGS
+from spark_groupsource.options_client import SHOWN_SECRETS
 from spark_groupsource.starting import start_of, times_of
 
 
@@ -146,7 +146,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "range, roundrobin, sticky, cooperative-sticky, co-partitioned, weighted, rack-aware, redundant, single-active,"
         " or `package.module:Class`; comma separated, in order of preference",
         "Who decides which member gets which partition: the group takes the strategy that all its members offer, and"
-        " most prefer. Needs the extra `[assignors]`, apart from what librdkafka has. See"
+        " most prefer. A class of your own must be named in the driver's variable `GROUPKAFKA_ALLOW_ASSIGNORS`. Needs"
+        " the extra `[assignors]`, apart from what librdkafka has. See"
         " [docs/assignors.md](docs/assignors.md).",
     ),
     OptionSpec(
@@ -162,7 +163,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "metricsPath", read.text, None, "a path on the driver's machine",
         "Append a JSON line per event of the member to this file: state, partitions, rebalances and how they ended,"
-        " drain times, commits, repeats.",
+        " drain times, commits, repeats. The file must not exist yet, or begin with such a line; it may be no link.",
     ),
     OptionSpec(
         "metricsLagIntervalMs", read.integer(0, 2**31 - 1), 30_000, "an integer from 0",
@@ -193,10 +194,10 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " broker may go beyond it.",
     ),
     OptionSpec(
-        "allowedUnsafeSettings", read.unsafe_settings, None, ", ".join(UNSAFE_SETTINGS),
-        "Client settings, comma separated, that are refused unless they are named here: those that make the client load"
-        " or run code, and secrets that Spark would show. See"
-        " [docs/security.md](docs/security.md#options-that-run-code).",
+        "allowedUnsafeSettings", read.unsafe_settings, None, ", ".join(SHOWN_SECRETS),
+        "Client settings, comma separated, that are refused unless they are named here: secrets that Spark would show."
+        " Settings that make the client load or run code are allowed by the driver's environment only. See"
+        " [docs/security.md](docs/security.md#what-options-may-name).",
     ),
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ from enum import Enum
 
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.options_client import CLIENT_PREFIX, EXECUTOR_PREFIX, GroupProtocol, reading_settings
+from spark_groupsource.permissions import Permissions
 from spark_groupsource.starting import Starting
 
 
@@ -115,6 +116,8 @@ class SourceOptions:
     client_settings: Mapping[str, str] = field(repr=False)
     # What executors have of their own; without a prefix, as above.
     executor_settings: Mapping[str, str] = field(repr=False)
+    # What the driver permits options to name; executors get it too.
+    permissions: Permissions = field(default_factory=Permissions)
 
     def for_reading(self) -> SourceOptions:
         """Return what the executors get: with settings of their own, and without what concerns the driver alone."""

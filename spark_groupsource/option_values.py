@@ -118,7 +118,7 @@ def choice(kind: type[Enum], *members: Enum) -> Callable[[str], Enum]:
 def unsafe_settings(value: str) -> frozenset[str]:
     """Return the names of a comma list of client settings that are refused otherwise."""
     names = {name.strip().lower().removeprefix(CLIENT_PREFIX) for name in value.split(",") if name.strip()}
-    if not names <= UNSAFE_SETTINGS.keys():
+    if not names <= set(UNSAFE_SETTINGS):
         raise ValueError
     return frozenset(names)
 

@@ -1,7 +1,7 @@
 """Checks the options of a reader.
 
 Duty: turn Spark's string options into one frozen `SourceOptions`, or raise an `OptionError` that names the
-option, the value and what is allowed. No I/O, no Kafka client, no Spark.
+option, the value and what is allowed. No I/O apart from a look at the environment, no Kafka client, no Spark.
 
 Client settings (`kafka.*`) pass through to librdkafka, apart from those of `REFUSED_CLIENT_SETTINGS`, which
 would break a promise. Durations are milliseconds in options and seconds inside; they are converted here only.
@@ -10,6 +10,7 @@ would break a promise. Durations are milliseconds in options and seconds inside;
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -33,6 +34,8 @@ from spark_groupsource.options_client import (
     librdkafka_has,
     shown_value,
 )
+from spark_groupsource.permissions import NotPermitted, Permissions, permissions_of
+from spark_groupsource.secrets import not_permitted
 from spark_groupsource.starting import AtEdge, AtOffset, AtTime, Start, Starting
 
 _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
@@ -58,10 +61,13 @@ _MEANT = {
 # --- parsing
 
 
-def parse_options(raw: Mapping[str, str], reads: Reads | None = Reads.STREAM) -> SourceOptions:
+def parse_options(
+    raw: Mapping[str, str], reads: Reads | None = Reads.STREAM, permissions: Permissions | None = None
+) -> SourceOptions:
     """Check all options of a reader; names are case-insensitive, as in Spark.
 
     Without `reads` it is not known yet what they are for: what only one of both needs or forbids is not checked.
+    `permissions` say what options may name: by default, what the environment of this process permits.
     Raises `OptionError` for the first option that is missing, unknown, malformed, out of range or refused. What is
     missing is told in the order of Spark's own source: the subscription comes before the brokers.
     """
@@ -73,14 +79,30 @@ def parse_options(raw: Mapping[str, str], reads: Reads | None = Reads.STREAM) ->
     if reads is not None:
         _check_use(values, given, reads)
     _check_subscription(values, given)
-    unsafe: frozenset[str] = values["allowedUnsafeSettings"] or frozenset()  # type: ignore[assignment]
-    client = check_client_settings(_with_prefix(given, CLIENT_PREFIX), unsafe)
-    executor = check_executor_settings(_with_prefix(given, EXECUTOR_PREFIX), unsafe)
+    permitted = permissions_of(os.environ) if permissions is None else permissions
+    shown: frozenset[str] = values["allowedUnsafeSettings"] or frozenset()  # type: ignore[assignment]
+    client = check_client_settings(_with_prefix(given, CLIENT_PREFIX), shown, permitted)
+    executor = check_executor_settings(_with_prefix(given, EXECUTOR_PREFIX), shown, permitted)
     _check_required(values, reads)
+    _check_permitted(values, permitted)
     _check_strategies(values, client, given.get("kafka.partition.assignment.strategy"))
     if values["assignors"] is None:
         _check_without_strategies(given)
-    return _assemble(values, client, executor, reads)
+    return replace(_assemble(values, client, executor, reads), permissions=permitted)
+
+
+def _check_permitted(values: Mapping[str, object], permissions: Permissions) -> None:
+    """Raise for what only the driver's environment can allow, before anything is imported or connected to."""
+    servers, names = str(values["kafka.bootstrap.servers"]), values["assignors"]
+    option, value = "kafka.bootstrap.servers", servers
+    try:
+        permissions.check_brokers(servers)
+        for name in names if isinstance(names, tuple) else ():
+            option, value = "assignors", name
+            if ":" in name:
+                permissions.check_assignor(name)
+    except NotPermitted as refusal:
+        raise not_permitted(option, value, refusal) from None
 
 
 def _with_prefix(given: Mapping[str, str], prefix: str) -> dict[str, str]:

@@ -15,7 +15,8 @@ from enum import Enum
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
 from spark_groupsource.masking import MASK
-from spark_groupsource.secrets import check_references, reference, setting_of
+from spark_groupsource.permissions import NotPermitted, Permissions
+from spark_groupsource.secrets import CLIENT_FILES, check_references, not_permitted, reference, setting_of
 
 LOG = logging.getLogger("spark_groupsource.options")
 CLIENT_PREFIX = "kafka."
@@ -59,9 +60,9 @@ def shown_unknown(name: str, value: str) -> str:
 
 _OWN_COMMITS = "the group's offsets move when, and only when, a batch is complete (promise P4)."
 _RAW_BYTES = "keys and values are always given as bytes."
-_RUNS_CODE = "it makes the client load or run code that the option's value names."
 _SHOWN_BY_SPARK = "Spark shows it in plans and in its event log, unless it is told which options it must not show."
 _UNLESS = "{other}; docs/security.md says when it may be named in option allowedUnsafeSettings ({name})."
+_ONE_NAME = "it is librdkafka's other name of bootstrap.servers."
 _CAST = "leave it out, and cast the columns key and value in Spark."
 
 # Settings that only the Java client has, as Spark's own source takes them -> what to do instead
@@ -114,6 +115,8 @@ REFUSED_CLIENT_SETTINGS: dict[str, tuple[str, str]] = {
         "use startingOffsets or startingTimestamp for the start, and failOnDataLoss for lost records.",
     ),
     "offset.store.method": (_OWN_COMMITS, "leave it out; offsets are stored in the group."),
+    "offset.store.path": (_OWN_COMMITS, "leave it out; offsets are stored in the group."),
+    "metadata.broker.list": (_ONE_NAME, "use kafka.bootstrap.servers."),
     "key.deserializer": (_RAW_BYTES, _CAST),
     "value.deserializer": (_RAW_BYTES, _CAST),
     "key.serializer": (_RAW_BYTES, _CAST),
@@ -127,23 +130,37 @@ REFUSED_CLIENT_SETTINGS: dict[str, tuple[str, str]] = {
     **{name: ("it is a setting of the Java client.", f"{instead}.") for name, instead in _OF_THE_JAVA_CLIENT.items()},
 }
 
-# Settings that run code, and secrets that Spark shows, because their names do not match spark.redaction.regex
-# -> (reason, what to do instead). Option allowedUnsafeSettings allows them by name.
-UNSAFE_SETTINGS: dict[str, tuple[str, str]] = {
-    "plugin.library.paths": (_RUNS_CODE, "leave it out"),
-    "ssl.engine.location": (_RUNS_CODE, "use kafka.ssl.key.location and the like"),
-    "ssl.providers": (_RUNS_CODE, "set OpenSSL up with its own configuration file"),
-    "sasl.kerberos.kinit.cmd": (_RUNS_CODE, "keep a ticket with the system's own tools"),
-    **{
-        name: (_SHOWN_BY_SPARK, f"use kafka.{name}.file or kafka.{name}.env")
-        for name in (
-            "ssl.key.pem",
-            "sasl.oauthbearer.config",
-            "sasl.oauthbearer.assertion.private.key.pem",
-            "sasl.oauthbearer.assertion.private.key.passphrase",
-        )
-    },
+# Settings that make the client load or run code, or hand out what the machine is known by. Options cannot allow them:
+# the driver's environment does (`permissions.UNSAFE_SETTINGS`).
+CODE_SETTINGS: dict[str, str] = {
+    "plugin.library.paths": "it makes the client load a library",
+    "ssl.engine.location": "it makes the client load a library",
+    "ssl.providers": "it makes the client load a library",
+    "sasl.kerberos.kinit.cmd": "it makes the client run a command",
+    # Whichever broker the options name would be given it.
+    "sasl.oauthbearer.metadata.authentication.type": "it makes the client hand out the machine's own cloud identity",
 }
+_NO_IDENTITY = "none"
+_TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - no password
+# A setting that a later librdkafka may have, and that sounds like one of the above.
+_SOUNDS_UNSAFE = re.compile(
+    r".*\.(location|file|dir|directory|path|paths|cmd|command|url|urls|uri)|.*(library|plugin|provider|engine).*"
+)
+# Secrets that Spark shows, because their names do not match spark.redaction.regex -> what to do instead. Option
+# allowedUnsafeSettings allows them by name: they are the secrets of whoever sets the options.
+SHOWN_SECRETS: dict[str, str] = {
+    name: f"use kafka.{name}.file or kafka.{name}.env"
+    for name in (
+        "ssl.key.pem",
+        "sasl.oauthbearer.config",
+        "sasl.oauthbearer.assertion.private.key.pem",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+    )
+}
+# What option allowedUnsafeSettings may name. Of those that run code it allows none any more: naming them is no error.
+UNSAFE_SETTINGS = (*(name for name in CODE_SETTINGS if not name.startswith("sasl.oauthbearer")), *SHOWN_SECRETS)
+# Files and addresses that are checked elsewhere, and the name of an engine, which means nothing without its library.
+_KNOWN_PLACES = CLIENT_FILES | {"ssl.engine.id"}
 # Stand in the shell command that fetches a Kerberos ticket, the first one without quotes.
 _SHELL_WORDS = {"sasl.kerberos.principal": r"\w[\w.@/-]*", "sasl.kerberos.keytab": r"[^\"$`\\\n]+"}
 
@@ -189,13 +206,15 @@ def librdkafka_has(strategies: Collection[str]) -> bool:
     return all(name in LIBRDKAFKA_STRATEGIES for name in strategies)
 
 
-def check_client_settings(settings: Mapping[str, str], unsafe: Collection[str] = ()) -> dict[str, str]:
+def check_client_settings(
+    settings: Mapping[str, str], shown: Collection[str], permissions: Permissions
+) -> dict[str, str]:
     """Return the settings to pass to librdkafka (names without the prefix), with the source's defaults.
 
-    `unsafe` are the settings that may be used although they run code. Raises `OptionError` for a refused name, or for a
-    value the package depends on that is malformed.
+    `shown` are the secrets that may be given although Spark shows them. Raises `OptionError` for a refused name, for a
+    value the package depends on that is malformed, and for what is not permitted.
     """
-    checked = _check_each(settings, unsafe, CLIENT_PREFIX)
+    checked = _check_each(settings, shown, CLIENT_PREFIX, permissions)
     checked.setdefault("isolation.level", "read_uncommitted")
     checked["isolation.level"] = checked["isolation.level"].lower()
     if checked.get("group.protocol", "classic").lower() == GroupProtocol.CONSUMER.value:
@@ -207,7 +226,9 @@ def check_client_settings(settings: Mapping[str, str], unsafe: Collection[str] =
     return checked
 
 
-def check_executor_settings(settings: Mapping[str, str], unsafe: Collection[str] = ()) -> dict[str, str]:
+def check_executor_settings(
+    settings: Mapping[str, str], shown: Collection[str], permissions: Permissions
+) -> dict[str, str]:
     """Return the settings that executors have of their own (names without the prefix). Raises as above."""
     for name in settings:
         if _COMMON_SETTINGS.fullmatch(name):
@@ -216,7 +237,7 @@ def check_executor_settings(settings: Mapping[str, str], unsafe: Collection[str]
                 reason="executors are in no group, and read what the driver has planned.",
                 replacement=f"use {CLIENT_PREFIX}{name}, which is for all clients.",
             )  # fmt: skip
-    return _check_each(settings, unsafe, EXECUTOR_PREFIX)
+    return _check_each(settings, shown, EXECUTOR_PREFIX, permissions)
 
 
 def reading_settings(common: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
@@ -232,14 +253,35 @@ def reading_settings(common: Mapping[str, str], own: Mapping[str, str]) -> dict[
     return left | dict(own)
 
 
-def _check_each(settings: Mapping[str, str], unsafe: Collection[str], prefix: str) -> dict[str, str]:
+def _check_each(
+    settings: Mapping[str, str], shown: Collection[str], prefix: str, permissions: Permissions
+) -> dict[str, str]:
     given = {name: value.strip() for name, value in settings.items()}
     for name, value in given.items():
-        if name not in unsafe:
+        if name not in shown or name not in SHOWN_SECRETS:
             _refuse(name, value, prefix)
         _check_value(name, value, prefix)
-    check_references(given, prefix)
+    check_references(given, prefix, permissions)
+    for name, value in given.items():
+        try:
+            _check_permitted(name, value, permissions)
+        except NotPermitted as refusal:
+            raise not_permitted(prefix + name, shown_unknown(name, value), refusal) from None
     return _as_librdkafka_has_it(given, prefix)
+
+
+def _check_permitted(name: str, value: str, permissions: Permissions) -> None:
+    """Raise `NotPermitted` for what only the driver's environment can allow; files are checked where they are read."""
+    if name == _TOKEN_URL:
+        permissions.check_token_endpoint(value)
+    elif name == "bootstrap.servers":
+        permissions.check_brokers(value)
+    elif name == "sasl.oauthbearer.metadata.authentication.type" and value.lower() == _NO_IDENTITY:
+        return
+    elif name in CODE_SETTINGS:
+        permissions.check_setting(name, CODE_SETTINGS[name])
+    elif _SOUNDS_UNSAFE.fullmatch(name) and name not in _KNOWN_PLACES and reference(name) is None:
+        permissions.check_setting(name, "it is not known here, and by its name it may read a file or run code")
 
 
 def _as_librdkafka_has_it(given: Mapping[str, str], prefix: str) -> dict[str, str]:
@@ -269,9 +311,8 @@ def _as_librdkafka_has_it(given: Mapping[str, str], prefix: str) -> dict[str, st
 
 def _refuse(name: str, value: str, prefix: str) -> None:
     refusal = REFUSED_CLIENT_SETTINGS.get(name)
-    if name in UNSAFE_SETTINGS:
-        reason, other = UNSAFE_SETTINGS[name]
-        refusal = (reason, _UNLESS.format(other=other, name=name))
+    if name in SHOWN_SECRETS:
+        refusal = (_SHOWN_BY_SPARK, _UNLESS.format(other=SHOWN_SECRETS[name], name=name))
     if refusal is None:
         matches = (why for pattern, *why in _REFUSED_PATTERNS if pattern.fullmatch(name))
         found = next(matches, None)

@@ -11,12 +11,13 @@ import re
 import socket
 import stat
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from contextlib import suppress
 from typing import NamedTuple
 
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
 from spark_groupsource.masking import MASK
+from spark_groupsource.permissions import NotPermitted, Permissions
 
 # What may be referred to: who a client is, and how it proves that. No setting that options are checked against.
 SECRET_SETTINGS = frozenset(
@@ -38,8 +39,20 @@ SECRET_SETTINGS = frozenset(
         "https.ca.pem",
     }
 )
-# librdkafka has settings of its own that end in .file.
-_OWN_FILES = "sasl.oauthbearer.assertion."
+# Files that librdkafka reads itself. What they hold may be sent to a broker or a token endpoint, or proves who the
+# client is; what the trust stores hold does neither.
+TRUST_STORES = frozenset({"ssl.ca.location", "ssl.crl.location", "https.ca.location"})
+CLIENT_FILES = TRUST_STORES | {
+    "ssl.key.location",
+    "ssl.certificate.location",
+    "ssl.keystore.location",
+    "sasl.kerberos.keytab",
+    "sasl.oauthbearer.assertion.file",
+    "sasl.oauthbearer.assertion.private.key.file",
+    "sasl.oauthbearer.assertion.jwt.template.file",
+}
+# Means the system's own list of authorities.
+_PROBE = "probe"
 _KINDS = {"file": "file", "env": "environment variable"}
 # Far above any key or chain of certificates; a path given by mistake may be endless.
 _LARGEST_FILE = 1024 * 1024
@@ -64,13 +77,17 @@ def setting_of(name: str) -> str:
     return name if refers is None else refers.setting
 
 
-def check_references(settings: Mapping[str, str], prefix: str) -> None:
-    """Raise `OptionError` when a secret is given twice, or when a setting that is no secret is referred to."""
+def check_references(settings: Mapping[str, str], prefix: str, permissions: Permissions) -> None:
+    """Raise `OptionError` when a secret is given twice, when a setting that is no secret is referred to, or when a
+    secret may not be in the variable that is named.
+
+    Files are checked on the machine that reads them, by `resolved`.
+    """
     for name, value in settings.items():
         setting, _, kind = name.rpartition(".")
         found = reference(name)
         if found is None:
-            if kind in _KINDS and not (kind == "file" and name.startswith(_OWN_FILES)):
+            if kind in _KINDS and name not in CLIENT_FILES:
                 raise OptionError(
                     errors.OPTION_REFUSED,
                     option=prefix + name,
@@ -90,35 +107,59 @@ def check_references(settings: Mapping[str, str], prefix: str) -> None:
         if not value:
             allowed = "an absolute path" if kind == "file" else "the name of an environment variable"
             raise OptionError(errors.OPTION_INVALID, option=prefix + name, value="", allowed=allowed)
+        if kind == "env":
+            try:
+                permissions.check_variable(value)
+            except NotPermitted as refusal:
+                raise not_permitted(prefix + name, _shown_place("env", value), refusal) from None
+
+
+def not_permitted(option: str, value: str, refusal: NotPermitted) -> OptionError:
+    """Build the error of an option that names what options may not name."""
+    return OptionError(errors.NOT_PERMITTED, option=option, value=value, reason=str(refusal), remedy=refusal.remedy)
 
 
 # What is no name of a variable may be the secret itself, by mistake.
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
-def resolved(settings: Mapping[str, str], option_name: Callable[[str], str], side: str) -> dict[str, str]:
+def _shown_place(kind: str, place: str) -> str:
+    return place if kind == "file" or _VARIABLE.fullmatch(place) else MASK
+
+
+def resolved(
+    settings: Mapping[str, str], option_name: Callable[[str], str], side: str, permissions: Permissions
+) -> dict[str, str]:
     """Return the settings with what is referred to in its place. Reads files and the environment.
 
     `option_name` gives a setting's name as an option, `side` says who makes the client. Raises `OptionError` for a file
-    or a variable that is not there, or that is empty.
+    that options may not name, also where librdkafka is to read it, and for a file or a variable that is missing or
+    empty.
     """
-    found = {name: value for name, value in settings.items() if reference(name) is None}
+    found: dict[str, str] = {}
     for name, place in settings.items():
         refers = reference(name)
-        if refers is None:
-            continue
+        kind = "file" if refers is None else refers.kind
         try:
-            found[refers.setting] = _text_of_file(place) if refers.kind == "file" else _text_of_variable(place)
+            if refers is None:
+                _check_client_file(name, place, permissions)
+                found[name] = place
+            else:
+                found[refers.setting] = (
+                    _text_of_file(place, permissions) if kind == "file" else _text_of_variable(place)
+                )
+        except NotPermitted as refusal:
+            raise not_permitted(option_name(name), place, refusal) from None
         except (OSError, ValueError) as error:
             raise OptionError(
                 errors.SECRET_UNREADABLE,
                 option=option_name(name),
-                kind=_KINDS[refers.kind],
-                value=place if refers.kind == "file" or _VARIABLE.fullmatch(place) else MASK,
+                kind=_KINDS[kind],
+                value=_shown_place(kind, place),
                 host=socket.gethostname(),
                 side=side,
                 reason=getattr(error, "strerror", None) or str(error),
-                remedy=_REMEDIES[refers.kind],
+                remedy=_REMEDIES[kind],
             ) from None
     return found
 
@@ -131,18 +172,39 @@ _REMEDIES = {
 }
 
 
-def _text_of_file(path: str) -> str:
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        # Whoever opens a named pipe waits for its writer, and a device may never end.
-        raise ValueError("it is no regular file")
-    with Path(path).open("rb") as file:
-        content = file.read(_LARGEST_FILE + 1)
+def _check_client_file(name: str, place: str, permissions: Permissions) -> None:
+    """Raise `NotPermitted` when librdkafka is to read a file that options may not name.
+
+    What else is wrong with it, librdkafka reports.
+    """
+    is_trust_store = name in TRUST_STORES
+    if name in CLIENT_FILES and not permissions.everything and not (is_trust_store and place == _PROBE):
+        with suppress(OSError):
+            permissions.check_file(place, is_trust_store=is_trust_store)
+
+
+def _text_of_file(place: str, permissions: Permissions) -> str:
+    try:
+        content = _content(permissions.check_file(place))
+    except FileNotFoundError:
+        # Kubernetes replaces a secret's directory by another one: the real path may be gone since it was looked up.
+        content = _content(permissions.check_file(place))
     if len(content) > _LARGEST_FILE:
         raise ValueError(f"it is larger than {_LARGEST_FILE} bytes")
     try:
         return _not_empty(content.decode())
     except UnicodeDecodeError:
         raise ValueError("it is no text in UTF-8") from None
+
+
+def _content(path: str) -> bytes:
+    """Return what a file holds, up to a byte more than is allowed."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        # Whoever opens a named pipe waits for its writer, and a device may never end.
+        raise ValueError("it is no regular file")
+    # A link that has taken the file's place since it was checked is not followed.
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        return file.read(_LARGEST_FILE + 1)
 
 
 def _text_of_variable(name: str) -> str:

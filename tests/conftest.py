@@ -22,6 +22,9 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_archive.jvm_options())
 # Before any JVM starts, because its processes inherit it: where tests hold queries (spark_groupsource.failpoints).
 FAILPOINTS = tempfile.TemporaryDirectory(prefix="groupkafka-failpoints-")
 os.environ["GROUPKAFKA_FAILPOINTS"] = FAILPOINTS.name
+# What options may name, which is inherited, too: tests have their secrets in temporary files.
+os.environ["GROUPKAFKA_SECRET_DIRS"] = tempfile.gettempdir()
+os.environ["GROUPKAFKA_ALLOW_ASSIGNORS"] = "tests.kafka.strategies:*,spark_groupsource.assignors.*"
 
 # What a worker of pytest-xdist may need: its Spark session, two query processes, and their Python workers.
 _WORKER_MEMORY_GIB = 3.5

@@ -21,6 +21,7 @@ from spark_groupsource.option_table import OPTIONS
 from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.options import parse_options
 from spark_groupsource.options_client import CLIENT_PREFIX, EXECUTOR_PREFIX, UNSAFE_SETTINGS
+from spark_groupsource.permissions import EVERYTHING
 
 # The pause of `--watch`: a rebalance takes some seconds.
 WATCH_S = 2.0
@@ -323,11 +324,13 @@ def client_options(connection: Connection) -> SourceOptions:
         | {
             "kafka.bootstrap.servers": connection.bootstrap_servers,
             "kafka.group.id": connection.group,
-            # Whoever calls a command runs programs anyway, and no Spark is here that would show a secret.
+            # No Spark is here that would show a secret.
             "allowedUnsafeSettings": ",".join(UNSAFE_SETTINGS),
             # The commands name topics themselves.
             "subscribePattern": ".*",
-        }
+        },
+        # Whoever calls a command may read the files without it, and runs programs anyway.
+        permissions=EVERYTHING,
     )
 
 

@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("offsets",),
     ("options_client",),
     ("secrets",),
+    ("permissions",),
     ("_librdkafka", "_version", "clock", "errors", "failpoints", "prefetch"),
     ("condition",),
     ("masking",),

@@ -29,7 +29,8 @@ from spark_groupsource.membership.choice import group_client
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.option_types import SourceOptions, Subscription
 from spark_groupsource.options import parse_options
-from spark_groupsource.options_client import UNSAFE_SETTINGS
+from spark_groupsource.options_client import SHOWN_SECRETS
+from spark_groupsource.permissions import EVERYTHING
 
 from .conftest import ReadAll
 from .harness import Independent, Query, wait_for
@@ -324,9 +325,9 @@ def test_what_spark_needs_to_be_told(spark: SparkSession, plain: dict[str, str],
     """conf/spark-defaults.conf hides the options that Spark would show; without it they are shown."""
     lines = (Path(__file__).parents[2] / "conf" / "spark-defaults.conf").read_text().splitlines()
     name, value = next(line.split() for line in lines if line.startswith("spark.sql.redaction.options.regex"))
-    refused = {f"kafka.{setting}": f"{CANARY}-x" for setting in UNSAFE_SETTINGS if "." in setting and "sasl" in setting}
+    refused = {f"kafka.{setting}": f"{CANARY}-x" for setting in SHOWN_SECRETS if "sasl" in setting}
     chosen = plain | guarded.sasl_ssl("driver") | refused
-    chosen |= {"allowedUnsafeSettings": ",".join(UNSAFE_SETTINGS), "kafka.ssl.key.pem": f"{CANARY}-key"}
+    chosen |= {"allowedUnsafeSettings": ",".join(SHOWN_SECRETS), "kafka.ssl.key.pem": f"{CANARY}-key"}
     chosen |= {"checkpointLocation": f"s3a://me:{CANARY}@bucket/checkpoint"}
     before = spark.conf.get(name)
     shown = {}
@@ -350,8 +351,9 @@ def test_the_clients_own_log_shows_no_secret(kind: str, guarded: Guarded, caplog
     options = parse_options(
         guarded.sasl_ssl("driver")
         | {name: f"{CANARY}-{name}" for name in secret}
-        | {"kafka.debug": "all", "allowedUnsafeSettings": ",".join(UNSAFE_SETTINGS)}
-        | {"subscribe": "orders-log", "kafka.group.id": "group-log", "kafkaConsumer.pollTimeoutMs": "500"}
+        | {"kafka.debug": "all", "allowedUnsafeSettings": ",".join(SHOWN_SECRETS)}
+        | {"subscribe": "orders-log", "kafka.group.id": "group-log", "kafkaConsumer.pollTimeoutMs": "500"},
+        permissions=EVERYTHING,
     )
     with caplog.at_level(logging.DEBUG):
         if kind == "executor":

@@ -326,9 +326,9 @@ class Bed:
     def run(self, seconds: float) -> list[dict[str, Any]]:
         """Run for so long; return the lines written."""
         self.ends_s, self.member.stopping = self.clock.now_s + seconds, False
-        self.path.write_text("")
+        self.path.unlink(missing_ok=True)
         self.thread.run()
-        return [json.loads(line) for line in self.path.read_text().splitlines()]
+        return [json.loads(line) for line in self.path.read_text().splitlines()] if self.path.exists() else []
 
     def own(self, *partitions: TopicPartition, offset: int | None = 40) -> None:
         """Let the group give partitions whose start is pinned there; without an offset it is not pinned yet."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -164,3 +165,102 @@ def test_a_large_file_goes_on_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(kept) + len(now) <= 4
     assert now
     assert (tmp_path / "m.jsonl").stat().st_size <= 1000
+
+
+# --- whose file it is
+
+
+REFUSED = "name a file that does not exist yet"
+
+
+def append(path: Path, events: int = 1, log: MetricsLog | None = None) -> MetricsLog:
+    log = log or MetricsLog(str(path), "shop", ManualClock())
+    for _ in range(events):
+        log.write("started")
+    return log
+
+
+@pytest.mark.parametrize("content", ["of another program\n", "", '{"at":"noon"}\n', '{"details":{}}\n'])
+def test_nothing_is_appended_to_a_file_that_something_else_began(
+    content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = tmp_path / "other"
+    other.write_text(content)
+    with caplog.at_level(logging.WARNING):
+        append(other, events=3)
+    assert other.read_text() == content
+    assert [REFUSED in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_file_of_metrics_goes_on(tmp_path: Path) -> None:
+    """After a restart, and by several queries at once."""
+    path = tmp_path / "m.jsonl"
+    append(path, log=append(path), events=2)
+    append(path)
+    assert len(lines(path)) == 4
+
+
+def test_a_file_that_is_emptied_goes_on(tmp_path: Path) -> None:
+    """As logrotate's copytruncate empties it."""
+    path = tmp_path / "m.jsonl"
+    log = append(path)
+    os.truncate(path, 0)
+    append(path, log=log)
+    assert len(lines(path)) == 1
+
+
+def test_no_link_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither to a file of metrics nor to one that is not there yet."""
+    own = tmp_path / "m.jsonl"
+    append(own)
+    for target in (own, tmp_path / "none"):
+        link = tmp_path / f"link-to-{target.name}"
+        link.symlink_to(target)
+        append(link)
+    assert len(lines(own)) == 1
+    assert not (tmp_path / "none").exists()
+    assert caplog.text.count(REFUSED) == 2
+
+
+def test_only_regular_files_are_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/null")):
+        append(path)
+    assert caplog.text.count("it is no regular file") == 2
+
+
+def test_the_older_half_takes_no_place_of_a_file_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A path is chosen so that the renamed file would be the other one."""
+    monkeypatch.setattr(metrics, "MAX_BYTES", 1000)
+    other = tmp_path / "m.jsonl.1"
+    other.write_text("of another program\n")
+    append(tmp_path / "m.jsonl", events=4)
+    assert other.read_text() == "of another program\n"
+    assert REFUSED in caplog.text
+    assert lines(tmp_path / "m.jsonl")
+
+
+def test_a_first_line_that_does_not_fit_on_the_disk_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty file, or half a line, would count as somebody else's when there is room again."""
+    path = tmp_path / "m.jsonl"
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:10]))
+        log = append(path)
+    assert not path.exists()
+    append(path, log=log)
+    assert len(lines(path)) == 1
+
+
+def test_a_groups_name_is_no_command_to_a_shell(tmp_path: Path) -> None:
+    """The path may be one that a shell reads when it starts."""
+    path = tmp_path / ".bash_profile"
+    MetricsLog(str(path), f"$(touch {tmp_path}/ran)`touch {tmp_path}/ran`", ManualClock()).write("started")
+    subprocess.run(["/bin/sh", str(path)], check=False, capture_output=True, timeout=60)
+    assert not (tmp_path / "ran").exists()
+    assert lines(path)[0]["group"].startswith("$(touch")

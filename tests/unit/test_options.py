@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from typing import Any
 
@@ -21,6 +22,7 @@ from spark_groupsource.options_client import (
     is_sensitive,
     shown_value,
 )
+from spark_groupsource.permissions import permissions_of
 from spark_groupsource.source import GroupKafkaDataSource
 from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Starting
 
@@ -92,6 +94,7 @@ def test_defaults() -> None:
             "partition.assignment.strategy": "cooperative-sticky",
         },
         executor_settings={},
+        permissions=permissions_of(os.environ),
     )
     assert (options.read_committed, options.instance_id) == (False, None)
 
@@ -266,7 +269,8 @@ def test_a_strategy_of_the_brokers_needs_the_consumer_protocol(classic: dict[str
         ("cooperative-sticky,weighted,sticky", "cannot offer sticky (eager protocol only) together with"),
     ],
 )
-def test_strategies_that_cannot_be_used(names: str, reason: str) -> None:
+def test_strategies_that_cannot_be_used(names: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROUPKAFKA_ALLOW_ASSIGNORS", "*")
     error = refusal(REQUIRED | {"assignors": names})
     assert error.condition.id == "GROUPKAFKA.ASSIGNORS_UNUSABLE"
     assert f"'{names}'" in str(error)
@@ -630,7 +634,8 @@ def test_a_refused_secret_is_masked(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SENSITIVE)
-def test_no_repr_shows_a_secret(name: str) -> None:
+def test_no_repr_shows_a_secret(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROUPKAFKA_ALLOW_UNSAFE_SETTINGS", "*")
     raw = REQUIRED | {f"kafka.{name}": CANARY, "allowedUnsafeSettings": ",".join(UNSAFE_SETTINGS)}
     source = GroupKafkaDataSource(raw)
     reader = source.streamReader(source.schema())

@@ -24,8 +24,8 @@ from spark_groupsource.masking import MASK, masked, remember
 from spark_groupsource.offsets import OffsetRange
 from spark_groupsource.option_types import Reads, SourceOptions
 from spark_groupsource.options import parse_options
-from spark_groupsource.options_client import UNSAFE_SETTINGS, is_sensitive
-from spark_groupsource.secrets import SECRET_SETTINGS, reference
+from spark_groupsource.options_client import CODE_SETTINGS, SHOWN_SECRETS, UNSAFE_SETTINGS, is_sensitive
+from spark_groupsource.secrets import CLIENT_FILES, SECRET_SETTINGS, reference
 from spark_groupsource.source import GroupKafkaBatchReader, GroupKafkaDataSource, GroupKafkaPartition
 
 from .fakes import tp
@@ -47,10 +47,10 @@ def refused(options: dict[str, str], condition: str = "OPTION_REFUSED") -> str:
     return str(raised.value)
 
 
-def unreadable(options: dict[str, str], role: str = "member") -> str:
+def unreadable(options: dict[str, str], role: str = "member", condition: str = "SECRET_UNREADABLE") -> str:
     with pytest.raises(OptionError) as raised:
         base_settings(parse(options), role)
-    assert raised.value.condition.id == "GROUPKAFKA.SECRET_UNREADABLE"
+    assert raised.value.condition.id == f"GROUPKAFKA.{condition}"
     return str(raised.value)
 
 
@@ -72,6 +72,7 @@ def client_settings(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
 def test_a_setting_of_the_client_is_not_taken_for_a_reference(client_settings: frozenset[str]) -> None:
     own = {name for name in client_settings if name.endswith((".file", ".env"))}
     assert own
+    assert own <= CLIENT_FILES
     for name in own:
         assert reference(name) is None
         assert parse({f"kafka.{name}": "/a/path"}).client_settings[name] == "/a/path"
@@ -89,7 +90,7 @@ def test_what_spark_would_show_is_refused(client_settings: frozenset[str]) -> No
     shown = {n for n in client_settings if is_sensitive(n) and not SPARK_REDACTS.search(f"kafka.{n}")}
     certificates = {"ssl.certificate.pem", "ssl.ca.pem", "https.ca.pem"}
     others = {"sasl.oauthbearer.assertion.private.key.file", "sasl.oauthbearer.client.credentials.client.id"}
-    assert shown - certificates - others <= UNSAFE_SETTINGS.keys()
+    assert shown - certificates - others <= SHOWN_SECRETS.keys() | CODE_SETTINGS.keys()
 
 
 # --- files and variables
@@ -129,21 +130,24 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     for part in ("'kafka.sasl.password.file'", f"'{path}'", "the driver", "on host", "No such file", "all executors"):
         assert part in text
     assert "an executor" in unreadable(option, "executor")
-    assert "'executor.kafka.sasl.password.file'" in str(_failed_reading({"executor.kafka.sasl.password.file": "/none"}))
+    assert "'executor.kafka.sasl.password.file'" in str(
+        _failed_reading({"executor.kafka.sasl.password.file": "/etc/kafka/none"})
+    )
     for content, reason in ((b"\n", "empty"), (b"\xff\xfe", "UTF-8"), (b"x" * 1_048_577, "larger")):
         path.write_bytes(content)
         assert reason in unreadable(option)
 
 
-def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever opens a named pipe waits for its writer; here there is one, so that a reader would come to an end."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(b"secret",), daemon=True)
     writer.start()
     try:
+        monkeypatch.setenv("GROUPKAFKA_SECRET_DIRS", f"{tmp_path}:/dev")
         for path in (pipe, tmp_path, "/dev/null"):
-            assert "regular file" in unreadable({"kafka.sasl.password.file": str(path)})
+            assert "regular file" in unreadable({"kafka.sasl.password.file": str(path)}, condition="NOT_PERMITTED")
     finally:
         reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         writer.join(5)
@@ -157,7 +161,7 @@ def _failed_reading(options: dict[str, str]) -> OptionError:
 
 
 def test_a_secret_in_the_place_of_a_variables_name_is_not_shown() -> None:
-    assert "hunter2" not in unreadable({"kafka.sasl.password.env": "hunter2-secret"})
+    assert "hunter2" not in refused({"kafka.sasl.password.env": "hunter2-secret"}, "NOT_PERMITTED")
 
 
 def test_a_variable_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,13 +173,13 @@ def test_a_variable_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_secret_one_place() -> None:
-    text = refused({"kafka.sasl.password": CANARY, "kafka.sasl.password.env": "A"}, "OPTION_CONFLICT")
+    text = refused({"kafka.sasl.password": CANARY, "kafka.sasl.password.env": "KAFKA_A"}, "OPTION_CONFLICT")
     assert "'kafka.sasl.password' and 'kafka.sasl.password.env'" in text
     assert CANARY not in text
-    refused({"kafka.sasl.password.file": "a", "kafka.sasl.password.env": "A"}, "OPTION_CONFLICT")
+    refused({"kafka.sasl.password.file": "a", "kafka.sasl.password.env": "KAFKA_A"}, "OPTION_CONFLICT")
     refused({"kafka.sasl.password.file": " "}, "OPTION_INVALID")
     # The executors' own password takes the place of the common one.
-    merged = parse({"kafka.sasl.password": CANARY, "executor.kafka.sasl.password.env": "A"}).for_reading()
+    merged = parse({"kafka.sasl.password": CANARY, "executor.kafka.sasl.password.env": "KAFKA_A"}).for_reading()
     assert "sasl.password" not in merged.client_settings
     merged = parse({"kafka.ssl.ca.pem.file": "/a", "executor.kafka.ssl.ca.pem": "b"}).for_reading()
     assert "ssl.ca.pem.file" not in merged.client_settings
@@ -197,22 +201,37 @@ def test_a_place_is_shown() -> None:
 # --- settings that must be allowed by name
 
 
-@pytest.mark.parametrize("name", sorted(UNSAFE_SETTINGS))
+@pytest.mark.parametrize("name", sorted(SHOWN_SECRETS))
 @pytest.mark.parametrize("prefix", ["kafka.", "executor.kafka."])
-def test_unsafe_settings(name: str, prefix: str) -> None:
+def test_secrets_that_spark_shows(name: str, prefix: str) -> None:
     text = refused({prefix + name: CANARY})
     assert f"'{prefix}{name}'" in text
     assert f"allowedUnsafeSettings ({name})" in text
-    if is_sensitive(name):
-        assert CANARY not in text
-    others = ",".join(UNSAFE_SETTINGS.keys() - {name})
+    assert CANARY not in text
+    others = ",".join(set(UNSAFE_SETTINGS) - {name})
     refused({prefix + name: CANARY, "allowedUnsafeSettings": others})
     allowed = parse({prefix + name: CANARY, "allowedUnsafeSettings": f" kafka.{name.upper()} , {others}"})
     assert allowed.for_reading().client_settings[name] == CANARY
 
 
+@pytest.mark.parametrize("name", sorted(CODE_SETTINGS))
+@pytest.mark.parametrize("prefix", ["kafka.", "executor.kafka."])
+def test_settings_that_run_code(name: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No option allows them, the driver's environment does."""
+    named = {"allowedUnsafeSettings": ",".join(UNSAFE_SETTINGS)}
+    for more in ({}, named):
+        text = refused({prefix + name: CANARY} | more, "NOT_PERMITTED")
+        assert f"'{prefix}{name}'" in text
+        assert "GROUPKAFKA_ALLOW_UNSAFE_SETTINGS" in text
+        assert CANARY not in text
+    monkeypatch.setenv("GROUPKAFKA_ALLOW_UNSAFE_SETTINGS", ",".join(CODE_SETTINGS.keys() - {name}))
+    refused({prefix + name: CANARY}, "NOT_PERMITTED")
+    monkeypatch.setenv("GROUPKAFKA_ALLOW_UNSAFE_SETTINGS", f"some.other, {name}")
+    assert parse({prefix + name: CANARY}).for_reading().client_settings[name] == CANARY
+
+
 def test_no_other_setting_can_be_allowed() -> None:
-    assert "plugin.library.paths" in refused({"allowedUnsafeSettings": "enable.auto.commit"}, "OPTION_INVALID")
+    assert "ssl.key.pem" in refused({"allowedUnsafeSettings": "enable.auto.commit"}, "OPTION_INVALID")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +261,7 @@ OWN = {
     "kafka.sasl.password": CANARY,
     "kafka.security.protocol": "sasl_ssl",
     "kafka.sasl.mechanism": "SCRAM-SHA-512",
-    "kafka.ssl.ca.location": "/ca.pem",
+    "kafka.ssl.ca.location": "/etc/ssl/ca.pem",
     "kafka.ssl.key.password": CANARY,
     "checkpointLocation": f"s3://user:{CANARY}@bucket/a",
     "executor.kafka.sasl.username": "reader",
@@ -258,7 +277,7 @@ def test_executors_with_an_identity_of_their_own() -> None:
     assert settings["bootstrap.servers"] == "other:9093"
     assert (settings["sasl.username"], settings["sasl.password"]) == ("reader", "readers-own")
     assert (settings["security.protocol"], settings["sasl.mechanism"]) == ("sasl_ssl", "SCRAM-SHA-512")
-    assert (settings["ssl.ca.location"], settings["fetch.wait.max.ms"]) == ("/ca.pem", "7")
+    assert (settings["ssl.ca.location"], settings["fetch.wait.max.ms"]) == ("/etc/ssl/ca.pem", "7")
     assert "ssl.key.password" not in settings
     assert options.for_reading() == options.for_reading().for_reading()
     member = base_settings(options, "member")

@@ -1,0 +1,159 @@
+"""What the options of a source may name: files, variables, brokers, and what runs code.
+
+Whoever sets options (SQL is enough) may be somebody else than whoever runs the driver. So this is decided by the
+environment of the driver's process alone, and never by an option. Executors get the driver's permissions together with
+the reader: they run what the driver sends them anyway. The command line permits everything: its caller could read the
+files without it.
+
+Each variable is a list of names, separated by commas (directories: by colons). A name that ends in `*` stands for all
+that begin like it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+
+SECRET_DIRS = "GROUPKAFKA_SECRET_DIRS"  # noqa: S105 - no password
+SECRET_ENV = "GROUPKAFKA_SECRET_ENV"  # noqa: S105
+UNSAFE_SETTINGS = "GROUPKAFKA_ALLOW_UNSAFE_SETTINGS"
+ASSIGNORS = "GROUPKAFKA_ALLOW_ASSIGNORS"
+TOKEN_ENDPOINTS = "GROUPKAFKA_ALLOW_TOKEN_ENDPOINTS"  # noqa: S105
+ONLY_BROKERS = "GROUPKAFKA_ONLY_BROKERS"
+# Where systemd puts a service's secrets.
+_CREDENTIALS = "CREDENTIALS_DIRECTORY"
+
+DIRECTORIES = ("/run/secrets", "/var/run/secrets", "/etc/kafka")
+VARIABLES = ("KAFKA_*", "GROUPKAFKA_*")
+# Where systems keep the certificates of authorities. Private keys may lie beside them, so only what is a list of
+# authorities, and is never sent to anybody, may be there.
+TRUST_DIRECTORIES = (
+    "/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/lib/ssl", "/usr/share/ca-certificates", "/usr/share/pki",
+    "/usr/local/share/ca-certificates",
+)  # fmt: skip
+
+
+class NotPermitted(ValueError):
+    """What an option names may not be named; the text says why, `remedy` what to do."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """What options may name. `only_brokers` is None where they may name any."""
+
+    directories: tuple[str, ...] = DIRECTORIES
+    variables: tuple[str, ...] = VARIABLES
+    unsafe_settings: tuple[str, ...] = ()
+    assignors: tuple[str, ...] = ()
+    token_endpoints: tuple[str, ...] = ()
+    only_brokers: tuple[str, ...] | None = None
+    everything: bool = False
+
+    def check_setting(self, name: str, what: str) -> None:
+        """Raise `NotPermitted` unless this client setting may be used; `what` says what it does."""
+        if not self._has(name, self.unsafe_settings):
+            raise NotPermitted(what, _remedy("leave it out", UNSAFE_SETTINGS, f"with the name {name}"))
+
+    def check_variable(self, name: str) -> None:
+        """Raise `NotPermitted` unless a secret may be in this variable."""
+        if not self._has(name, self.variables):
+            reason = f"options may name variables {', '.join(self.variables)} alone"
+            raise NotPermitted(reason, _remedy("give the variable such a name", SECRET_ENV, "with its name"))
+
+    def check_assignor(self, name: str) -> None:
+        """Raise `NotPermitted` unless this `package.module:Class` may be imported."""
+        if not self._has(name, self.assignors):
+            raise NotPermitted(
+                f"it makes the driver import the module of {name}, which runs code",
+                _remedy("use a strategy of docs/assignors.md", ASSIGNORS, f"with {name}"),
+            )
+
+    def check_token_endpoint(self, url: str) -> None:
+        """Raise `NotPermitted` unless clients may send requests for tokens to this URL."""
+        if not self._has(url, self.token_endpoints):
+            raise NotPermitted(
+                "it makes driver and executors send HTTP requests to it",
+                _remedy("leave it out", TOKEN_ENDPOINTS, "with the URL"),
+            )
+
+    def check_brokers(self, servers: str) -> None:
+        """Raise `NotPermitted` unless all of these brokers may be contacted (`host:port`, or hosts alone)."""
+        if self.everything or self.only_brokers is None:
+            return
+        for server in filter(None, (each.strip().rpartition("://")[2].lower() for each in servers.split(","))):
+            if not any(_is_broker(server, allowed) for allowed in self.only_brokers):
+                raise NotPermitted(
+                    f"{server} is none of the brokers that this driver is limited to",
+                    _remedy("name other brokers", ONLY_BROKERS, f"with {server} too"),
+                )
+
+    def check_file(self, path: str, *, is_trust_store: bool = False) -> str:
+        """Return the real path of a file that may be read; raise `NotPermitted` for any other.
+
+        The path as it is given must be below a directory of the list, and what it leads to as well. The first keeps
+        those out who could change a link in a directory of their own between this look and the client's. Kubernetes
+        needs links inside a directory: a secret is `<name> -> ..data/<name>`, and `..data` is a link, too.
+
+        Whether a file exists is reported for permitted paths only. Raises OSError for one that does not.
+        """
+        allowed = [*self.directories, os.environ.get(_CREDENTIALS, ""), *(TRUST_DIRECTORIES if is_trust_store else ())]
+        if self.everything:
+            return os.path.realpath(path, strict=True)
+        here = [os.path.abspath(directory) for directory in allowed if directory]
+        given = PurePath(os.path.abspath(path))
+        remedy = _remedy("put the file below one of these directories", SECRET_DIRS, "with its directory")
+        if ".." in PurePath(path).parts or not any(map(given.is_relative_to, here)):
+            raise NotPermitted(f"options may name files below {', '.join(filter(None, allowed))} alone", remedy)
+        real = os.path.realpath(path)
+        if not any(PurePath(real).is_relative_to(os.path.realpath(directory)) for directory in here):
+            raise NotPermitted("it is a link that leads out of the directories that options may name files of", remedy)
+        mode = os.stat(real).st_mode
+        # A named pipe or a device would hold the client up for ever.
+        if not stat.S_ISREG(mode) and not (is_trust_store and stat.S_ISDIR(mode)):
+            raise NotPermitted("it is no regular file", "name a regular file.")
+        return real
+
+    def _has(self, name: str, names: Iterable[str]) -> bool:
+        return self.everything or any(
+            name.startswith(known[:-1]) if known.endswith("*") else name == known for known in names
+        )
+
+
+EVERYTHING = Permissions(everything=True)
+
+
+def permissions_of(environment: Mapping[str, str]) -> Permissions:
+    """Return what a process with this environment permits."""
+
+    def names(variable: str) -> tuple[str, ...]:
+        return tuple(filter(None, (each.strip() for each in environment.get(variable, "").split(","))))
+
+    directories = tuple(filter(None, environment.get(SECRET_DIRS, "").split(os.pathsep)))
+    return Permissions(
+        directories=DIRECTORIES + directories,
+        variables=VARIABLES + names(SECRET_ENV),
+        unsafe_settings=names(UNSAFE_SETTINGS),
+        assignors=names(ASSIGNORS),
+        token_endpoints=names(TOKEN_ENDPOINTS),
+        only_brokers=tuple(each.lower() for each in names(ONLY_BROKERS)) if ONLY_BROKERS in environment else None,
+    )
+
+
+def _remedy(other: str, variable: str, how: str) -> str:
+    return (
+        f"{other}; or let whoever runs the driver set the variable {variable} {how}, in the environment that the driver"
+        " is started with (docs/security.md)."
+    )
+
+
+def _is_broker(server: str, allowed: str) -> bool:
+    """Whether `host:port` is what the operator allows: `host:port`, a host with any port, or `*.domain` of either."""
+    host = server.rpartition(":")[0] or server
+    return any(mine.endswith(allowed[1:]) if allowed.startswith("*.") else mine == allowed for mine in (server, host))
