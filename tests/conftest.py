@@ -62,6 +62,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(f"{item.path.name}{part}"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of this project's tests."""
+    parser.addoption("--order-runs", type=int, default=1, help="how often tests/kafka/test_task_order.py runs its test")
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Return the session of all tests that need one in this process, where there can be only one.

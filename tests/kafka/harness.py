@@ -146,6 +146,13 @@ class Independent:
             producer.produce(topic, value.encode(), partition=number % partitions)
         assert producer.flush(60) == 0
 
+    def produce_to(self, topic: str, values: Iterable[tuple[str, int]]) -> None:
+        """Produce values to the partitions that they name; returns when all are acknowledged."""
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 5})
+        for value, partition in values:
+            producer.produce(topic, value.encode(), partition=partition)
+        assert producer.flush(60) == 0
+
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """Return the group's committed offsets.
 
@@ -278,11 +285,15 @@ class Query:
         """Return how often the sink wrote each record."""
         return Counter((t, p, o) for batch in self.batches() for t, p, o, _ in batch["rows"])
 
+    def completed_batches(self) -> dict[int, list[Record]]:
+        """Return the records of each batch that Spark recorded as complete and that has any; a replay counts once."""
+        last = {batch["batch"]: batch["rows"] for batch in self.batches()}
+        done = {number for number in last if (self.checkpoint / "commits" / str(number)).exists()}
+        return {number: [(t, p, o) for t, p, o, _ in last[number]] for number in done if last[number]}
+
     def completed_records(self) -> Counter[Record]:
         """Return how often each record is in a batch that Spark recorded as complete; a replay counts once."""
-        last = {batch["batch"]: batch for batch in self.batches()}
-        done = {number for number in last if (self.checkpoint / "commits" / str(number)).exists()}
-        return Counter((t, p, o) for number in done for t, p, o, _ in last[number]["rows"])
+        return Counter(record for rows in self.completed_batches().values() for record in rows)
 
     def wait_for_records(self, wanted: set[Record], timeout_s: float = 120.0) -> None:
         """Wait until all of these records are in completed batches.
