@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +26,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
+from spark_groupsource.errors import OffsetFormatError
 from spark_groupsource.locations import LOCATIONS, location_to_open, scrubbed, shown_location
-from spark_groupsource.offsets import SourceOffset
+from spark_groupsource.offsets import SourceOffset, parse_offset
 
 LOG = logging.getLogger("spark_groupsource.checkpoint")
 
@@ -41,6 +44,13 @@ _TROUBLES = (OSError, ValueError, ImportError, pa.ArrowException)
 # A line of an offset log v2: ids are numbers, or names that the query gives its sources.
 _NAMED_OFFSET = re.compile(r"([A-Za-z0-9_]+):(.*)", re.DOTALL)
 _NO_OFFSET = "-"
+# A log of this query that does not have Spark's start may lag for so long (async progress tracking).
+_LONGEST_LAG_S = 60.0
+# More ends than this are counted, not named.
+_NAMED = 5
+# pyarrow reads these with libhdfs, which takes the JVM's options from a variable of the environment.
+_HADOOP = ("hdfs://", "viewfs://")
+_LIBHDFS_OPTIONS, _NO_SIGNALS = "LIBHDFS_OPTS", "-Xrs"
 _STORE = re.compile(r"[a-z0-9]+://|/+(dbfs|Volumes)(/|$)")
 
 
@@ -92,10 +102,24 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
     """
     target = location_to_open(location)
     if "://" in target:
+        if target.startswith(_HADOOP):
+            _keep_signals_from_libhdfs()
         filesystem, root = fs.FileSystem.from_uri(target)
     else:
         filesystem, root = fs.LocalFileSystem(), target
     return filesystem, root.rstrip("/")
+
+
+def _keep_signals_from_libhdfs() -> None:
+    """Add -Xrs to LIBHDFS_OPTS, before libhdfs starts its JVM in this process.
+
+    Guards against: 1. the first look at an `hdfs:` location starts a JVM inside the reader process, 2. the JVM takes
+    SIGTERM over, 3. a stop ends the process at once: the last batch is not committed, and the group waits for the
+    member until its session expires. With -Xrs the JVM leaves the signals alone.
+    """
+    given = os.environ.get(_LIBHDFS_OPTIONS, "")
+    if _NO_SIGNALS not in given.split():
+        os.environ[_LIBHDFS_OPTIONS] = f"{given} {_NO_SIGNALS}".strip()
 
 
 def read_spark_checkpoint(
@@ -149,7 +173,15 @@ def _text(filesystem: fs.FileSystem, path: str) -> str:
 class NoCheckpoint:
     """Stands in where the query's checkpoint is not known: no batch is known to be complete."""
 
+    name = "(not set)"
     is_local = False
+
+    def wants_start(self, _start: SourceOffset) -> bool:
+        """Return False."""
+        return False
+
+    def compare_start(self, _start: SourceOffset) -> None:
+        """Do nothing."""
 
     def is_complete(self, end: SourceOffset) -> bool:
         """Return False."""
@@ -181,10 +213,20 @@ class CheckpointLog:
         self._batch: int | None = None
         self._in_trouble = False
         self._seen = False
+        # Whether this log is known to be this query's, or not to be.
+        self._judged = False
+        self._compared: SourceOffset | None = None
+        # The newest entry that did not have Spark's start, and since when it is the newest.
+        self._behind: tuple[int, float] | None = None
         self._readable = self._check()
 
     def __repr__(self) -> str:
         return f"CheckpointLog({shown_location(self._location)}, batch={self._batch})"
+
+    @property
+    def name(self) -> str:
+        """The location, without secrets."""
+        return shown_location(self._location)
 
     @property
     def is_local(self) -> bool:
@@ -193,16 +235,77 @@ class CheckpointLog:
 
     def is_complete(self, end: SourceOffset) -> bool:
         """Whether the batch that ends at `end` is in the commit log."""
-        return self._look(end, self._find, self._exists)
+        return self._look(end, self._find)
 
     def glance(self, end: SourceOffset) -> bool:
         """Say the same of a local checkpoint, at the cost of opening a file.
 
         It may miss a batch, because it goes from entry to entry: with async progress tracking the offset log has gaps.
         """
-        return self._look(end, self._follow, lambda name: self._exists(name) and self._is_new())
+        return self._look(end, self._follow)
 
-    def _look(self, end: SourceOffset, find: Callable[[Json], int | None], is_there: Callable[[str], bool]) -> bool:
+    def wants_start(self, start: SourceOffset) -> bool:
+        """Whether it is open whose log this is, and this start was not compared yet."""
+        return self._readable and not self._judged and start != self._compared
+
+    def compare_start(self, start: SourceOffset) -> None:
+        """Warn once when this is the checkpoint of another query: Spark's `start` contradicts it.
+
+        `start` is the end of the last batch in the commit log of the query that runs, or its initial offset.
+        Guards against: 1. a source is given the checkpointLocation of another query, 2. no batch of its own is ever
+        complete there, 3. every handover waits for the next trigger, and every stop repeats the last batch, without a
+        word.
+        """
+        self._compared = start
+        try:
+            found = self._find(start.to_json())
+            completed = max(self._numbers("commits"), default=None)
+        except _TROUBLES as error:
+            self._report(error)
+            return
+        self._in_trouble = False
+        self._judged = found is not None or self._contradicts(start, completed)
+        if self._judged and found is None:
+            LOG.warning(
+                "the log at checkpointLocation is not this query's: Spark starts from lineage=%s ends=%s;"
+                " checkpointLocation=%s has newest_batch=%s completed_batch=%s of %s. Handovers wait for the next"
+                " trigger, and every stop repeats the last batch: give the source the checkpointLocation of its own"
+                " writer",
+                start.lineage, _shown_ends(start), self.name,
+                None if self._newest == -1 else self._newest, completed, self._shown_owners(),
+            )  # fmt: skip
+
+    def _contradicts(self, start: SourceOffset, completed: int | None) -> bool:
+        """Whether the log, which does not have `start` among its newest entries, cannot be that of its query."""
+        newest = -1 if self._newest is None else self._newest
+        lineages = {offset["lineage"] for offset in self._own_offsets()}
+        if not start.ranges and not start.done:
+            # A query that has completed nothing; what was planned before may be in the offset log.
+            return completed is not None and start.lineage not in lineages
+        if newest >= 0 and start.lineage not in lineages:
+            return True
+        # With async progress tracking the log lags; a copy of the query's own checkpoint never moves.
+        if self._behind is None or self._behind[0] != newest:
+            self._behind = (newest, time.monotonic())
+        return time.monotonic() - self._behind[1] >= _LONGEST_LAG_S
+
+    def _own_offsets(self) -> list[Json]:
+        """Return the offsets of this source's kind in the newest entries, the newest last."""
+        values = (value for number in sorted(self._entries) for value in self._entries[number])
+        return [value for value in values if isinstance(value, dict) and isinstance(value.get("lineage"), str)]
+
+    def _shown_owners(self) -> str:
+        """Return whose entries the log has."""
+        found = self._own_offsets()
+        if not found:
+            return "no query of this source" if self._entries else "no query"
+        try:
+            newest = parse_offset(found[-1])
+        except OffsetFormatError:
+            return f"lineage={found[-1]['lineage']}"
+        return f"lineage={newest.lineage} ends={_shown_ends(newest)}"
+
+    def _look(self, end: SourceOffset, find: Callable[[Json], int | None]) -> bool:
         if not self._readable:
             return False
         if end != self._end:
@@ -210,7 +313,7 @@ class CheckpointLog:
         try:
             if self._batch is None:
                 self._batch = find(self._json)
-            complete = self._batch is not None and is_there(f"commits/{self._batch}")
+            complete = self._batch is not None and self._exists(f"commits/{self._batch}") and self._is_new()
         except _TROUBLES as error:
             self._report(error)
             return False
@@ -247,9 +350,12 @@ class CheckpointLog:
         return self._filesystem
 
     def _exists(self, name: str) -> bool:
+        filesystem, path = self._open(), f"{self._root}/{name}"
+        if _is_hadoop(filesystem):
+            return _is_file(filesystem, path)
         # On object stores opening is one request, where a missing file's info takes a second one for a directory.
         try:
-            with self._open().open_input_file(f"{self._root}/{name}"):
+            with filesystem.open_input_file(path):
                 return True
         except FileNotFoundError:
             return False
@@ -257,8 +363,9 @@ class CheckpointLog:
     def _is_new(self) -> bool:
         """Whether the batch's entry of the commit log is not older than that of the offset log.
 
-        The sequence this protects against: a checkpoint is taken back by hand, and of the commit log more is kept than
-        of the offset log; the batch that is planned next has the number of an old one, which is complete.
+        Guards against: 1. a checkpoint is taken back by hand, and of the commit log more is kept than of the offset
+        log, 2. the batch that is planned next has the number of an old one, which is complete, 3. a revoke or a stop
+        commits its end, although Spark may never complete it: its records are lost.
         """
         names = [f"{self._root}/{folder}/{self._batch}" for folder in ("offsets", "commits")]
         logged, completed = (info.mtime_ns or 0 for info in self._open().get_file_info(names))
@@ -305,11 +412,15 @@ class CheckpointLog:
                 self._entries[number] = known
         return known
 
+    def _numbers(self, folder: str) -> list[int]:
+        """Return the numbers of a log's entries."""
+        selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
+        names = [info.base_name for info in self._open().get_file_info(selector)]
+        return [int(name) for name in names if name.isdigit()]
+
     def _logged_batches(self) -> list[int]:
-        filesystem = self._open()
-        selector = fs.FileSelector(f"{self._root}/offsets", allow_not_found=True)
-        names = [info.base_name for info in filesystem.get_file_info(selector)]
-        numbers = [int(name) for name in names if name.isdigit()]
+        self._open()
+        numbers = self._numbers("offsets")
         self._seen = self._seen or bool(numbers) or self._has_metadata()
         return numbers
 
@@ -324,4 +435,24 @@ class CheckpointLog:
         return True
 
     def _read(self, name: str) -> str:
-        return _text(self._open(), f"{self._root}/{name}")
+        filesystem, path = self._open(), f"{self._root}/{name}"
+        if _is_hadoop(filesystem) and not _is_file(filesystem, path):
+            raise FileNotFoundError(path)
+        return _text(filesystem, path)
+
+
+def _is_hadoop(filesystem: fs.FileSystem) -> bool:
+    """Whether opening a missing file prints Java's stack trace, as libhdfs does."""
+    return bool(filesystem.type_name == "hdfs")
+
+
+def _is_file(filesystem: fs.FileSystem, path: str) -> bool:
+    """Whether there is a file; prints nothing where there is none, on any file system."""
+    return bool(filesystem.get_file_info(path).type == fs.FileType.File)
+
+
+def _shown_ends(offset: SourceOffset) -> str:
+    """Return the first ends of an offset."""
+    ends = sorted(offset.ends().items())
+    more = f" and {len(ends) - _NAMED} more" if len(ends) > _NAMED else ""
+    return "[" + ", ".join(f"{partition}:{end}" for partition, end in ends[:_NAMED]) + more + "]"

@@ -16,7 +16,7 @@ from pyarrow import fs
 from spark_groupsource.checkpoint import CheckpointLog, offsets_in_log_entry
 from spark_groupsource.offsets import OffsetRange, SourceOffset
 
-from .fakes import offset_of, tp
+from .fakes import LINEAGE, OTHER_LINEAGE, offset_of, tp
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1763720000000,"conf":{"spark.sql.shuffle.partitions":"2"}}'
 
@@ -153,6 +153,8 @@ def test_paths_and_uris(checkpoint: Checkpoint, prefix: str, suffix: str) -> Non
 class Counted:
     """The local file system as far as `CheckpointLog` uses it, counting what it is asked."""
 
+    type_name = "local"
+
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
         self._filesystem = fs.LocalFileSystem()
@@ -194,7 +196,7 @@ def test_a_wait_costs_one_request_a_look(checkpoint: Checkpoint, counted: Counte
     assert counted.taken() == {"look": 1}
     checkpoint.log(99, v1(text(100)), complete=True)
     assert counted_log.is_complete(offset(100))
-    assert counted.taken() == {"look": 1}
+    assert counted.taken() == {"look": 1, "info": 1}
 
 
 def test_a_plan_that_is_not_logged_yet_reads_no_entry_twice(
@@ -208,7 +210,7 @@ def test_a_plan_that_is_not_logged_yet_reads_no_entry_twice(
     assert counted.taken() == {"list": 1}
     checkpoint.log(100, v1(text(101)), complete=True)
     assert counted_log.is_complete(offset(101))
-    assert counted.taken() == {"list": 1, "read": 1, "look": 1}
+    assert counted.taken() == {"list": 1, "read": 1, "look": 1, "info": 1}
 
 
 def test_a_half_written_entry_is_read_again(
@@ -284,17 +286,182 @@ def test_a_gap_hides_a_batch_from_glances_and_not_from_who_waits(
     assert counted_log.glance(offset(9)), "its number is known by now"
 
 
+@pytest.mark.parametrize("way", ["glance", "is_complete"])
 def test_an_old_entry_of_the_commit_log_completes_no_new_batch(
-    checkpoint: Checkpoint, counted_log: CheckpointLog
+    way: str, checkpoint: Checkpoint, counted_log: CheckpointLog
 ) -> None:
-    """A checkpoint that was taken back by hand, of the offset log only: batch 7 is planned once more."""
+    """Guards against: 1. a checkpoint is taken back by hand, of the offset log only, 2. batch 7 is planned once more,
+    3. a revoke or a stop looks at the log, which has `commits/7` of the old batch.
+    """
+    look = getattr(counted_log, way)
     checkpoint.log(7, v1(text(5)), complete=True)
     old = checkpoint.root / "commits" / "7"
     os.utime(old, (old.stat().st_atime, old.stat().st_mtime - 60))
-    assert not counted_log.glance(offset(5))
+    assert not look(offset(5))
     checkpoint.log(7, v1(text(5)), complete=True)
     os.utime(old)
-    assert counted_log.glance(offset(5))
+    assert look(offset(5))
+
+
+# --- another query's checkpoint
+
+
+def other(end: int) -> str:
+    found = offset_of(OffsetRange(tp(0), end - 1, end), lineage=OTHER_LINEAGE)
+    return json.dumps(found.to_json(), separators=(",", ":"))
+
+
+def compared(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture, *starts: SourceOffset) -> list[str]:
+    """Return what is reported when Spark starts from these offsets, one after the other."""
+    log = CheckpointLog(str(checkpoint.root))
+    with caplog.at_level(logging.WARNING):
+        for start in starts:
+            if log.wants_start(start):
+                log.compare_start(start)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_the_checkpoint_of_another_query_is_reported_once_with_both_sides_facts(
+    checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards against: 1. a source is given the checkpointLocation of another query, 2. none of its batches is ever
+    complete there, 3. every stop repeats the last batch, without a word."""
+    checkpoint.log(41, v1(other(500)), complete=True)
+    checkpoint.log(42, v1(other(600)), complete=False)
+    (text_,) = compared(checkpoint, caplog, offset(5), offset(6), offset(7))
+    assert f"Spark starts from lineage={LINEAGE} ends=[orders-0:5];" in text_
+    assert f"checkpointLocation={checkpoint.root} has newest_batch=42 completed_batch=41" in text_
+    assert f"of lineage={OTHER_LINEAGE} ends=[orders-0:600]" in text_
+
+
+def test_the_checkpoint_of_another_source_is_reported(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoint.log(3, v1('{"orders":{"0":7}}'), complete=True)
+    (text_,) = compared(checkpoint, caplog, offset(5))
+    assert "of no query of this source" in text_
+
+
+def test_a_new_query_with_the_checkpoint_of_another_one_is_reported_before_its_first_batch(
+    checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint.log(0, v1(other(500)), complete=True)
+    (text_,) = compared(checkpoint, caplog, SourceOffset(LINEAGE))
+    assert f"lineage={LINEAGE} ends=[];" in text_
+
+
+def test_many_ends_are_counted(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoint.log(0, v1(other(500)), complete=True)
+    (text_,) = compared(checkpoint, caplog, offset_of(*(OffsetRange(tp(n), 0, 1) for n in range(7))))
+    assert "orders-4:1 and 2 more]" in text_
+
+
+def test_a_query_and_its_own_checkpoint_agree(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
+    """Also while a planned batch is not complete, with another source's offsets, and when the lineage changes."""
+    checkpoint.log(6, v1(other(500), "5"), complete=True)
+    checkpoint.log(7, v1(text(5), "6"), complete=True)
+    checkpoint.log(8, v1(other(8), "6"), complete=False)
+    assert compared(checkpoint, caplog, offset(5), offset(6)) == []
+
+
+def test_a_new_query_has_no_checkpoint_that_could_contradict_it(
+    checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert compared(checkpoint, caplog, SourceOffset(LINEAGE)) == []
+    # A batch that was planned and not completed, whose source has another initial offset by now.
+    checkpoint.log(0, v1(other(5)), complete=False)
+    assert compared(checkpoint, caplog, SourceOffset(LINEAGE)) == []
+    # Another source's batch.
+    checkpoint.log(0, v1("5", json.dumps(SourceOffset(LINEAGE).to_json())), complete=True)
+    assert compared(checkpoint, caplog, SourceOffset(LINEAGE)) == []
+
+
+def test_a_log_that_lags_is_the_querys_own_and_one_that_never_moves_is_a_copy(
+    checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With async progress tracking Spark writes its logs later than it goes on."""
+    now_s = [0.0]
+    monkeypatch.setattr("spark_groupsource.checkpoint.time.monotonic", lambda: now_s[0])
+    log = CheckpointLog(str(checkpoint.root))
+    for number in range(20):
+        checkpoint.log(number, v1(text(10 * number + 5)), complete=True)
+        for start in (7, 9):
+            now_s[0] += 25.0
+            log.compare_start(offset(10 * number + start))
+    assert caplog.messages == []
+    for start in (1000, 1001):
+        now_s[0] += 25.0
+        log.compare_start(offset(start))
+    assert "is not this query's" in caplog.text
+    assert not log.wants_start(offset(1002))
+
+
+def test_a_store_that_fails_while_it_is_compared_is_no_contradiction(
+    checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint.log(0, v1(other(500)), complete=True)
+    (checkpoint.root / "offsets" / "0").unlink()
+    (checkpoint.root / "offsets" / "0").mkdir()
+    (text_,) = compared(checkpoint, caplog, offset(5))
+    assert text_.startswith("checkpoint not readable:")
+
+
+# --- libhdfs
+
+
+class Hadoop:
+    """A file system as pyarrow's on libhdfs: opening a missing file prints Java's stack trace."""
+
+    type_name = "hdfs"
+
+    def __init__(self) -> None:
+        self.printed: list[str] = []
+        self._filesystem = fs.LocalFileSystem()
+
+    def get_file_info(self, wanted: str | list[str] | fs.FileSelector) -> Any:
+        return self._filesystem.get_file_info(wanted)
+
+    def open_input_stream(self, path: str) -> Any:
+        if not os.path.exists(path):
+            self.printed.append(path)
+        return self._filesystem.open_input_stream(path)
+
+    open_input_file = open_input_stream
+
+
+def test_no_missing_file_is_opened_on_hdfs(checkpoint: Checkpoint) -> None:
+    """Ten looks a second for as long as a drain waits printed as many stack traces."""
+    hadoop = Hadoop()
+    log = CheckpointLog("hdfs://name/checkpoint", lambda _location: (hadoop, str(checkpoint.root)))
+    assert not log.is_complete(offset(5))
+    checkpoint.log(7, v1(text(5)), complete=False)
+    assert not log.is_complete(offset(5))
+    assert not log.glance(offset(6))
+    checkpoint.log(7, v1(text(5)), complete=True)
+    assert log.is_complete(offset(5))
+    assert hadoop.printed == []
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [(None, "-Xrs"), ("-Xmx64m", "-Xmx64m -Xrs"), ("-Xrs -Xmx64m", "-Xrs -Xmx64m")]
+)
+@pytest.mark.parametrize("scheme", ["hdfs", "viewfs"])
+def test_the_jvm_of_libhdfs_leaves_the_signals_alone(
+    given: str | None, kept: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The options are there before pyarrow makes the file system, in the environment that C sees."""
+    monkeypatch.delenv("LIBHDFS_OPTS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("LIBHDFS_OPTS", given)
+    seen: list[str] = []
+
+    class NoLibrary:
+        @staticmethod
+        def from_uri(_uri: str) -> tuple[fs.FileSystem, str]:
+            seen.append(os.environ["LIBHDFS_OPTS"])
+            raise OSError("no libhdfs")
+
+    monkeypatch.setattr("spark_groupsource.checkpoint.fs.FileSystem", NoLibrary)
+    assert not CheckpointLog(f"{scheme}://name/checkpoint").is_complete(offset(5))
+    assert seen == [kept]
 
 
 # --- what cannot be read
