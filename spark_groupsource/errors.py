@@ -232,6 +232,12 @@ MEMBER_NOT_ANSWERING = Condition(
     "look whether the group's coordinator is reachable.",
     Retry.LATER,
 )
+MEMBER_LEFT = Condition(
+    "GROUPKAFKA.MEMBER_LEFT",
+    "The member of group '{group}' has left the group: its reader process was sent SIGTERM.",
+    "start the query again; it continues from the last completed batch. To stop a query, use query.stop().",
+    Retry.LATER,
+)
 CONFLICT = Condition(
     "GROUPKAFKA.CONFLICT",
     "The group's offsets and this query's checkpoint disagree: {details}. Option 'onConflict' has the value 'fail'.",

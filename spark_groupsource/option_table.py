@@ -131,7 +131,14 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "drainTimeoutMs", read.integer(0), None, "0 to kafka.max.poll.interval.ms",
-        "How long a revoke waits for the batch in flight. Default: 0.8 x kafka.max.poll.interval.ms.",
+        "How long a revoke, or a stop by SIGTERM, waits for the batch in flight. Default: 0.8 x"
+        " kafka.max.poll.interval.ms.",
+    ),
+    OptionSpec(
+        "maxBatchMs", read.integer(1, 2**31 - 1), None, "milliseconds, an integer from 1",
+        "How long a batch may take before the member gives its partitions up, as Kafka's consumers do after"
+        " max.poll.interval.ms; it joins again when the batch has ended. Without it a sink that hangs keeps the"
+        " partitions for ever. With `assign` it has no effect.",
     ),
     OptionSpec(
         "onPartitionsLost", read.choice(OnPartitionsLost), OnPartitionsLost.CONTINUE, "continue, fail",

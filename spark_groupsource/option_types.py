@@ -95,6 +95,7 @@ class SourceOptions:
     # A URI may hold credentials: shown by `locations.shown_location` only.
     checkpoint_location: str | None = field(repr=False)
     drain_timeout_s: float
+    max_batch_s: float | None
     on_partitions_lost: OnPartitionsLost
     on_conflict: OnConflict
     metrics_path: str | None

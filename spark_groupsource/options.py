@@ -328,6 +328,7 @@ def _assemble(
         "drain_timeout_s": 0.8 * max_poll_interval_ms / 1000
         if drain_timeout_ms is None
         else float(str(drain_timeout_ms)) / 1000,
+        "max_batch_s": None if values["maxBatchMs"] is None else float(str(values["maxBatchMs"])) / 1000,
         "on_partitions_lost": values["onPartitionsLost"],
         "on_conflict": values["onConflict"],
         "metrics_path": values["metricsPath"],

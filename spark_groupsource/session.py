@@ -125,12 +125,12 @@ class Session:
         self._started = True
 
     def request_stop(self) -> None:
-        """Ask the member to leave; safe in a signal handler."""
+        """Ask the member to leave when the batch in flight is complete; safe in a signal handler."""
         self._member.request_stop()
 
     def stop(self) -> None:
         """Commit what is complete, leave the group and free all clients; idempotent and bounded."""
-        self._member.request_stop()
+        self._member.stop_now()
         if not self._member.join(STOP_TIMEOUT_S):
             LOG.warning("the member did not leave within %.0f s: %r", STOP_TIMEOUT_S, self._member)
         if self._lag is not None:

@@ -353,8 +353,10 @@ def _make_lane(options: SourceOptions) -> FastLane | None:
 
 
 def _stop_on_sigterm(session: Session) -> None:
-    """Leave the group on SIGTERM, which is how Spark ends the reader process, twice and without `stop()`.
+    """Leave the group on SIGTERM, after the batch in flight.
 
+    Spark ends the reader process with two SIGTERMs and then closes its socket, which its runner answers with `stop()`:
+    that waits for no batch. Others send SIGTERM to all processes of an application (see `membership.stopping`).
     The handler only sets an attribute: the second signal may interrupt the first handler, and one that held a
     lock would then wait for itself.
     """

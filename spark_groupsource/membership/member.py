@@ -15,6 +15,7 @@ from spark_groupsource.clock import Clock, Deadline, Pace
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.committer import Committer
+from spark_groupsource.membership.completion import CompletionWatch
 from spark_groupsource.membership.events import (
     AssignmentReleased,
     BatchCompleted,
@@ -22,6 +23,7 @@ from spark_groupsource.membership.events import (
     BatchFixed,
     CommitOffsets,
     DrainExpired,
+    DrainOutcome,
     Effect,
     FatalErrorRaised,
     FlightBatch,
@@ -35,12 +37,12 @@ from spark_groupsource.membership.events import (
     Started,
     StopRequested,
 )
-from spark_groupsource.membership.lookout import Lookout
 from spark_groupsource.membership.machine import FINAL_STATES, MemberMachine, MemberState
 from spark_groupsource.membership.port import BatchLog, CommitResult, GroupPort, Refusal
 from spark_groupsource.membership.proof import MembershipProof
 from spark_groupsource.membership.reopening import Reopening
 from spark_groupsource.membership.report import MemberReport
+from spark_groupsource.membership.stopping import StopRequest, StopWait
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import SourceOffset, TopicPartition
 from spark_groupsource.option_types import OnPartitionsLost, SourceOptions
@@ -50,8 +52,6 @@ from spark_groupsource.option_types import OnPartitionsLost, SourceOptions
 _STEP_S = 0.02
 # While the answer to a commit is due any moment: the next batch waits for it.
 _ANSWER_STEP_S = 0.001
-# How often a waiting revoke or a stop looks at Spark's commit log.
-_PROBE_INTERVAL_S = 0.1
 # An unanswered fetch of offsets is sent again after this long.
 _RETRY_INTERVAL_S = 0.5
 _OFFSET_FETCH_TIMEOUT_S = 5.0
@@ -63,7 +63,7 @@ class Member:
     """The event thread's side of one member: owns the state machine and the group client.
 
     Every method runs on the event thread; nothing here is safe elsewhere. `serve_commands(wait_s)` lets the other
-    threads' commands run, `stop_requested()` tells whether to leave.
+    threads' commands run, `post(command)` adds one; `stop` says whether to leave.
     """
 
     def __init__(
@@ -74,16 +74,19 @@ class Member:
         log: BatchLog,
         *,
         serve_commands: Callable[[float], None],
-        stop_requested: Callable[[], bool],
+        post: Callable[[Callable[[], None]], object],
+        stop: StopRequest,
         metrics: MetricsLog,
     ) -> None:
         self._options = options
         self._port = port
         self._clock = clock
-        self._log = log
-        self._lookout = Lookout(clock, looks=log.is_local)
+        self._completion = CompletionWatch(
+            log, clock, post=post, serve_commands=serve_commands, on_complete=self._complete_by_log
+        )
         self._serve_commands = serve_commands
-        self._stop_requested = stop_requested
+        self._stop = stop
+        self._stop_wait = StopWait(clock, stop, options.drain_timeout_s)
         self.machine = MemberMachine()
         self._report = MemberReport(options.group_id, self.machine, metrics)
         self.error: BaseException | None = None
@@ -100,10 +103,19 @@ class Member:
             options, clock, machine=self.machine, report=self._report, commit=self._committer.now, take=self._take
         )
         self._reopening = Reopening(
-            options, port, clock, report=self._report, serve_commands=serve_commands, stop_requested=stop_requested
+            options,
+            port,
+            clock,
+            report=self._report,
+            serve_commands=serve_commands,
+            stop_requested=lambda: stop.requested,
         )
         # The handover that a revoke waits for, once it is due.
         self._hand_over: HandOver | None = None
+        # When the batch in flight was fixed, and by when it must be complete (option maxBatchMs).
+        self._fixed_s = 0.0
+        # The batch for which the partitions were given up: the member is in no group until it has ended.
+        self._given_up: FlightBatch | None = None
 
     # --- the loop
 
@@ -114,7 +126,7 @@ class Member:
             self._apply(self.machine.handle(Started()))
             self._report.started()
             self.proof.alive()
-            while not self._stop_requested():
+            while not self._may_leave():
                 self._step()
             self._leave()
         except BaseException as error:  # noqa: BLE001 - kept for Spark's next call
@@ -124,15 +136,22 @@ class Member:
                 self._port.close()
             except BaseException as error:  # noqa: BLE001 - the member has ended either way
                 self._report.failed("the group client did not close", error)
+            self._completion.close()
 
     def _step(self) -> None:
         """Do one round: commands, callbacks, what is due."""
-        self._serve_commands(_ANSWER_STEP_S if self._committer.expects_answer else self._lookout.wait_s(_STEP_S))
+        self._serve_commands(_ANSWER_STEP_S if self._committer.expects_answer else self._completion.wait_s(_STEP_S))
         self.proof.notice_gap()
+        if self._sits_out:
+            self._completion.check_often(self.machine.flight)
+            return
         if self._reopening.due:
             self._reopen()
             return
         self._port.poll()
+        if self._is_overdue() and self.machine.state is MemberState.JOINED and self.machine.partitions():
+            self._give_up()
+            return
         if self.error is not None:
             raise self.error
         self._fetch_offsets()
@@ -148,24 +167,74 @@ class Member:
             self.machine.offsets_fetched(self._port.fetch_offsets(wanted, _OFFSET_FETCH_TIMEOUT_S))
 
     def _look_out(self) -> None:
-        """Complete the batch in flight as soon as a local commit log has it.
-
-        Not while partitions of it are not owned. The sequence that this protects against: a batch runs again before its
-        member has joined, and is complete; then its partitions come, at the old offsets; it is forgotten by now, and
-        nobody commits it before the next trigger: a stop or a handover would repeat it.
-        """
+        """Complete the batch in flight as soon as a local commit log has it."""
         flight = self.machine.flight
-        if not self._lookout.due(flight) or flight is None:
-            return
+        if self._stop_wait.begun:
+            self._completion.check_often(flight)
+        else:
+            self._completion.check_sometimes(flight, wanted=self._owns_all(flight))
+
+    def _owns_all(self, flight: FlightBatch | None) -> bool:
+        """Whether nobody else's partition is in the batch: only then a look that nobody waits for completes it.
+
+        Guards against: 1. a batch runs again before its member has joined, and is complete, 2. its partitions come, at
+        the old offsets; it is forgotten by now, 3. nobody commits it before the next trigger: a stop or a handover
+        would repeat it.
+        """
         owned = set(self.machine.partitions())
-        if all(item.partition in owned for item in flight.items):
-            self._complete_by(self._log.glance)
-        self._lookout.looked()
+        return flight is not None and all(item.partition in owned for item in flight.items)
+
+    def _complete_by_log(self, end: SourceOffset, waits: bool) -> None:
+        """Take the log's word that the batch that ends at `end` is complete; it may be late, and of an earlier one."""
+        flight = self.machine.flight
+        if self.machine.state in FINAL_STATES or flight is None or flight.end != end:
+            return
+        if waits or self._owns_all(flight):
+            self.apply(BatchCompleted(flight.end, flight.items))
+
+    # --- a batch that takes too long
+
+    @property
+    def _sits_out(self) -> bool:
+        """Whether the batch for which the partitions were given up has not ended yet."""
+        return self._given_up is not None and self._given_up is self.machine.flight and self.error is None
+
+    def _is_overdue(self) -> bool:
+        """Whether the batch in flight takes longer than option maxBatchMs allows."""
+        longest_s = self._options.max_batch_s
+        # With option assign there is nobody to give them to.
+        if longest_s is None or self.machine.flight is None or self._options.subscription.partitions:
+            return False
+        return self._clock.monotonic_s() - self._fixed_s >= longest_s
+
+    def _give_up(self) -> None:
+        """Leave the group without committing the batch in flight, until it has ended.
+
+        Guards against: 1. a batch is in flight, 2. its sink hangs, for hours or for ever, 3. the member heartbeats on,
+        and nobody reads its partitions, however many other members there are.
+
+        1. commit what earlier batches completed, 2. drop the partitions: from here on nothing of them is committed or
+        planned, 3. leave. A static member does not leave: its partitions go when its session has expired.
+        """
+        flight, partitions = self.machine.flight, self.machine.partitions()
+        result = self._committer.before_release(self.machine.pending())
+        if result.error is not None:
+            self._keep(result.error)
+        if self.machine.state is not MemberState.JOINED or self.machine.flight is not flight:
+            return
+        self._given_up = flight
+        self._reopening.due = True
+        self._report.gave_up(partitions, self._clock.monotonic_s() - self._fixed_s)
+        self._lose(partitions)
+        self._port.close()
+        self._committer.forget()
 
     # --- commands
 
     def apply(self, event: BatchEvent) -> None:
         """Take an event of the batch."""
+        if isinstance(event, BatchFixed):
+            self._fixed_s = self._clock.monotonic_s()
         before = self.machine.flight
         self._apply(self.machine.handle(event))
         if isinstance(event, BatchCompleted) and before is not None and self.machine.flight is None:
@@ -177,6 +246,11 @@ class Member:
         if self._reopening.due:
             return {}
         return self._port.fetch_offsets(partitions, _OFFSET_FETCH_TIMEOUT_S)
+
+    def complete(self, end: SourceOffset, items: tuple[CommitItem, ...]) -> None:
+        """Take Spark's word that the batch that ends at `end` is complete; compare it with the commit log, too."""
+        self.apply(BatchCompleted(end, items))
+        self._completion.check_start(end)
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Join the group for these topics, or change the subscription."""
@@ -214,9 +288,9 @@ class Member:
     def fix(self, batch: FlightBatch, assignment: int) -> bool:
         """Put a plan in flight, unless ownership changed since it was made."""
         view = self.machine.view()
-        if not view.settled or view.assignment != assignment:
+        if self._stop.requested or not view.settled or view.assignment != assignment:
             return False
-        self._apply(self.machine.handle(BatchFixed(batch)))
+        self.apply(BatchFixed(batch))
         return True
 
     # --- effects and commit results
@@ -279,7 +353,8 @@ class Member:
 
     def on_revoked(self, partitions: Partitions) -> None:
         """See `MemberListener`. 1. drain, 2. commit, 3. release: in this order, or records are read twice."""
-        if self.machine.state in FINAL_STATES:
+        if self.machine.state in FINAL_STATES or self._given_up is not None:
+            # Nothing is left to hand over; a client that leaves asks for its partitions all the same.
             self._port.release(partitions)
             return
         started_s = self._clock.monotonic_s()
@@ -344,37 +419,47 @@ class Member:
         the partitions lost meanwhile.
         """
         deadline = Deadline(self._clock, self._options.drain_timeout_s)
-        next_probe_s = 0.0
         self._hand_over = None
         self._apply(self.machine.handle(revoke))
         self._report.revoking(revoke.partitions)
         while self._hand_over is None:
-            if self._stop_requested():
-                self._complete_by(self._log.is_complete)
-                self._apply(self.machine.handle(StopRequested()))
-            elif deadline.expired():
+            if self._stop_wait.over:
+                self._completion.check_last(lambda: self.machine.flight)
+                if self._hand_over is None:
+                    self._apply(self.machine.handle(StopRequested()))
+            elif deadline.expired() or self._is_overdue():
                 self._apply(self.machine.handle(DrainExpired()))
             else:
                 self._serve_commands(_STEP_S)
                 # The kept partitions need the membership: a pause of the process counts here as anywhere.
                 self.proof.notice_gap()
-                now_s = self._clock.monotonic_s()
-                if now_s >= next_probe_s:
-                    next_probe_s = now_s + _PROBE_INTERVAL_S
-                    self._complete_by(self._log.is_complete)
+                self._completion.check_often(self.machine.flight)
         return self._hand_over
 
-    def _complete_by(self, is_complete: Callable[[SourceOffset], bool]) -> None:
-        """Complete the batch in flight if Spark's commit log has it, going by such a look."""
+    def _may_leave(self) -> bool:
+        """Whether a stop was requested, and no batch in flight is to be waited for (see `stopping`)."""
+        if not self._stop.requested:
+            return False
         flight = self.machine.flight
-        if flight is not None and is_complete(flight.end):
-            self.apply(BatchCompleted(flight.end, flight.items))
+        # A batch that runs again may be in flight before its partitions have come.
+        joins = self.machine.state is MemberState.JOINING
+        waits = flight is not None and (joins or flight.holds(self.machine.partitions()))
+        if waits and not self._stop.at_once and not self._stop_wait.begun:
+            self._stop_wait.begin()
+            self._report.waits_for_batch(self._options.drain_timeout_s)
+        return not waits or self._stop_wait.over
 
     def _leave(self) -> None:
         """1. look at Spark's commit log, 2. await the commit on its way, 3. commit, 4. leave the group."""
         if self.machine.state in FINAL_STATES:
             return
-        self._complete_by(self._log.is_complete)
+        self._completion.check_last(lambda: self.machine.flight)
+        if self.machine.state in FINAL_STATES:
+            return
+        flight = self.machine.flight
+        outcome = DrainOutcome.COMPLETE if flight is None else DrainOutcome.STOPPED
+        if flight is not None and not self._stop.at_once:
+            outcome = DrainOutcome.DEADLINE
         self._apply(self.machine.handle(StopRequested()))
         answer = Deadline(self._clock, _LAST_ANSWER_S)
         while not self._committer.free and not answer.expired():
@@ -386,10 +471,11 @@ class Member:
         self._port.close()
         if self.machine.state not in FINAL_STATES:
             self.machine.handle(Left())
-        self._report.left()
+        self._report.left(outcome)
 
     def _reopen(self) -> None:
         """Join again with a new client."""
+        self._given_up = None
         self._reopening.run(self)
         self._committer.forget()
         topics, self._topics = self._topics, ()

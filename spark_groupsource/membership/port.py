@@ -50,11 +50,24 @@ class CommitResult:
 
 
 class BatchLog(Protocol):
-    """What Spark has recorded as complete. Nothing is raised: what cannot be read is not complete."""
+    """What Spark has recorded as complete. Nothing is raised: what cannot be read is not complete.
+
+    One call at a time. All but `name`, `is_local` and `wants_start` may take as long as the store does.
+    """
+
+    @property
+    def name(self) -> str:
+        """Where it is, as it may appear in logs."""
 
     @property
     def is_local(self) -> bool:
         """Whether `glance` costs so little that it is asked also while nobody waits for the batch."""
+
+    def wants_start(self, start: SourceOffset) -> bool:
+        """Whether `compare_start` may find something. No I/O."""
+
+    def compare_start(self, start: SourceOffset) -> None:
+        """Compare the offset from which Spark plans the next batch with this log; log a contradiction, once."""
 
     def is_complete(self, end: SourceOffset) -> bool:
         """Whether the batch that ends at `end` is recorded as complete."""

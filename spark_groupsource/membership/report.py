@@ -61,10 +61,20 @@ class MemberReport:
         """The client was made."""
         self._write("started")
 
-    def left(self) -> None:
-        """The member is gone."""
-        self._write("left")
-        LOG.info("left: group=%s", self._group)
+    def waits_for_batch(self, timeout_s: float) -> None:
+        """SIGTERM came while a batch is in flight."""
+        records = self._machine.in_flight(self._machine.partitions())
+        self._write("stopping", self._machine.partitions(), records_in_flight=records)
+        text = "SIGTERM: leaving when the batch in flight is complete: group=%s records_in_flight=%d at_most_s=%.0f"
+        LOG.info(text, self._group, records, timeout_s)
+
+    def left(self, outcome: DrainOutcome) -> None:
+        """The member has left; `outcome` is that of the batch in flight."""
+        self._write("left", outcome=outcome.name)
+        LOG.info("left: group=%s outcome=%s", self._group, outcome.name)
+        if outcome is DrainOutcome.DEADLINE:
+            text = "drainTimeoutMs passed while a stop waited for the batch in flight, which the next owner repeats"
+            LOG.warning("%s: group=%s", text, self._group)
 
     def failed(self, what: str, error: BaseException) -> None:
         """Something broke that nobody expected."""
@@ -146,6 +156,15 @@ class MemberReport:
         self._write("lost", partitions, repeated=repeated)
         text = "rebalance: group=%s lost=%d repeated=%d partitions=%s"
         LOG.warning(text, self._group, len(partitions), repeated, shown(partitions))
+
+    def gave_up(self, partitions: Partitions, batch_s: float) -> None:
+        """The batch in flight takes longer than option maxBatchMs."""
+        self._write("gave-up", partitions, batch_ms=round(batch_s * 1000))
+        text = (
+            "the batch in flight takes longer than option maxBatchMs: the member leaves the group, and joins again when"
+            " the batch has ended; the next owners read it once more: group=%s batch_s=%.1f partitions=%s"
+        )
+        LOG.warning(text, self._group, batch_s, shown(partitions))
 
     def loss(self, partitions: Partitions) -> MembershipError:
         """Return the error of a query that is to fail when partitions are lost."""

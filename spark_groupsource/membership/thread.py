@@ -18,7 +18,6 @@ from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.events import (
-    BatchCompleted,
     BatchDiscarded,
     BatchFixed,
     FlightBatch,
@@ -26,6 +25,7 @@ from spark_groupsource.membership.events import (
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.member import Member
 from spark_groupsource.membership.port import BatchLog, GroupPort
+from spark_groupsource.membership.stopping import StopRequest
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import SourceOffset, TopicPartition
 from spark_groupsource.option_types import SourceOptions
@@ -50,15 +50,15 @@ class MembershipThread:
         self._options = options
         self._clock = clock
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        # Written by other threads and by a signal handler: a plain attribute, never a lock.
-        self._stop_requested = False
+        self._stop = StopRequest()
         self._member = Member(
             options,
             port,
             clock,
             log,
             serve_commands=self._serve_commands,
-            stop_requested=lambda: self._stop_requested,
+            post=self._commands.put,
+            stop=self._stop,
             metrics=metrics,
         )
         self._thread = threading.Thread(target=self._run, name="groupkafka-member", daemon=True)
@@ -73,13 +73,20 @@ class MembershipThread:
         self._thread.start()
 
     def request_stop(self) -> None:
-        """Ask the thread to commit what is complete, leave the group and end. Safe in a signal handler."""
-        self._stop_requested = True
+        """Ask the thread to leave the group when the batch in flight is complete, and to end (see `stopping`).
+
+        Safe in a signal handler.
+        """
+        self._stop.leave_after_batch()
+
+    def stop_now(self) -> None:
+        """Ask the thread to commit what is complete, leave the group and end."""
+        self._stop.leave_now()
 
     @property
     def stopping(self) -> bool:
         """Whether a stop was requested."""
-        return self._stop_requested
+        return self._stop.requested
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread's end; False when it takes longer."""
@@ -111,7 +118,7 @@ class MembershipThread:
         """
 
         def run() -> float:
-            self._member.apply(BatchCompleted(end, tuple(items)))
+            self._member.complete(end, tuple(items))
             return self._member.completed_s
 
         return self._call("complete", run)
@@ -166,6 +173,8 @@ class MembershipThread:
                 return future.result()
             if not self._thread.is_alive():
                 self.check()
+                if self._stop.requested:
+                    raise MembershipError(errors.MEMBER_LEFT, group=self._options.group_id)
                 break
         raise MembershipError(
             errors.MEMBER_NOT_ANSWERING, command=name, timeout_s=timeout_s, state=self._member.machine.state.name

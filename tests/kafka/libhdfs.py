@@ -1,8 +1,8 @@
 """A libhdfs for pyarrow: the one named by GROUPKAFKA_LIBHDFS, else a stand-in that is built here.
 
 Hadoop's own is in no package registry. The stand-in starts a JVM inside the process, as Hadoop's does, and prints a
-stack trace for a missing file that is opened. With GROUPKAFKA_LIBHDFS=<directory of libhdfs.so> the tests run on the real
-one, with the Hadoop client that PySpark ships, on a `viewfs:` mount of the local file system.
+stack trace for a missing file that is opened. With GROUPKAFKA_LIBHDFS=<directory of libhdfs.so> the tests run on the
+real one, with the Hadoop client that PySpark ships, on a `viewfs:` mount of the local file system.
 """
 
 from __future__ import annotations

@@ -2,7 +2,12 @@
 
 Reads its settings as JSON from the first argument. Every batch is written to `<out>/<batch>-<attempt>.json` as
 {"batch": n, "rows": [[topic, partition, offset, value], ...]} before Spark records it as complete. SIGTERM stops the
-query with `query.stop()`.
+query with `query.stop()`. Settings:
+
+- `sink`: "parquet" writes `<out>/rows` with Spark's own file sink instead;
+- `gate`: a path; while no file is there, a batch does not end. `<gate>.reached` says that one is held;
+- `graceful`: SIGTERM lets the batch in flight end before the query is stopped, and the JVM ignores it, as one with a
+  shutdown hook that waits.
 """
 
 from __future__ import annotations
@@ -17,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.functions import udf
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.types import LongType
 
 
 def session(name: str, conf: dict[str, str]) -> SparkSession:
@@ -46,17 +53,54 @@ def _all_that_is_told(query: StreamingQuery, frame: DataFrame) -> str:
     return "\n".join([*plans, *described, *map(str, query.recentProgress)])
 
 
+def hold(gate: str) -> None:
+    """Wait until there is a file at `gate`."""
+    Path(f"{gate}.reached").touch()
+    while not Path(gate).exists():
+        time.sleep(0.02)
+
+
+def parquet_writer(frame: DataFrame, out: Path, gate: str | None) -> DataStreamWriter:
+    """Return a writer of Spark's file sink, whose tasks wait for the gate."""
+
+    def held(offset: int) -> int:
+        if gate is not None:
+            hold(gate)
+        return offset
+
+    rows = frame.withColumn("offset", udf(held, LongType())("offset"))
+    return rows.writeStream.format("parquet").option("path", str(out / "rows"))
+
+
+def let_the_batch_end(query: StreamingQuery, checkpoint: Path) -> None:
+    """Wait until all batches that Spark has planned are complete."""
+
+    def numbers(folder: str) -> set[str]:
+        return {path.name for path in (checkpoint / folder).glob("[0-9]*")}
+
+    while query.isActive and numbers("offsets") != numbers("commits"):
+        time.sleep(0.02)
+
+
 def main(settings: dict[str, Any]) -> None:
     """Run the query until it ends or SIGTERM comes."""
     out = Path(settings["out"])
+    gate = settings.get("gate")
     stopped = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
+    if settings.get("graceful"):
+        # The JVM inherits it.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    else:
+        signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
     spark = session(settings["name"], settings.get("conf", {}))
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
     spark.sparkContext.setLogLevel(settings.get("log_level", "WARN"))
 
     def write(batch: DataFrame, number: int) -> None:
         rows = [[r.topic, r.partition, r.offset, (r.value or b"").decode()] for r in batch.collect()]
         time.sleep(settings.get("batch_s", 0))
+        if gate is not None:
+            hold(gate)
         attempt = len(list(out.glob(f"{number}-*.json")))
         target = out / f"{number}-{attempt}.json"
         scratch = target.with_suffix(".tmp")
@@ -64,13 +108,18 @@ def main(settings: dict[str, Any]) -> None:
         scratch.rename(target)
 
     reader = spark.readStream.format(settings.get("format", "groupkafka")).options(**settings["options"])
-    writer = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", settings["checkpoint"])
+    frame = reader.load()
+    is_parquet = settings.get("sink") == "parquet"
+    sink = parquet_writer(frame, out, gate) if is_parquet else frame.writeStream.foreachBatch(write)
+    writer = sink.option("checkpointLocation", settings["checkpoint"])
     trigger = settings.get("trigger", {"processingTime": "200 milliseconds"})
     query = writer.trigger(**trigger).start()
     (out / "started").write_text(str(os.getpid()))
     while query.isActive and not stopped.wait(0.1):
         pass
     if stopped.is_set():
+        if settings.get("graceful"):
+            let_the_batch_end(query, Path(settings["checkpoint"]))
         query.stop()
         (out / "stopped").write_text(str(time.time()))
     if settings.get("tell"):

@@ -561,6 +561,8 @@ class FakeMember:
     def request_stop(self) -> None:
         self.stopping = True
 
+    stop_now = request_stop
+
     def join(self, timeout_s: float) -> bool:
         self.calls.append(("join", timeout_s))
         return True

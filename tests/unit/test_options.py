@@ -73,6 +73,7 @@ def test_defaults() -> None:
         fail_on_data_loss=True,
         include_headers=False,
         checkpoint_location=None,
+        max_batch_s=None,
         drain_timeout_s=240.0,
         on_partitions_lost=OnPartitionsLost.CONTINUE,
         on_conflict=OnConflict.CHECKPOINT,

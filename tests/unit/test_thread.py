@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -42,18 +43,41 @@ BRIEFLY_S = 0.6
 
 
 class CommitLog:
-    """Stands in for Spark's commit log."""
+    """Stands in for Spark's commit log. It does not answer while it `hangs`."""
+
+    name = "s3://bucket/checkpoint"
 
     def __init__(self, *, is_local: bool = False) -> None:
         self.complete: set[SourceOffset] = set()
         self.asked = threading.Event()
+        self.looks = 0
+        self.compared: list[SourceOffset] = []
         self.is_local = is_local
+        self._answers = threading.Event()
+        self._answers.set()
+
+    def hang(self) -> None:
+        """Let no look end."""
+        self._answers.clear()
+
+    def answer(self) -> None:
+        """Let all looks end, those under way with what was known when they began."""
+        self._answers.set()
 
     def is_complete(self, end: SourceOffset) -> bool:
+        self.looks += 1
+        known = end in self.complete
         self.asked.set()
-        return end in self.complete
+        assert self._answers.wait(WAIT_S)
+        return known
 
     glance = is_complete
+
+    def wants_start(self, start: SourceOffset) -> bool:
+        return start not in self.compared
+
+    def compare_start(self, start: SourceOffset) -> None:
+        self.compared.append(start)
 
 
 class Bed:
@@ -105,9 +129,27 @@ class Bed:
         """Put a batch in flight."""
         assert self.member.fix(flight(*ranges), self.member.view().assignment)
 
+    def gone(self) -> GroupView:
+        """Wait until the member has left the group, and goes on."""
+        for _ in range(400):
+            view = self.member.view()
+            if ("close", None) in self.group.calls and not view.partitions:
+                return view
+            time.sleep(0.005)
+        pytest.fail(f"it has not left: {view}")
+
+    def joined_again(self) -> None:
+        """Wait until the member that had left has a client once more."""
+        for _ in range(400):
+            if self.group.calls[-1][0] == "open":
+                return
+            self.clock.advance(0.1)
+            time.sleep(0.005)
+        pytest.fail(f"it has not joined: {self.group.calls}")
+
     def stop(self) -> None:
         """Stop the member and wait for its end."""
-        self.member.request_stop()
+        self.member.stop_now()
         for _ in range(100):
             if self.member.join(WAIT_S / 100):
                 return
@@ -125,6 +167,15 @@ def running(group: FakeGroup | None = None, *, local: bool = False, **options: s
         yield bed
     finally:
         bed.stop()
+
+
+def ends(bed: Bed) -> None:
+    """Wait until a member that was asked to stop has ended, without asking it more."""
+    for _ in range(100):
+        if bed.member.join(WAIT_S / 100):
+            return
+        bed.clock.advance(0.02)
+    pytest.fail(f"the member did not end: {bed.member!r}")
 
 
 def item(number: int, offset: int, metadata: str = "m") -> CommitItem:
@@ -164,10 +215,10 @@ def test_stop_of_a_member_that_was_never_started_returns_at_once() -> None:
     assert member.stopping
 
 
-def test_a_call_after_the_end_says_that_nobody_answers() -> None:
+def test_a_call_after_the_end_says_that_the_member_has_left() -> None:
     with running() as bed:
         pass
-    with pytest.raises(MembershipError, match=r"MEMBER_NOT_ANSWERING.*'view'.*STOPPED"):
+    with pytest.raises(MembershipError, match=r"MEMBER_LEFT.*'shop'.*SIGTERM"):
         bed.member.view()
 
 
@@ -738,6 +789,299 @@ def test_a_stop_during_a_drain_still_commits_what_the_log_has() -> None:
         bed.log.complete.add(flight(R0).end)
         bed.stop()
         assert committed(bed, 0) == 20
+
+
+# --- SIGTERM with a batch in flight
+
+
+def test_a_stop_by_signal_waits_for_the_batch_in_flight() -> None:
+    """The commit log says that it is complete, in whatever store it is."""
+    for local in (True, False):
+        with running(local=local) as bed:
+            bed.own((0, 10))
+            bed.fix(R0)
+            bed.member.request_stop()
+            bed.member.request_stop()
+            bed.go_round(20)
+            assert bed.member.view().state is MemberState.JOINED
+            bed.log.complete.add(flight(R0).end)
+            ends(bed)
+            assert committed(bed, 0) == 20
+
+
+def test_a_stop_by_signal_ends_with_sparks_word_too() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.member.request_stop()
+        bed.go_round(20)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        ends(bed)
+        assert committed(bed, 0) == 20
+
+
+def test_a_stop_by_signal_waits_as_long_as_a_drain(caplog: pytest.LogCaptureFixture) -> None:
+    with running(drainTimeoutMs="2000") as bed, caplog.at_level(logging.INFO):
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.member.request_stop()
+        bed.go_round(50)
+        assert bed.member.view().state is MemberState.JOINED
+        bed.clock.advance(1.5)
+        ends(bed)
+        assert committed(bed, 0) == 10
+    assert "SIGTERM: leaving when the batch in flight is complete" in caplog.text
+    assert "drainTimeoutMs passed while a stop waited" in caplog.text
+
+
+def test_the_end_of_the_socket_ends_the_wait_of_a_stop_by_signal() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.member.request_stop()
+        bed.go_round(20)
+        bed.stop()
+        assert committed(bed, 0) == 10
+
+
+def test_a_stop_by_signal_that_waits_plans_no_other_batch() -> None:
+    with running() as bed:
+        view = bed.own((0, 10), (1, 0))
+        bed.fix(R0)
+        bed.member.request_stop()
+        bed.go_round(5)
+        assert not bed.member.fix(flight(R1), view.assignment)
+
+
+def test_a_stop_by_signal_waits_for_nothing_when_the_partitions_are_lost() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.lose(P0)
+        bed.until("the loss", lambda v: v.state is MemberState.REJOINING)
+        bed.member.request_stop()
+        ends(bed)
+
+
+def test_a_stop_by_signal_waits_for_a_batch_that_runs_again_before_its_member_has_joined() -> None:
+    """Guards against: 1. Spark runs a logged batch again, 2. SIGTERM comes before its partitions do, 3. the member
+    ends, and another one reads what the application finishes."""
+    with running() as bed:
+        bed.group.committed[P0] = GroupOffset(10, "pin")
+        bed.member.replay(flight(R0))
+        bed.member.request_stop()
+        bed.go_round(10)
+        bed.group.assign(P0)
+        bed.until("the assignment", lambda v: v.state is MemberState.JOINED)
+        bed.log.complete.add(flight(R0).end)
+        ends(bed)
+        assert committed(bed, 0) == 20
+
+
+def test_a_revoke_while_a_stop_by_signal_waits_still_waits_for_the_batch() -> None:
+    """The sequence of a process group's SIGTERM: 1. a second member joins, 2. SIGTERM, 3. the batch ends."""
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.member.request_stop()
+        for _ in range(5):
+            assert bed.member.view().state is MemberState.DRAINING
+            bed.clock.advance(0.2)
+        bed.log.complete.add(flight(R0).end)
+        ends(bed)
+        assert committed(bed, 0) == 20
+
+
+# --- a batch that takes longer than maxBatchMs
+
+
+def test_a_batch_that_takes_too_long_costs_the_member_its_partitions(caplog: pytest.LogCaptureFixture) -> None:
+    """What earlier batches completed is committed first; the batch in flight is not, also when it ends later."""
+    with running(maxBatchMs="30000") as bed, caplog.at_level(logging.WARNING):
+        bed.own((0, 10), (1, 0))
+        bed.group.refusals.append(Refusal.REBALANCE)
+        bed.fix(R1)
+        bed.member.complete(flight(R1).end, flight(R1).items)
+        bed.fix(R0)
+        bed.clock.advance(29.0)
+        bed.go_round(3)
+        assert len(bed.member.view().partitions) == 2
+        bed.clock.advance(2.0)
+        view = bed.gone()
+        assert (view.state, view.partitions) == (MemberState.REJOINING, ())
+        assert (committed(bed, 0), committed(bed, 1)) == (10, 5)
+        assert bed.group.owned == set()
+        assert bed.group.calls[-1][0] == "close"
+        assert "takes longer than option maxBatchMs" in caplog.text
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.joined_again()
+        view = bed.own((0, 20))
+        assert committed(bed, 0) == 10, "the batch that ended late moves the offset of the next owner"
+        assert bed.member.fix(flight(OffsetRange(P0, 20, 30)), view.assignment)
+
+
+def test_a_batch_that_takes_too_long_ends_by_the_commit_log_too() -> None:
+    with running(maxBatchMs="30000") as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.clock.advance(31.0)
+        bed.gone()
+        bed.log.complete.add(flight(R0).end)
+        bed.joined_again()
+        assert committed(bed, 0) == 10
+
+
+def test_a_batch_that_takes_too_long_ends_a_drain() -> None:
+    with running(maxBatchMs="30000", drainTimeoutMs="200000") as bed:
+        revoke_in_flight(bed)
+        bed.clock.advance(31.0)
+        bed.until("the release", lambda v: v.state is not MemberState.DRAINING)
+        assert committed(bed, 0) == 10
+
+
+def test_a_member_without_its_partitions_leaves_at_once_on_a_signal() -> None:
+    with running(maxBatchMs="30000") as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.clock.advance(31.0)
+        bed.gone()
+        bed.member.request_stop()
+        ends(bed)
+
+
+def test_partitions_that_were_given_up_are_lost_for_a_query_that_is_to_fail_then() -> None:
+    with running(maxBatchMs="30000", onPartitionsLost="fail") as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.clock.advance(31.0)
+        with pytest.raises(MembershipError, match="PARTITIONS_LOST"):
+            bed.gone()
+
+
+# --- a store that hangs
+
+
+def looks_of(bed: Bed, count: int) -> None:
+    """Let time pass until the log was looked at so often."""
+    for _ in range(400):
+        if bed.log.looks >= count:
+            return
+        bed.clock.advance(0.05)
+        time.sleep(0.005)
+    pytest.fail(f"{bed.log.looks} looks instead of {count}")
+
+
+def test_a_store_that_hangs_holds_up_neither_commands_nor_the_drain_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    """Guards against: 1. a revoke waits for the batch in flight, 2. the store of the checkpoint does not answer, 3. the
+    event thread hangs with it: no handover, and commands fail with a cause that names the coordinator."""
+    with running(drainTimeoutMs="20000") as bed, caplog.at_level(logging.WARNING):
+        bed.log.hang()
+        revoke_in_flight(bed)
+        looks_of(bed, 1)
+        for _ in range(40):
+            assert bed.member.view().state is MemberState.DRAINING, "a command was not answered"
+            bed.clock.advance(0.3)
+        assert "checkpoint not answering for 1" in caplog.text
+        assert "option checkpointLocation=s3://bucket/checkpoint" in caplog.text
+        bed.clock.advance(10.0)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED)
+        assert committed(bed, 0) == 10
+        assert caplog.text.count("checkpoint not answering") == 1
+        assert bed.log.looks == 1, "looks pile up"
+        bed.log.answer()
+
+
+def test_a_store_that_answers_again_ends_the_drain(caplog: pytest.LogCaptureFixture) -> None:
+    with running(drainTimeoutMs="200000") as bed, caplog.at_level(logging.WARNING):
+        bed.log.hang()
+        revoke_in_flight(bed)
+        looks_of(bed, 1)
+        bed.log.complete.add(flight(R0).end)
+        bed.until("the report", lambda _: "not answering" in caplog.text, step_s=0.5)
+        bed.log.answer()
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.05)
+        assert committed(bed, 0) == 20
+    assert "checkpoint answers again" in caplog.text
+
+
+def test_a_late_answer_completes_no_later_batch() -> None:
+    """Guards against: 1. a look for batch [10, 20) hangs, 2. Spark completes it, and [20, 30) is in flight, 3. the
+    answer of the old look comes: 'complete'."""
+    later = OffsetRange(P0, 20, 30)
+    with running(local=True) as bed:
+        bed.own((0, 10))
+        bed.log.complete.add(flight(R0).end)
+        bed.log.hang()
+        bed.fix(R0)
+        looks_of(bed, 1)
+        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.fix(later)
+        bed.log.answer()
+        looks_of(bed, 3)
+        assert bed.member.view().flight == flight(later)
+        assert committed(bed, 0) == 20
+
+
+def test_a_stop_waits_for_a_store_that_hangs_for_a_moment_only(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        with running() as bed:
+            bed.own((0, 10))
+            bed.fix(R0)
+            bed.log.hang()
+            started_s = bed.clock.now_s
+            bed.stop()
+            assert bed.clock.now_s - started_s < 8.0
+        assert committed(bed, 0) == 10
+        assert "a stop does not wait for it longer than 5 s" in caplog.text
+        assert "option checkpointLocation=s3://bucket/checkpoint" in caplog.text
+        bed.log.answer()
+
+
+def test_a_look_that_was_under_way_is_not_a_stops_last_one() -> None:
+    """Guards against: 1. a look begins, 2. the batch is complete, and the query stops, 3. the look answers: no."""
+    with running(local=True) as bed:
+        bed.own((0, 10))
+        bed.log.hang()
+        bed.fix(R0)
+        looks_of(bed, 1)
+        bed.log.complete.add(flight(R0).end)
+        bed.member.stop_now()
+        bed.log.answer()
+        ends(bed)
+        assert committed(bed, 0) == 20
+
+
+def test_a_look_that_breaks_is_reported_and_the_next_one_comes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(drainTimeoutMs="200000") as bed, caplog.at_level(logging.ERROR):
+
+        def broken(_: SourceOffset) -> bool:
+            monkeypatch.undo()
+            raise RuntimeError("unheard of")
+
+        monkeypatch.setattr(bed.log, "is_complete", broken)
+        revoke_in_flight(bed)
+        bed.log.complete.add(flight(R0).end)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.05)
+        assert committed(bed, 0) == 20
+    assert "unheard of" in caplog.text
+
+
+def test_the_looks_thread_ends_with_the_member() -> None:
+    with running(local=True) as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        looks_of(bed, 2)
+        (thread,) = [t for t in threading.enumerate() if t.name == "groupkafka-commit-log"]
+        assert thread.daemon
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def test_sparks_start_is_compared_with_the_log() -> None:
+    with running() as bed:
+        bed.member.complete(flight(R0).end, ())
+        bed.until("the comparison", lambda _: bed.log.compared == [flight(R0).end])
 
 
 def test_a_drain_ends_when_the_membership_is_lost_meanwhile() -> None:

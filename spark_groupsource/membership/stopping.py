@@ -1,0 +1,68 @@
+"""The request to stop a member, and how long a stop waits for the batch in flight.
+
+Two kinds of requests reach a reader process:
+
+- **SIGTERM** ("leave after the batch"). Supervisors, systemd and YARN send it to all processes of an application at
+  once, which may finish its batch. Left at once, the next owner would read that batch a second time.
+- **The end of the socket to the JVM** ("leave now"). Spark's `query.stop()` sends SIGTERM twice and then closes the
+  socket; a JVM that ends closes it, too. Spark runs no batch any more at that moment, so waiting is of no use. Spark's
+  runner reads the end of the socket on the main thread and calls `reader.stop()`.
+
+The sender of a signal cannot tell the two apart: process ids differ between containers, and a shell's `kill` looks
+like a supervisor. Neither can the number of signals: two of the same kind that are pending at once are delivered once.
+
+A stop after the batch ends with the batch, with the socket, or when option drainTimeoutMs is over.
+"""
+
+from __future__ import annotations
+
+from spark_groupsource.clock import Clock, Deadline
+
+
+class StopRequest:
+    """What other threads and a signal handler ask of the event thread.
+
+    Plain attributes, never a lock: the second SIGTERM may interrupt the handler of the first.
+    """
+
+    __slots__ = ("at_once", "requested")
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.at_once = False
+
+    def leave_after_batch(self) -> None:
+        """Ask for a stop as soon as the batch in flight is complete. Safe in a signal handler."""
+        self.requested = True
+
+    def leave_now(self) -> None:
+        """Ask for a stop that waits for no batch."""
+        self.at_once = True
+        self.requested = True
+
+
+class StopWait:
+    """The wait of a stop for the batch in flight. Event thread only."""
+
+    def __init__(self, clock: Clock, request: StopRequest, timeout_s: float) -> None:
+        self._clock = clock
+        self._request = request
+        self._timeout_s = timeout_s
+        self._deadline: Deadline | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the stop has waited for a batch."""
+        return self._deadline is not None
+
+    def begin(self) -> None:
+        """Note that a batch is waited for; only the first call counts, so that no number of batches prolongs it."""
+        if self._deadline is None:
+            self._deadline = Deadline(self._clock, self._timeout_s)
+
+    @property
+    def over(self) -> bool:
+        """Whether a requested stop must not wait (any longer) for the batch in flight."""
+        if not self._request.requested:
+            return False
+        return self._request.at_once or (self._deadline is not None and self._deadline.expired())

@@ -1,0 +1,219 @@
+"""How a reader process ends: SIGTERM with a batch in flight, to the whole process group or to the reader alone.
+
+systemd, YARN and supervisors send SIGTERM to JVM, driver and reader at once, and the application may finish its batch.
+`query.stop()` sends SIGTERM to the reader, too (twice), and then closes its socket: the batch is over by then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from .application import Application
+from .harness import Independent, Query, Record, wait_for
+from .holding import Gate, Told, released
+
+pytestmark = pytest.mark.kafka
+
+ONCE = {"processingTime": "7 days"}  # Only the first trigger comes.
+# What a member that leaves too early needs at most to be gone.
+A_WHILE_S = 3.0
+QUICK_S = 10.0
+
+
+class Gated:
+    """A query process whose batches end only when `release` was called."""
+
+    def __init__(self, start_query: Callable[..., Query], folder: Path, options: dict[str, str], sink: str) -> None:
+        self.told = Told(folder, "gated")
+        self._gate = folder / "gate"
+        self._sink = sink
+        self.query = start_query(
+            "gated", options | self.told.options, trigger=ONCE, sink=sink, gate=str(self._gate), graceful=True
+        )
+
+    def wait_held(self) -> None:
+        """Wait until a batch is in flight and held in its sink."""
+        wait_for("a held batch", self._gate.with_name("gate.reached").exists, 120, self.query.log)
+
+    def release(self) -> None:
+        """Let the batch end."""
+        self._gate.touch()
+
+    def wait_complete(self) -> float:
+        """Wait until Spark has recorded the batch as complete; return when it has, in seconds of the epoch."""
+        path = self.query.checkpoint / "commits" / "0"
+        wait_for("the batch's end", path.exists, 60, self.evidence)
+        return path.stat().st_mtime
+
+    def completed_records(self) -> Counter[Record]:
+        """Return how often each record is in a completed batch."""
+        if self._sink == "foreachBatch":
+            return self.query.completed_records()
+        # The file sink's log names the files of completed batches; Spark wrote it before the commit log.
+        rows = ds.dataset(self.query.out / "rows", format="parquet").to_table(["topic", "partition", "offset"])
+        return Counter((row["topic"], row["partition"], row["offset"]) for row in rows.to_pylist())
+
+    def evidence(self) -> str:
+        """Return what the member told."""
+        return f"{self.told.tail()}\n{self.query.log()}"
+
+
+@pytest.mark.parametrize("sink", ["foreachBatch", "parquet"])
+def test_p6_sigterm_to_the_process_group_leaves_when_the_batch_in_flight_is_complete(
+    sink: str,
+    start_query: Callable[..., Query],
+    application: Application,
+    client: Independent,
+    options: dict[str, str],
+    topic: str,
+    group: str,
+    tmp_path: Path,
+) -> None:
+    """Guards against: 1. a batch of 100 records is in flight, and a second member joins, 2. SIGTERM comes to all
+    processes of the first one, 3. its member leaves, the second one reads from the old offsets, 4. the application
+    finishes its batch: the records are in completed batches of both.
+    """
+    client.create_topic(topic, 2)
+    client.produce(topic, (f"a{n}" for n in range(100)), 2)
+    gated = Gated(start_query, tmp_path, options, sink)
+    gated.wait_held()
+    second = application.start_query("second", options)
+    gated.told.wait_for("revoking")
+
+    os.killpg(gated.query.process.pid, signal.SIGTERM)
+    time.sleep(A_WHILE_S)
+    gone_early = [line["event"] for line in gated.told.lines() if line["event"] in ("revoked", "left")]
+    gated.release()
+    gated.wait_complete()
+    assert gated.query.wait_ended() == 0, gated.evidence()
+    wait_for("the first member to have left", lambda: gated.told.lines("left"), 30, gated.evidence)
+
+    client.produce(topic, (f"b{n}" for n in range(20)), 2)
+    everything = client.records(topic)
+    second.wait_for_records(everything - gated.completed_records().keys())
+    twice = {r: n for r, n in (gated.completed_records() + second.completed_records()).items() if n > 1}
+    print(f"{sink}: {len(twice)} of 100 records in completed batches of two applications")
+    assert twice == {}, f"{len(twice)} records twice\n{gated.evidence()}"
+    assert gone_early == []
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, gated.evidence)
+
+
+@pytest.mark.parametrize("signals", [1, 3])
+def test_sigterm_to_the_reader_alone_leaves_when_the_batch_in_flight_is_complete(
+    signals: int,
+    application: Application,
+    client: Independent,
+    options: dict[str, str],
+    topic: str,
+    group: str,
+    tmp_path: Path,
+) -> None:
+    """However often it comes. The query then fails at its next trigger, with the cause."""
+    client.create_topic(topic, 2)
+    client.produce(topic, (f"a{n}" for n in range(40)), 2)
+    gate, told = Gate(), Told(tmp_path, "first")
+    gate.armed = True
+    trigger = {"processingTime": "5 seconds"}
+    first = application.start_query("first", options | told.options, trigger=trigger, batch=gate)
+    with released(gate):
+        gate.wait_reached(told.tail)
+        for _ in range(signals):
+            os.kill(told.reader_pid(), signal.SIGTERM)
+            time.sleep(0.2)
+        time.sleep(A_WHILE_S)
+        assert client.member_count(group) == 1, told.tail()
+        gate.release()
+        told.wait_for("left", timeout_s=QUICK_S)
+        assert client.lag(group, topic) == 0, told.tail()
+    wait_for("the query's end", lambda: not first.query.isActive, 60, first.__repr__)
+    assert "MEMBER_LEFT" in str(first.query.exception())
+
+
+@pytest.mark.parametrize("way", ["query.stop()", "SIGTERM to the reader without a batch"])
+def test_a_stop_that_nothing_waits_for_is_quick(
+    way: str,
+    start_query: Callable[..., Query],
+    client: Independent,
+    options: dict[str, str],
+    topic: str,
+    group: str,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """`query.stop()` cancels the batch in flight, which will never be complete."""
+    client.create_topic(topic, 2)
+    client.produce(topic, (f"a{n}" for n in range(40)), 2)
+    told, gate = Told(tmp_path, "first"), tmp_path / "gate"
+    stops = way == "query.stop()"
+    if not stops:
+        gate.touch()
+    query = start_query("first", options | told.options, trigger=ONCE, sink="parquet", gate=str(gate))
+    if stops:
+        wait_for("a held batch", gate.with_name("gate.reached").exists, 120, query.log)
+        time.sleep(0.5)
+        since_s = time.time()
+        query.process.send_signal(signal.SIGTERM)  # The driver's handler calls `query.stop()`.
+    else:
+        wait_for("the batch's end", (query.checkpoint / "commits" / "0").exists, 120, query.log)
+        since_s = time.time()
+        os.kill(told.reader_pid(), signal.SIGTERM)
+    left_s = float(told.wait_for("left", timeout_s=30)["at"]) - since_s
+    record_property("left_s", round(left_s, 3))
+    print(f"{way}: left after {left_s:.3f} s")
+    assert left_s < QUICK_S
+    assert client.lag(group, topic) == (40 if stops else 0)
+
+
+def test_a_killed_jvm_ends_the_wait_for_its_batch(
+    start_query: Callable[..., Query],
+    client: Independent,
+    options: dict[str, str],
+    topic: str,
+    group: str,
+    tmp_path: Path,
+) -> None:
+    client.create_topic(topic, 2)
+    client.produce(topic, (f"a{n}" for n in range(40)), 2)
+    gated = Gated(start_query, tmp_path, options, "foreachBatch")
+    gated.wait_held()
+    os.kill(gated.told.reader_pid(), signal.SIGTERM)
+    time.sleep(A_WHILE_S)
+    assert gated.told.lines("left") == [], gated.evidence()
+    since_s = time.time()
+    os.kill(gated.query.jvm_pid(), signal.SIGKILL)
+    left_s = float(gated.told.wait_for("left", timeout_s=30)["at"]) - since_s
+    print(f"left {left_s:.3f} s after the JVM's end")
+    assert client.member_count(group) == 0
+    assert client.lag(group, topic) == 40, "the batch was never complete"
+
+
+def test_a_batch_that_hangs_holds_a_member_that_was_sent_sigterm_for_drain_timeout_only(
+    application: Application,
+    client: Independent,
+    options: dict[str, str],
+    topic: str,
+    group: str,
+    tmp_path: Path,
+) -> None:
+    client.create_topic(topic, 2)
+    client.produce(topic, (f"a{n}" for n in range(40)), 2)
+    gate, told = Gate(), Told(tmp_path, "first")
+    gate.armed = True
+    given = options | told.options | {"drainTimeoutMs": "4000"}
+    application.start_query("first", given, trigger=ONCE, batch=gate)
+    with released(gate):
+        gate.wait_reached(told.tail)
+        since_s = time.time()
+        os.kill(told.reader_pid(), signal.SIGTERM)
+        left_s = float(told.wait_for("left", timeout_s=30)["at"]) - since_s
+        assert 3.9 <= left_s < 4.0 + QUICK_S, told.tail()
+        assert told.lines("left")[0]["details"]["outcome"] == "DEADLINE"
+        assert client.lag(group, topic) == 40
