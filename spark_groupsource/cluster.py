@@ -7,9 +7,10 @@ thread). Every request is bounded; errors are the catalogue's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection
@@ -66,8 +67,12 @@ _AWAY = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 }
-# A topic that was named and does not exist is told soon; new partitions and moving leaders take longer.
+# After how long a topic or partition that does not exist is an error; new partitions and moving leaders take longer.
 _UNKNOWN_TOPIC_PATIENCE_S = 3.0
+# How the client answers a request for offsets of what does not exist. _NOENT ("no leaders found") has no cause: the
+# client returns it when none of the partitions of a request has a leader, whether they do not exist or their leaders
+# are away.
+_MAY_NOT_EXIST = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._NOENT}
 # How long brokers that have answered before may be away before the query fails, as kafkaConsumer.pollTimeoutMs does
 # for executors: a restart of a broker, or the election of a new leader, is no reason to end a query.
 OUTAGE_TIMEOUT_S = 120.0
@@ -185,11 +190,12 @@ class LibrdkafkaCluster:
         """See `ClusterPort`."""
         if not wanted:
             return {}
-        return self._asked(
-            "ListOffsets",
-            lambda timeout_s: self._offsets_sent(wanted, timeout_s, uncommitted=uncommitted)(),
-            CONTACT_TIMEOUT_S,
-        )
+
+        def ask(timeout_s: float) -> dict[TopicPartition, LogEnd | None]:
+            with self._absence_told(wanted, timeout_s):
+                return self._offsets_sent(wanted, timeout_s, uncommitted=uncommitted)()
+
+        return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
 
     def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
         """See `ClusterPort`."""
@@ -200,10 +206,11 @@ class LibrdkafkaCluster:
 
         def ask(timeout_s: float) -> LogSurvey:
             # All three are on their way before the first answer is waited for.
-            ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)
-            beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
-            topics = self._topics_sent(names, timeout_s)
-            return LogSurvey(ends(), beginnings(), self._or_known(names, topics))
+            with self._absence_told(wanted, timeout_s):
+                ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)
+                beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
+                topics = self._topics_sent(names, timeout_s)
+                return LogSurvey(ends(), beginnings(), self._or_known(names, topics))
 
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
 
@@ -230,7 +237,7 @@ class LibrdkafkaCluster:
         names = set(topics)
 
         def confirmed(timeout_s: float) -> set[str]:
-            return {name for name in suspects if self._is_unknown(name, timeout_s)}
+            return {name for name, count in self._partition_counts(suspects, timeout_s).items() if count == 0}
 
         suspects = names - self.topics().keys() if names else set()
         return self._asked("DescribeTopics", confirmed, CONTACT_TIMEOUT_S) if suspects else set()
@@ -282,15 +289,42 @@ class LibrdkafkaCluster:
             self._admin = None
             return {name: self._topics[name] for name in names}
 
-    def _is_unknown(self, topic: str, timeout_s: float) -> bool:
-        """Whether a topic does not exist; one that may not be described is there, as far as anybody can tell."""
+    def _partition_counts(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:
+        """Return the number of partitions of topics: 0 when one does not exist.
+
+        A topic that may not be described is left out: nobody can tell whether it exists.
+        """
+        futures = self._client().describe_topics(TopicCollection(sorted(names)), request_timeout=timeout_s)
+        counts: dict[str, int] = {}
+        for name, future in futures.items():
+            try:
+                counts[name] = len(self._result(future, name).partitions)
+            except _TopicError as error:
+                if error.cause.code() in _AWAY:
+                    raise
+                if error.cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    counts[name] = 0
+        return counts
+
+    @contextmanager
+    def _absence_told(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Iterator[None]:
+        """Raise `_Absent` where offsets cannot be had because a topic or partition does not exist.
+
+        Guards against: 1. The partitions of a request are all of one topic. 2. The topic is deleted. 3. The client
+        answers "no leaders found", as it does when the leaders are away. 4. The request is repeated until the brokers
+        count as unreachable.
+        """
         try:
-            self._topics_sent([topic], timeout_s)()
+            yield
         except _TopicError as error:
-            if error.cause.code() in _AWAY:
+            if error.cause.code() not in _MAY_NOT_EXIST:
                 raise
-            return error.cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-        return False
+            partitions = sorted(wanted)
+            counts = self._partition_counts({partition.topic for partition in partitions}, timeout_s)
+            for topic, number in partitions:
+                if number >= counts.get(topic, number + 1):
+                    raise _Absent(topic, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, error.cause.str())) from None
+            raise
 
     def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
         futures = self._client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
@@ -323,6 +357,7 @@ class LibrdkafkaCluster:
         """Ask again while metadata is stale (for `stale_s`), or while the brokers are away."""
         stale = Deadline(self._clock, stale_s)
         outage = StepDeadline(self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S, _STEP_S)
+        absent: Deadline | None = None
         timeout_s = _REQUEST_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S
         left, begun_s = self._options.fetch_retries, self._clock.monotonic_s()
         self._patience.begin()
@@ -331,7 +366,10 @@ class LibrdkafkaCluster:
                 answer = ask(timeout_s)
             except _TopicError as error:
                 self._client().poll(0)
-                if left == 0 or not self._may_heal(error.cause, stale, outage):
+                # A broker that has just started may not know all topics yet.
+                absent = absent or Deadline(self._clock, _UNKNOWN_TOPIC_PATIENCE_S)
+                absent = absent if isinstance(error, _Absent) else None
+                if left == 0 or not self._may_heal(error.cause, absent or stale, outage):
                     waited_s = self._clock.monotonic_s() - begun_s
                     raise map_error(
                         self._options, error.cause, request, self._transport, error.topic, waited_s=waited_s
@@ -369,6 +407,10 @@ class _TopicError(Exception):
         super().__init__(cause.str())
         self.topic = topic
         self.cause = cause
+
+
+class _Absent(_TopicError):
+    """The cluster answers that a topic or a partition of it does not exist."""
 
 
 def _topic_error(topic: str, error: KafkaException) -> _TopicError:

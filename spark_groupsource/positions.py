@@ -23,6 +23,7 @@ from spark_groupsource.commits import (
     parse_metadata,
 )
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError
+from spark_groupsource.failpoints import reach
 from spark_groupsource.lookup import all_partitions, check_named, look_up, partitions_of
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.machine import GroupView, OwnedView
@@ -105,6 +106,7 @@ class StartPositions:
         anything is committed; started again, 'latest' is further on and the records between are lost.
         """
         described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
+        reach("before-start-positions", self._options.client_id)
         known, before = self._known_pins(view, described), {own.name, start.lineage}
         new = [owned for owned in view.partitions if owned.position is None]
         own = self._learn_resets(view, start, own)

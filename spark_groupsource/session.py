@@ -191,6 +191,7 @@ class Session:
                 self._go_by(self._starts.establish(view, start, self._topics.present, self._lineage(start)))
                 self._logs.forget()
                 continue
+            reach("before-backlogs", self._options.client_id)
             backlogs = self._logs.backlogs(view.positions, bounds.max_rows)
             self._tell_truncated(view.positions)
             enough = self._logs.enough(backlogs, bounds.min_rows)
@@ -200,6 +201,7 @@ class Session:
                     self._pause(_DOUBT_PAUSE_S)
                     continue
                 return start
+            reach("before-survey", self._options.client_id)
             survey = self._logs.survey(backlogs)
             if self._starts.forget_made_anew(backlogs, survey.topics) or not self._commits.taken():
                 continue

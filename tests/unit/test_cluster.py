@@ -33,6 +33,8 @@ class FakeAdmin:
     errors: list[int] = field(default_factory=list)
     offset: int = 7
     timeouts_s: list[float] = field(default_factory=list)
+    # How many partitions topics have, or the error of those that cannot be described.
+    counts: dict[str, int | KafkaError] = field(default_factory=lambda: {tp(0).topic: 4})
 
     def poll(self, timeout_s: float) -> None:
         """Tells nothing."""
@@ -55,6 +57,17 @@ class FakeAdmin:
                 future.set_exception(KafkaException(KafkaError(code, "scripted")))
             answers[partition] = future
         return answers
+
+    def describe_topics(self, topics: Any, **_: object) -> dict[str, Future[Any]]:
+        described = {}
+        for topic in topics.topic_names:
+            count = self.counts.get(topic, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+            described[topic] = future = Future[Any]()
+            if isinstance(count, int):
+                future.set_result(SimpleNamespace(topic_id="id", partitions=list(range(count))))
+            else:
+                future.set_exception(KafkaException(count))
+        return described
 
 
 @dataclass
@@ -206,6 +219,50 @@ def test_m09_plans_go_on_while_the_controller_is_away(code: int, goes_on: bool) 
     else:
         with pytest.raises(GroupKafkaError):
             cluster.survey([tp(0)])
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError._NOENT, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION]
+)
+@pytest.mark.parametrize("counts", [{}, {tp(0).topic: 1}], ids=["no topic", "fewer partitions"])
+@pytest.mark.parametrize("request_", ["log_offsets", "survey"])
+def test_p8_what_does_not_exist_is_not_waited_for_as_a_leader_is(
+    request_: str, counts: dict[str, int | KafkaError], code: int
+) -> None:
+    """librdkafka returns "no leaders found" for leaders that are away, and for topics that do not exist."""
+    clock, admin = ManualClock(), FakeAdmin(counts=counts)
+    cluster = cluster_of(admin, clock)
+    admin.errors = [code] * 10_000
+    before_s = clock.monotonic_s()
+    with pytest.raises(GroupKafkaError, match="TOPIC_UNKNOWN"):
+        getattr(cluster, request_)({tp(1): Edge.LATEST})
+    assert 3.0 <= clock.monotonic_s() - before_s < 4.0
+
+
+def test_p8_a_broker_that_does_not_know_a_topic_yet_is_asked_again() -> None:
+    """A broker has just started, and knows the topic two seconds later."""
+    clock, admin = ManualClock(), FakeAdmin(counts={})
+    cluster = LibrdkafkaCluster(make_options(), clock, clock.advance, make_client=lambda *_: admin)  # type: ignore[arg-type,return-value]
+    admin.errors = [KafkaError.UNKNOWN_TOPIC_OR_PART] * 100
+
+    def pause(seconds: float) -> None:
+        clock.advance(seconds)
+        if clock.monotonic_s() > 1002.0:
+            admin.errors.clear()
+
+    cluster._pause = pause
+    assert cluster.log_offsets(WANTED) == FOUND
+
+
+@pytest.mark.parametrize("count", [4, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)], ids=["there", "denied"])
+def test_m09_the_leaders_of_what_may_exist_are_waited_for(count: int | KafkaError) -> None:
+    """A leader is elected after a minute; whoever may not describe a topic cannot tell that it does not exist."""
+    clock, admin = ManualClock(), FakeAdmin()
+    cluster = cluster_of(admin, clock)
+    cluster.log_offsets(WANTED)
+    admin.counts[tp(0).topic] = count
+    admin.errors = [KafkaError._NOENT] * 60
+    assert cluster.log_offsets(WANTED) == FOUND
 
 
 def test_nobody_is_waited_for_once_the_query_stops() -> None:
