@@ -131,7 +131,7 @@ class BatchLoop:
     def _run(self) -> None:
         try:
             self._batches()
-        except Exception:
+        except Exception:  # noqa: BLE001 - as Spark, whatever it is
             if not self._stopping.is_set():
                 self.failure = traceback.format_exc()
         finally:

@@ -221,9 +221,7 @@ def test_m09_plans_go_on_while_the_controller_is_away(code: int, goes_on: bool) 
             cluster.survey([tp(0)])
 
 
-@pytest.mark.parametrize(
-    "code", [KafkaError._NOENT, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION]
-)
+@pytest.mark.parametrize("code", [KafkaError._NOENT, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION])
 @pytest.mark.parametrize("counts", [{}, {tp(0).topic: 1}], ids=["no topic", "fewer partitions"])
 @pytest.mark.parametrize("request_", ["log_offsets", "survey"])
 def test_p8_what_does_not_exist_is_not_waited_for_as_a_leader_is(
