@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from faultrig import plan
+from faultrig.flavour import BY_NAME, flavour_of
 from faultrig.judge import judge
 from faultrig.kinds import KINDS
 from faultrig.rig import PROTOCOLS, Shape
@@ -50,6 +51,7 @@ def shape_of(given: argparse.Namespace, seed: int, protocol: str, records: int) 
     return Shape(
         protocol, seed, (given.out / name).absolute(), records=records, queries=queries, max_queries=queries + 1,
         backlog=2_000 if given.short else 5_000, rate=given.rate,
+        flavour=BY_NAME[given.flavour] if given.flavour else flavour_of(seed, list(PROTOCOLS).index(protocol)),
     )  # fmt: skip
 
 
@@ -113,6 +115,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     what.add_argument("--list", action="store_true", help="list the kinds")
     parser.add_argument("--seed", type=int, help="a number; random without it")
     parser.add_argument("--protocol", choices=("all", *PROTOCOLS), help="all, for --short cooperative")
+    parser.add_argument("--flavour", choices=tuple(BY_NAME), help="the mix of options; by seed and protocol without it")
     parser.add_argument("--kinds", default="", help="only these kinds, comma separated")
     parser.add_argument("--faults", type=int, help="how many, each kind at least once; not for --smoke, --short")
     parser.add_argument("--queries", type=int, choices=(2, 3), help="at the start; one more may join (3, --short 2)")

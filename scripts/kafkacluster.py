@@ -32,7 +32,7 @@ rootLogger.appenderRef.out.ref = out
 appender.out.type = Console
 appender.out.name = out
 appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n
+appender.out.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n
 logger.group.name = org.apache.kafka.coordinator.group
 logger.group.level = info
 """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from faultrig.fleet import Fleet, log_entries
-from faultrig.history import Completed, MemberEvent, SinkBatch
+from faultrig.history import Completed, MemberEvent, Row, SinkBatch
 
 
 def batches(sink: Path) -> list[SinkBatch]:
@@ -19,10 +19,15 @@ def batches(sink: Path) -> list[SinkBatch]:
     made = []
     for one in sorted(found, key=lambda one: (one["started_at"], one["at"])):
         key = (one["checkpoint"], one["batch"])
-        rows = tuple((row[0], row[1], row[2], row[3], row[4]) for row in one.pop("rows"))
-        made.append(SinkBatch(**one, attempt=attempts[key], rows=rows))
+        rows, again = _rows(one.pop("rows")), one.pop("again", None)
+        second = None if again is None else _rows(again)
+        made.append(SinkBatch(**one, attempt=attempts[key], rows=rows, again=second))
         attempts[key] += 1
     return made
+
+
+def _rows(rows: Iterable[Sequence[Any]]) -> tuple[Row, ...]:
+    return tuple((row[0], row[1], row[2], row[3], row[4]) for row in rows)
 
 
 def member_events(metrics: Path) -> list[MemberEvent]:
@@ -48,8 +53,8 @@ def completed(fleet: Fleet) -> list[Completed]:
     for query in fleet.queries.values():
         for life in range(1, query.life + 1):
             name = f"{query.name}#{life}"
-            folder = query.checkpoint if life == query.life else fleet.folder / "lives" / name
             skipped = fleet.inherited.get(name, set())
+            folder = fleet.archive.of(name)
             found += [one for one in _batches_of(folder, query.name, name, fleet) if one.batch not in skipped]
     return sorted(found, key=lambda one: one.planned_at)
 

@@ -1,4 +1,4 @@
-"""Reads a group's offset commits from the broker's own log of them, the topic `__consumer_offsets`.
+"""Reads a group's offset commits and members from the broker's own log of them, the topic `__consumer_offsets`.
 
 It holds every commit that the coordinator took, in order, with the time at which it took it: a view that neither the
 source nor a polling client can give. The formats are those of Kafka's files OffsetCommitKey.json,
@@ -16,7 +16,9 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from faultrig.grouplog import GroupLog
 from faultrig.history import Commit
+from faultrig.kafkabytes import CommitLogError, Fields
 
 TOPIC = "__consumer_offsets"
 _READ_S = 60.0
@@ -31,10 +33,6 @@ _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
 
-class CommitLogError(Exception):
-    """The log of commits could not be read, or holds what no known version of Kafka writes."""
-
-
 @dataclass(frozen=True, slots=True)
 class CommitKey:
     """Whose offset it is."""
@@ -44,43 +42,9 @@ class CommitKey:
     partition: int
 
 
-class _Bytes:
-    """Reads Kafka's primitive types one after another. Raises CommitLogError at the end of the bytes."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def _take(self, count: int) -> bytes:
-        end = self._at + count
-        if count < 0 or end > len(self._data):
-            raise CommitLogError(f"{len(self._data)} bytes end in the middle of a field: {self._data.hex()}")
-        found, self._at = self._data[self._at : end], end
-        return found
-
-    def number(self, kind: str) -> int:
-        """Read a number: "h" of 2 bytes, "i" of 4, "q" of 8."""
-        value: int = struct.unpack(f">{kind}", self._take(struct.calcsize(kind)))[0]
-        return value
-
-    def varint(self) -> int:
-        """Read an unsigned number of 7 bits a byte, the lowest first."""
-        value = shift = 0
-        while True:
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-
-    def text(self, compact: bool = False) -> str:
-        """Read a string."""
-        return self._take(self.varint() - 1 if compact else self.number("h")).decode()
-
-
 def decode_key(data: bytes) -> CommitKey | None:
     """Return whose commit a record is; None when it is no commit."""
-    fields = _Bytes(data)
+    fields = Fields(data)
     if fields.number("h") not in _KEY_VERSIONS:
         return None
     return CommitKey(fields.text(), fields.text(), fields.number("i"))
@@ -88,7 +52,7 @@ def decode_key(data: bytes) -> CommitKey | None:
 
 def decode_value(data: bytes) -> tuple[int, str, float]:
     """Return the offset, the metadata, and when the coordinator took the commit, in seconds since the epoch."""
-    fields = _Bytes(data)
+    fields = Fields(data)
     version = fields.number("h")
     if not 0 <= version <= _NEWEST_VALUE:
         raise CommitLogError(f"unknown version {version} of a commit's value")
@@ -101,19 +65,32 @@ def decode_value(data: bytes) -> tuple[int, str, float]:
     return offset, metadata.removesuffix("\0"), fields.number("q") / 1000
 
 
-def decode(records: Iterable[tuple[bytes | None, bytes | None]], group: str) -> Iterator[Commit]:
-    """Yield the group's commits of these records; deleted offsets and what is about groups is left out."""
-    for key, value in records:
-        if key is None or value is None:
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """A record of the log; `at` is when it was appended, in seconds since the epoch."""
+
+    position: int
+    at: float
+    key: bytes | None
+    value: bytes | None
+
+
+def decode(records: Iterable[LogRecord], group: str) -> Iterator[Commit]:
+    """Yield the group's commits of these records; deleted offsets and what is about members is left out."""
+    for one in records:
+        if one.key is None or one.value is None:
             continue
-        whose = decode_key(key)
+        whose = decode_key(one.key)
         if whose is not None and whose.group == group:
-            offset, metadata, at = decode_value(value)
-            yield Commit(at, whose.topic, whose.partition, offset, metadata)
+            offset, metadata, at = decode_value(one.value)
+            yield Commit(at, whose.topic, whose.partition, offset, metadata, one.position)
 
 
-def read_commits(bootstrap_servers: str, group: str) -> list[Commit]:
-    """Return all commits of a group, in order. Raises CommitLogError when the end is not reached in a minute."""
+def read_group_log(bootstrap_servers: str, members: GroupLog) -> list[Commit]:
+    """Return all commits of a group, in order; what the coordinator wrote about its members goes to `members`.
+
+    Raises CommitLogError when the end is not reached in a minute.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers, "group.id": "rig-commits", "enable.auto.commit": False,
@@ -121,12 +98,15 @@ def read_commits(bootstrap_servers: str, group: str) -> list[Commit]:
         }
     )  # fmt: skip
     try:
-        return list(decode(_records(consumer, group), group))
+        records = list(_records(consumer, members.group))
     finally:
         consumer.close()
+    for one in records:
+        members.take(one.position, one.at, one.key, one.value)
+    return list(decode(records, members.group))
 
 
-def _records(consumer: Consumer, group: str) -> Iterator[tuple[bytes | None, bytes | None]]:
+def _records(consumer: Consumer, group: str) -> Iterator[LogRecord]:
     deadline = time.monotonic() + _READ_S
     partition = _partition_of(consumer, group, deadline)
     _, end = _retried(consumer, partition, deadline)
@@ -138,10 +118,16 @@ def _records(consumer: Consumer, group: str) -> Iterator[tuple[bytes | None, byt
                 f"{TOPIC}-{partition}: at {position}, the end {end} was not reached in {_READ_S:.0f} s"
             )
         for message in consumer.consume(2000, 0.5):
-            if message.error() is None and (message.offset() or 0) < end:
-                yield message.key(), message.value()
+            offset = message.offset() or 0
+            if message.error() is None and offset < end:
+                key, value = message.key(), message.value()
+                yield LogRecord(offset, message.timestamp()[1] / 1000, _bytes(key), _bytes(value))
         # Also beyond offsets that hold no record.
         position = max(position, consumer.position([TopicPartition(TOPIC, partition)])[0].offset)
+
+
+def _bytes(data: bytes | str | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
 
 
 def _partition_of(consumer: Consumer, group: str, deadline: float) -> int:

@@ -1,27 +1,27 @@
 """A history, indexed: the batches with their rows, the group's commits read, who owned what, what was unclean.
 
-Nothing is judged here. Times that are compared come from one machine; those of the broker are in whole milliseconds
+Nothing is judged here, and nothing is excused here by the product's own word: owners come from the coordinator's
+records (owners.py), starts and deletions from what the rig did, excuses from faults, coordinator and processes
+(unclean.py). Times that are compared come from one machine; those of the broker are in whole milliseconds
 and those of files in the kernel's ticks: `TICK_S` is more than both.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from faultrig.eventranges import ranges_of
-from faultrig.history import Commit, Completed, Fault, History, SinkBatch
+from faultrig.history import Commit, Completed, Fault, History, SinkBatch, TopicLife
+from faultrig.owners import Ownership, ownerships
 
 TICK_S = 0.01
 Partition = tuple[str, int]
 # A partition of one topic id: a topic that was deleted and made again has other records at the same offsets.
 Log = tuple[str, str, int]
 Range = tuple[int, int]
-_BAD_OUTCOMES = frozenset({"DEADLINE", "STOPPED", "LOST"})
 
 
 def named(log: Log) -> str:
@@ -74,6 +74,7 @@ class GroupCommit:
     planned: Range
     pin: int | None
     external: bool
+    position: int = -1
 
     @property
     def is_start(self) -> bool:
@@ -87,35 +88,6 @@ class GroupCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Ownership:
-    """A member had a partition from `start` to `end`, as its own events say; `end` is infinite when none says so."""
-
-    query: str
-    partition: Partition
-    start: float
-    end: float
-
-
-@dataclass(frozen=True, slots=True)
-class Unclean:
-    """Something took partitions without a handover; None stands for every query, or every partition."""
-
-    start: float
-    end: float
-    query: str | None
-    partitions: frozenset[Partition] | None
-
-    def touches(self, query: str, partition: Partition, start: float, end: float) -> bool:
-        """Whether it hit this query's partition at some time of [start, end]."""
-        return (
-            self.query in (None, query)
-            and (self.partitions is None or partition in self.partitions)
-            and self.end >= start - TICK_S
-            and self.start <= end + TICK_S
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Reset:
     """The group's offset of a partition was moved from outside."""
 
@@ -125,51 +97,113 @@ class Reset:
     after: int
 
 
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The rig deleted these records of a log; `whole`: with their topic."""
+
+    at: float
+    span: Range
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The product reported these offsets as lost. It is judged, and excuses nothing."""
+
+    at: float
+    query: str
+    partition: Partition
+    span: Range
+
+
 @dataclass(slots=True)
 class Facts:
     """See `facts_of`."""
 
     history: History
     batches: list[Batch]
-    commits: list[GroupCommit]
-    owned: dict[tuple[str, Partition], list[Ownership]]
-    unclean: list[Unclean]
-    lost: dict[Partition, list[Range]]  # what "data_lost" events report
-    conflicts: dict[tuple[str, Partition], list[tuple[float, Range]]]
-    behind: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # query -> times without commits
-    log: dict[Partition, dict[int, str]] = field(default_factory=dict)
-    produced: dict[Partition, dict[int, str]] = field(default_factory=dict)
-    ids: dict[str, list[str]] = field(default_factory=dict)  # topic ids, the newest last
+    lives: dict[str, list[TopicLife]]  # of each topic's name, the newest last
+    commits: list[GroupCommit] = field(default_factory=list)
+    owned: dict[tuple[str, Partition], list[Ownership]] = field(default_factory=dict)
+    deleted: dict[Log, list[Deleted]] = field(default_factory=lambda: defaultdict(list))
+    reports: dict[Partition, list[Report]] = field(default_factory=lambda: defaultdict(list))
+    log: dict[Log, dict[int, str]] = field(default_factory=dict)
+    produced: dict[Log, dict[int, str]] = field(default_factory=dict)
+    acknowledged_at: dict[Log, dict[int, float]] = field(default_factory=dict)
     resets: list[Reset] = field(default_factory=list)
     queries_of: dict[str, set[str]] = field(default_factory=dict)  # lineage -> queries
-    _known: dict[Partition, dict[int, str]] = field(default_factory=dict)
+    _known: dict[Log, dict[int, str]] = field(default_factory=dict)
+    _starts: dict[Log, Range] = field(default_factory=dict)
 
     @property
     def completed(self) -> list[Batch]:
         """The batches that Spark recorded as complete, in the order of their plans."""
         return [batch for batch in self.batches if batch.at is not None]
 
+    # --- topics
+
+    def life(self, log: Log) -> TopicLife | None:
+        """Return the life of the topic with the log's id; None when the rig created no such topic."""
+        return next((life for life in self.lives.get(log[0], ()) if life.id == log[1]), None)
+
+    def ended(self, log: Log) -> float | None:
+        """Return when the log's topic was deleted; None while it lives."""
+        life = self.life(log)
+        return life.deleted_at if life is not None else None
+
     def newest(self, partition: Partition) -> Log:
         """Return the log that a partition's name stands for at the end."""
-        return (partition[0], (self.ids.get(partition[0]) or [""])[-1], partition[1])
+        lives = self.lives.get(partition[0])
+        return (partition[0], lives[-1].id if lives else "", partition[1])
 
-    def logs(self) -> Iterator[tuple[Partition, Log]]:
-        """Yield the partitions that hold or held records."""
-        for partition in sorted(self.log.keys() | self.produced.keys()):
-            yield partition, self.newest(partition)
+    def log_at(self, partition: Partition, at: float) -> Log:
+        """Return the log that a partition's name stood for then, or had stood for last."""
+        begun = [life for life in self.lives.get(partition[0], ()) if life.created_at <= at + TICK_S]
+        return (partition[0], begun[-1].id, partition[1]) if begun else self.newest(partition)
 
-    def known(self, partition: Partition) -> dict[int, str]:
+    # --- records
+
+    def logs(self) -> Iterator[Log]:
+        """Yield the partitions that hold or held records, of every topic id."""
+        yield from sorted(self.log.keys() | self.produced.keys())
+
+    def known(self, log: Log) -> dict[int, str]:
         """Return all records that are known to have been written, by offset."""
-        if partition not in self._known:
-            # Of a topic that was made again, nobody can tell which topic id an acknowledgement was for.
-            one_topic = len(self.ids.get(partition[0], ())) <= 1
-            acknowledged = self.produced.get(partition, {}) if one_topic else {}
-            self._known[partition] = acknowledged | self.log.get(partition, {})
-        return self._known[partition]
+        if log not in self._known:
+            self._known[log] = self.produced.get(log, {}) | self.log.get(log, {})
+        return self._known[log]
+
+    def is_gone(self, log: Log, offset: int, at: float | None = None) -> bool:
+        """Whether the rig deleted the record, by then if a time is given."""
+        return any(
+            one.span[0] <= offset < one.span[1] and (at is None or one.at <= at + TICK_S)
+            for one in self.deleted.get(log, ())
+        )
+
+    # --- where the group began
+
+    def bounds_of(self, log: Log) -> Range:
+        """Return between which offsets the group has to begin: 0 in what appeared later."""
+        return self._starts.get(log, (0, 0))
+
+    def pins_of(self, log: Log) -> list[GroupCommit]:
+        """Return the commits with a pinned start, up to the first one from outside."""
+        found = []
+        for commit in self.commits:
+            if commit.log == log:
+                if commit.external:
+                    break
+                if commit.pin is not None:
+                    found.append(commit)
+        return found
 
     def start_of(self, log: Log) -> int:
-        """Return where the group began to read: the pin of the first commit."""
-        return next((c.pin for c in self.commits if c.log == log and c.pin is not None), 0)
+        """Return where the group had to begin. The pin counts only between the bounds."""
+        low, high = self.bounds_of(log)
+        pins = self.pins_of(log)
+        return min(max(pins[0].pin or 0, low), high) if pins else low
+
+    # --- owners
 
     def ownership(self, query: str, partition: Partition, at: float) -> Ownership | None:
         """Return the newest ownership that had begun by then, over or not."""
@@ -179,27 +213,17 @@ class Facts:
 
 def facts_of(history: History) -> Facts:
     """Index a history."""
-    batches = _batches(history)
-    lost: dict[Partition, list[Range]] = defaultdict(list)
-    conflicts: dict[tuple[str, Partition], list[tuple[float, Range]]] = defaultdict(list)
-    for event in history.members:
-        for topic, partition, start, end in ranges_of(event):
-            if event.event == "data_lost":
-                lost[topic, partition].append((start, end))
-            elif event.event == "conflict":
-                conflicts[event.query, (topic, partition)].append((event.at, (start, end)))
-    facts = Facts(history, batches, [], ownerships(history), _unclean(history, batches), lost, conflicts)
-    for batch in batches:
+    facts = Facts(history, _batches(history), _lives(history))
+    facts.owned = ownerships(history.group)
+    for batch in facts.batches:
         facts.queries_of.setdefault(batch.lineage, set()).add(batch.query)
-        _learn(facts.ids, batch.ids)
     for event in history.members:
         if event.lineage:
             facts.queries_of.setdefault(event.lineage, set()).add(event.query)
-    for record in history.produced:
-        facts.produced.setdefault((record.topic, record.partition), {})[record.offset] = record.id
-    for logged in history.log:
-        facts.log.setdefault((logged.topic, logged.partition), {})[logged.offset] = logged.id
-    facts.behind = _behind(history)
+    _read_records(facts)
+    _read_deletions(facts)
+    for start in history.starts:
+        facts._starts[start.topic, start.id, start.partition] = (start.low, start.high)
     _read_commits(facts)
     return facts
 
@@ -209,11 +233,41 @@ def inside(offset: int, ranges: list[Range]) -> bool:
     return any(start <= offset < end for start, end in ranges)
 
 
-def _learn(known: dict[str, list[str]], ids: Mapping[str, str]) -> None:
-    for topic, topic_id in ids.items():
-        found = known.setdefault(topic, [])
-        if topic_id not in found:
-            found.append(topic_id)
+def _lives(history: History) -> dict[str, list[TopicLife]]:
+    found: dict[str, list[TopicLife]] = defaultdict(list)
+    for life in sorted(history.topics, key=lambda life: life.created_at):
+        found[life.topic].append(life)
+    return found
+
+
+def _read_records(facts: Facts) -> None:
+    for record in facts.history.produced:
+        log = _log_of(facts, record.topic, record.topic_id, record.partition)
+        facts.produced.setdefault(log, {})[record.offset] = record.id
+        facts.acknowledged_at.setdefault(log, {})[record.offset] = record.at
+    for logged in facts.history.log:
+        log = _log_of(facts, logged.topic, logged.topic_id, logged.partition)
+        facts.log.setdefault(log, {})[logged.offset] = logged.id
+
+
+def _log_of(facts: Facts, topic: str, topic_id: str, partition: int) -> Log:
+    return (topic, topic_id, partition) if topic_id else facts.newest((topic, partition))
+
+
+def _read_deletions(facts: Facts) -> None:
+    """Note what the rig deleted, and what the product reported as lost."""
+    for fault in facts.history.faults:
+        for topic, number, start, end in fault.details.get("deleted") or ():
+            log = facts.log_at((topic, number), fault.started_at)
+            facts.deleted[log].append(Deleted(fault.started_at, (start, end), False))
+    for log in facts.logs():
+        ended = facts.ended(log)
+        if ended is not None:
+            facts.deleted[log].append(Deleted(ended, (0, max(facts.known(log), default=-1) + 1), True))
+    for event in facts.history.members:
+        if event.event == "data_lost":
+            for topic, number, start, end in ranges_of(event):
+                facts.reports[topic, number].append(Report(event.at, event.query, (topic, number), (start, end)))
 
 
 def _batches(history: History) -> list[Batch]:
@@ -256,7 +310,7 @@ def _read_commits(facts: Facts) -> None:
         ours = (commit.lineage, commit.log, commit.planned) in planned and commit.offset == commit.planned[1]
         forward = before is None or commit.offset >= before.offset
         if not (ours and forward) and any(_is_reset(fault, commit) for fault in facts.history.faults):
-            commit = GroupCommit(commit.at, commit.log, commit.offset, commit.lineage, commit.planned, commit.pin, True)
+            commit = replace(commit, external=True)
             facts.resets.append(Reset(commit.at, commit.log, before.offset if before else 0, commit.offset))
         held[commit.log] = commit
         facts.commits.append(commit)
@@ -268,10 +322,10 @@ def _commit(facts: Facts, raw: Commit) -> GroupCommit:
         lineage, topic_id, pin = str(told["l"]), str(told["t"]), int(told["p"])
         start, end = (int(offset) for offset in told["r"])
     except (ValueError, TypeError, KeyError):
-        log = facts.newest((raw.topic, raw.partition))
-        return GroupCommit(raw.at, log, raw.offset, None, (raw.offset, raw.offset), None, False)
-    _learn(facts.ids, {raw.topic: topic_id})
-    return GroupCommit(raw.at, (raw.topic, topic_id, raw.partition), raw.offset, lineage, (start, end), pin, False)
+        log = facts.log_at((raw.topic, raw.partition), raw.at)
+        return GroupCommit(raw.at, log, raw.offset, None, (raw.offset, raw.offset), None, False, raw.position)
+    log = (raw.topic, topic_id, raw.partition)
+    return GroupCommit(raw.at, log, raw.offset, lineage, (start, end), pin, False, raw.position)
 
 
 def _is_reset(fault: Fault, commit: GroupCommit) -> bool:
@@ -290,83 +344,3 @@ def _is_reset(fault: Fault, commit: GroupCommit) -> bool:
         return any((topic, partition, commit.offset) == (one[0], one[1], one[3]) for one in moved)
     expected = {"topic": topic, "partition": partition, "offset": commit.offset}
     return all(details.get(key, value) == value for key, value in expected.items())
-
-
-# --- members
-
-
-def ownerships(history: History) -> dict[tuple[str, Partition], list[Ownership]]:
-    """Return who had which partition when, by the members' own events: assigned until revoked, lost or left.
-
-    A killed member says nothing: its ownership has no end (or that of its query's next start).
-    """
-    since: dict[tuple[str, str, Partition], float] = {}
-    found: dict[tuple[str, Partition], list[Ownership]] = defaultdict(list)
-
-    def end(key: tuple[str, str, Partition], at: float) -> None:
-        start = since.pop(key, None)
-        if start is not None:
-            found[key[0], key[2]].append(Ownership(key[0], key[2], start, at))
-
-    for event in sorted(history.members, key=lambda event: event.at):
-        who = (event.query, event.member)
-        if event.event == "assigned":
-            for partition in event.partitions:
-                key = (*who, partition)
-                end(key, event.at)
-                since[key] = event.at
-        elif event.event in ("revoked", "lost"):
-            for partition in event.partitions:
-                end((*who, partition), event.at)
-        elif event.event == "left" and event.member:
-            # Without a name it may be another run of the query; what it gave up it has told as revoked.
-            for key in [key for key in since if key[:2] == who]:
-                end(key, event.at)
-    for key in list(since):
-        end(key, math.inf)
-    for spans in found.values():
-        spans.sort(key=lambda one: one.start)
-    return found
-
-
-def _behind(history: History) -> dict[str, list[tuple[float, float]]]:
-    """Return when each query went on although no commit was taken, as it says itself, and a fault was under way."""
-    since: dict[tuple[str, str], float] = {}
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for event in sorted(history.members, key=lambda event: event.at):
-        who = (event.query, event.member)
-        if event.event == "commits" and event.details.get("behind"):
-            if any(fault.started_at <= event.at <= fault.recovered_at for fault in history.faults):
-                since.setdefault(who, event.at)
-        elif event.event == "commits" and who in since:
-            found[event.query].append((since.pop(who), event.at))
-    for (query, _), start in since.items():
-        found[query].append((start, math.inf))
-    return found
-
-
-def _unclean(history: History, batches: list[Batch]) -> list[Unclean]:
-    queries = {batch.query for batch in batches} | {event.query for event in history.members}
-    found = [
-        Unclean(fault.started_at, fault.recovered_at, fault.target if fault.target in queries else None, None)
-        for fault in history.faults
-        if not fault.clean
-    ]
-    per_query: dict[str, list[Batch]] = defaultdict(list)
-    for batch in batches:
-        per_query[batch.query].append(batch)
-    for event in history.members:
-        partitions = frozenset(event.partitions) or None
-        if event.event == "revoked":
-            unclean = event.details.get("outcome") in _BAD_OUTCOMES or event.details.get("uncommitted", 0) > 0
-        elif event.event == "left":
-            # Stopped in the middle of a batch: Spark gives it up, and runs it again after a restart.
-            planned = per_query[event.query]
-            last = bisect_right(planned, event.at, key=lambda batch: batch.planned_at) - 1
-            unclean = last >= 0 and not planned[last].complete_by(event.at)
-            partitions = None
-        else:
-            unclean = event.event in ("lost", "refused")
-        if unclean:
-            found.append(Unclean(event.at, event.at, event.query, partitions))
-    return found

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from faultrig import processes
 from faultrig.apps import App, AppPool
+from faultrig.archive import Archive
+from faultrig.history import QueryRun
 from faultrig.waiting import RigError, wait_for
 
 _STOP_S = 180.0
@@ -32,6 +34,7 @@ class Query:
     run: int = 0
     wanted: bool = True  # whether it should be running now
     failures: list[str] = field(default_factory=list)
+    started_at: float = 0.0  # of the run that is open, 0 without one
 
     @property
     def checkpoint(self) -> Path:
@@ -67,9 +70,12 @@ class Query:
 class Fleet:
     """Starts, stops and revives queries. One thread."""
 
-    def __init__(self, folder: Path, options: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, options: Mapping[str, str], conf: Mapping[str, str]) -> None:
         self.folder = folder
-        self._options = dict(options)
+        self.options = dict(options)
+        self._conf = dict(conf)
+        self.archive = Archive(folder / "archive")
+        self.runs: list[QueryRun] = []
         self._runs = 0
         self.pool = AppPool(folder / "apps")
         self.queries: dict[str, Query] = {}
@@ -97,10 +103,18 @@ class Fleet:
 
     def run_on(self, app: App, query: Query, **overrides: str) -> None:
         """Start a run of the query on an application."""
+        self._close_run(query, "dead")
+        self.archive.follow(query.life_name, query.checkpoint)
         self._runs += 1
-        query.run = self._runs
+        query.run, query.started_at = self._runs, time.time()
         app.command(do="start", **self._start_command(query, self._runs, overrides))
         wait_for(f"start of {query.name}", 180, lambda: not app.alive or app.state()[1] == query.run, self.evidence)
+
+    def _close_run(self, query: Query, how: str) -> None:
+        """Write down that the query's run is over, if one is open: its processes have ended by now."""
+        if query.started_at:
+            self.runs.append(QueryRun(query.name, query.run, query.started_at, time.time(), how))
+            query.started_at = 0.0
 
     def start_twin(self, query: Query) -> tuple[App, int]:
         """Start the query's checkpoint a second time, on another application; returns it and the run."""
@@ -114,13 +128,13 @@ class Fleet:
     def _start_command(self, query: Query, run: int, overrides: Mapping[str, str]) -> dict[str, object]:
         metrics = self.folder / "metrics"
         metrics.mkdir(exist_ok=True)
-        options = self._options | {
+        options = self.options | {
             "kafka.client.id": query.name,
             "checkpointLocation": str(query.checkpoint),
             "metricsPath": str(metrics / f"{query.name}-{run}.jsonl"),
-            # Now the driver reads and now the executors, also when a checkpoint goes on.
-            "fastLaneMaxOffsets": "10000" if run % 2 else "0",
-            **({"memberWeight": _WEIGHTS.get(query.name, "1")} if "assignors" in self._options else {}),
+            # Now the driver reads, now the executors, and now one or the other by the size of the batch.
+            "fastLaneMaxOffsets": ("0", "10000", "300")[run % 3],
+            **({"memberWeight": _WEIGHTS.get(query.name, "1")} if "assignors" in self.options else {}),
             **overrides,
         }
         return {
@@ -131,6 +145,7 @@ class Fleet:
             "options": options,
             "sink": str(self.folder / "sink"),
             "trigger": TRIGGER,
+            "conf": self._conf,
         }
 
     def stop(self, query: Query) -> None:
@@ -152,6 +167,7 @@ class Fleet:
             return not app.alive or (told and not processes.readers(app.session))
 
         wait_for(f"{query.name} to stop", _STOP_S, ended, self.evidence)
+        self._close_run(query, "stopped")
 
     def leave(self, query: Query) -> None:
         """Stop a query for good; its application goes back to the pool."""
@@ -173,6 +189,7 @@ class Fleet:
             found.append(story)
             if query.app is not None and state == "dead":
                 query.app.kill()  # what outlived the driver
+            self._close_run(query, state)
             if _NEVER_LOGGED in error and not log_entries(query.checkpoint / "offsets"):
                 self.new_life(query)
             self.start(query)
@@ -188,11 +205,19 @@ class Fleet:
     def new_life(self, query: Query, restored: Path | None = None) -> None:
         """Delete the checkpoint, or replace it by a copy; the query goes on as its next life."""
         self.keep_copy(query)
+        self.archive.leave(query.life_name)
         shutil.rmtree(query.checkpoint)
         query.life += 1
         if restored is not None:
             shutil.copytree(restored, query.checkpoint)
             self.inherited[query.life_name] = log_entries(query.checkpoint / "commits")
+
+    def close(self) -> None:
+        """End all applications; what ran is over by then."""
+        self.pool.close()
+        for query in self.queries.values():
+            self._close_run(query, "ended")
+        self.archive.close()
 
     def evidence(self) -> str:
         """Return the ends of the applications' logs."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from faultrig.facts import TICK_S, Batch, Facts, GroupCommit, Log, Ownership, Partition, Range, named
+from faultrig.facts import TICK_S, Batch, Facts, GroupCommit, Log, Partition, Range, named
+from faultrig.owners import Ownership
 from faultrig.verdict import Violation
-
-# A commit that was sent before the partition was lost may be stamped so much later.
-LATE_S = 1.0
 
 
 class _Planned:
@@ -40,14 +38,13 @@ def check_offsets(facts: Facts) -> Iterator[Violation]:
     held: dict[Log, GroupCommit] = {}
     # The same without commits that are wrong already, so that a zombie's victim is not taken for a zombie.
     rightful: dict[Log, GroupCommit] = {}
-    telling = {event.query for event in facts.history.members}
     for commit in facts.commits:
         before = held.get(commit.log)
         held[commit.log] = commit
         if commit.external:
             rightful[commit.log] = commit
             continue
-        found = [*_ahead(commit, before, planned), *_fenced(facts, commit, before, rightful.get(commit.log), telling)]
+        found = [*_ahead(commit, before, planned), *_fenced(facts, commit, before, rightful.get(commit.log))]
         yield from found
         if not found:
             rightful[commit.log] = commit
@@ -73,9 +70,8 @@ def _ahead(commit: GroupCommit, before: GroupCommit | None, planned: _Planned) -
 
 
 def _fenced(
-    facts: Facts, commit: GroupCommit, before: GroupCommit | None, rightful: GroupCommit | None, telling: set[str]
+    facts: Facts, commit: GroupCommit, before: GroupCommit | None, rightful: GroupCommit | None
 ) -> Iterator[Violation]:
-    """`telling` are the queries whose members have written events; about the others nothing is known."""
     if before is not None and commit.offset < before.offset:
         if not (before.external and commit.is_start):  # a conflict with who has moved it, decided for the checkpoint
             yield Violation("P5", f"{commit}: the group's offset goes back from {before.offset}")
@@ -90,10 +86,8 @@ def _fenced(
         yield Violation(
             "P5", f"{commit}: another lineage has committed {rightful} since, and it was not assigned again"
         )
-    elif queries & telling and not _owned(facts, commit, stays, rightful):
-        ended = max((stay.end for stay in stays), default=None)
-        when = "never had the partition" if ended is None else f"had lost the partition at {ended:.3f}"
-        yield Violation("P5", f"{commit}: {', '.join(sorted(queries))} {when}")
+    elif (wrong := _not_owner(facts, commit, partition, queries)) is not None:
+        yield Violation("P5", f"{commit}: {', '.join(sorted(queries))} {wrong}")
 
 
 def _queries(facts: Facts, commit: GroupCommit | None) -> set[str]:
@@ -111,34 +105,47 @@ def _is_zombie(commit: GroupCommit, rightful: GroupCommit | None, since: float) 
     )
 
 
-def _owned(facts: Facts, commit: GroupCommit, stays: list[Ownership], rightful: GroupCommit | None) -> bool:
-    """Whether the committer had the partition, or had lost it so shortly before that nobody else was concerned."""
-    if not stays:
-        return False
-    lost_at = max(stay.end for stay in stays)
-    if commit.at <= lost_at + TICK_S:
-        return True
-    partition: Partition = stays[0].partition
-    mine = {stay.query for stay in stays}
-    for (query, other), found in facts.owned.items():
-        elsewhere = query not in mine and other == partition
-        if elsewhere and any(lost_at - TICK_S <= stay.start < commit.at - TICK_S for stay in found):
-            return False
-    if rightful is not None and rightful.at > lost_at and not mine & _queries(facts, rightful):
-        return False
-    if any(
-        batch.reads(commit.log) and batch.query not in mine and lost_at <= batch.planned_at < commit.at
-        for batch in facts.batches
-    ):
-        return False
-    # The broker itself may have been away: it stamps what had waited for it.
-    disturbed = any(fault.started_at <= commit.at <= fault.recovered_at for fault in facts.history.faults)
-    return commit.at <= lost_at + LATE_S or disturbed
+def _not_owner(facts: Facts, commit: GroupCommit, partition: Partition, queries: set[str]) -> str | None:
+    """Return why the committer was not the partition's newest owner by the coordinator's records; None if it was.
+
+    The records lie in the same log as the commits: which came first needs no clock. Without any, nothing is said.
+    """
+    if not facts.owned:
+        return None
+    begun = [
+        stay
+        for (_, owned), stays in facts.owned.items()
+        if owned == partition
+        for stay in stays
+        if _before(stay.position, stay.start, commit)
+    ]
+    newest = max(begun, key=lambda stay: (stay.start, stay.position), default=None)
+    if newest is None:
+        return "never had the partition"
+    if newest.query not in queries:
+        return f"commits after the coordinator gave the partition to {newest.query} at {newest.start:.3f}"
+    if newest.gone and _ended_before(newest, commit):
+        return f"had lost the partition at {newest.end:.3f}"
+    return None
+
+
+def _before(position: float, at: float, commit: GroupCommit) -> bool:
+    if position >= 0 and commit.position >= 0:
+        return position < commit.position
+    return at <= commit.at + TICK_S
+
+
+def _ended_before(stay: Ownership, commit: GroupCommit) -> bool:
+    if stay.end_position != float("inf") and commit.position >= 0:
+        return stay.end_position < commit.position
+    return stay.end < commit.at - TICK_S
 
 
 def _behind(facts: Facts, held: dict[Log, GroupCommit]) -> Iterator[Violation]:
-    for partition, log in facts.logs():
-        known = facts.known(partition)
+    for log in facts.logs():
+        if facts.ended(log) is not None:
+            continue
+        known = facts.known(log)
         end = max(known) + 1 if known else 0
         last = held.get(log)
         if last is None:

@@ -1,6 +1,10 @@
 """What a run of the rig leaves behind: values, and the files that hold them. The checker needs nothing else.
 
     run.json         Run: seed, protocol, group, topics, session timeout
+    topics.jsonl     TopicLife: every topic that the rig created, with its id, and when it was deleted
+    starts.jsonl     Start: where the group may begin in a partition, by the start option and the log at that time
+    runs.jsonl       QueryRun: when the rig started a query, and when and how that run ended
+    group.jsonl      GroupRecord: what the coordinator wrote and logged about the group's members
     faults.jsonl     Fault: what was done to whom, when, and when all was well again
     produced.jsonl   Produced: records whose write the broker acknowledged
     log.jsonl        Logged: the content of the topics, read at the end by a client of its own
@@ -24,6 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 Json = dict[str, Any]
+Row = tuple[int, str, int, int, str]
 T = TypeVar("T")
 
 
@@ -39,6 +44,61 @@ class Run:
     started_at: float
     ended_at: float = 0.0
     kafka: str = ""
+    drain_timeout_s: float = 5.0
+    starting: str = "earliest"
+    flavour: str = ""  # the mix of options, for the table
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLife:
+    """A topic from its creation to its deletion. One name may have several lives, each with an id of its own."""
+
+    topic: str
+    id: str
+    created_at: float
+    deleted_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where the group may begin in a partition: at `low` or above, and not above `high`.
+
+    Both come from the start option and from the log's ends as the rig saw them before and after the group began. They
+    are equal unless records were written in between. A partition without one appeared later: it begins at 0.
+    """
+
+    topic: str
+    id: str
+    partition: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRun:
+    """One run of a query, from the rig's command to start it until its processes had ended."""
+
+    query: str
+    run: int
+    started_at: float
+    ended_at: float
+    how: str  # "stopped", "killed", "failed", "dead", "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """What the coordinator says of a member; `position` is the record's offset in the group's log, -1 of a log line.
+
+    Events: "owns" (these partitions are assigned to the member, and no others), "gone" (it is no member any more),
+    "expired" (the coordinator removed it: it was silent, or too slow).
+    """
+
+    position: int
+    at: float
+    query: str
+    member: str
+    event: str
+    partitions: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +128,19 @@ class Produced:
     partition: int
     offset: int
     id: str
+    topic_id: str = ""  # of the only topic of this name, if empty
+    at: float = 0.0  # when it was acknowledged
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A record that is in the topic at the end of the run."""
+    """A record that is in the topic at the end of the run, or was there before its topic was deleted."""
 
     topic: str
     partition: int
     offset: int
     id: str
+    topic_id: str = ""  # of the only topic of this name, if empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +152,7 @@ class Commit:
     partition: int
     offset: int
     metadata: str
+    position: int = -1  # its offset in the group's log
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +186,11 @@ class MemberEvent:
 
 @dataclass(frozen=True, slots=True)
 class SinkBatch:
-    """A run of a batch that the sink has written. `rows`: (Spark task, topic, partition, offset, id), as collected."""
+    """A run of a batch that the sink has written. `rows`: (Spark task, topic, partition, offset, id), as collected.
+
+    `again` are the rows of a second evaluation of the same plan, as Spark makes one when it reruns tasks; None when the
+    sink evaluated the batch once.
+    """
 
     query: str
     checkpoint: str
@@ -130,7 +198,8 @@ class SinkBatch:
     attempt: int
     started_at: float
     at: float
-    rows: tuple[tuple[int, str, int, int, str], ...]
+    rows: tuple[Row, ...]
+    again: tuple[Row, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +219,10 @@ class Completed:
 
 FILES: Mapping[str, type] = {
     "faults": Fault,
+    "topics": TopicLife,
+    "starts": Start,
+    "runs": QueryRun,
+    "group": GroupRecord,
     "produced": Produced,
     "log": Logged,
     "commits": Commit,
@@ -166,6 +239,10 @@ class History:
 
     run: Run
     faults: tuple[Fault, ...] = ()
+    topics: tuple[TopicLife, ...] = ()
+    starts: tuple[Start, ...] = ()
+    runs: tuple[QueryRun, ...] = ()
+    group: tuple[GroupRecord, ...] = ()
     produced: tuple[Produced, ...] = ()
     log: tuple[Logged, ...] = ()
     commits: tuple[Commit, ...] = ()

@@ -63,6 +63,7 @@ def make_unreadable(rig: Rig) -> Done:
     victim = victim_of(rig)
     rig.fleet.stop(victim)
     rig.fleet.keep_copy(victim)
+    rig.fleet.archive.leave(victim.life_name)  # before it is damaged
     folder = victim.checkpoint / "offsets"
     number = max(log_entries(folder))
     text = (folder / str(number)).read_bytes()

@@ -66,7 +66,7 @@ def grow(rig: Rig) -> Done:
     return Done(topic, True, {"partition": number})
 
 
-def _stop_all(rig: Rig) -> Offsets:
+def stop_all(rig: Rig) -> Offsets:
     """Stop all queries and wait for an empty group; returns its offsets."""
     for query in rig.fleet.live:
         rig.fleet.stop(query)
@@ -76,29 +76,30 @@ def _stop_all(rig: Rig) -> Offsets:
     return wait_for("the group's offsets", 30, lambda: attempt(rig.observer.committed), rig.evidence)
 
 
-def _start_all(rig: Rig) -> None:
+def start_all(rig: Rig) -> None:
+    """Start all queries from their checkpoints."""
     for query in rig.fleet.live:
         rig.fleet.start(query)
 
 
 def rewind(rig: Rig) -> Done:
     """All queries stopped, a plain client commits older offsets without metadata, all started again."""
-    offsets = _stop_all(rig)
+    offsets = stop_all(rig)
     chosen = rig.rng.sample(sorted(offsets), k=max(1, len(offsets) // 2))
     targets = {partition: max(0, offsets[partition] - rig.rng.randint(50, 300)) for partition in chosen}
     rig.observer.move(targets)
-    _start_all(rig)
+    start_all(rig)
     moved = [[topic, number, offsets[topic, number], offset] for (topic, number), offset in sorted(targets.items())]
     return Done(GROUP, False, {"moved": moved})
 
 
 def delete_records(rig: Rig) -> Done:
     """All queries stopped, unread records of a partition deleted, all started again."""
-    offsets = _stop_all(rig)
+    offsets = stop_all(rig)
     partition = rig.rng.choice(sorted(offsets))
     wanted = offsets[partition] + 40
     wait_for("unread records", 60, lambda: (attempt(rig.observer.ends) or {}).get(partition, 0) > wanted, rig.evidence)
     rig.keep_log(partition, offsets[partition])
     rig.observer.delete_records(partition, wanted)
-    _start_all(rig)
+    start_all(rig)
     return Done(partition[0], False, {"deleted": [[*partition, offsets[partition], wanted]]})

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from faultrig import processes
 from faultrig.done import Done
 from faultrig.fleet import Query
-from faultrig.rig import SESSION_TIMEOUT_S, Rig, Takeover
+from faultrig.rig import Rig, Takeover
 from faultrig.waiting import wait_for
 
 
@@ -94,7 +94,7 @@ def pause_app_short(rig: Rig) -> Done:
 
 
 def _pause_short(rig: Rig, victim: Query, pids: list[int]) -> Done:
-    paused_s = round(SESSION_TIMEOUT_S * rig.rng.uniform(0.2, 0.6), 2)
+    paused_s = round(rig.shape.session_s * rig.rng.uniform(0.2, 0.6), 2)
     try:
         processes.send(signal.SIGSTOP, pids)
         time.sleep(paused_s)  # the fault itself

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from faultrig import inject_broker, inject_checkpoint, inject_group, inject_network, inject_process
+from faultrig import inject_broker, inject_checkpoint, inject_group, inject_network, inject_process, inject_topics
 from faultrig.done import Done
 from faultrig.rig import PROTOCOLS, Rig
 
@@ -43,6 +43,9 @@ _TABLE = (
     Kind("partitions-added", inject_group.grow),
     Kind("group-rewound", inject_group.rewind),
     Kind("records-deleted", inject_group.delete_records),
+    Kind("loss-refused", inject_topics.refuse_loss),
+    Kind("topic-recreated", inject_topics.recreate),
+    Kind("topic-replaced", inject_topics.replace_by_another),
     Kind("broker-restarted", inject_broker.restart),
     Kind("broker-killed", inject_broker.kill),
     Kind("coordinator-killed", inject_broker.kill_coordinator),

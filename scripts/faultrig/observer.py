@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -56,11 +56,21 @@ class Observer:
         self._describer = Describer(bootstrap_servers, group)
         self._known: set[Partition] = set()
 
-    def create_topic(self, topic: str, partitions: int) -> None:
-        """Create a topic whose records stay, and wait until it has its leaders."""
+    def create_topic(self, topic: str, partitions: int) -> str:
+        """Create a topic whose records stay, and wait until it has its leaders; returns its id."""
         new = NewTopic(topic, partitions, config={"retention.ms": "-1"})
         self._admin.create_topics([new])[topic].result(30)
-        wait_for(f"topic {topic}", 30, lambda: len(self.partitions_of(topic)) == partitions)
+        wait_for(f"topic {topic}", 30, lambda: len(attempt(lambda: self.partitions_of(topic)) or ()) == partitions)
+        return wait_for(f"the id of topic {topic}", 30, lambda: attempt(lambda: self._topic_id(topic)))
+
+    def _topic_id(self, topic: str) -> str:
+        described = self._admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)
+        return str(described[topic].result(_ANSWER_S + 2).topic_id)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, and wait until no broker lists it."""
+        self._admin.delete_topics([topic])[topic].result(30)
+        wait_for(f"the end of topic {topic}", 60, lambda: attempt(lambda: self.partitions_of(topic)) == [])
 
     def partitions_of(self, topic: str) -> list[int]:
         """Return the partitions that have a leader."""
@@ -134,8 +144,10 @@ class Observer:
         target = TopicPartition(*partition, before)
         self._admin.delete_records([target])[target].result(30)
 
-    def look_again(self) -> None:
-        """Ask for the topics' partitions again at the next question: one was added."""
+    def look_again(self, topics: Iterable[str] | None = None) -> None:
+        """Ask for the topics' partitions again at the next question: one was added, or these are the topics now."""
+        if topics is not None:
+            self.topics = tuple(topics)
         self._known = set()
 
     def close(self) -> None:

@@ -1,12 +1,12 @@
-"""P3 and P7: a batch that runs again reads the same, and offsets rise. See checker.py for the rules."""
+"""P3 and P7: a batch that runs again reads the same in the same order, and offsets rise. See checker.py."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
 
-from faultrig.facts import TICK_S, Batch, Facts, Log, Partition, inside, named
-from faultrig.history import SinkBatch
+from faultrig.facts import TICK_S, Batch, Facts, Log, Partition, named
+from faultrig.history import Row, SinkBatch
 from faultrig.verdict import Violation, shown
 
 Content = dict[Partition, dict[int, str]]
@@ -24,9 +24,82 @@ def check_replays(facts: Facts) -> Iterator[Violation]:
                 if outside:
                     text = f"{_name(partition)}: {batch}, run {attempt.attempt}: outside of its plan [{start}, {end})"
                     yield Violation("P3", f"{text}: {shown(outside)}")
+            yield from _interleaved(batch, attempt)
+            yield from _second_evaluation(facts, batch, attempt)
             if before is not None:
                 yield from _differences(facts, batch, before, attempt)
+                yield from _reordered(batch, before, attempt)
             before = attempt
+
+
+Sequences = dict[int, list[Row]]
+
+
+def _sequences(rows: tuple[Row, ...]) -> Sequences:
+    """Return each Spark task's rows in the order in which it gave them."""
+    found: Sequences = defaultdict(list)
+    for row in rows:
+        found[row[0]].append(row)
+    return found
+
+
+def _interleaved(batch: Batch, attempt: SinkBatch) -> Iterator[Violation]:
+    """Tasks that go back to a partition after another one: such an order is that of arrival, and changes in a rerun."""
+    for task, rows in sorted(_sequences(attempt.rows).items()):
+        left: set[Partition] = set()
+        current: Partition | None = None
+        for row in rows:
+            partition = (row[1], row[2])
+            if partition == current:
+                continue
+            if partition in left:
+                where = f"{batch}, run {attempt.attempt}, task {task}"
+                yield Violation("P3", f"{where}: goes back to {_at(row)} after {current and _name(current)}")
+                break
+            if current is not None:
+                left.add(current)
+            current = partition
+
+
+def _second_evaluation(facts: Facts, batch: Batch, attempt: SinkBatch) -> Iterator[Violation]:
+    """One plan, evaluated twice: each task must give the same rows in the same order."""
+    if attempt.again is None or attempt.again == attempt.rows:
+        return
+
+    def there(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        """Leave out what the rig had deleted by then: the second evaluation may come too late for it."""
+        return tuple(row for row in rows if not facts.is_gone(batch.log_of(row[1], row[2]), row[3], attempt.at))
+
+    first, second = _sequences(there(attempt.rows)), _sequences(there(attempt.again))
+    for task in sorted(first.keys() | second.keys()):
+        old, new = first.get(task, []), second.get(task, [])
+        if old != new:
+            where = f"{batch}, run {attempt.attempt}, task {task}, evaluated twice"
+            yield Violation("P3", f"{where}: {_first_difference(old, new)}")
+
+
+def _reordered(batch: Batch, earlier: SinkBatch, later: SinkBatch) -> Iterator[Violation]:
+    """A batch that ran twice: tasks that have the same rows must have them in the same order.
+
+    A replay may be cut into other tasks (sizes are measured, and the driver may read a small batch itself).
+    """
+    sequences = {frozenset(row[1:4] for row in rows): rows for rows in _sequences(earlier.rows).values()}
+    for task, new in sorted(_sequences(later.rows).items()):
+        old = sequences.get(frozenset(row[1:4] for row in new))
+        if old is not None and [row[1:] for row in old] != [row[1:] for row in new]:
+            where = f"{batch}, runs {earlier.attempt} and {later.attempt}, task {task}"
+            yield Violation("P3", f"{where}: {_first_difference(old, new)}")
+
+
+def _first_difference(old: list[Row], new: list[Row]) -> str:
+    for place, (one, other) in enumerate(zip(old, new, strict=False)):
+        if one[1:] != other[1:]:
+            return f"row {place} is {_at(one)} first and {_at(other)} then ({len(old)} and {len(new)} rows)"
+    return f"{len(old)} rows first and {len(new)} then"
+
+
+def _at(row: Row) -> str:
+    return f"{row[1]}-{row[2]} offset {row[3]} ({row[4]!r})"
 
 
 def _content(attempt: SinkBatch) -> Content:
@@ -60,7 +133,7 @@ def _differences(facts: Facts, batch: Batch, earlier: SinkBatch, later: SinkBatc
             offset
             for offset in gone
             # A trimmed replay begins later; it has no holes.
-            if not inside(offset, facts.lost.get(partition, [])) and (offset >= taken or (new and offset > min(new)))
+            if not facts.is_gone(log, offset, later.at) and (offset >= taken or (new and offset > min(new)))
         ]
         if wrong:
             held = f"others had committed up to {taken}" if taken >= 0 else "others had committed nothing"

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-from faultrig.facts import Batch, Facts, Ownership, Partition, facts_of
+from faultrig.facts import Batch, Facts, Partition, facts_of
 from faultrig.history import Fault, History
+from faultrig.owners import Ownership
 from faultrig.verdict import PROMISES, REPLAY, Verdict
 
 WIDTH = 1200
@@ -49,7 +50,9 @@ class _Canvas:
         ends += [fault.recovered_at for fault in facts.history.faults] + [commit.at for commit in facts.commits]
         self.end_s = max([run.ended_at, *ends, self.start_s + 1.0])
         known = {(log[0], log[2]) for batch in facts.batches for log in batch.ranges}
-        self.lanes = sorted(known | facts.log.keys() | {partition for _, partition in facts.owned})
+        self.lanes = sorted(
+            known | {(log[0], log[2]) for log in facts.log} | {partition for _, partition in facts.owned}
+        )
         self.top = 56 + label_rows * _LABEL_ROW
         self.bottom = self.top + len(self.lanes) * (LANE + GAP)
         self.height = self.bottom + 34

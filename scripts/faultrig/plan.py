@@ -13,7 +13,7 @@ QUICK = (
     "app-ended", "checkpoint-lost",
 )  # fmt: skip
 # Nothing is left to grow into after a few.
-MOST = {"partitions-added": 2, "records-deleted": 2}
+MOST = {"partitions-added": 2, "records-deleted": 2, "loss-refused": 1, "topic-recreated": 2, "topic-replaced": 2}
 
 
 def of(protocol: str, kinds: Sequence[str] = ()) -> list[str]:

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from faultrig.history import Produced
 from faultrig.observer import CLIENT, Partition
+from faultrig.waiting import wait_for
 
 _PACE_S = 0.05
 _IN_A_ROW = 5  # records to one partition: the brokers have a fifth of the requests
@@ -32,6 +33,9 @@ class SteadyProducer:
     ) -> None:
         self._servers = bootstrap_servers
         self._partitions = list(partitions)
+        self._ids_of_topics: dict[str, str] = {}
+        # A topic that comes and goes has a producer for each of its lives: no sequence number or metadata outlives it.
+        self._own: dict[str, Producer] = {}
         self._rate = rate
         self._transactional = transactional
         self._ids = itertools.count()
@@ -39,9 +43,12 @@ class SteadyProducer:
         self._produced: list[Produced] = []
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._producer = Producer(
+        self._producer = self._idempotent()
+
+    def _idempotent(self) -> Producer:
+        return Producer(
             {
-                **CLIENT, "bootstrap.servers": bootstrap_servers, "acks": "all", "enable.idempotence": True,
+                **CLIENT, "bootstrap.servers": self._servers, "acks": "all", "enable.idempotence": True,
                 "linger.ms": 10, "message.timeout.ms": 300_000, "client.id": "producer",
             }
         )  # fmt: skip
@@ -49,8 +56,9 @@ class SteadyProducer:
     def burst(self, count: int) -> None:
         """Write records at once and wait until they are acknowledged. Not while the steady writing goes on."""
         for _ in range(count):
-            self._write(self._producer)
-        self._producer.flush(120)
+            self._write()
+        for producer in (self._producer, *self._own.values()):
+            producer.flush(120)
 
     def start(self) -> None:
         """Begin the steady writing."""
@@ -65,7 +73,8 @@ class SteadyProducer:
         self._stopped.set()
         for thread in self._threads:
             thread.join(90)
-        self._producer.flush(120)
+        for producer in (self._producer, *self._own.values()):
+            producer.flush(120)
 
     def set_rate(self, rate: float) -> None:
         """Write at another rate from now on, in records a second."""
@@ -74,6 +83,28 @@ class SteadyProducer:
     def add_partition(self, partition: Partition) -> None:
         """Write to this partition too."""
         self._partitions = [*self._partitions, partition]
+
+    def name_topic(self, topic: str, topic_id: str, *, passing: bool = False) -> None:
+        """Note which id the topic of this name has from now on; a passing one gets no transactions."""
+        self._ids_of_topics[topic] = topic_id
+        if passing:
+            self._own = {**self._own, topic: self._idempotent()}
+
+    def leave_topic(self, topic: str) -> None:
+        """Write to this passing topic no more; returns when every record that went there has its answer."""
+        self._partitions = [one for one in self._partitions if one[0] != topic]
+        # One that is writing has chosen its partition already.
+        time.sleep(2 * _PACE_S)
+        producer = self._own[topic]
+        wait_for(f"the answers of topic {topic}", 320, lambda: producer.flush(1) == 0)
+        self._own = {name: one for name, one in self._own.items() if name != topic}
+
+    def burst_to(self, partition: Partition, count: int) -> None:
+        """Write records to a partition of a passing topic, beside the steady writing."""
+        producer = self._own[partition[0]]
+        for _ in range(count):
+            self._write_to(producer, partition, f"r{next(self._ids)}")
+        wait_for(f"the records of {partition}", 120, lambda: producer.flush(1) == 0)
 
     def count(self) -> int:
         """How many records are acknowledged."""
@@ -85,17 +116,20 @@ class SteadyProducer:
         with self._lock:
             return list(self._produced)
 
-    def _write(self, producer: Producer, kept: list[Produced] | None = None) -> None:
-        number = next(self._ids)
-        partitions = self._partitions
-        topic, partition = partitions[number // _IN_A_ROW % len(partitions)]
-        value = f"r{number}"
+    def _write(self) -> None:
+        number, partitions = next(self._ids), self._partitions
+        place = partitions[number // _IN_A_ROW % len(partitions)]
+        self._write_to(self._own.get(place[0], self._producer), place, f"r{number}")
+
+    def _write_to(self, producer: Producer, place: Partition, value: str, kept: list[Produced] | None = None) -> None:
+        topic, partition = place
+        topic_id = self._ids_of_topics.get(topic, "")
 
         def told(error: Any, message: Message) -> None:
             # Without an offset: the broker had taken it at a first try, whose answer was lost, and does not say where.
             at = message.offset()
             if error is None and at is not None:
-                record = Produced(message.topic() or topic, partition, at, value)
+                record = Produced(message.topic() or topic, partition, at, value, topic_id, time.time())
                 if kept is not None:
                     kept.append(record)
                 else:
@@ -123,9 +157,10 @@ class SteadyProducer:
             if now - due > 1.0:  # the machine was busy: no catching up in one go
                 due = now - 1.0
             while due < now:
-                self._write(self._producer)
+                self._write()
                 due += 1.0 / self._rate
-            self._producer.poll(0)
+            for producer in (self._producer, *self._own.values()):
+                producer.poll(0)
 
     def _transactions(self) -> None:
         while not self._stopped.is_set():
@@ -149,7 +184,9 @@ class SteadyProducer:
         kept: list[Produced] = []
         producer.begin_transaction()
         for _ in range(_TRANSACTION_RECORDS):
-            self._write(producer, kept)
+            number = next(self._ids)
+            stable = [one for one in self._partitions if one[0] not in self._own]
+            self._write_to(producer, stable[number // _IN_A_ROW % len(stable)], f"r{number}", kept)
         if abort:
             producer.flush(10)
             producer.abort_transaction(10)

@@ -1,7 +1,7 @@
 """A Spark application of the rig: it runs one streaming query at a time, as commands on standard input say.
 
 Commands, JSON one a line:
-    {"do": "start", "run", "query", "checkpoint", "life", "options", "sink"}   start a query
+    {"do": "start", "run", "query", "checkpoint", "life", "options", "sink", "conf"}   start a query
     {"do": "slow", "sleep_s"}                                                  the next batch's sink sleeps
     {"do": "stop"}                                                             query.stop()
     {"do": "exit"}                                                             stop, and end the application
@@ -45,6 +45,8 @@ SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "100000",
     "spark.sql.streaming.numRecentProgressUpdates": "2",
 }
+
+_TWICE_EVERY = 3  # batches: one of so many is evaluated twice
 
 
 class QueryApp:
@@ -112,6 +114,8 @@ class QueryApp:
     def _start(self, command: Json) -> None:
         self._run = command["run"]
         self._slow_s = 0.0
+        for key, value in command["conf"].items():
+            self._spark.conf.set(key, value)
         reader = self._spark.readStream.format("groupkafka").options(**command["options"])
         writer = reader.load().writeStream.foreachBatch(self._sink(command))
         writer = writer.option("checkpointLocation", command["checkpoint"])
@@ -131,13 +135,15 @@ class QueryApp:
             started_at = time.time()
             chosen = batch.select(F.spark_partition_id(), "topic", "partition", "offset", F.col("value").cast("string"))
             rows = [list(row) for row in chosen.collect()]
+            # As when Spark reruns tasks: the same plan must give the same rows in the same order.
+            again = [list(row) for row in chosen.collect()] if number % _TWICE_EVERY == 0 else None
             slow_s, self._slow_s = self._slow_s, 0.0
             time.sleep(slow_s)
             self._count += 1
             target = folder / f"{number}-{run}-{self._count}.json"
             scratch = target.with_suffix(".new")
             content = {"query": command["query"], "checkpoint": command["life"], "batch": number}
-            content |= {"started_at": started_at, "rows": rows, "at": time.time()}
+            content |= {"started_at": started_at, "rows": rows, "at": time.time(), "again": again}
             scratch.write_text(json.dumps(content, separators=(",", ":")))
             scratch.rename(target)
 

@@ -1,4 +1,4 @@
-"""P1 and P8: every record was read, and what the broker lost was reported. See checker.py for the rules."""
+"""P1 and P8: every record was read, and what was deleted was reported. See checker.py for the rules."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 
-from faultrig.facts import Facts, Log, Partition, Range, inside, named
+from faultrig.facts import TICK_S, Facts, Log, Partition, Range, Report, inside, named
 from faultrig.verdict import Violation, shown
+
+# The product sees a log's end at every trigger; records of so long before its topic's deletion it must have seen.
+SEEN_S = 20.0
 
 # Log -> offset -> the batches that completed it, as indexes, in the order of their plans.
 Readers = dict[Log, dict[int, tuple[int, ...]]]
@@ -30,77 +33,121 @@ def readers_of(facts: Facts) -> Readers:
 
 def check_records(facts: Facts, readers: Readers) -> Iterator[Violation]:
     """Find what P1 and P8 forbid."""
+    yield from _unknown_topics(facts)
     yield from _wrong_content(facts)
-    yield from _rewritten(facts)
-    for partition, log in facts.logs():
-        yield from _unread(facts, partition, log, readers.get(log, {}))
-        yield from _gaps(facts, partition, log)
+    for log in facts.logs():
+        read = readers.get(log, {})
+        yield from _rewritten(facts, log)
+        yield from _pins(facts, log)
+        yield from _too_early(facts, log, read)
+        yield from _unread(facts, log, read)
+        yield from _silent(facts, log, read)
+        yield from _gaps(facts, log)
+    yield from _false_reports(facts, readers)
+    yield from _not_refused(facts)
+
+
+# --- rows against the log
+
+
+def _unknown_topics(facts: Facts) -> Iterator[Violation]:
+    """Plans of topic ids that the rig never created."""
+    for batch in facts.batches:
+        for topic, topic_id in sorted(batch.ids.items()):
+            if facts.life((topic, topic_id, 0)) is None:
+                yield Violation("P1", f"{topic}: {batch} is of topic id {topic_id}, which was never created")
 
 
 def _wrong_content(facts: Facts) -> Iterator[Violation]:
     """Rows whose id is not that of the log's record at their offset."""
     for batch in facts.completed:
         wrong: dict[Partition, list[str]] = defaultdict(list)
-        known: dict[Partition, dict[int, str] | None] = {}
         for _, topic, number, offset, content in batch.rows:
-            partition = (topic, number)
-            if partition not in known:
-                newest = facts.newest(partition) == batch.log_of(topic, number)
-                known[partition] = facts.known(partition) if newest else None
-            expected = known[partition]
-            if expected is None or expected.get(offset) == content:
+            log = batch.log_of(topic, number)
+            expected = facts.known(log)
+            if expected.get(offset) == content:
                 continue
-            if offset in expected or not _may_be_deleted(facts, partition, offset):
+            # A record that nobody acknowledged may have been in the log, and be deleted now.
+            if offset in expected or not facts.is_gone(log, offset):
                 there = expected.get(offset, "no record")
-                wrong[partition].append(f"offset {offset} is {content!r}, in the log {there!r}")
+                wrong[topic, number].append(f"offset {offset} is {content!r}, in the log {there!r}")
         for (topic, number), texts in sorted(wrong.items()):
             text = "; ".join(texts[:3])
             yield Violation("P1", f"{topic}-{number}: {batch} has other rows than the log: {text} ({len(texts)} rows)")
 
 
-def _may_be_deleted(facts: Facts, partition: Partition, offset: int) -> bool:
-    """Whether a record that nobody acknowledged may have been in the log, and is not any more."""
-    log = facts.log.get(partition)
-    return not log or offset < min(log) or inside(offset, facts.lost.get(partition, []))
-
-
-def _rewritten(facts: Facts) -> Iterator[Violation]:
+def _rewritten(facts: Facts, log: Log) -> Iterator[Violation]:
     """Acknowledged records in whose place the log has another one."""
-    for partition, log in facts.logs():
-        written = facts.log.get(partition, {})
-        if len(facts.ids.get(log[0], ())) > 1:
-            continue
-        acknowledged = facts.produced.get(partition, {})
-        wrong = [offset for offset, content in acknowledged.items() if written.get(offset, content) != content]
-        if wrong:
-            yield Violation("P1", f"{named(log)}: the log has other records than were acknowledged at {shown(wrong)}")
+    written, acknowledged = facts.log.get(log, {}), facts.produced.get(log, {})
+    wrong = [offset for offset, content in acknowledged.items() if written.get(offset, content) != content]
+    if wrong:
+        yield Violation("P1", f"{named(log)}: the log has other records than were acknowledged at {shown(wrong)}")
 
 
-def _unread(facts: Facts, partition: Partition, log: Log, read: dict[int, tuple[int, ...]]) -> Iterator[Violation]:
-    start, reported = facts.start_of(log), facts.lost.get(partition, [])
-    written = facts.log.get(partition, {})
-    skipped = [(reset.before, reset.after) for reset in facts.resets if reset.log == log]
+# --- where the group began
+
+
+def _pins(facts: Facts, log: Log) -> Iterator[Violation]:
+    """Start positions that are not where the group began, by the start option and the rig's knowledge of the log."""
+    low, high = facts.bounds_of(log)
+    pins = facts.pins_of(log)
+    for pin in sorted({commit.pin for commit in pins if commit.pin is not None}):
+        where = f"{named(log)}: pinned at {pin}"
+        if not low <= pin <= high:
+            yield Violation("P1", f"{where}, but the group began between {low} and {high}")
+        elif pin != pins[0].pin:
+            yield Violation("P1", f"{where}, and at {pins[0].pin} before")
+
+
+def _too_early(facts: Facts, log: Log, read: dict[int, tuple[int, ...]]) -> Iterator[Violation]:
+    """Records from before the group's start: "latest" and a timestamp leave them out."""
+    low, _ = facts.bounds_of(log)
+    low = min([low, *(reset.after for reset in facts.resets if reset.log == log)])
+    early = [offset for offset in read if offset < low]
+    if early:
+        who = facts.batches[read[min(early)][0]]
+        yield Violation("P1", f"{named(log)}: read although before the group's start {low}: {shown(early)} by {who}")
+
+
+# --- what was not read
+
+
+def _skipped(facts: Facts, log: Log) -> list[Range]:
+    return [(reset.before, reset.after) for reset in facts.resets if reset.log == log]
+
+
+def _unread(facts: Facts, log: Log, read: dict[int, tuple[int, ...]]) -> Iterator[Violation]:
+    start, skipped = facts.start_of(log), _skipped(facts, log)
+    written = facts.log.get(log, {})
+    held = _held(facts, log)
+    whole = facts.ended(log) is not None
     missing = [
         offset
-        for offset in facts.known(partition)
+        for offset in facts.known(log)
         if offset >= start
         and offset not in read
         and not inside(offset, skipped)
-        # What is still in the log was not lost by the broker, whatever the report says.
-        and (offset in written or not inside(offset, reported))
+        and (offset < held if whole else not facts.is_gone(log, offset))
     ]
     if not missing:
         return
     there = sum(offset in written for offset in missing)
     detail = f"{there} of them in the log, {len(missing) - there} acknowledged and not in the log"
+    if whole:
+        detail = f"the group's offset was {held} when the topic was deleted"
     yield Violation(
         "P1", f"{named(log)}: in no completed batch: {shown(missing)}, {detail}{_planned(facts, log, missing)}"
     )
-    gone = [offset for offset in missing if offset not in written]
+    gone = [offset for offset in missing if offset not in written and not whole]
     planned = [span for batch in facts.completed if (span := batch.ranges.get(log)) is not None]
     silent = [offset for offset in gone if inside(offset, planned)]
     if silent:
         yield Violation("P8", f"{named(log)}: planned, not read, gone from the log and not reported: {shown(silent)}")
+
+
+def _held(facts: Facts, log: Log) -> int:
+    """Return the group's highest offset: what lies below it was read, whatever became of its topic."""
+    return max((commit.offset for commit in facts.commits if commit.log == log), default=0)
 
 
 def _planned(facts: Facts, log: Log, missing: list[int]) -> str:
@@ -109,17 +156,94 @@ def _planned(facts: Facts, log: Log, missing: list[int]) -> str:
     return f"; {first} was planned by {'; '.join(map(str, holders[:3]))}" if holders else f"; {first} was never planned"
 
 
-def _gaps(facts: Facts, partition: Partition, log: Log) -> Iterator[Violation]:
-    """Ranges between what was planned that no completed batch has."""
+def _silent(facts: Facts, log: Log, read: dict[int, tuple[int, ...]]) -> Iterator[Violation]:
+    """Records that the rig deleted before they were read, and that no report names."""
+    start, skipped = facts.start_of(log), _skipped(facts, log)
+    if facts.ended(log) is not None:
+        start = max(start, _held(facts, log))  # what lies below is P1's
+    lost = [
+        offset
+        for offset in facts.known(log)
+        if offset >= start and offset not in read and facts.is_gone(log, offset) and not inside(offset, skipped)
+    ]
+    if not lost:
+        return
+    reported = [report.span for report in _reports_of(facts, log)]
+    silent = [offset for offset in lost if not inside(offset, reported) and _was_seen(facts, log, offset)]
+    if silent:
+        yield Violation("P8", f"{named(log)}: deleted before it was read, and not reported: {shown(silent)}")
+    elif not reported:
+        yield Violation("P8", f"{named(log)}: its topic was deleted with {shown(lost)} unread, and no report names it")
+
+
+def _reports_of(facts: Facts, log: Log) -> list[Report]:
+    """Return the reports that may be about this log: not from before anything of it was deleted."""
+    since = min((one.at for one in facts.deleted.get(log, ())), default=None)
+    if since is None:
+        return []
+    return [report for report in facts.reports.get((log[0], log[2]), ()) if report.at >= since - TICK_S]
+
+
+def _was_seen(facts: Facts, log: Log, offset: int) -> bool:
+    """Whether the product must know of the record: of a topic that is gone, only what it has seen before."""
+    ended = facts.ended(log)
+    if ended is None or any(not one.whole and one.span[0] <= offset < one.span[1] for one in facts.deleted[log]):
+        return True
+    return facts.acknowledged_at.get(log, {}).get(offset, ended) < ended - SEEN_S
+
+
+def _false_reports(facts: Facts, readers: Readers) -> Iterator[Violation]:
+    """Reports of losses that were none: nobody deleted the records, or the group had read them."""
+    for partition, reports in sorted(facts.reports.items()):
+        logs = [log for log in facts.logs() if (log[0], log[2]) == partition]
+        for report in reports:
+            lived = [log for log in logs if _lived(facts, log, report.at)]
+            touched = [log for log in lived if any(one.at <= report.at + TICK_S for one in facts.deleted.get(log, ()))]
+            wrong = [_wrong_in(facts, log, report, readers) for log in touched or lived]
+            if not touched and not any(wrong):
+                wrong = ["nobody had deleted anything"]
+            if wrong and all(wrong):
+                text = f"{partition[0]}-{partition[1]}: {report.query} reported [{report.span[0]}, {report.span[1]})"
+                yield Violation("P8", f"{text} as lost at {report.at:.3f}, but {wrong[-1]}")
+
+
+def _lived(facts: Facts, log: Log, at: float) -> bool:
+    life = facts.life(log)
+    return life is not None and life.created_at <= at + TICK_S
+
+
+def _wrong_in(facts: Facts, log: Log, report: Report, readers: Readers) -> str:
+    """Return what is wrong with a report, if it is about this log; "" when it is right."""
+    start, end = report.span
+    inside_it = [offset for offset in facts.known(log) if start <= offset < end]
+    there = [offset for offset in inside_it if not facts.is_gone(log, offset, report.at)]
+    if there:
+        return f"nobody had deleted {shown(there)}"
+    held = [commit.offset for commit in facts.commits if commit.log == log and commit.at <= report.at - TICK_S]
+    read = [offset for offset in inside_it if held and offset < held[-1] and offset in readers.get(log, {})]
+    return f"the group had read {shown(read)}, its offset was {held[-1]}" if read else ""
+
+
+def _not_refused(facts: Facts) -> Iterator[Violation]:
+    """Queries with failOnDataLoss=true that read on, or failed without naming the range."""
+    for fault in facts.history.faults:
+        for topic, number, start, end in fault.details.get("must_fail") or ():
+            error = str(fault.details.get("error") or "")
+            if f"{topic}-{number} [{start}, {end})" not in error:
+                told = f"failed with {error[:200]!r}" if error else "did not fail"
+                yield Violation("P8", f"{topic}-{number}: [{start}, {end}) was deleted, and {fault.target} {told}")
+
+
+def _gaps(facts: Facts, log: Log) -> Iterator[Violation]:
+    """Ranges between what was planned that no completed batch has, and that nobody deleted."""
     spans = [(*batch.ranges[log], str(batch)) for batch in facts.completed if batch.reads(log)]
-    spans += [(start, end, "") for start, end in facts.lost.get(partition, [])]
-    spans += [(reset.before, reset.after, "") for reset in facts.resets if reset.log == log]
-    known = sorted(facts.known(partition))
+    spans += [(start, end, "") for start, end in _skipped(facts, log)]
+    known = sorted(facts.known(log))
     position = facts.start_of(log)
     for start, end, who in sorted(spans):
-        gap = _within(known, (position, start))
+        gap = [offset for offset in _within(known, (position, start)) if not facts.is_gone(log, offset)]
         if gap:
-            yield Violation("P8", f"{named(log)}: skipped and not reported: {shown(gap)}, before {who or 'a report'}")
+            yield Violation("P8", f"{named(log)}: skipped and not reported: {shown(gap)}, before {who or 'a reset'}")
         position = max(position, end)
 
 

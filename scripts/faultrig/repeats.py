@@ -6,9 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from faultrig.facts import TICK_S, Batch, Facts, Log, Partition, Range, inside, named
+from faultrig.facts import TICK_S, Batch, Facts, Log, Range, inside, named
 from faultrig.history import Fault, SinkBatch
 from faultrig.records import Readers
+from faultrig.unclean import Unclean, commits_away, unclean_of
 from faultrig.verdict import (
     BEHIND,
     CHECKPOINT,
@@ -32,10 +33,12 @@ class Repeats:
     violations: list[Violation] = field(default_factory=list)
     # (owner, partition, when it came to it) -> batches of this stay that were read again by others, with the records
     stays: dict[tuple[str, Log, float], dict[int, list[int]]] = field(default_factory=lambda: defaultdict(dict))
+    unclean: list[Unclean] = field(default_factory=list)
     _by_life: dict[str, Fault] = field(default_factory=dict)
     _last_read: dict[tuple[str, Log], Batch] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.unclean = unclean_of(self.facts)
         self._by_life = {f.details["new"]: f for f in self.facts.history.faults if {"old", "new"} <= f.details.keys()}
         for batch in sorted(self.facts.completed, key=lambda batch: batch.number):
             for log in batch.ranges:
@@ -55,7 +58,7 @@ class Repeats:
                 self._other_checkpoint(log, batches[n - 1], later, offsets)
 
     def _unexcused(self, log: Log, earlier: Batch, later: Batch, offsets: list[int]) -> list[int]:
-        """Count what a reset or a reported conflict between the plans explains; return the rest."""
+        """Count what a reset or a restored checkpoint between the plans explains; return the rest."""
         if earlier.lineage == later.lineage and earlier.checkpoint == later.checkpoint:
             return offsets  # a checkpoint that takes part in a reset or a conflict goes on as a new lineage
         resets = [
@@ -63,10 +66,8 @@ class Repeats:
             for reset in self.facts.resets
             if reset.log == log and earlier.planned_at - TICK_S <= reset.at <= later.planned_at + TICK_S
         ]
-        told = self.facts.conflicts.get((later.query, (log[0], log[2])), [])
-        conflicts = [span for at, span in told if at <= later.planned_at + TICK_S]
         offsets = self._count(RESET, resets, offsets)
-        return self._count(CHECKPOINT, conflicts + self._from_restored(log, later), offsets)
+        return self._count(CHECKPOINT, self._from_restored(log, later), offsets)
 
     def _count(self, name: str, spans: list[Range], offsets: list[int]) -> list[int]:
         rest = [offset for offset in offsets if not inside(offset, spans)] if spans else offsets
@@ -95,10 +96,9 @@ class Repeats:
 
     def _across_members(self, log: Log, planned_first: Batch, planned_last: Batch, offsets: list[int]) -> None:
         earlier, later = self._by_stay(log, planned_first, planned_last)
-        partition: Partition = (log[0], log[2])
         times = (earlier.planned_at, later.planned_at, earlier.at or 0.0, later.at or 0.0)
         since, until = min(times[:2]), max(times)
-        if not any(one.touches(earlier.query, partition, since, until) for one in self.facts.unclean):
+        if not any(one.touches(earlier.query, since, until) for one in self.unclean):
             self.counts[UNEXPLAINED] += len(offsets)
             text = f"{shown(offsets)} in {earlier} and in {later}, with nothing unclean between"
             self.violations.append(Violation("P6", f"{named(log)}: {text}"))
@@ -147,16 +147,12 @@ class Repeats:
         commits = [c.offset for c in self.facts.commits if c.log == log and c.at <= later.planned_at + TICK_S]
         return [(end, max(commits, default=end))]
 
-    def _without_commits(self, query: str, batch: Batch) -> bool:
-        """Whether the batch was planned while the group took no commits."""
-        return any(start - TICK_S <= batch.planned_at <= end for start, end in self.facts.behind.get(query, ()))
-
     def finish(self) -> None:
         """Judge what only all repeats together show: at most one batch of an owner's stay."""
         for (query, log, _), repeated in self.stays.items():
             batches: dict[int, list[int]] = {}
             for index, offsets in repeated.items():
-                if self._without_commits(query, self.facts.batches[index]):
+                if commits_away(self.facts, self.facts.batches[index], (log[0], log[2])):
                     self.counts[UNCLEAN] -= len(offsets)
                     self.counts[BEHIND] += len(offsets)
                 else:

@@ -16,7 +16,8 @@ _SHOWN = 5  # violations per promise
 def table(history: History, verdict: Verdict) -> str:
     """Return the whole table."""
     run = history.run
-    title = f"seed {run.seed}, {run.protocol}, Kafka {run.kafka or '?'}, {run.ended_at - run.started_at:.0f} s"
+    about = [f"seed {run.seed}", run.protocol, run.flavour, f"Kafka {run.kafka or '?'}"]
+    title = ", ".join([*filter(None, about), f"{run.ended_at - run.started_at:.0f} s"])
     parts = [title, _faults(history.faults), _repeats(verdict), _promises(verdict), _figures(history, verdict)]
     return "\n\n".join(parts) + "\n"
 

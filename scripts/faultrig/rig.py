@@ -5,29 +5,33 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 from realkafka import RealKafka, RealKafkaError
 
+from faultrig.flavour import FLAVOURS, LATEST, TIMESTAMP, Flavour
 from faultrig.fleet import Fleet, Query
-from faultrig.history import Logged
+from faultrig.history import Logged, Start, TopicLife
 from faultrig.logreader import read_log
 from faultrig.observer import Observer, Offsets, Partition, attempt
 from faultrig.producer import SteadyProducer
 from faultrig.waiting import RigError, wait_for
 from faultrig.watcher import Watcher
 
-SESSION_TIMEOUT_S = 6.0
+CLASSIC_SESSION_S = 6.0
 DRAIN_TIMEOUT_S = 5.0
 RECOVERY_S = 240.0
 GROUP = "rig"
 MEMBER = "-member"  # what the source adds to the client id of its group member
 TOPICS = ("orders", "payments")
+PASSING = "audit"  # the topic that is deleted and recreated; with a pattern its successors have numbers
+PATTERN = r"orders|payments|audit(-\d+)?"
+_PASSING_PARTITIONS = 2
 
 _CLASSIC = {
-    "kafka.session.timeout.ms": str(int(SESSION_TIMEOUT_S * 1000)),
+    "kafka.session.timeout.ms": str(int(CLASSIC_SESSION_S * 1000)),
     "kafka.heartbeat.interval.ms": "500",
 }
 PROTOCOLS: dict[str, dict[str, str]] = {
@@ -54,6 +58,12 @@ class Shape:
     backlog: int = 5_000
     rate: float = 200.0
     records: int = 60_000  # acknowledged at the end, at least
+    flavour: Flavour = FLAVOURS[0]
+
+    @property
+    def session_s(self) -> float:
+        """The session timeout of the group's members."""
+        return self.flavour.session_s if self.protocol == "kip848" else CLASSIC_SESSION_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +87,20 @@ class Rig:
         self.kafka.start()
         try:
             direct = self.kafka.bootstrap_servers
-            self.observer = Observer(direct, GROUP, TOPICS)
-            for topic in TOPICS:
-                self.observer.create_topic(topic, shape.partitions)
-            if shape.protocol == "kip848":
-                self.observer.set_group_session_timeout(int(SESSION_TIMEOUT_S * 1000))
+            self.lives: list[TopicLife] = []
+            self.starts: list[Start] = []
+            self.passing = PASSING
+            self.observer = Observer(direct, GROUP, self.topics)
+            self.watcher = Watcher(Observer(direct, GROUP, self.topics), shape.folder / "watch.jsonl")
             spread = [(topic, number) for number in range(shape.partitions) for topic in TOPICS]
             self.producer = SteadyProducer(direct, spread, shape.rate, transactional=True)
-            self.watcher = Watcher(Observer(direct, GROUP, TOPICS), shape.folder / "watch.jsonl")
-            self.fleet = Fleet(shape.folder / "work", self._options())
+            for topic in TOPICS:
+                self.create_topic(topic, shape.partitions)
+            self.create_topic(PASSING, _PASSING_PARTITIONS)
+            if shape.protocol == "kip848":
+                self.observer.set_group_session_timeout(int(shape.session_s * 1000))
+            conf = {"spark.sql.streaming.minBatchesToRetain": str(shape.flavour.retain)}
+            self.fleet = Fleet(shape.folder / "work", self._options(), conf)
         except BaseException:
             self.kafka.close()
             raise
@@ -100,7 +115,7 @@ class Rig:
         """End everything that the run started."""
         self.watcher.stop()
         self.observer.close()
-        self.fleet.pool.close()
+        self.fleet.close()
         self.kafka.close()
 
     def _options(self) -> dict[str, str]:
@@ -110,8 +125,7 @@ class Rig:
             "kafka.isolation.level": "read_committed",
             "kafka.topic.metadata.refresh.interval.ms": "1000",
             "kafka.reconnect.backoff.max.ms": "500",
-            "subscribe": ",".join(TOPICS),
-            "startingOffsets": "earliest",
+            **({"subscribePattern": PATTERN} if self.shape.flavour.pattern else {"subscribe": ",".join(self.topics)}),
             "maxOffsetsPerTrigger": "1000",
             "drainTimeoutMs": str(int(DRAIN_TIMEOUT_S * 1000)),
             "failOnDataLoss": "false",  # the kind "records-deleted" needs it; any other skip is the checker's to find
@@ -124,12 +138,59 @@ class Rig:
     def begin(self) -> None:
         """Write the backlog, start the queries and the steady writing; returns when the group has caught up."""
         self.fleet.pool.prepare(self.shape.queries)
-        self.producer.burst(self.shape.backlog)
+        starting = self.shape.flavour.starting
+        self.producer.burst(self.shape.backlog // 2)
+        before = self.ends()
+        if starting == TIMESTAMP:
+            time.sleep(0.05)  # what was written is older than the timestamp
+            self.fleet.options["startingTimestamp"] = str(int(time.time() * 1000))
+            time.sleep(0.05)
+        else:
+            self.fleet.options["startingOffsets"] = starting
+        self.producer.burst(self.shape.backlog // 2)
+        low = self.ends() if starting == LATEST else before if starting == TIMESTAMP else {}
         self.watcher.start()
+        self.producer.start()
         for number in range(self.shape.queries):
             self.fleet.add(f"q{number + 1}")
-        self.producer.start()
+        self.wait_recovered(low or self.ends(), "the start")
+        # With "latest" records are written while the group begins: where exactly it did, its pins say, between these.
+        high = self.ends() if starting == LATEST else low
+        ids = {life.topic: life.id for life in self.lives}
+        self.starts += [Start(t, ids[t], n, offset, high[t, n]) for (t, n), offset in sorted(low.items())]
         self.wait_recovered(self.ends(), "the start")
+
+    # --- topics
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that live now."""
+        return (*TOPICS, self.passing)
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic, and note its life; a passing one is written to only when `producer.add_partition` says so."""
+        created_at = time.time()
+        topic_id = self.observer.create_topic(topic, partitions)
+        self.lives.append(TopicLife(topic, topic_id, created_at))
+        self.producer.name_topic(topic, topic_id, passing=topic not in TOPICS)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, and note when; nobody watches it from before that."""
+        for one in (self.observer, self.watcher):
+            one.look_again(TOPICS)
+        place = next(n for n, life in enumerate(self.lives) if life.topic == topic and life.deleted_at is None)
+        self.lives[place] = replace(self.lives[place], deleted_at=time.time())
+        self.observer.delete_topic(topic)
+
+    def life_of(self, topic: str) -> TopicLife:
+        """Return the newest life of a topic."""
+        return next(life for life in reversed(self.lives) if life.topic == topic)
+
+    def goal_after(self, goal: Offsets, since: float) -> Offsets:
+        """Return what is left of a goal: of topics that were created since, their ends."""
+        born = {topic for topic in self.topics if self.life_of(topic).created_at >= since}
+        kept = {one: end for one, end in goal.items() if one[0] in self.topics and one[0] not in born}
+        return kept | ({one: end for one, end in self.ends().items() if one[0] in born} if born else {})
 
     def ends(self, open_too: bool = False) -> Offsets:
         """Return the log's ends as `Observer.ends` does, waiting for brokers that are away."""
@@ -142,9 +203,11 @@ class Rig:
         know its newest end yet: so open transactions count, and what is acknowledged.
         """
         ends = self.ends(open_too=True)
+        alive = {life.id for life in self.lives if life.deleted_at is None}
         for one in self.producer.produced():
             partition = (one.topic, one.partition)
-            ends[partition] = max(ends[partition], one.offset + 1)
+            if one.topic_id in alive:
+                ends[partition] = max(ends[partition], one.offset + 1)
         return ends
 
     def behind(self, goal: Offsets) -> Offsets:
@@ -162,7 +225,8 @@ class Rig:
         owners, everything = self.owners(), attempt(self.observer.all_partitions)
         owned: set[Partition] = set().union(*owners.values()) if owners else set()
         members = set(owners) == {query.name for query in self.fleet.live} and all(owners.values())
-        return members and owned == everything
+        # A classic group keeps the partitions of a deleted topic until its next rebalance.
+        return members and everything is not None and owned >= everything
 
     def wait_recovered(self, goal: Offsets, after: str) -> list[str]:
         """Revive queries, and wait until all partitions are owned and read beyond the goal; returns what it revived."""
@@ -202,7 +266,8 @@ class Rig:
 
     def keep_log(self, partition: Partition, end: int) -> None:
         """Read a partition's records below an offset, before they are deleted."""
-        self.kept_log += read_log(self.kafka.bootstrap_servers, {partition: end})
+        read = read_log(self.kafka.bootstrap_servers, {partition: end})
+        self.kept_log += [replace(one, topic_id=self.life_of(one.topic).id) for one in read]
 
     def evidence(self) -> str:
         """Return the ends of all logs."""

@@ -10,21 +10,26 @@ from dataclasses import asdict, replace
 from kafkajars import KAFKA_VERSION
 
 from faultrig import collect, history
-from faultrig.commitlog import read_commits
+from faultrig.commitlog import read_group_log
+from faultrig.grouplog import GroupLog, removals
 from faultrig.history import Fault, History, Run
 from faultrig.kinds import KINDS
 from faultrig.logreader import read_log
 from faultrig.observer import attempt
-from faultrig.rig import GROUP, SESSION_TIMEOUT_S, TOPICS, Rig, Shape
+from faultrig.rig import DRAIN_TIMEOUT_S, GROUP, TOPICS, Rig, Shape
 from faultrig.waiting import RigError, wait_for
 
 _FILL_RATE = 2_000.0
+_WHOLE_LOG = 10**9  # lines
 
 
 def run(shape: Shape, kinds: Iterable[str], say: Callable[[str], None]) -> str:
     """Do the faults and save the history in the shape's folder; returns why it was broken off ("" if it was not)."""
     started_at = time.time()
-    about = Run(shape.seed, shape.protocol, GROUP, TOPICS, SESSION_TIMEOUT_S, started_at, kafka=KAFKA_VERSION)
+    about = Run(
+        shape.seed, shape.protocol, GROUP, TOPICS, shape.session_s, started_at, kafka=KAFKA_VERSION,
+        drain_timeout_s=DRAIN_TIMEOUT_S, starting=shape.flavour.starting, flavour=shape.flavour.name,
+    )  # fmt: skip
     shape.folder.mkdir(parents=True)
     faults: list[Fault] = []
     trouble = ""
@@ -56,7 +61,7 @@ def _one_fault(rig: Rig, number: int, kind: str) -> Fault:
     rig.seed_fault(number)
     started_at, goal = time.time(), rig.ends()
     done = KINDS[kind].inject(rig)
-    revived = rig.wait_recovered(goal, f"{kind} of {done.target}")
+    revived = rig.wait_recovered(rig.goal_after(goal, started_at), f"{kind} of {done.target}")
     recovered_at = time.time()
     details = done.details | ({"revived": revived} if revived else {})
     takeover = f", taken over in {details['takeover_s']:.1f} s" if "takeover_s" in details else ""
@@ -82,26 +87,38 @@ def _finish(rig: Rig) -> None:
     rig.wait_recovered(rig.last_ends(), "the end of writing")
     for query in rig.fleet.live:
         rig.fleet.stop(query)
-    rig.fleet.pool.close()
+    rig.fleet.close()
     wait_for("an empty group", 30, lambda: attempt(rig.observer.owners) == {}, rig.evidence)
 
 
 def _break_off(rig: Rig) -> None:
     rig.producer.stop()
-    rig.fleet.pool.close()
+    rig.fleet.close()
     for broker in range(1, rig.shape.brokers + 1):
         rig.revive_broker(broker)
 
 
 def _history(rig: Rig, about: Run, faults: list[Fault]) -> History:
     folder, work, servers = rig.shape.folder, rig.fleet.folder, rig.kafka.bootstrap_servers
-    log = {(one.topic, one.partition, one.offset): one for one in [*rig.kept_log, *read_log(servers, rig.ends())]}
+    newest = [replace(one, topic_id=rig.life_of(one.topic).id) for one in read_log(servers, rig.ends())]
+    log = {(one.topic, one.topic_id, one.partition, one.offset): one for one in [*rig.kept_log, *newest]}
+    members = GroupLog(about.group, {life.id: life.topic for life in rig.lives})
+    commits = read_group_log(servers, members)
+    removed = [
+        record
+        for broker in range(1, rig.shape.brokers + 1)
+        for record in removals(rig.kafka.log_tail(broker, _WHOLE_LOG).splitlines(), about.group, members)
+    ]
     return History(
         about,
         tuple(faults),
+        tuple(rig.lives),
+        tuple(rig.starts),
+        tuple(rig.fleet.runs),
+        tuple(sorted([*members.found, *removed], key=lambda one: (one.at, one.position))),
         tuple(rig.producer.produced()),
         tuple(log[key] for key in sorted(log)),
-        tuple(read_commits(servers, about.group)),
+        tuple(commits),
         history.read_lines(folder / "watch.jsonl", history.Watched),
         tuple(collect.member_events(work / "metrics")),
         tuple(collect.batches(work / "sink")),

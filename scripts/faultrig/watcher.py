@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,9 +31,9 @@ class Watcher:
         """Begin to watch."""
         self._thread.start()
 
-    def look_again(self) -> None:
-        """Watch partitions that were added too."""
-        self._observer.look_again()
+    def look_again(self, topics: Iterable[str] | None = None) -> None:
+        """Watch partitions that were added too, or these topics from now on."""
+        self._observer.look_again(topics)
 
     def stop(self) -> None:
         """End; a second call does nothing."""

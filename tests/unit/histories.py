@@ -13,17 +13,21 @@ from faultrig.history import (
     Commit,
     Completed,
     Fault,
+    GroupRecord,
     History,
     Logged,
     MemberEvent,
     Produced,
+    QueryRun,
+    Row,
     Run,
     SinkBatch,
+    Start,
+    TopicLife,
 )
 from faultrig.verdict import PROMISES, Verdict
 
 TOPIC = "orders"
-Row = tuple[int, str, int, int, str]
 Spans = Mapping[int, tuple[int, int]]
 
 
@@ -38,6 +42,10 @@ class Story:
     def __init__(self) -> None:
         self.run = Run(7, "cooperative", "rig", (TOPIC,), 6.0, 0.0, 60.0, "4.1.1")
         self.faults: list[Fault] = []
+        self.topics = [TopicLife(TOPIC, "T", 0.0)]
+        self.starts: list[Start] = []
+        self.runs: list[QueryRun] = []
+        self.group: list[GroupRecord] = []
         self.produced: list[Produced] = []
         self.log: list[Logged] = []
         self.commits: list[Commit] = []
@@ -54,13 +62,14 @@ class Story:
 
     # --- the topic
 
-    def write(self, partition: int, start: int, end: int, *markers: int) -> None:
+    def write(self, partition: int, start: int, end: int, *markers: int, topic_id: str = "T", at: float = 0.0) -> None:
         """Records that are acknowledged and stay; at the offsets `markers` there is no record."""
         for offset in range(start, end):
             if offset not in markers:
                 self._written.add((partition, offset))
-                self.produced.append(Produced(TOPIC, partition, offset, record_id(partition, offset)))
-                self.log.append(Logged(TOPIC, partition, offset, record_id(partition, offset)))
+                value = record_id(partition, offset)
+                self.produced.append(Produced(TOPIC, partition, offset, value, topic_id, at))
+                self.log.append(Logged(TOPIC, partition, offset, value, topic_id))
 
     def remove(self, partition: int, start: int, end: int) -> None:
         """Records are gone from the log."""
@@ -69,11 +78,34 @@ class Story:
     # --- members
 
     def tell(self, at: float, query: str, event: str, *partitions: int, **details: Any) -> None:
+        """What the member itself says; it may be a lie."""
         named = tuple((TOPIC, number) for number in partitions)
         self.members.append(MemberEvent(at, query, f"lineage of {query}#1", event, named, details))
 
+    def assign(self, at: float, query: str, *partitions: int) -> None:
+        """The coordinator gives the query these partitions too, and the member says so."""
+        self.tell(at, query, "assigned", *partitions)
+        self._own(at, query, self._owned(query) | {(TOPIC, number) for number in partitions})
+
+    def _owned(self, query: str) -> set[tuple[str, int]]:
+        newest = next((one for one in reversed(self.group) if one.query == query), None)
+        return set(newest.partitions) if newest is not None else set()
+
+    def _own(self, at: float, query: str, partitions: set[tuple[str, int]]) -> None:
+        self.group.append(GroupRecord(-1, at, query, f"{query}-member", "owns", tuple(sorted(partitions))))
+
+    def leave(self, at: float, query: str) -> None:
+        """The member leaves, and the coordinator takes it out of the group."""
+        self.tell(at, query, "left")
+        self.group.append(GroupRecord(-1, at, query, f"{query}-member", "gone"))
+
+    def expire(self, at: float, query: str) -> None:
+        """The coordinator removes a silent member."""
+        self.group.append(GroupRecord(-1, at, query, f"{query}-member", "expired"))
+
     def revoke(self, at: float, query: str, *partitions: int, outcome: str = "COMPLETE") -> None:
         self.tell(at, query, "revoked", *partitions, outcome=outcome, drain_ms=250, committed=1, uncommitted=0)
+        self._own(at, query, self._owned(query) - {(TOPIC, number) for number in partitions})
 
     def fault(self, kind: str, target: str, at: float, until: float, clean: bool = False, **details: Any) -> None:
         self.faults.append(Fault(len(self.faults) + 1, kind, target, at, at + 0.1, until, clean, details))
@@ -165,19 +197,20 @@ def two_members() -> Story:
     story.write(0, 0, 100, 50)
     story.write(1, 0, 100)
     story.tell(0.1, "q1", "started")
-    story.tell(0.2, "q1", "assigned", 0, 1)
+    story.assign(0.2, "q1", 0, 1)
     story.commit(0.3, "q1#1", 0, (0, 0))
     story.commit(0.3, "q1#1", 1, (0, 0))
     story.batch(1.0, "q1#1", 0, {0: (0, 20), 1: (0, 20)})
     story.tell(2.5, "q2", "started")
     story.revoke(3.0, "q1", 1)
-    story.tell(3.1, "q2", "assigned", 1)
+    story.assign(3.1, "q2", 1)
     story.batch(4.0, "q1#1", 1, {0: (20, 40)})
     story.batch(4.1, "q2#1", 0, {1: (20, 40)})
     story.plan(6.0, "q1#1", 2, {0: (40, 60)})
     story.sink(6.2, "q1#1", 2, {0: (40, 60)})
     story.fault("app-killed", "q1", 6.3, 14.0)
-    story.tell(12.0, "q2", "assigned", 0)
+    story.expire(11.9, "q1")
+    story.assign(12.0, "q2", 0)
     story.tell(12.1, "q1", "started")
     story.sink(12.3, "q1#1", 2, {0: (40, 60)})
     story.complete(12.4, "q1#1", 2)
@@ -186,14 +219,80 @@ def two_members() -> Story:
     return story
 
 
+def cleanly(story: Story) -> Story:
+    """Take away what the rig and the coordinator know of anything unclean: the repeat is unexplained then."""
+    story.faults = [replace(fault, clean=True) for fault in story.faults]
+    story.group = [replace(one, event="gone") if one.event == "expired" else one for one in story.group]
+    return story
+
+
 def with_gap() -> Story:
-    """q2's last batch begins ten offsets later than the one before it ended, and those are gone from the log."""
+    """q2's last batch begins ten offsets later than the one before it ended: those the rig has deleted."""
     story = two_members()
     story.remove(0, 70, 80)
+    story.fault("records-deleted", TOPIC, 14.5, 15.5, deleted=[[TOPIC, 0, 70, 80]])
     story.completed[-1].end["topics"][TOPIC]["ranges"]["0"] = [80, 100]
     n = story.commit_of(0, 100)
     story.commits[n] = replace(story.commits[n], metadata=story.commits[n].metadata.replace("[70", "[80"))
     story.edit_rows("q2#1", 2, lambda rows: [row for row in rows if row[2] == 1 or row[3] >= 80])
+    return story
+
+
+def begun_at_10(story: Story) -> Story:
+    """The story of `two_members`, but the group pins and reads partition 0 from offset 10."""
+    swap(story, 0, '"p": 0', '"p": 10')
+    story.commits[0] = replace(story.commits[0], offset=10)
+    swap(story, 0, "[0, 0]", "[10, 10]")
+    swap(story, 0, "[0, 20]", "[10, 20]")
+    story.completed[story.plan_of("q1#1", 0)].end["topics"][TOPIC]["ranges"]["0"] = [10, 20]
+    story.edit_rows("q1#1", 0, lambda rows: [row for row in rows if row[2] == 1 or row[3] >= 10])
+    return story
+
+
+def swap(story: Story, partition: int, old: str, new: str) -> None:
+    """Replace a text in the metadata of a partition's commits."""
+    story.commits = [
+        replace(one, metadata=one.metadata.replace(old, new)) if one.partition == partition else one
+        for one in story.commits
+    ]
+
+
+def not_slow(story: Story) -> Story:
+    """Batch 2 of q1 takes no longer than the drain deadline allows."""
+    story.run = replace(story.run, drain_timeout_s=7.0)
+    return story
+
+
+def away_coordinator() -> Story:
+    """q1 completes two batches while the coordinator is dead; nobody takes their commits, and q2 reads them again."""
+    story = not_slow(cleanly(two_members()))
+    story.fault("coordinator-killed", "broker-1", 5.5, 13.0)
+    n = story.run_of("q1#1", 2, 1)
+    del story.batches[n]
+    story.complete(6.4, "q1#1", 2)
+    story.plan(7.0, "q1#1", 3, {0: (60, 70)})
+    story.sink(7.2, "q1#1", 3, {0: (60, 70)})
+    story.complete(7.3, "q1#1", 3)
+    return story
+
+
+def recreated(*, unread: bool = False) -> Story:
+    """The story of `two_members`; then the topic is deleted and recreated, and q2 reads the new one."""
+    story = two_members()
+    if unread:
+        story.write(0, 100, 110, at=0.5)
+    story.topics = [replace(story.topics[0], deleted_at=30.0), TopicLife(TOPIC, "U", 31.0)]
+    story.log = []
+    story.run = replace(story.run, ended_at=60.0)
+    for partition in (0, 1):
+        story.write(partition, 0, 10, topic_id="U")
+        story.commit(32.0, "q2#1", partition, (0, 0), topic_id="U")
+    spans = {0: (0, 10), 1: (0, 10)}
+    story.plan(32.1, "q2#1", 3, spans, topic_id="U")
+    story.sink(32.4, "q2#1", 3, spans)
+    story.complete(32.5, "q2#1", 3)
+    for partition, span in spans.items():
+        story.commit(32.6, "q2#1", partition, span, topic_id="U")
     return story
 
 
@@ -204,7 +303,7 @@ def large_story(records: int, batches: int, partitions: int) -> Story:
         story.write(partition, 0, share)
         story.commit(0.1, f"q{partition % 2 + 1}#1", partition, (0, 0))
     for query in (0, 1):
-        story.tell(0.0, f"q{query + 1}", "assigned", *range(query, partitions, 2))
+        story.assign(0.0, f"q{query + 1}", *range(query, partitions, 2))
     per_query = batches // 2
     marks = [share * n // per_query for n in range(per_query + 1)]
     for n in range(per_query):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from faultrig import history as files
 from faultrig.checker import check
-from faultrig.history import Commit, Watched
+from faultrig.history import Commit, GroupRecord, QueryRun, Start, Watched
 from faultrig.verdict import BEHIND, CHECKPOINT, REPLAY, RESET, SAME_LINEAGE, UNCLEAN, UNEXPLAINED
 
 from tests.unit.histories import (
@@ -16,15 +16,21 @@ from tests.unit.histories import (
     Story,
     assert_good,
     assert_violated,
+    away_coordinator,
+    begun_at_10,
+    cleanly,
     judged,
     large_story,
+    not_slow,
     record_id,
+    recreated,
     texts,
     two_members,
     with_gap,
 )  # fmt: skip
 
 A, B = "q1#1", "q2#1"
+LOST = [[TOPIC, 0, 70, 80]]
 
 
 # --- what is normal
@@ -64,7 +70,7 @@ def test_the_end_of_a_batch_pinned_as_a_start_position_after_a_lost_commit() -> 
     story = two_members()
     del story.commits[story.commit_of(1, 40)]
     story.revoke(4.8, "q2", 1)
-    story.tell(5.0, "q2", "assigned", 1)
+    story.assign(5.0, "q2", 1)
     story.commit(5.1, B, 1, (40, 40), before=60)
     assert_good(story)
 
@@ -76,11 +82,11 @@ def test_a_commit_that_was_on_its_way_when_the_partition_went() -> None:
 
 
 def _rewound(story: Story, *, fault: bool) -> None:
-    story.tell(16.0, "q2", "left")
+    story.leave(16.0, "q2")
     if fault:
         story.fault("group-rewound", "rig", 16.1, 20.0, moved=[[TOPIC, 0, 100, 80]])
     story.commits.append(Commit(16.15, TOPIC, 0, 80, ""))
-    story.tell(17.0, "q1", "assigned", 0)
+    story.assign(17.0, "q1", 0)
     story.batch(17.1, A, 3, {0: (80, 100)})
 
 
@@ -114,9 +120,9 @@ def test_a_lost_checkpoint_repeats_one_batch_at_most(batches: int) -> None:
     del story.commits[-1]  # read again, because its commit did not arrive
     if batches == 2:
         del story.commits[story.commit_of(0, 100)]
-    story.tell(17.0, "q2", "left")
+    story.leave(17.0, "q2")
     story.fault("checkpoint-lost", "q2", 17.0, 20.0, old=B, new="q2#2")
-    story.tell(18.0, "q2", "assigned", 0, 1)
+    story.assign(18.0, "q2", 0, 1)
     story.batch(18.1, "q2#2", 0, {0: (100 if batches == 1 else 70, 120)})
     if batches == 1:
         assert assert_good(story).figures.repeats[CHECKPOINT] == 20
@@ -127,7 +133,7 @@ def test_a_lost_checkpoint_repeats_one_batch_at_most(batches: int) -> None:
 def test_an_old_checkpoint_repeats_from_its_end_to_the_offset_of_the_group() -> None:
     story = two_members()
     story.fault("checkpoint-restored", "q2", 17.0, 20.0, old=B, new="q2#2", batch=1)
-    story.tell(18.0, "q2", "assigned", 0, 1)
+    story.assign(18.0, "q2", 0, 1)
     story.commit(18.0, "q2#2", 0, (100, 100))
     story.batch(18.1, "q2#2", 2, {0: (70, 100)}, lineage="new after the conflict")
     assert assert_good(story).figures.repeats[CHECKPOINT] == 30
@@ -136,39 +142,9 @@ def test_an_old_checkpoint_repeats_from_its_end_to_the_offset_of_the_group() -> 
 def test_an_old_checkpoint_repeats_no_more_than_that() -> None:
     story = two_members()
     story.fault("checkpoint-restored", "q2", 17.0, 20.0, old=B, new="q2#2", batch=1)
-    story.tell(18.0, "q2", "assigned", 0, 1)
+    story.assign(18.0, "q2", 0, 1)
     story.batch(18.1, "q2#2", 2, {0: (60, 100)}, lineage="new after the conflict")
     assert_violated(story, "P6")
-
-
-@pytest.mark.parametrize(
-    "ranges",
-    [
-        [[TOPIC, 0, 70, 100]],
-        "orders-0 group=100 checkpoint=70 (the checkpoint is older); orders-1 group=9 checkpoint=9 (else)",
-        "orders-0 [70, 100) group=100 (the checkpoint is older than the group's offset)",
-    ],
-)
-def test_what_a_conflict_event_reports(ranges: object) -> None:
-    story = two_members()
-    story.tell(17.0, "q2", "conflict", on_conflict="checkpoint", ranges=ranges)
-    story.batch(18.1, B, 3, {0: (70, 100)}, lineage="new after the conflict")
-    assert assert_good(story).figures.repeats[CHECKPOINT] == 30
-
-
-@pytest.mark.parametrize(
-    ("option", "ranges"),
-    [
-        ("checkpoint", "orders-0 group=70 checkpoint=100 (moved back: the checkpoint wins, nothing is read again)"),
-        ("group", "orders-0 group=100 checkpoint=70 (the group wins)"),
-        ("checkpoint", "orders-0 group=100 checkpoint=71 (one offset less)"),
-    ],
-)
-def test_a_conflict_event_excuses_only_what_it_lets_be_read_again(option: str, ranges: str) -> None:
-    story = two_members()
-    story.tell(17.0, "q2", "conflict", on_conflict=option, ranges=ranges)
-    story.batch(18.1, B, 3, {0: (70, 100)}, lineage="new after the conflict")
-    assert_violated(story, "P2")
 
 
 def test_a_gap_that_is_reported() -> None:
@@ -183,19 +159,11 @@ def test_records_that_were_read_may_be_deleted() -> None:
     assert_good(story)
 
 
-def test_a_start_behind_the_beginning_is_the_pin() -> None:
-    story = two_members()
-    story.commits = [replace(one, metadata=one.metadata.replace('"p": 0', '"p": 5')) for one in story.commits]
-    for partition in (0, 1):
-        story.commits[partition] = replace(
-            story.commits[partition], offset=5, metadata=story.commits[partition].metadata.replace("[0, 0]", "[5, 5]")
-        )
-    ranges = story.completed[story.plan_of(A, 0)].end["topics"][TOPIC]["ranges"]
-    ranges["0"] = ranges["1"] = [5, 20]
-    story.edit_rows(A, 0, lambda rows: [row for row in rows if row[3] >= 5])
-    for partition in (0, 1):
-        n = story.commit_of(partition, 20)
-        story.commits[n] = replace(story.commits[n], metadata=story.commits[n].metadata.replace("[0, 20]", "[5, 20]"))
+@pytest.mark.parametrize("bounds", [(10, 10), (5, 12)])
+def test_a_start_where_the_rig_knows_that_the_group_began(bounds: tuple[int, int]) -> None:
+    """With "latest" or a timestamp, by the log's ends before and after the group's start."""
+    story = begun_at_10(two_members())
+    story.starts = [Start(TOPIC, "T", 0, *bounds)]
     assert_good(story)
 
 
@@ -213,8 +181,76 @@ def test_a_checkpoint_that_is_started_twice() -> None:
     """A second run of q2 comes and goes while the first keeps its partition."""
     story = two_members()
     story.tell(4.6, "q2", "started")
-    story.tell(4.7, "q2", "assigned")
-    story.tell(5.0, "q2", "left")
+    twin = [GroupRecord(-1, 4.7, "q2", "twin", "owns"), GroupRecord(-1, 5.0, "q2", "twin", "gone")]
+    story.group += twin
+    assert_good(story)
+
+
+def test_a_member_that_the_coordinator_removed() -> None:
+    story = cleanly(two_members())
+    story.expire(11.9, "q1")
+    assert assert_good(story).figures.repeats[UNCLEAN] == 19
+
+
+def test_a_batch_that_took_longer_than_the_drain_deadline() -> None:
+    """By the times of Spark's own files: it was planned at 6.0, and complete at 12.4."""
+    story = cleanly(two_members())
+    story.run = replace(story.run, drain_timeout_s=6.0)
+    assert assert_good(story).figures.repeats[UNCLEAN] == 19
+
+
+def test_a_run_that_ended_in_the_middle_of_a_batch() -> None:
+    story = not_slow(cleanly(two_members()))
+    assert_violated(story, "P6")
+    story.runs.append(QueryRun("q1", 1, 0.1, 6.25, "stopped"))
+    assert assert_good(story).figures.repeats[UNCLEAN] == 19
+
+
+def test_a_run_that_ended_between_two_batches_excuses_nothing() -> None:
+    story = not_slow(cleanly(two_members()))
+    story.runs += [QueryRun("q1", 1, 0.1, 5.9, "stopped"), QueryRun("q1", 2, 5.95, 12.45, "stopped")]
+    assert_violated(story, "P6")
+
+
+def test_batches_that_were_planned_while_a_dead_coordinator_took_no_commit() -> None:
+    story = away_coordinator()
+    repeats = assert_good(story).figures.repeats
+    assert (repeats[UNCLEAN], repeats[BEHIND]) == (0, 29)
+
+
+def test_a_topic_that_was_recreated_is_another_one() -> None:
+    assert_good(recreated())
+
+
+def test_records_that_went_with_their_topic_and_are_reported() -> None:
+    """Offsets 100 to 110 were acknowledged long before the topic was deleted, and nobody had read them."""
+    story = recreated(unread=True)
+    story.tell(32.0, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 100, 110]], reason="the topic was deleted")
+    assert assert_good(story).figures.reported_lost == 10
+
+
+def test_records_that_nobody_can_have_seen_before_their_topic_went() -> None:
+    """A report names what was seen: its end may be below that of the log."""
+    story = recreated(unread=True)
+    story.produced = [replace(one, at=28.0) if one.offset >= 100 else one for one in story.produced]
+    story.tell(32.0, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 100, 100]], reason="the topic was deleted")
+    assert_good(story)
+
+
+def test_a_query_that_fails_with_the_range() -> None:
+    story = with_gap()
+    error = "[GROUPKAFKA.DATA_LOST] orders-0 [70, 80)"
+    story.faults[-1] = replace(
+        story.faults[-1], details={**story.faults[-1].details, "must_fail": LOST, "error": error}
+    )
+    story.tell(14.9, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 70, 80]])
+    assert_good(story)
+
+
+def test_tasks_of_another_size_have_orders_of_their_own() -> None:
+    """A replay may be cut into other tasks; each task that is the same has the same rows in the same order."""
+    story = two_members()
+    story.edit_rows(A, 2, lambda rows: [(row[3] // 50, *row[1:]) for row in rows], attempt=1)
     assert_good(story)
 
 

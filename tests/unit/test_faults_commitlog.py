@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from faultrig.commitlog import CommitKey, CommitLogError, decode, decode_key, decode_value
+from faultrig.commitlog import CommitKey, LogRecord, decode, decode_key, decode_value
 from faultrig.history import Commit
+from faultrig.kafkabytes import CommitLogError
 
 # Recorded from Kafka 4.1.1: group "rig", topic "t", partition 0.
 KEY = bytes.fromhex("0001 0003 726967 0001 74 00000000")
@@ -71,4 +72,7 @@ def test_commits_of_one_group_in_order() -> None:
     other = KEY.replace(b"rig", b"rag")
     second = VALUE.replace(bytes([5]), bytes([6]))
     records = [(KEY, VALUE), (GROUP_KEY, b"x"), (other, VALUE), (KEY, None), (None, b"x"), (KEY, second)]
-    assert list(decode(records, "rig")) == [Commit(AT, "t", 0, 5, '{"gk":1}'), Commit(AT, "t", 0, 6, '{"gk":1}')]
+    numbered = [LogRecord(position, AT, key, value) for position, (key, value) in enumerate(records)]
+    first, second_commit = decode(numbered, "rig")
+    assert first == Commit(AT, "t", 0, 5, '{"gk":1}', 0)
+    assert second_commit == Commit(AT, "t", 0, 6, '{"gk":1}', 5)

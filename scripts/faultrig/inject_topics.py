@@ -1,0 +1,89 @@
+"""Faults of topics: deleted with unread records and created again, and losses that must end a query."""
+
+from __future__ import annotations
+
+import time
+
+from faultrig.done import Done
+from faultrig.fleet import log_entries
+from faultrig.inject_group import start_all, stop_all
+from faultrig.observer import Offsets, attempt
+from faultrig.rig import PASSING, Rig
+from faultrig.waiting import wait_for
+
+_MOST_UNREAD = 300
+_MORE_THAN_BEFORE = 40  # records: the group's offset of the old topic is no end of the new one
+
+
+def _unread(rig: Rig, topic: str) -> Offsets:
+    """Write records that the group may read in part, or not at all; returns the topic's ends."""
+    rig.producer.leave_topic(topic)
+    for number in rig.observer.partitions_of(topic):
+        rig.producer.burst_to((topic, number), rig.rng.randint(0, _MOST_UNREAD))
+    time.sleep(rig.rng.choice((0.0, 0.3, 1.5)))
+    ends = {one: end for one, end in rig.ends().items() if one[0] == topic}
+    for one, end in ends.items():
+        rig.keep_log(one, end)
+    return ends
+
+
+def _replace(rig: Rig, successor: str) -> Done:
+    """Delete the passing topic, and create its successor with more records than it had."""
+    topic = rig.passing
+    ends = _unread(rig, topic)
+    rig.delete_topic(topic)
+    time.sleep(rig.rng.choice((0.0, 0.0, 1.0, 4.0)))  # how long there is none
+    rig.passing = successor
+    partitions = rig.rng.randint(1, 3)
+    rig.create_topic(successor, partitions)
+    for number in range(partitions):
+        rig.producer.burst_to((successor, number), ends.get((topic, number), 0) + _MORE_THAN_BEFORE)
+        rig.producer.add_partition((successor, number))
+    for one in (rig.observer, rig.watcher):
+        one.look_again(rig.topics)
+    return Done(topic, True, {"successor": successor, "ends": [[*one, end] for one, end in sorted(ends.items())]})
+
+
+def recreate(rig: Rig) -> Done:
+    """A topic is deleted with unread records and created again, with other partitions, while batches go on."""
+    return _replace(rig, rig.passing)
+
+
+def replace_by_another(rig: Rig) -> Done:
+    """A topic that a pattern matches is deleted with unread records, and another one is created; a list recreates."""
+    if not rig.shape.flavour.pattern:
+        return recreate(rig)
+    return _replace(rig, f"{PASSING}-{len(rig.lives)}")
+
+
+def _stop_between_batches(rig: Rig) -> Offsets:
+    """Stop all queries with no batch left open: a replay would report a part of its own."""
+    for _ in range(5):
+        offsets = stop_all(rig)
+        checkpoints = [query.checkpoint for query in rig.fleet.live]
+        if all(log_entries(path / "offsets") == log_entries(path / "commits") for path in checkpoints):
+            break
+        start_all(rig)
+        rig.wait_recovered(rig.ends(), "a batch that was left open")
+    return offsets
+
+
+def refuse_loss(rig: Rig) -> Done:
+    """Unread records are deleted, and a query with failOnDataLoss=true starts alone: it must fail with the range."""
+    offsets = _stop_between_batches(rig)
+    partition = rig.rng.choice(sorted(offsets))
+    start, wanted = offsets[partition], offsets[partition] + 40
+    wait_for("unread records", 60, lambda: (attempt(rig.observer.ends) or {}).get(partition, 0) > wanted, rig.evidence)
+    rig.keep_log(partition, start)
+    rig.observer.delete_records(partition, wanted)
+    victim = rig.rng.choice(rig.fleet.live)
+    rig.fleet.start(victim, failOnDataLoss="true")
+    app, until = victim.running_on, time.monotonic() + 120
+    while app.state()[:2] != ("failed", victim.run) and app.alive and time.monotonic() < until:
+        time.sleep(0.1)
+    state, _, error = app.state()
+    rig.fleet.stop(victim)
+    start_all(rig)
+    spans = [[*partition, start, wanted]]
+    told = "\n".join(line for line in error.splitlines() if "[GROUPKAFKA." in line)[:2000] if state == "failed" else ""
+    return Done(victim.name, False, {"deleted": spans, "must_fail": spans, "error": told})
