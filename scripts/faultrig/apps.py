@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ _SCRIPT = Path(__file__).with_name("query_app.py")
 class App:
     """One application: a Python driver with its JVM, in a session of its own (see query_app.py)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str], *, warm: bool = True) -> None:
+        """Start it with these settings of Spark; `warm`: it runs a first job before it takes commands."""
         self.folder = folder
         folder.mkdir(parents=True)
+        (folder / "conf.json").write_text(json.dumps({"settings": dict(settings), "warm": warm}))
         environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
@@ -95,8 +98,9 @@ class App:
 class AppPool:
     """Applications that wait for a query: one is always being started ahead."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self._folder = folder
+        self._settings = settings
         self._count = 0
         self._spares: list[App] = []
         self._all: list[App] = []
@@ -105,10 +109,19 @@ class AppPool:
         """Have at least `count` spares, started or starting."""
         self._spares = [app for app in self._spares if app.alive]
         while len(self._spares) < count:
-            self._count += 1
-            app = App(self._folder / f"app-{self._count}")
-            self._spares.append(app)
-            self._all.append(app)
+            self._spares.append(self._new({}))
+
+    def _new(self, more: Mapping[str, str], *, warm: bool = True) -> App:
+        self._count += 1
+        app = App(self._folder / f"app-{self._count}", {**self._settings, **more}, warm=warm)
+        self._all.append(app)
+        return app
+
+    def cold(self, **more: str) -> App:
+        """Start an application that runs no job of its own, with settings on top (`_` for the dots of their names)."""
+        app = self._new({name.replace("_", "."): value for name, value in more.items()}, warm=False)
+        app.wait_ready()
+        return app
 
     def take(self) -> App:
         """Return an application that takes commands, the readiest one."""

@@ -70,14 +70,22 @@ class Query:
 class Fleet:
     """Starts, stops and revives queries. One thread."""
 
-    def __init__(self, folder: Path, options: Mapping[str, str], conf: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        options: Mapping[str, str],
+        conf: Mapping[str, str],
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start nothing yet. `conf` is set before a query starts, `settings` are those of a cluster's applications."""
         self.folder = folder
+        self._clustered = settings is not None
         self.options = dict(options)
         self._conf = dict(conf)
         self.archive = Archive(folder / "archive")
         self.runs: list[QueryRun] = []
         self._runs = 0
-        self.pool = AppPool(folder / "apps")
+        self.pool = AppPool(folder / "apps", settings or {})
         self.queries: dict[str, Query] = {}
         self.inherited: dict[str, set[int]] = {}  # life -> batches that a restored checkpoint brought along
         # (life, batch) -> when its entry of the commit log was written, for entries that were removed
@@ -146,6 +154,7 @@ class Fleet:
             "sink": str(self.folder / "sink"),
             "trigger": TRIGGER,
             "conf": self._conf,
+            "shuffle": self._clustered,
         }
 
     def stop(self, query: Query) -> None:

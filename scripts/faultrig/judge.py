@@ -15,19 +15,26 @@ if __name__ == "__main__":  # run as a file: the package is next to it
 
 from faultrig import history
 from faultrig.checker import check
+from faultrig.history import History
 from faultrig.picture import draw
 from faultrig.report import table
+from faultrig.verdict import Verdict
 
 
 def judge(folder: Path) -> bool:
     """Print the table of a run and draw its picture; returns whether every promise holds."""
+    return judged(folder)[1].good
+
+
+def judged(folder: Path) -> tuple[History, Verdict]:
+    """Do as `judge` does, and return the history and its verdict."""
     found = history.load(folder)
     verdict = check(found)
     text = table(found, verdict)
     print(text, flush=True)
     (folder / "table.txt").write_text(text)
     (folder / "picture.svg").write_text(draw(found, verdict))
-    return verdict.good
+    return found, verdict
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

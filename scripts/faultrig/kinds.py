@@ -6,7 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from faultrig import inject_broker, inject_checkpoint, inject_group, inject_network, inject_process, inject_topics
+from faultrig import (
+    inject_broker,
+    inject_checkpoint,
+    inject_cluster,
+    inject_group,
+    inject_network,
+    inject_process,
+    inject_topics,
+)
 from faultrig.done import Done
 from faultrig.rig import PROTOCOLS, Rig
 
@@ -57,3 +65,17 @@ _TABLE = (
     *(Kind(name, inject) for name, inject in inject_network.KINDS.items()),
 )
 KINDS = {kind.name: kind for kind in _TABLE}
+
+_ON_A_CLUSTER = (
+    Kind("executor-killed", inject_cluster.kill_executor),
+    Kind("spark-worker-killed", inject_cluster.kill_worker),
+    Kind("daemon-killed", inject_cluster.kill_daemon),
+    Kind("task-failed", inject_cluster.fail_task),
+    Kind("task-speculated", inject_cluster.slow_task),
+    Kind("allocation-scaled", inject_cluster.scale),
+    Kind("worker-decommissioned", inject_cluster.decommission),
+    Kind("driver-killed", inject_process.kill_app),
+    Kind("app-starved", inject_cluster.starve),
+)
+CLUSTER_KINDS = {kind.name: kind for kind in _ON_A_CLUSTER}
+ALL_KINDS = KINDS | CLUSTER_KINDS

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
-from faultrig.kinds import KINDS
+from faultrig.kinds import KINDS, Kind
 
 # Quick ones fill up a run that has had every kind.
 QUICK = (
@@ -16,12 +16,14 @@ QUICK = (
 MOST = {"partitions-added": 2, "records-deleted": 2, "loss-refused": 1, "topic-recreated": 2, "topic-replaced": 2}
 
 
-def of(protocol: str, kinds: Sequence[str] = ()) -> list[str]:
-    """Return the kinds that a protocol has, of those that are named (all without names)."""
-    return [name for name, kind in KINDS.items() if protocol in kind.protocols and (not kinds or name in kinds)]
+def of(protocol: str, kinds: Sequence[str] = (), table: Mapping[str, Kind] = KINDS) -> list[str]:
+    """Return the kinds that a protocol has in the table, of those that are named (all without names)."""
+    return [name for name, kind in table.items() if protocol in kind.protocols and (not kinds or name in kinds)]
 
 
-def deal(seed: int, protocols: Sequence[str], faults: int, kinds: Sequence[str] = ()) -> dict[str, list[str]]:
+def deal(
+    seed: int, protocols: Sequence[str], faults: int, kinds: Sequence[str] = (), table: Mapping[str, Kind] = KINDS
+) -> dict[str, list[str]]:
     """Share `faults` faults out: each protocol gets its part, and together they have every kind.
 
     A fault that its protocol does not know goes to one that does. Shuffled; the same for the same arguments.
@@ -29,14 +31,14 @@ def deal(seed: int, protocols: Sequence[str], faults: int, kinds: Sequence[str] 
     rng = Random(seed)  # noqa: S311  (nothing secret)
     share = {protocol: faults // len(protocols) + (n < faults % len(protocols)) for n, protocol in enumerate(protocols)}
     dealt: dict[str, list[str]] = {protocol: [] for protocol in protocols}
-    everything = [name for name in KINDS if not kinds or name in kinds]
+    everything = [name for name in table if not kinds or name in kinds]
     rng.shuffle(everything)
     for name in everything:
-        able = [protocol for protocol in protocols if protocol in KINDS[name].protocols]
+        able = [protocol for protocol in protocols if protocol in table[name].protocols]
         if able:
             dealt[min(able, key=lambda protocol: len(dealt[protocol]) - share[protocol])].append(name)
     for protocol, names in dealt.items():
-        known = of(protocol, kinds)
+        known = of(protocol, kinds, table)
         fill = [name for name in known if name in QUICK] or known
         while known and len(names) < share[protocol]:
             names.append(rng.choice(fill if rng.random() < 0.6 else known))
@@ -51,10 +53,10 @@ def _within_bounds(names: list[str]) -> list[str]:
     return kept
 
 
-def endless(seed: int, protocol: str, kinds: Sequence[str] = ()) -> Iterator[str]:
+def endless(seed: int, protocol: str, kinds: Sequence[str] = (), table: Mapping[str, Kind] = KINDS) -> Iterator[str]:
     """Return kinds for ever, each as often as the others."""
     rng = Random(seed)  # noqa: S311  (nothing secret)
     while True:
-        round_of_all = of(protocol, kinds)
+        round_of_all = of(protocol, kinds, table)
         rng.shuffle(round_of_all)
         yield from round_of_all

@@ -106,6 +106,11 @@ class SteadyProducer:
             self._write_to(producer, partition, f"r{next(self._ids)}")
         wait_for(f"the records of {partition}", 120, lambda: producer.flush(1) == 0)
 
+    def burst_beside(self, partition: Partition, count: int) -> None:
+        """Write records to one partition beside the steady writing, without waiting for their answers."""
+        for _ in range(count):
+            self._write_to(self._own.get(partition[0], self._producer), partition, f"r{next(self._ids)}")
+
     def count(self) -> int:
         """How many records are acknowledged."""
         with self._lock:

@@ -1,10 +1,16 @@
 """A Spark application of the rig: it runs one streaming query at a time, as commands on standard input say.
 
 Commands, JSON one a line:
-    {"do": "start", "run", "query", "checkpoint", "life", "options", "sink", "conf"}   start a query
-    {"do": "slow", "sleep_s"}                                                  the next batch's sink sleeps
-    {"do": "stop"}                                                             query.stop()
-    {"do": "exit"}                                                             stop, and end the application
+    {"do": "start", "run", "query", "checkpoint", "life", "options", "sink", "trigger", "conf", "shuffle"}
+                                                                   start a query
+    {"do": "slow", "sleep_s"}                                      the next batch's sink sleeps
+    {"do": "hurt", "how": "fail" | "slow", "sleep_s", "marker"}    one task of the next batch fails, or sleeps
+    {"do": "stop"}                                                 query.stop()
+    {"do": "exit"}                                                 stop, and end the application
+
+`conf.json` in the folder of the first argument has {"settings": of Spark, "warm"}: on a cluster the master, and what
+the application may take of it. There the sink puts a shuffle behind each batch that deals rows out by their position
+(`shuffle` of a start command): records are lost and doubled if a task that Spark reruns gives another order.
 
 `state.json` in the folder of the first argument tells how it goes: {"state": "idle" | "running" | "stopped" | "failed",
 "run", "error"}. Every run of a batch that reached the sink is a file `<sink>/<life>/<batch>-<run>-<count>.json`: a
@@ -21,7 +27,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +53,41 @@ SETTINGS = {
 }
 
 _TWICE_EVERY = 3  # batches: one of so many is evaluated twice
+_SCHEMA = "task int, place long, topic string, partition int, offset long, value string"
+_SHUFFLED = 3  # tasks behind the shuffle
+
+
+def _chosen(batch: DataFrame, hurt: Json | None, *, shuffle: bool) -> DataFrame:
+    """Return what the sink records of each row, with its task and its place among the rows of all tasks."""
+    task, place = F.spark_partition_id().alias("task"), F.monotonically_increasing_id().alias("place")
+    chosen = batch.select(task, place, "topic", "partition", "offset", F.col("value").cast("string").alias("value"))
+    if hurt is not None:
+        chosen = chosen.mapInArrow(_hurting(hurt["how"], hurt["marker"], hurt["sleep_s"]), _SCHEMA)
+    return chosen.repartition(_SHUFFLED) if shuffle else chosen
+
+
+def _hurting(how: str, marker: str, sleep_s: float) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Return a step that fails, or sleeps, in the first task that gets to it, when a part of its rows is through."""
+
+    def step(batches: Iterable[Any]) -> Iterator[Any]:
+        for number, one in enumerate(batches):
+            yield one
+            if number == 0:
+                try:
+                    os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    continue
+                if how == "fail":
+                    raise RuntimeError("the rig lets this task fail once")
+                time.sleep(sleep_s)
+
+    return step
+
+
+def _collected(chosen: DataFrame) -> list[list[Any]]:
+    """Return the rows in the order in which their tasks gave them: `place` counts them task by task."""
+    found = sorted(chosen.collect(), key=lambda row: row["place"])
+    return [[row["task"], row["topic"], row["partition"], row["offset"], row["value"]] for row in found]
 
 
 class QueryApp:
@@ -59,16 +100,20 @@ class QueryApp:
         self._run = 0
         self._count = 0
         self._slow_s = 0.0
+        self._hurt: Json | None = None
         self._spark = self._session()
 
     def _session(self) -> SparkSession:
-        builder = SparkSession.builder.master("local[1,4]").appName(self._folder.name)
-        for key, value in (SETTINGS | {"spark.local.dir": str(self._folder / "local")}).items():
+        conf = json.loads((self._folder / "conf.json").read_text())
+        builder = SparkSession.builder.appName(self._folder.name)
+        settings = {"spark.master": "local[1,4]"} | SETTINGS | {"spark.local.dir": str(self._folder / "local")}
+        for key, value in (settings | conf["settings"]).items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("WARN")
-        # A first job takes seconds (classes, Python daemon): a spare application has that behind it.
-        spark.range(1).mapInArrow(lambda batches: batches, "id long").select(F.spark_partition_id()).collect()
+        if conf["warm"]:
+            # A first job takes seconds (classes, Python daemon): a spare application has that behind it.
+            spark.range(1).mapInArrow(lambda batches: batches, "id long").select(F.spark_partition_id()).collect()
         return spark
 
     def _tell(self, state: str, error: str = "") -> None:
@@ -102,6 +147,8 @@ class QueryApp:
             self._start(command)
         elif command["do"] == "slow":
             self._slow_s = float(command["sleep_s"])
+        elif command["do"] == "hurt":
+            self._hurt = command
         elif command["do"] == "stop":
             self._stop()
 
@@ -113,7 +160,7 @@ class QueryApp:
 
     def _start(self, command: Json) -> None:
         self._run = command["run"]
-        self._slow_s = 0.0
+        self._slow_s, self._hurt = 0.0, None
         for key, value in command["conf"].items():
             self._spark.conf.set(key, value)
         reader = self._spark.readStream.format("groupkafka").options(**command["options"])
@@ -133,10 +180,11 @@ class QueryApp:
 
         def write(batch: DataFrame, number: int) -> None:
             started_at = time.time()
-            chosen = batch.select(F.spark_partition_id(), "topic", "partition", "offset", F.col("value").cast("string"))
-            rows = [list(row) for row in chosen.collect()]
+            hurt, self._hurt = self._hurt, None
+            chosen = _chosen(batch, hurt, shuffle=command["shuffle"])
+            rows = _collected(chosen)
             # As when Spark reruns tasks: the same plan must give the same rows in the same order.
-            again = [list(row) for row in chosen.collect()] if number % _TWICE_EVERY == 0 else None
+            again = _collected(chosen) if number % _TWICE_EVERY == 0 else None
             slow_s, self._slow_s = self._slow_s, 0.0
             time.sleep(slow_s)
             self._count += 1

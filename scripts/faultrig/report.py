@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
 from faultrig.history import Fault, History
-from faultrig.verdict import CLASSES, PROMISES, Verdict
+from faultrig.verdict import CLASSES, PROMISES, REPLAY, Verdict
 
 _SHOWN = 5  # violations per promise
 
@@ -20,6 +20,33 @@ def table(history: History, verdict: Verdict) -> str:
     title = ", ".join([*filter(None, about), f"{run.ended_at - run.started_at:.0f} s"])
     parts = [title, _faults(history.faults), _repeats(verdict), _promises(verdict), _figures(history, verdict)]
     return "\n\n".join(parts) + "\n"
+
+
+def summary(runs: Sequence[tuple[str, History, Verdict]]) -> str:
+    """Return a line per run: its outcome, what was done, what was repeated, and how long takeovers and drains took."""
+    head = ("run", "seed", "faults", "records", "unread", "repeats", "takeover", "drain", "outcome")
+    rows = [head]
+    for outcome, history, verdict in runs:
+        figures = verdict.figures
+        repeats = sum(count for name, count in figures.repeats.items() if name != REPLAY)
+        takeovers = [float(one.details["takeover_s"]) for one in history.faults if "takeover_s" in one.details]
+        drains = [float(e.details["drain_ms"]) / 1000 for e in history.members if "drain_ms" in e.details]
+        broken = ",".join(verdict.violated()) or ("doubt" if verdict.doubts else "")
+        rows.append(
+            (
+                history.run.protocol, str(history.run.seed), str(len(history.faults)), f"{figures.records:,}",
+                str(len(verdict.violations.get("P1", ()))), f"{repeats:,}", _short(takeovers), _short(drains),
+                f"{outcome} {broken}".strip(),
+            )
+        )  # fmt: skip
+    widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    kinds = Counter(fault.kind for _, history, _ in runs for fault in history.faults)
+    return "\n".join([*lines, "", *(f"{count:4d} {kind}" for kind, count in sorted(kinds.items()))])
+
+
+def _short(times: list[float]) -> str:
+    return f"{median(times):.1f}/{max(times):.1f} s" if times else "-"
 
 
 def _faults(faults: Iterable[Fault]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 from realkafka import RealKafka, RealKafkaError
+from sparkcluster import SparkCluster
 
 from faultrig.flavour import FLAVOURS, LATEST, TIMESTAMP, Flavour
 from faultrig.fleet import Fleet, Query
@@ -29,6 +30,7 @@ TOPICS = ("orders", "payments")
 PASSING = "audit"  # the topic that is deleted and recreated; with a pattern its successors have numbers
 PATTERN = r"orders|payments|audit(-\d+)?"
 _PASSING_PARTITIONS = 2
+CLUSTER_WORKERS, CLUSTER_CORES = 2, 4  # cores that each worker offers, whatever the machine has
 
 _CLASSIC = {
     "kafka.session.timeout.ms": str(int(CLASSIC_SESSION_S * 1000)),
@@ -59,6 +61,7 @@ class Shape:
     rate: float = 200.0
     records: int = 60_000  # acknowledged at the end, at least
     flavour: Flavour = FLAVOURS[0]
+    cluster: bool = False  # applications on a Spark cluster instead of in one JVM each
 
     @property
     def session_s(self) -> float:
@@ -85,7 +88,11 @@ class Rig:
         self.kept_log: list[Logged] = []
         self.kafka = RealKafka(brokers=shape.brokers, proxied=True)
         self.kafka.start()
+        self._spark: SparkCluster | None = None
         try:
+            if shape.cluster:
+                self._spark = SparkCluster(CLUSTER_WORKERS, cores=CLUSTER_CORES, memory="4g")
+                self._spark.start()
             direct = self.kafka.bootstrap_servers
             self.lives: list[TopicLife] = []
             self.starts: list[Start] = []
@@ -100,9 +107,9 @@ class Rig:
             if shape.protocol == "kip848":
                 self.observer.set_group_session_timeout(int(shape.session_s * 1000))
             conf = {"spark.sql.streaming.minBatchesToRetain": str(shape.flavour.retain)}
-            self.fleet = Fleet(shape.folder / "work", self._options(), conf)
+            self.fleet = Fleet(shape.folder / "work", self._options(), conf, self._settings())
         except BaseException:
-            self.kafka.close()
+            self._close_beds()
             raise
 
     def __enter__(self) -> Rig:
@@ -116,7 +123,41 @@ class Rig:
         self.watcher.stop()
         self.observer.close()
         self.fleet.close()
+        self._close_beds()
+
+    def _close_beds(self) -> None:
+        if self._spark is not None:
+            self._spark.close()
         self.kafka.close()
+
+    @property
+    def spark(self) -> SparkCluster:
+        """The Spark cluster of a run with `cluster`."""
+        if self._spark is None:
+            raise RigError("this run has no Spark cluster")
+        return self._spark
+
+    def _settings(self) -> dict[str, str] | None:
+        """Return what an application has on a cluster: one or two executors, as its load asks for them."""
+        if self._spark is None:
+            return None
+        return self._spark.conf(cores=2) | {
+            "spark.executor.cores": "1",
+            "spark.dynamicAllocation.enabled": "true",
+            "spark.dynamicAllocation.minExecutors": "1",
+            "spark.dynamicAllocation.maxExecutors": "2",
+            "spark.dynamicAllocation.executorIdleTimeout": "4s",
+            "spark.dynamicAllocation.schedulerBacklogTimeout": "300ms",
+            "spark.dynamicAllocation.sustainedSchedulerBacklogTimeout": "300ms",
+            "spark.decommission.enabled": "true",
+            "spark.storage.decommission.enabled": "true",
+            # A task that takes longer than this gets a copy, also when it is alone.
+            "spark.speculation": "true",
+            "spark.speculation.interval": "200ms",
+            "spark.speculation.task.duration.threshold": "2s",
+            # What is dealt out is dealt out by position: Spark's own sort would hide another order of a rerun.
+            "spark.sql.execution.sortBeforeRepartition": "false",
+        }
 
     def _options(self) -> dict[str, str]:
         return {
@@ -129,6 +170,8 @@ class Rig:
             "maxOffsetsPerTrigger": "1000",
             "drainTimeoutMs": str(int(DRAIN_TIMEOUT_S * 1000)),
             "failOnDataLoss": "false",  # the kind "records-deleted" needs it; any other skip is the checker's to find
+            # On a cluster a batch has several tasks, each with several partitions.
+            **({"minPartitions": "2"} if self.shape.cluster else {}),
         } | PROTOCOLS[self.shape.protocol]
 
     def seed_fault(self, number: int) -> None:

@@ -13,7 +13,7 @@ from faultrig import collect, history
 from faultrig.commitlog import read_group_log
 from faultrig.grouplog import GroupLog, removals
 from faultrig.history import Fault, History, Run
-from faultrig.kinds import KINDS
+from faultrig.kinds import ALL_KINDS
 from faultrig.logreader import read_log
 from faultrig.observer import attempt
 from faultrig.rig import DRAIN_TIMEOUT_S, GROUP, TOPICS, Rig, Shape
@@ -60,7 +60,7 @@ def run(shape: Shape, kinds: Iterable[str], say: Callable[[str], None]) -> str:
 def _one_fault(rig: Rig, number: int, kind: str) -> Fault:
     rig.seed_fault(number)
     started_at, goal = time.time(), rig.ends()
-    done = KINDS[kind].inject(rig)
+    done = ALL_KINDS[kind].inject(rig)
     revived = rig.wait_recovered(rig.goal_after(goal, started_at), f"{kind} of {done.target}")
     recovered_at = time.time()
     details = done.details | ({"revived": revived} if revived else {})

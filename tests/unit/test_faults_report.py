@@ -9,7 +9,7 @@ from faultrig import history as files
 from faultrig.checker import check
 from faultrig.judge import main
 from faultrig.picture import draw
-from faultrig.report import table
+from faultrig.report import summary, table
 
 from tests.unit.histories import Story, large_story, two_members
 
@@ -102,6 +102,20 @@ def test_the_table_names_the_first_violations() -> None:
     history = story.history()
     text = table(history, check(history))
     assert "P1 no loss              VIOLATED (2)\n     orders-0: in no completed batch: [0, 1)" in text
+
+
+def test_a_line_per_run() -> None:
+    story = two_members()
+    story.fault("app-killed", "q2", 20.0, 24.0, takeover_s=3.0)
+    good = story.history()
+    del story.commits[-1]
+    bad = story.history()
+    text = summary([("passed", good, check(good)), ("FAILED", bad, check(bad))])
+    head, first, second, _, *kinds = text.splitlines()
+    assert head.split() == ["run", "seed", "faults", "records", "unread", "repeats", "takeover", "drain", "outcome"]
+    assert first.split() == ["cooperative", "7", "2", "199", "0", "19", "3.0/3.0", "s", "0.2/0.2", "s", "passed"]
+    assert second.split()[-2:] == ["FAILED", "P4"]
+    assert kinds == ["   4 app-killed"]
 
 
 def test_the_command_line(tmp_path, capsys) -> None:

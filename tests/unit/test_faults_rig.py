@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from faultrig import plan
 from faultrig.archive import Archive
 from faultrig.flavour import FLAVOURS, flavour_of
-from faultrig.kinds import KINDS
+from faultrig.kinds import CLUSTER_KINDS, KINDS
 from faultrig.rig import PROTOCOLS
+from faults_main import CLUSTER_FAULTS, CLUSTER_PROTOCOLS, parse_arguments
 
 
 def test_five_protocols_have_all_mixes() -> None:
@@ -20,6 +22,32 @@ def test_five_protocols_have_all_mixes() -> None:
 def test_a_smoke_run_has_every_kind() -> None:
     dealt = plan.deal(3, list(PROTOCOLS), 70)
     assert {name for names in dealt.values() for name in names} == set(KINDS)
+
+
+def test_a_cluster_run_has_every_kind_of_a_cluster_with_three_protocols() -> None:
+    dealt = plan.deal(3, CLUSTER_PROTOCOLS, CLUSTER_FAULTS, (), CLUSTER_KINDS)
+    assert sum(map(len, dealt.values())) >= 60
+    assert {name for names in dealt.values() for name in names} == set(CLUSTER_KINDS)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--cluster", "--hours", "1"],
+        ["--cluster", "--kinds", "broker-killed"],
+        ["--kinds", "executor-killed"],
+        [],
+    ],
+)
+def test_what_the_command_line_refuses(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        parse_arguments(arguments)
+    assert refused.value.code == 2
+
+
+def test_a_cluster_run_takes_three_protocols_and_its_smoke_run_one() -> None:
+    assert parse_arguments(["--cluster", "--runs", "5"]).protocol == "all"
+    assert parse_arguments(["--cluster", "--smoke"]).protocol == "cooperative"
 
 
 def _entry(log: Path, name: str, text: str, at: float) -> None:
