@@ -30,7 +30,7 @@ TOPICS = ("orders", "payments")
 PASSING = "audit"  # the topic that is deleted and recreated; with a pattern its successors have numbers
 PATTERN = r"orders|payments|audit(-\d+)?"
 _PASSING_PARTITIONS = 2
-CLUSTER_WORKERS, CLUSTER_CORES = 2, 4  # cores that each worker offers, whatever the machine has
+CLUSTER_WORKERS, CLUSTER_CORES = 2, 3  # cores that each worker offers, whatever the machine has
 
 _CLASSIC = {
     "kafka.session.timeout.ms": str(int(CLASSIC_SESSION_S * 1000)),
@@ -91,7 +91,7 @@ class Rig:
         self._spark: SparkCluster | None = None
         try:
             if shape.cluster:
-                self._spark = SparkCluster(CLUSTER_WORKERS, cores=CLUSTER_CORES, memory="4g")
+                self._spark = SparkCluster(CLUSTER_WORKERS, cores=CLUSTER_CORES, memory="3g")
                 self._spark.start()
             direct = self.kafka.bootstrap_servers
             self.lives: list[TopicLife] = []
@@ -104,6 +104,8 @@ class Rig:
             for topic in TOPICS:
                 self.create_topic(topic, shape.partitions)
             self.create_topic(PASSING, _PASSING_PARTITIONS)
+            for number in range(_PASSING_PARTITIONS):
+                self.producer.add_partition((PASSING, number))
             if shape.protocol == "kip848":
                 self.observer.set_group_session_timeout(int(shape.session_s * 1000))
             conf = {"spark.sql.streaming.minBatchesToRetain": str(shape.flavour.retain)}
