@@ -131,7 +131,7 @@ class Facts:
     produced: dict[Log, dict[int, str]] = field(default_factory=dict)
     acknowledged_at: dict[Log, dict[int, float]] = field(default_factory=dict)
     resets: list[Reset] = field(default_factory=list)
-    queries_of: dict[str, set[str]] = field(default_factory=dict)  # lineage -> queries
+    queries_of: dict[str, set[str]] = field(default_factory=dict)  # lineage -> queries, by Spark's offset logs
     _known: dict[Log, dict[int, str]] = field(default_factory=dict)
     _starts: dict[Log, Range] = field(default_factory=dict)
 
@@ -217,9 +217,6 @@ def facts_of(history: History) -> Facts:
     facts.owned = ownerships(history.group)
     for batch in facts.batches:
         facts.queries_of.setdefault(batch.lineage, set()).add(batch.query)
-    for event in history.members:
-        if event.lineage:
-            facts.queries_of.setdefault(event.lineage, set()).add(event.query)
     _read_records(facts)
     _read_deletions(facts)
     for start in history.starts:

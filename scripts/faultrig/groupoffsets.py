@@ -108,9 +108,10 @@ def _is_zombie(commit: GroupCommit, rightful: GroupCommit | None, since: float) 
 def _not_owner(facts: Facts, commit: GroupCommit, partition: Partition, queries: set[str]) -> str | None:
     """Return why the committer was not the partition's newest owner by the coordinator's records; None if it was.
 
-    The records lie in the same log as the commits: which came first needs no clock. Without any, nothing is said.
+    The records lie in the same log as the commits: which came first needs no clock. Nothing is said without any, nor of
+    a lineage that pinned a start and never planned a batch: no offset log names its query.
     """
-    if not facts.owned:
+    if not facts.owned or not queries:
         return None
     begun = [
         stay

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from faultrig.history import Commit, Produced, Start
+from faultrig.history import Commit, MemberEvent, Produced, Start
 from faultrig.verdict import BEHIND, SAME_LINEAGE, UNEXPLAINED
 
 from tests.unit.histories import (
@@ -248,6 +248,14 @@ def test_batches_without_commits_during_another_kind_of_fault() -> None:
     story = away_coordinator()
     story.faults[-1] = replace(story.faults[-1], kind="app-paused-long", target="q1")
     assert "others repeated 2 batches of one stay of q1" in texts(assert_violated(story, "P6"), "P6")
+
+
+def test_a_lineage_that_only_an_event_ascribes_to_the_owner() -> None:
+    """q1 commits what q2 has by then; an event says that its lineage is one of q2."""
+    story = two_members()
+    story.commit(12.45, A, 0, (40, 60), before=70)
+    story.members.append(MemberEvent(0.1, "q2", f"lineage of {A}", "started"))
+    assert "q1 commits after the coordinator gave the partition to q2" in texts(assert_violated(story, "P5"), "P5")
 
 
 def test_an_owner_by_its_own_word_alone() -> None:
