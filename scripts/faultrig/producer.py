@@ -91,13 +91,12 @@ class SteadyProducer:
             self._own = {**self._own, topic: self._idempotent()}
 
     def leave_topic(self, topic: str) -> None:
-        """Write to this passing topic no more; returns when every record that went there has its answer."""
+        """Write steadily to this passing topic no more; returns when every record that went there has its answer."""
         self._partitions = [one for one in self._partitions if one[0] != topic]
         # One that is writing has chosen its partition already.
         time.sleep(2 * _PACE_S)
         producer = self._own[topic]
         wait_for(f"the answers of topic {topic}", 320, lambda: producer.flush(1) == 0)
-        self._own = {name: one for name, one in self._own.items() if name != topic}
 
     def burst_to(self, partition: Partition, count: int) -> None:
         """Write records to a partition of a passing topic, beside the steady writing."""
