@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 
 from faultrig.done import Done
-from faultrig.fleet import log_entries
+from faultrig.fleet import Query, log_entries
 from faultrig.inject_group import start_all, stop_all
 from faultrig.observer import Offsets, attempt
 from faultrig.rig import PASSING, Rig
-from faultrig.waiting import wait_for
+from faultrig.waiting import RigError, wait_for
 
 _MOST_UNREAD = 300
+_TRIES = 20
 _MORE_THAN_BEFORE = 40  # records: the group's offset of the old topic is no end of the new one
 
 
@@ -54,16 +55,21 @@ def replace_by_another(rig: Rig) -> Done:
     return _replace(rig, f"{PASSING}-{len(rig.lives)}")
 
 
+def _is_open(query: Query) -> bool:
+    """Whether the stopped query has planned a batch that is not complete."""
+    newest = [max(log_entries(query.checkpoint / log), default=-1) for log in ("offsets", "commits")]
+    return newest[0] != newest[1]
+
+
 def _stop_between_batches(rig: Rig) -> Offsets:
-    """Stop all queries with no batch left open: a replay would report a part of its own."""
-    for _ in range(5):
+    """Stop all queries with no batch left open: a replay would report a part of its own, from its own beginning."""
+    for _ in range(_TRIES):
         offsets = stop_all(rig)
-        checkpoints = [query.checkpoint for query in rig.fleet.live]
-        if all(log_entries(path / "offsets") == log_entries(path / "commits") for path in checkpoints):
-            break
+        if not any(map(_is_open, rig.fleet.live)):
+            return offsets
         start_all(rig)
         rig.wait_recovered(rig.ends(), "a batch that was left open")
-    return offsets
+    raise RigError(f"in {_TRIES} tries the queries never stopped between two batches\n{rig.evidence()}")
 
 
 def refuse_loss(rig: Rig) -> Done:
