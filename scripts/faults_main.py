@@ -72,7 +72,7 @@ def one_run(given: argparse.Namespace, shape: Shape, kinds: Iterable[str]) -> bo
     trouble = run(shape, kinds, say)
     history, verdict = judged(shape.folder)
     good = verdict.good and not trouble
-    outcome = "passed" if good else "FAILED" if verdict.violated() else "BROKEN OFF" if trouble else "IN DOUBT"
+    outcome = "passed" if good else "BROKEN OFF" if trouble else "FAILED" if verdict.violated() else "IN DOUBT"
     DONE.append((outcome, history, verdict))
     if trouble:
         print("\n".join(trouble.splitlines()[:_SHOWN_LINES]))

@@ -149,8 +149,8 @@ class Rig:
             "spark.dynamicAllocation.minExecutors": "1",
             "spark.dynamicAllocation.maxExecutors": "2",
             "spark.dynamicAllocation.executorIdleTimeout": "4s",
-            "spark.dynamicAllocation.schedulerBacklogTimeout": "300ms",
-            "spark.dynamicAllocation.sustainedSchedulerBacklogTimeout": "300ms",
+            "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+            "spark.dynamicAllocation.sustainedSchedulerBacklogTimeout": "1s",
             "spark.decommission.enabled": "true",
             "spark.storage.decommission.enabled": "true",
             # A task that takes longer than this gets a copy, also when it is alone.
