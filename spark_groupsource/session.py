@@ -293,6 +293,9 @@ class Session:
         while True:
             self._member.check()
             if self._member.stopping:
+                if self._available_now:
+                    # Spark would take "nothing new" for the end of all there is to read.
+                    raise MembershipError(errors.MEMBER_LEFT, group=self._options.group_id)
                 return None
             view = self._member.view()
             settled = view.settled and not self._commits.cut_off(view)

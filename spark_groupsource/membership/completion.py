@@ -8,13 +8,16 @@ Guards against a store that hangs:
 2. the store does not answer for minutes: nothing is handed over, commands are not answered, and the query fails with
    an error about the group's coordinator.
 Here the event thread goes on: the drain deadline counts, and commands are served. While a look hangs no other one is
-started, so that threads do not pile up. The thread is a daemon: it does not keep the process from ending.
+started, so that threads do not pile up. The process ends without waiting for the thread.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 
@@ -33,6 +36,19 @@ LOOK_DEADLINE_S = 10.0
 # How long a stop waits for its last look. Spark's runner waits 15 s for the whole stop.
 LAST_LOOK_S = 5.0
 _STEP_S = 0.02
+
+
+def _end_without(thread: threading.Thread) -> None:
+    """End the process at exit while `thread` still waits for the store.
+
+    Guards against: 1. a request to a store hangs, 2. the query stops and its process ends, 3. pyarrow waits at exit for
+    the end of all requests: 100 s with S3, in which the process of a stopped query is still there.
+    """
+    if thread.is_alive():
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _nothing() -> None:
@@ -128,8 +144,12 @@ class CompletionWatch:
         return longest_s if self.busy else self._lookout.wait_s(longest_s)
 
     def close(self) -> None:
-        """Let the thread end, as soon as it has its answer."""
+        """Let the thread end, as soon as it has its answer; the process does not wait for that."""
         self._requests.put(None)
+        thread = self._thread
+        if thread is not None and self.busy:
+            # Registered late, so it runs before pyarrow's own.
+            atexit.register(_end_without, thread)
 
     # --- under the hood
 

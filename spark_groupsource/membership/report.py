@@ -146,7 +146,10 @@ class MemberReport:
         text = "rebalance: group=%s revoked=%d kept=%d outcome=%s committed=%d drain_ms=%d repeated=%d"
         LOG.info(text, self._group, len(partitions), kept, outcome.name, committed, drain_ms, repeated)
         if outcome is DrainOutcome.DEADLINE:
-            text = "drain deadline passed, the next owner repeats the batch in flight: group=%s partitions=%s"
+            text = (
+                "drain deadline passed (drainTimeoutMs or maxBatchMs), the next owner repeats the batch in flight:"
+                " group=%s partitions=%s"
+            )
             LOG.warning(text, self._group, shown(partitions))
 
     def lost(self, partitions: Partitions, repeated: int) -> None:

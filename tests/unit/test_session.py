@@ -144,6 +144,18 @@ def test_a_stop_ends_the_wait_for_an_assignment() -> None:
     assert bed.paused == 0.0
 
 
+def test_a_stop_by_signal_is_not_the_end_of_what_is_available_now() -> None:
+    """Guards against: 1. SIGTERM comes to the reader alone, 2. the next trigger has "nothing new", 3. the query ends as
+    if it had read everything."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    bed.session.prepare_available_now()
+    bed.session.request_stop()
+    with pytest.raises(MembershipError, match="MEMBER_LEFT"):
+        bed.session.latest_offset(START)
+
+
 # --- plan
 
 
