@@ -138,7 +138,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "maxBatchMs", read.integer(1, 2**31 - 1), None, "milliseconds, an integer from 1",
         "How long a batch may take before the member gives its partitions up, as Kafka's consumers do after"
         " max.poll.interval.ms; it joins again when the batch has ended. Without it a sink that hangs keeps the"
-        " partitions for ever. With `assign` it has no effect.",
+        " partitions for ever. Needs `checkpointLocation`; with `assign` it has no effect.",
     ),
     OptionSpec(
         "onPartitionsLost", read.choice(OnPartitionsLost), OnPartitionsLost.CONTINUE, "continue, fail",

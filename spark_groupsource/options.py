@@ -295,6 +295,18 @@ def _position(values: Mapping[str, object], kind: str, default: Start) -> Starti
     return Starting(default if given is None else given, option=option)  # type: ignore[arg-type]
 
 
+def _max_batch_ms(values: Mapping[str, object]) -> int | None:
+    """Return option maxBatchMs. Raises without a commit log: a batch would take until the next trigger."""
+    value = values["maxBatchMs"]
+    if value is not None and values["checkpointLocation"] is None:
+        raise OptionError(
+            errors.OPTION_REFUSED, option="maxBatchMs", value=str(value),
+            reason="without option checkpointLocation the source does not see when a batch ends.",
+            replacement="give the source the writer's checkpointLocation, or leave maxBatchMs out.",
+        )  # fmt: skip
+    return value if isinstance(value, int) else None
+
+
 def _assemble(
     values: Mapping[str, object], client: Mapping[str, str], executor: Mapping[str, str], reads: Reads | None
 ) -> SourceOptions:
@@ -305,6 +317,7 @@ def _assemble(
     drain_timeout_ms = values["drainTimeoutMs"]
     if isinstance(drain_timeout_ms, int) and drain_timeout_ms > max_poll_interval_ms:
         raise invalid_option("drainTimeoutMs", str(drain_timeout_ms), f"0 to {max_poll_interval_ms}")
+    max_batch_ms = _max_batch_ms(values)
     least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if isinstance(least, int) and isinstance(most, int) and least > most:
         allowed = f"1 to {most}; it is higher than the maxOffsetsPerTrigger({most})"
@@ -328,7 +341,7 @@ def _assemble(
         "drain_timeout_s": 0.8 * max_poll_interval_ms / 1000
         if drain_timeout_ms is None
         else float(str(drain_timeout_ms)) / 1000,
-        "max_batch_s": None if values["maxBatchMs"] is None else float(str(values["maxBatchMs"])) / 1000,
+        "max_batch_s": None if max_batch_ms is None else max_batch_ms / 1000,
         "on_partitions_lost": values["onPartitionsLost"],
         "on_conflict": values["onConflict"],
         "metrics_path": values["metricsPath"],

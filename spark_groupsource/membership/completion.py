@@ -83,6 +83,8 @@ class CompletionWatch:
         # Since when a look is under way: at most one is.
         self._since_s: float | None = None
         self._reported = False
+        # The last look that found its batch incomplete, and when it began.
+        self._denied: tuple[SourceOffset, float] | None = None
         self._last: Deadline | None = None
 
     @property
@@ -119,20 +121,25 @@ class CompletionWatch:
         """
         if self._last is None:
             self._last = Deadline(self._clock, LAST_LOOK_S)
-        self._await_answer(self._last)
+        self._await_answer(self._last, flight)
         batch = flight()
         if batch is None:
             return
         if not self.busy:
             self._start(batch.end, waits=True)
-            self._await_answer(self._last)
-        if self.busy:
+            self._await_answer(self._last, flight)
+        if self.busy and flight() is not None:
             LOG.warning(
                 "checkpoint not answering, a stop does not wait for it longer than %.0f s; if the last batch is"
                 " complete, the next owner repeats it: option checkpointLocation=%s",
                 LAST_LOOK_S,
                 self._log.name,
             )
+
+    def denies(self, end: SourceOffset, since_s: float) -> bool:
+        """Whether a look that began at `since_s` or later found the batch incomplete, or the store does not answer."""
+        answered = self._denied is not None and self._denied[0] == end and self._denied[1] >= since_s
+        return answered or self._reported
 
     def check_start(self, start: SourceOffset) -> None:
         """Compare where Spark starts from with the log, as often as the log wants it; nobody waits for that."""
@@ -156,17 +163,21 @@ class CompletionWatch:
     def _start(self, end: SourceOffset, *, waits: bool) -> None:
         is_complete = self._log.is_complete if waits else self._log.glance
 
+        began_s = self._clock.monotonic_s()
+
         def look() -> Callable[[], None]:
             complete = is_complete(end)
-            return lambda: self._answered(end, complete, waits=waits)
+            return lambda: self._answered(end, complete, began_s, waits=waits)
 
         self._run(look)
 
-    def _answered(self, end: SourceOffset, complete: bool, *, waits: bool) -> None:
+    def _answered(self, end: SourceOffset, complete: bool, began_s: float, *, waits: bool) -> None:
         if not waits:
             self._lookout.looked()
         if complete:
             self._on_complete(end, waits)
+        elif waits:
+            self._denied = (end, began_s)
 
     def _compare(self, start: SourceOffset) -> Callable[[], None]:
         """Look thread only."""
@@ -201,8 +212,8 @@ class CompletionWatch:
         self._since_s, self._reported = None, False
         then()
 
-    def _await_answer(self, deadline: Deadline) -> None:
-        while self.busy and not deadline.expired():
+    def _await_answer(self, deadline: Deadline, flight: Callable[[], FlightBatch | None]) -> None:
+        while self.busy and flight() is not None and not deadline.expired():
             self._serve_commands(_STEP_S)
 
     def _report_hanging(self) -> None:

@@ -149,7 +149,7 @@ class Member:
             self._reopen()
             return
         self._port.poll()
-        if self._is_overdue() and self.machine.state is MemberState.JOINED and self.machine.partitions():
+        if self.machine.state is MemberState.JOINED and self.machine.partitions() and self._takes_too_long():
             self._give_up()
             return
         if self.error is not None:
@@ -169,7 +169,7 @@ class Member:
     def _look_out(self) -> None:
         """Complete the batch in flight as soon as a local commit log has it."""
         flight = self.machine.flight
-        if self._stop_wait.begun:
+        if self._stop_wait.begun or self._is_overdue():
             self._completion.check_often(flight)
         else:
             self._completion.check_sometimes(flight, wanted=self._owns_all(flight))
@@ -200,12 +200,23 @@ class Member:
         return self._given_up is not None and self._given_up is self.machine.flight and self.error is None
 
     def _is_overdue(self) -> bool:
-        """Whether the batch in flight takes longer than option maxBatchMs allows."""
+        """Whether the batch in flight takes longer than option maxBatchMs allows, as far as is known."""
         longest_s = self._options.max_batch_s
         # With option assign there is nobody to give them to.
         if longest_s is None or self.machine.flight is None or self._options.subscription.partitions:
             return False
         return self._clock.monotonic_s() - self._fixed_s >= longest_s
+
+    def _takes_too_long(self) -> bool:
+        """Whether the batch in flight is overdue, and Spark's commit log does not have it.
+
+        Guards against: 1. a batch is complete, and its checkpoint is in a store: nobody looks, 2. the next trigger is
+        far, 3. maxBatchMs passes, and the partitions go without a commit.
+        """
+        flight, longest_s = self.machine.flight, self._options.max_batch_s
+        if flight is None or longest_s is None or not self._is_overdue():
+            return False
+        return self._completion.denies(flight.end, self._fixed_s + longest_s)
 
     def _give_up(self) -> None:
         """Leave the group without committing the batch in flight, until it has ended.
@@ -427,7 +438,7 @@ class Member:
                 self._completion.check_last(lambda: self.machine.flight)
                 if self._hand_over is None:
                     self._apply(self.machine.handle(StopRequested()))
-            elif deadline.expired() or self._is_overdue():
+            elif deadline.expired() or self._takes_too_long():
                 self._apply(self.machine.handle(DrainExpired()))
             else:
                 self._serve_commands(_STEP_S)

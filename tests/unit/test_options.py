@@ -199,6 +199,12 @@ def test_what_a_member_tells_strategies_of_itself(weight: int, redundancy: int) 
     assert (default.member_weight, default.member_redundancy) == (None, 2)
 
 
+def test_a_batch_whose_end_is_not_seen_has_no_longest_time() -> None:
+    with pytest.raises(OptionError, match=r"maxBatchMs.*'60000'.*checkpointLocation"):
+        parse(maxBatchMs="60000")
+    assert parse(maxBatchMs="60000", checkpointLocation="/data/checkpoint").max_batch_s == 60.0
+
+
 @pytest.mark.parametrize(("name", "strategy"), [("memberWeight", "weighted"), ("memberRedundancy", "redundant")])
 def test_what_only_strategies_read_needs_one(name: str, strategy: str) -> None:
     error = refusal(REQUIRED | {name: "2"})

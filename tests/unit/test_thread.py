@@ -135,6 +135,7 @@ class Bed:
             view = self.member.view()
             if ("close", None) in self.group.calls and not view.partitions:
                 return view
+            self.clock.advance(0.02)
             time.sleep(0.005)
         pytest.fail(f"it has not left: {view}")
 
@@ -896,7 +897,10 @@ def test_a_revoke_while_a_stop_by_signal_waits_still_waits_for_the_batch() -> No
 
 def test_a_batch_that_takes_too_long_costs_the_member_its_partitions(caplog: pytest.LogCaptureFixture) -> None:
     """What earlier batches completed is committed first; the batch in flight is not, also when it ends later."""
-    with running(maxBatchMs="30000") as bed, caplog.at_level(logging.WARNING):
+    with (
+        running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed,
+        caplog.at_level(logging.WARNING),
+    ):
         bed.own((0, 10), (1, 0))
         bed.group.refusals.append(Refusal.REBALANCE)
         bed.fix(R1)
@@ -919,8 +923,33 @@ def test_a_batch_that_takes_too_long_costs_the_member_its_partitions(caplog: pyt
         assert bed.member.fix(flight(OffsetRange(P0, 20, 30)), view.assignment)
 
 
+@pytest.mark.parametrize("local", [True, False])
+def test_a_complete_batch_is_not_one_that_takes_too_long(local: bool) -> None:
+    """Guards against: 1. a batch is complete, and its checkpoint is in a store: nobody looks, 2. the next trigger is
+    far, 3. maxBatchMs passes, and the partitions go without a commit."""
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint", local=local) as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.log.complete.add(flight(R0).end)
+        bed.clock.advance(31.0)
+        bed.until("the commit", lambda v: v.flight is None and committed(bed, 0) == 20, step_s=0.01)
+        assert bed.group.owned == {P0}
+
+
+def test_a_batch_that_takes_too_long_while_the_store_hangs_costs_the_partitions_too() -> None:
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
+        bed.log.hang()
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.clock.advance(31.0)
+        looks_of(bed, 1)
+        bed.clock.advance(11.0)
+        bed.gone()
+        bed.log.answer()
+
+
 def test_a_batch_that_takes_too_long_ends_by_the_commit_log_too() -> None:
-    with running(maxBatchMs="30000") as bed:
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
         bed.own((0, 10))
         bed.fix(R0)
         bed.clock.advance(31.0)
@@ -931,15 +960,15 @@ def test_a_batch_that_takes_too_long_ends_by_the_commit_log_too() -> None:
 
 
 def test_a_batch_that_takes_too_long_ends_a_drain() -> None:
-    with running(maxBatchMs="30000", drainTimeoutMs="200000") as bed:
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint", drainTimeoutMs="200000") as bed:
         revoke_in_flight(bed)
         bed.clock.advance(31.0)
-        bed.until("the release", lambda v: v.state is not MemberState.DRAINING)
+        bed.until("the release", lambda v: v.state is not MemberState.DRAINING, step_s=0.02)
         assert committed(bed, 0) == 10
 
 
 def test_a_member_without_its_partitions_leaves_at_once_on_a_signal() -> None:
-    with running(maxBatchMs="30000") as bed:
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
         bed.own((0, 10))
         bed.fix(R0)
         bed.clock.advance(31.0)
@@ -949,7 +978,7 @@ def test_a_member_without_its_partitions_leaves_at_once_on_a_signal() -> None:
 
 
 def test_partitions_that_were_given_up_are_lost_for_a_query_that_is_to_fail_then() -> None:
-    with running(maxBatchMs="30000", onPartitionsLost="fail") as bed:
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint", onPartitionsLost="fail") as bed:
         bed.own((0, 10))
         bed.fix(R0)
         bed.clock.advance(31.0)
