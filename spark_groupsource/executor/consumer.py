@@ -10,9 +10,10 @@ first output, so the same task has to give the same rows in the same order where
 side by side, and rows that arrive before it is their turn are kept.
 
 Memory: `max_kept_bytes` for what is kept (measured on the rows), one answer of the client that is being added to it
-(2 MiB, or one record that is larger), and the client's own queue. When half of it is full, later ranges are parked:
-fetched no longer until rows have gone out. Above it, the rows of the last ranges are dropped and fetched again later.
-The range whose turn it is is always fetched, so a small bound makes a task slower and never stops it.
+(2 MiB, or one record that is larger), and the client's own queue. Three quarters of it are for the task's later
+ranges: only as many are fetched, in their order, as fit with all they have by the size of the last records. Where
+records turn out larger, the rows of the last ranges are dropped and fetched again later. The range whose turn it is is
+always fetched, so a small bound makes a task slower and never stops it.
 
 Invariant: `fed` holds the assigned partitions, and where the client goes on in each. For each of them `kept`, followed
 by what the client still delivers, is the log from `position` on, once offsets below `position` are left out. `eof` is
@@ -24,6 +25,7 @@ then.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
@@ -126,7 +128,7 @@ class RangeConsumer:
     def keep_at_most(self, max_kept_bytes: int, current: Collection[TopicPartition] = ()) -> None:
         """Bound what is kept of partitions from now on, `current` ones apart; what is too much is given up."""
         self.max_kept_bytes = max_kept_bytes
-        self._bound_others(current)
+        self._bound_beyond({}, spared=current)
 
     def position_at(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = {}) -> None:
         """Stand at the start of these ranges; keeps connections, and what was fetched if it fits.
@@ -145,7 +147,13 @@ class RangeConsumer:
         for partition, start in wanted.items():
             if partition not in moved:
                 self._advance(partition, start)
-        self._assign(moved)
+        self._kept.limit(dict(self._ends))
+        self._drop([partition for partition in moved if self._has(partition)])
+        self._position |= moved
+        self._crammed = False
+        window = {item.partition for item in (*ranges[:1], *self._window(ranges[1:]))}
+        later = {item.partition for item in ranges if not self.complete(item)} - window
+        self._assign({partition: start for partition, start in moved.items() if partition not in later})
         self.inquiries.reason = ""
         self.inquiries.meet(frozenset(tp.topic for tp in wanted))
 
@@ -320,52 +328,64 @@ class RangeConsumer:
             self._position[partition] = max(self._position[partition], min(passed, item.end))
 
     def _bound_kept(self, ranges: Sequence[OffsetRange]) -> None:
-        """Keep within `max_kept_bytes` what is kept of all partitions but the first range's, whose rows go out now.
+        """Keep within `max_kept_bytes`, apart from the rows of the first range, which go out now.
 
-        Above half of it, no more is fetched of the later ranges than has room, in the ranges' order. If all together
-        is too much nevertheless (records larger than the last ones), the rows of partitions that no range has are
-        given up, then those of the last ranges; they are fetched again when it is their turn. The first range's
-        partition is always fetched, so a task needs no room at all to end.
+        What is fetched of later ranges has room by plan (`_window`). When records are larger than the last ones were,
+        the last ranges have too much: they are parked, and above the bound given up, to be fetched again.
         """
         later = ranges[1:]
-        waiting = sum(self._kept.size(item.partition) for item in later)
+        waiting = self._kept.within_bytes - self._kept.within(ranges[0].partition)
         if waiting > self.max_kept_bytes // 2:
-            fitting = {item.partition for item in self._fitting(later)}
-            self._park([item.partition for item in later if item.partition in self._fed.keys() - fitting])
-            self._crammed = True
+            wanted = {item.partition for item in self._window(later)}
+            outside = [item for item in later if item.partition in self._fed.keys() - wanted]
+            self._crammed = self._crammed or not all(map(self.complete, outside))
+            self._park([item.partition for item in outside])
         if waiting > self.max_kept_bytes:
             for item in reversed(later):
                 if waiting <= self.max_kept_bytes:
                     break
-                waiting -= self._kept.size(item.partition)
+                waiting -= self._kept.within(item.partition)
                 self._drop([item.partition])
-        self._bound_others({item.partition for item in ranges}, waiting)
+        self._bound_beyond({item.partition: item.end for item in ranges}, waiting)
 
-    def _fitting(self, later: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return the ranges to fetch now, in their order: those that fit into half of the room with all they have."""
-        found, room = [], self.max_kept_bytes // 2
+    def _window(self, later: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Return the ranges to fetch now, in their order: those that fit into the room with all that they have."""
+        found, room = [], self.max_kept_bytes * 3 // 4
         for item in later:
-            missing = 0 if self.complete(item) else item.end - self.arrived(item)
-            room -= self._kept.size(item.partition) + missing * self._size.bytes
+            room -= self._need(item)
             if room < 0:
                 break
-            if missing:
+            if not self.complete(item):
                 found.append(item)
         return found
 
-    def _bound_others(self, current: Collection[TopicPartition], taken_bytes: int = 0) -> None:
-        """Park partitions of which more than a fair share is kept; give some up, the largest first, if all is too much.
+    def _need(self, item: OffsetRange) -> int:
+        """Return how many bytes a range takes with all that it has, about."""
+        missing = 0 if self.complete(item) else item.end - self.arrived(item)
+        return self._kept.within(item.partition) + missing * self._size.likely_bytes
 
-        `taken_bytes` are kept of the `current` ones, which are not touched.
+    def _bound_beyond(
+        self, ends: Mapping[TopicPartition, int], waiting: int = 0, spared: Collection[TopicPartition] = ()
+    ) -> None:
+        """Park partitions of which more than a fair share is kept beyond the task; drop the largest if it is too much.
+
+        `ends` are those of the ranges that are not read to their end, of which `waiting` bytes are kept.
 
         The sequence this protects against: a batch takes a few records of each partition; what the last one waits for
         stands behind the others' records; these are kept, the client goes on fetching them, and what is given up
         has to be fetched again for the next batch.
         """
-        sizes = {p: size for p, size in self._kept.sizes().items() if p not in current}
+        sizes = {partition: size for partition, size in self._kept.beyond().items() if partition not in spared}
         fair = self.max_kept_bytes // (2 * max(1, self.assigned))
         self._park([partition for partition, size in sizes.items() if size > fair and partition in self._fed])
-        self._drop(beyond(sizes, max(0, self.max_kept_bytes - taken_bytes)))
+        for partition in beyond(sizes, max(0, self.max_kept_bytes - waiting)):
+            if partition not in ends:
+                self._drop([partition])
+                continue
+            # The range has arrived, and its rows stay. The log behind it is fetched again by the task that wants it.
+            self._park([partition] if partition in self._fed else [])
+            self._kept.trim(partition)
+            self._parked[partition] = self._eof[partition] = ends[partition]
 
     def _park(self, partitions: Sequence[TopicPartition]) -> None:
         """Fetch these partitions no longer; their rows are kept."""
@@ -378,13 +398,21 @@ class RangeConsumer:
     def _feed(self, ranges: Sequence[OffsetRange]) -> None:
         """Have the client fetch the first range, before the rows that are kept of it run out, and others with room.
 
-        The later ones' turn comes when a quarter of the room is filled at most, so that many are assigned at once.
+        Those that did not fit come many at once, when half of what was fetched before them has gone out: an assignment
+        waits for the fetch under way. Ranges that have arrived are parked then, because their long poll would hold the
+        others up. What is kept of ranges behind those with room makes place for them (`_bound_kept`).
         """
+        later = ranges[1:]
         wanted = [item for item in ranges[:1] if self._needs_more(item)]
-        if not self._crammed and any(item.partition not in self._fed for item in ranges[1:]):
-            waiting = sum(self._kept.size(item.partition) for item in ranges[1:])
-            if waiting <= self.max_kept_bytes // 4:
-                wanted += [item for item in self._fitting(ranges[1:]) if item.partition not in self._fed]
+        unfed = [item for item in later if item.partition not in self._fed and not self.complete(item)]
+        if not unfed:
+            wanted += [item for item in later if self._needs_more(item)]
+        elif not self._crammed:
+            before = itertools.takewhile(lambda item: item is not unfed[0], later)
+            if sum(map(self._need, before)) <= self.max_kept_bytes * 3 // 8:
+                wanted += [item for item in self._window(later) if item.partition not in self._fed]
+            if len(unfed) > len(wanted):
+                self._park([item.partition for item in later if item.partition in self._fed and self.complete(item)])
         resumed = {p: self._parked.pop(p, self._position[p]) for p in (item.partition for item in wanted)}
         if resumed:
             self._fed |= resumed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -17,54 +18,85 @@ from spark_groupsource.offsets import OffsetRange, TopicPartition
 _CHUNK_BYTES = 5_000
 
 
+@dataclass(slots=True)
+class _Entry:
+    item: Chunk | ImpossibleTimestamp
+    bytes: int
+    within: bool
+
+
 class Kept:
-    """Rows that are cut by offsets; nothing is copied. `_bytes` is the size of the items, per partition."""
+    """Rows that are cut by offsets; nothing is copied.
+
+    `limit` says where the ranges of the task end: what lies before that is kept within it, the rest beyond it, that is
+    for later tasks. Sizes are measured on the rows.
+    """
 
     def __init__(self) -> None:
-        self._items: dict[TopicPartition, deque[tuple[Chunk | ImpossibleTimestamp, int]]] = {}
-        self._bytes: dict[TopicPartition, int] = {}
+        self._entries: dict[TopicPartition, deque[_Entry]] = {}
+        self._limits: Mapping[TopicPartition, int] = {}
+        self._within: dict[TopicPartition, int] = {}
+        self._beyond: dict[TopicPartition, int] = {}
+        # Of all partitions together.
+        self.within_bytes = 0
 
     def __contains__(self, partition: TopicPartition) -> bool:
-        return bool(self._items.get(partition))
+        return bool(self._entries.get(partition))
 
-    def sizes(self) -> dict[TopicPartition, int]:
-        """Return how many bytes are kept of each partition, as measured on its rows."""
-        return {partition: size for partition, size in self._bytes.items() if size}
+    def within(self, partition: TopicPartition) -> int:
+        """Return how many bytes are kept of a partition's range."""
+        return self._within.get(partition, 0)
 
-    def size(self, partition: TopicPartition) -> int:
-        """Return how many bytes are kept of a partition."""
-        return self._bytes.get(partition, 0)
+    def beyond(self) -> dict[TopicPartition, int]:
+        """Return how many bytes are kept of each partition that no range of the task has."""
+        return {partition: size for partition, size in self._beyond.items() if size}
+
+    def limit(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Take where the ranges of the next task end; partitions that are not named have no range."""
+        touched = [partition for partition in self._entries if self._limits.get(partition) != ends.get(partition)]
+        self._limits = ends
+        for partition in touched:
+            self.advance(partition, 0)
 
     def add(self, item: Chunk | ImpossibleTimestamp, position: int) -> None:
         """Keep what lies at or behind the position."""
-        size = _CHUNK_BYTES
-        if isinstance(item, Chunk):
-            if first_offset(item.batch) < position:
-                item = Chunk(item.partition, split_at(item.batch, position)[1])
-            if not item.batch.num_rows:
-                return
-            size += item.batch.nbytes
-        elif item.offset < position:
+        limit = self._limits.get(item.partition, 0)
+        if isinstance(item, ImpossibleTimestamp):
+            if item.offset >= position:
+                self._append(item, _CHUNK_BYTES, within=item.offset < limit)
             return
-        self._items.setdefault(item.partition, deque()).append((item, size))
-        self._bytes[item.partition] = self._bytes.get(item.partition, 0) + size
+        batch = item.batch
+        if first_offset(batch) < position:
+            batch = split_at(batch, position)[1]
+        before, behind = split_at(batch, limit) if batch.num_rows else (batch, batch)
+        for rows, within in ((before, True), (behind, False)):
+            if rows.num_rows:
+                self._append(Chunk(item.partition, rows), _CHUNK_BYTES + rows.nbytes, within=within)
 
     def blocked(self, partition: TopicPartition) -> bool:
         """Whether the next record of a partition is one that no row can hold."""
-        items = self._items.get(partition)
-        return items is not None and len(items) > 0 and isinstance(items[0][0], ImpossibleTimestamp)
+        entries = self._entries.get(partition)
+        return entries is not None and len(entries) > 0 and isinstance(entries[0].item, ImpossibleTimestamp)
 
     def advance(self, partition: TopicPartition, position: int) -> None:
         """Drop what lies before the position."""
-        items = self._items.get(partition, ())
+        entries = self._entries.get(partition, ())
         self.drop(partition)
-        for item, _ in items:
-            self.add(item, position)
+        for entry in entries:
+            self.add(entry.item, position)
 
     def drop(self, partition: TopicPartition) -> None:
         """Drop all of a partition."""
-        self._items.pop(partition, None)
-        self._bytes.pop(partition, None)
+        self._entries.pop(partition, None)
+        self._beyond.pop(partition, None)
+        self.within_bytes -= self._within.pop(partition, 0)
+
+    def trim(self, partition: TopicPartition) -> None:
+        """Drop what is kept of a partition beyond its range."""
+        left = [entry for entry in self._entries.get(partition, ()) if entry.within]
+        self.drop(partition)
+        for entry in left:
+            self._append(entry.item, entry.bytes, within=True)
 
     def take(self, wanted: OffsetRange, position: int) -> tuple[list[pa.RecordBatch], int]:
         """Return the rows from the position on that are in the range, and the position behind them.
@@ -72,25 +104,35 @@ class Kept:
         Raises `ReadError` for a record that no row can hold, when it is the next one.
         """
         partition = wanted.partition
-        items = self._items.get(partition)
+        entries = self._entries.get(partition)
         taken: list[pa.RecordBatch] = []
-        while items and position < wanted.end:
-            head, size = items[0]
+        while entries and position < wanted.end:
+            head = entries[0].item
             if isinstance(head, ImpossibleTimestamp):
                 if taken or head.offset >= wanted.end:
                     return taken, min(head.offset, wanted.end)
                 raise _timestamp_error(head)
-            items.popleft()
-            self._bytes[partition] -= size
+            entry = entries.popleft()
+            self._count(partition, -entry.bytes, within=entry.within)
             rows, rest = split_at(head.batch, wanted.end)
             if rest.num_rows:
-                left = _CHUNK_BYTES + rest.nbytes
-                items.appendleft((Chunk(partition, rest), left))
-                self._bytes[partition] += left
+                left = _Entry(Chunk(partition, rest), _CHUNK_BYTES + rest.nbytes, entry.within)
+                entries.appendleft(left)
+                self._count(partition, left.bytes, within=left.within)
             if rows.num_rows:
                 taken.append(rows)
             position = wanted.end if rest.num_rows else last_offset(rows) + 1
         return taken, position
+
+    def _append(self, item: Chunk | ImpossibleTimestamp, size: int, *, within: bool) -> None:
+        self._entries.setdefault(item.partition, deque()).append(_Entry(item, size, within))
+        self._count(item.partition, size, within=within)
+
+    def _count(self, partition: TopicPartition, size: int, *, within: bool) -> None:
+        sizes = self._within if within else self._beyond
+        sizes[partition] = sizes.get(partition, 0) + size
+        if within:
+            self.within_bytes += size
 
 
 def beyond(sizes: Mapping[TopicPartition, int], most: int) -> list[TopicPartition]:

@@ -10,6 +10,7 @@ _MAX_RECORDS = 10_000
 _MAX_BYTES = 2 * 1024 * 1024
 # What a record is taken to be before one has been seen.
 _FIRST_AVERAGE_BYTES = 32 * 1024
+_LIKELY_BYTES = 1_000
 # How far a consumer may stand behind a start and still go there by dropping records. They are most often fetched
 # already; a new assignment throws them away, and waits for the fetch under way (up to fetch.wait.max.ms).
 _MAX_DROPPED_RECORDS = 50_000
@@ -26,6 +27,11 @@ class RecordSize:
     def bytes(self) -> int:
         """Of one record, with all its columns."""
         return self._average or _FIRST_AVERAGE_BYTES
+
+    @property
+    def likely_bytes(self) -> int:
+        """Of one record, where a guess that is too small does no harm."""
+        return self._average or _LIKELY_BYTES
 
     def learn(self, batch: pa.RecordBatch) -> None:
         """Take a batch, which is not empty, into the average."""

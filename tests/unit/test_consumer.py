@@ -370,12 +370,13 @@ def test_what_comes_of_other_partitions_is_bounded() -> None:
     """Given up, not lost: it is fetched again when it is that range's turn."""
     client = FakeClient(ManualClock(), [*records(1, 0, 1), *records(0, 10, 11, 12)], records(1, 0, 1))
     consumer = range_consumer(client, max_kept_bytes=0)
-    consumer.position_at([R0, R1])
+    for item in (R1, R0):
+        consumer.position_at([item])
     assert taken(consumer, R0) == [10, 11, 12]
     assert client.unassigned == [[P1]]
-    assert not consumer.finished(R1)
+    consumer.position_at([R1])
     assert taken(consumer, R1) == [0, 1]
-    assert client.assigned == [[(P0, 10), (P1, 0)], [(P1, 0)]]
+    assert client.assigned == [[(P1, 0)], [(P0, 10)], [(P1, 0)]]
 
 
 def test_a_partition_that_has_come_far_ahead_is_fetched_again_when_its_rows_run_out() -> None:
@@ -413,7 +414,8 @@ def test_only_the_most_is_given_up_when_all_is_too_much() -> None:
     third = tp(2)
     client = FakeClient(ManualClock(), [*records(1, *range(60)), *records(2, *range(5)), *records(0, 10, 11, 12)])
     consumer = range_consumer(client, max_kept_bytes=10_000)
-    consumer.position_at([R0, R1, OffsetRange(third, 0, 2)])
+    consumer.position_at([R1, OffsetRange(third, 0, 2)])
+    consumer.position_at([R0])
     assert taken(consumer, R0) == [10, 11, 12]
     assert consumer.distance([R1]) == (1, 0)
     assert consumer.distance([OffsetRange(third, 0, 2)]) == (0, 0)

@@ -26,23 +26,26 @@ def test_the_largest_are_given_up_until_the_others_fit() -> None:
 def test_sizes_follow_what_comes_and_goes() -> None:
     """Each chunk counts for what it takes by itself, too: a hundred of one row are more than one of a hundred rows."""
     kept, row = Kept(), chunk(0, range(100)).batch.nbytes // 100
+    kept.limit({P0: 50})
     kept.add(chunk(0, range(100)), 0)
-    one = kept.sizes()[P0] - 100 * row
+    one = kept.within(P0) - 50 * row
     assert one > 1_000
+    assert abs(kept.beyond()[P0] - kept.within(P0)) < 100
     for offset in range(100):
         kept.add(chunk(1, [offset]), 0)
-    sizes = kept.sizes()
-    assert sizes[P1] > sizes[P0] + 90 * one
-    kept.take(OffsetRange(P0, 0, 30), 0)
+    assert kept.beyond()[P1] > 90 * one
+    kept.take(OffsetRange(P0, 0, 50), 0)
+    assert (kept.within(P0), kept.within_bytes) == (0, 0)
+    before = kept.beyond()[P1]
+    kept.limit({P1: 95})
+    assert kept.beyond()[P1] < before // 15
     kept.advance(P1, 90)
-    assert sizes[P0] - 40 * row < kept.size(P0) < sizes[P0] - 20 * row
-    assert 9 * kept.size(P1) < sizes[P1] < 11 * kept.size(P1)
-    kept.add(chunk(0, range(20, 40)), 35)
-    assert kept.sizes()[P0] > sizes[P0] - 40 * row + one
+    assert before // 25 < kept.within(P1) == kept.within_bytes < before // 15
+    kept.trim(P1)
+    assert kept.beyond().keys() == {P0}
     kept.drop(P0)
     kept.take(OffsetRange(P1, 0, 100), 90)
-    assert kept.sizes() == {}
-    assert kept.size(P1) == 0
+    assert (kept.beyond(), kept.within_bytes) == ({}, 0)
 
 
 def test_the_rows_of_large_records_count_with_their_bytes() -> None:
@@ -52,5 +55,6 @@ def test_the_rows_of_large_records_count_with_their_bytes() -> None:
     large = FakeMessage(P1, 0)
     large.value = lambda: bytes(1_000_000)  # type: ignore[method-assign]
     kept.add(Chunk(P1, record_batch(P1, [large], False)), 0)
-    assert kept.size(P0) < 10_000
-    assert 1_000_000 < kept.size(P1) < 1_010_000
+    sizes = kept.beyond()
+    assert sizes[P0] < 10_000
+    assert 1_000_000 < sizes[P1] < 1_010_000
