@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of this project's tests."""
-    parser.addoption("--order-runs", type=int, default=1, help="how often tests/kafka/test_task_order.py runs its test")
+    parser.addoption("--order-runs", type=int, default=1, help="runs of tests/cluster/test_task_order.py")
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +12,6 @@ from typing import Any
 import pytest
 from kafkajars import RealKafkaError
 from pyspark.sql import DataFrame, SparkSession
-from sparkcluster import SparkCluster
 
 from .application import application
 from .harness import Independent, Query
@@ -37,21 +34,6 @@ def kafka(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"NO REAL KAFKA, the promises are not shown: {error}")
-
-
-@pytest.fixture(scope="session")
-def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an interpreter without any package: neither this one nor pyarrow."""
-    folder = tmp_path_factory.mktemp("bare") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=240)
-    return folder / "bin" / "python"
-
-
-@pytest.fixture(scope="module")
-def spark_cluster(bare_python: Path) -> Iterator[SparkCluster]:
-    """Two workers with two cores each, whose own Python lacks every package. A test leaves both of them running."""
-    with SparkCluster(2, pythons=[bare_python, bare_python]) as cluster:
-        yield cluster
 
 
 @pytest.fixture

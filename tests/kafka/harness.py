@@ -264,6 +264,7 @@ class Query:
         self._log = (self.out / "log").open("wb")
         script = Path(__file__).with_name("query_process.py")
         environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment |= settings.get("environment", {})
         self.process = subprocess.Popen(
             [sys.executable, str(script), text],
             stdout=self._log,

@@ -15,9 +15,9 @@ import pytest
 from sparkcluster import Executor, SparkCluster, SparkClusterError
 from sparkdaemons import Daemon, Daemons, process_table
 
-from .harness import wait_for
+from tests.kafka.harness import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.alone]
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
 # Runs Python tasks until its standard input ends; prints the interpreters that its workers run on.
