@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -27,6 +27,9 @@ ONLY_BROKERS = "GROUPKAFKA_ONLY_BROKERS"
 _CREDENTIALS = "CREDENTIALS_DIRECTORY"
 
 DIRECTORIES = ("/run/secrets", "/var/run/secrets", "/etc/kafka")
+# Folders in them with the machine's own identity, which Kubernetes and clouds mount there: with the token of a service
+# account a listener could start pods. Only the operator's own list brings them in.
+OF_THE_PLATFORM = ("kubernetes.io", "eks.amazonaws.com", "pods.eks.amazonaws.com", "azure", "tokens", "rhsm")
 VARIABLES = ("KAFKA_*", "GROUPKAFKA_*")
 # Where systems keep the certificates of authorities. Private keys may lie beside them, so only what is a list of
 # authorities, and is never sent to anybody, may be there.
@@ -46,9 +49,9 @@ class NotPermitted(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What options may name. `only_brokers` is None where they may name any."""
+    """What options may name. `directories` add to the known ones; `only_brokers` is None where any may be named."""
 
-    directories: tuple[str, ...] = DIRECTORIES
+    directories: tuple[str, ...] = ()
     variables: tuple[str, ...] = VARIABLES
     unsafe_settings: tuple[str, ...] = ()
     assignors: tuple[str, ...] = ()
@@ -103,16 +106,16 @@ class Permissions:
 
         Whether a file exists is reported for permitted paths only. Raises OSError for one that does not.
         """
-        allowed = [*self.directories, os.environ.get(_CREDENTIALS, ""), *(TRUST_DIRECTORIES if is_trust_store else ())]
         if self.everything:
             return os.path.realpath(path, strict=True)
-        here = [os.path.abspath(directory) for directory in allowed if directory]
-        given = PurePath(os.path.abspath(path))
+        added = [*self.directories, os.environ.get(_CREDENTIALS, ""), *(TRUST_DIRECTORIES if is_trust_store else ())]
+        added = [directory for directory in added if directory]
         remedy = _remedy("put the file below one of these directories", SECRET_DIRS, "with its directory")
-        if ".." in PurePath(path).parts or not any(map(given.is_relative_to, here)):
-            raise NotPermitted(f"options may name files below {', '.join(filter(None, allowed))} alone", remedy)
+        if ".." in PurePath(path).parts or not _is_below(os.path.abspath(path), added, os.path.abspath):
+            shown = ", ".join([*DIRECTORIES, *added])
+            raise NotPermitted(f"options may name files below {shown} alone, and no tokens of the platform", remedy)
         real = os.path.realpath(path)
-        if not any(PurePath(real).is_relative_to(os.path.realpath(directory)) for directory in here):
+        if not _is_below(real, added, os.path.realpath):
             raise NotPermitted("it is a link that leads out of the directories that options may name files of", remedy)
         mode = os.stat(real).st_mode
         # A named pipe or a device would hold the client up for ever.
@@ -137,13 +140,22 @@ def permissions_of(environment: Mapping[str, str]) -> Permissions:
 
     directories = tuple(filter(None, environment.get(SECRET_DIRS, "").split(os.pathsep)))
     return Permissions(
-        directories=DIRECTORIES + directories,
+        directories=directories,
         variables=VARIABLES + names(SECRET_ENV),
         unsafe_settings=names(UNSAFE_SETTINGS),
         assignors=names(ASSIGNORS),
         token_endpoints=names(TOKEN_ENDPOINTS),
         only_brokers=tuple(each.lower() for each in names(ONLY_BROKERS)) if ONLY_BROKERS in environment else None,
     )
+
+
+def _is_below(path: str, added: Iterable[str], form: Callable[[str], str]) -> bool:
+    """Whether a path is below a known directory, or one that was added; `form` makes directories comparable to it."""
+    if any(PurePath(path).is_relative_to(form(directory)) for directory in added):
+        return True
+    known = [PurePath(form(directory)) for directory in DIRECTORIES]
+    inside = [PurePath(path).relative_to(each) for each in known if PurePath(path).is_relative_to(each)]
+    return any(each.parts and each.parts[0] not in OF_THE_PLATFORM for each in inside)
 
 
 def _remedy(other: str, variable: str, how: str) -> str:

@@ -18,7 +18,7 @@ from spark_groupsource.cli import helptexts
 from spark_groupsource.errors import CommandError
 from spark_groupsource.offsets import TIME_MAX_MS
 from spark_groupsource.option_table import OPTIONS
-from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.option_types import Reads, SourceOptions
 from spark_groupsource.options import parse_options
 from spark_groupsource.options_client import CLIENT_PREFIX, EXECUTOR_PREFIX, UNSAFE_SETTINGS
 from spark_groupsource.permissions import EVERYTHING
@@ -119,7 +119,18 @@ class GroupCommand:
     watch_s: float | None = None
 
 
-Command = ResetCommand | SavepointCommand | LagCommand | AdoptCommand | GroupCommand
+@dataclass(frozen=True, slots=True)
+class DoctorCommand:
+    """`doctor`; the connection's group is empty when none is named."""
+
+    connection: Connection
+    topics: tuple[str, ...] = ()
+    checkpoint: str | None = None
+    master: str | None = None
+    as_json: bool = False
+
+
+Command = ResetCommand | SavepointCommand | LagCommand | AdoptCommand | GroupCommand | DoctorCommand
 
 
 class _CommandParser(argparse.ArgumentParser):
@@ -143,12 +154,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
     parser.add_argument("--version", action="version", version=f"groupkafka {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
 
-    def add(name: str, summary: str, about: str, more: str) -> argparse.ArgumentParser:
+    def add(name: str, summary: str, about: str, more: str, *, needs_group: bool = True) -> argparse.ArgumentParser:
         added = commands.add_parser(
             name, help=summary, description=about, epilog=more, allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
-        _add_connection(added)
+        _add_connection(added, needs_group=needs_group)
         return added
 
     reset = add("reset", "move the group's offsets", helptexts.RESET, helptexts.RESET_MORE)
@@ -164,14 +175,17 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
     adopt = add("adopt", "take over another query's offsets", helptexts.ADOPT, helptexts.ADOPT_MORE)
     _add_adopt(adopt)
     _add_group(add("group", "show any group and its members", helptexts.GROUP, helptexts.GROUP_MORE))
+    _add_doctor(add("doctor", "check what goes wrong", helptexts.DOCTOR, helptexts.DOCTOR_MORE, needs_group=False))
 
     given = parser.parse_args(arguments)
-    connection = Connection(given.bootstrap_servers, given.group, given.config)
+    connection = Connection(given.bootstrap_servers, given.group or "", given.config)
     if given.command == "savepoint":
         return SavepointCommand(connection, given.file)
     if given.command == "group":
         return GroupCommand(connection, given.json, given.watch)
     topics = tuple(dict.fromkeys(given.topic))
+    if given.command == "doctor":
+        return DoctorCommand(connection, topics, given.checkpoint_location, given.master, given.json)
     if given.command == "lag":
         return LagCommand(connection, topics, given.json, given.watch, given.max_lag, given.max_behind)
     if given.command == "adopt":
@@ -181,6 +195,22 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
     except ValueError as error:
         reset.error(f"argument --to: {error}")
     return ResetCommand(connection, target, topics, given.execute)
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--topic", type=_some_text, action="append", default=[], metavar="T",
+        help="a topic that is to be read; may be given more than once (default: all that the group has offsets of)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--checkpoint-location", type=_some_text, metavar="LOCATION",
+        help="checkpointLocation of the query's writer: a path, or a URI (hdfs:, s3a:, gs: ...)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--master", type=_some_text, metavar="URL",
+        help="Spark's master (spark://host:7077, yarn, local[2] ...): asks every executor, with a small application",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
 def _add_adopt(parser: argparse.ArgumentParser) -> None:
@@ -258,10 +288,11 @@ def _adopt_command(parser: argparse.ArgumentParser, given: argparse.Namespace, c
     )  # fmt: skip
 
 
-def _add_connection(parser: argparse.ArgumentParser) -> None:
+def _add_connection(parser: argparse.ArgumentParser, *, needs_group: bool) -> None:
     required: dict[str, Any] = {"required": True, "type": _some_text}
+    group = required if needs_group else {"type": _some_text}
     parser.add_argument("--bootstrap-servers", **required, metavar="HOST:PORT", help="brokers, comma separated")
-    parser.add_argument("--group", **required, metavar="GROUP", help="the group's id (kafka.group.id)")
+    parser.add_argument("--group", **group, metavar="GROUP", help="the group's id (kafka.group.id)")
     parser.add_argument(
         "--config", type=Path, metavar="FILE",
         help="client properties (TLS, SASL), a name=value per line: librdkafka's names, with or without 'kafka.';"
@@ -319,16 +350,18 @@ def client_options(connection: Connection) -> SourceOptions:
     Raises `CommandError` or `OptionError` for a file that is not right; neither shows a secret.
     """
     raw = {} if connection.config is None else _properties(connection.config)
+    group = {"kafka.group.id": connection.group} if connection.group else {}
     return parse_options(
         raw
+        | group
         | {
             "kafka.bootstrap.servers": connection.bootstrap_servers,
-            "kafka.group.id": connection.group,
             # No Spark is here that would show a secret.
             "allowedUnsafeSettings": ",".join(UNSAFE_SETTINGS),
             # The commands name topics themselves.
             "subscribePattern": ".*",
         },
+        Reads.STREAM if connection.group else None,
         # Whoever calls a command may read the files without it, and runs programs anyway.
         permissions=EVERYTHING,
     )

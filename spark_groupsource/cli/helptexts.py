@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ABOUT = """\
 Moves, saves and takes over the committed offsets of a group of groupkafka queries, and tells how far any group is
-behind, and who its members are.
+behind, who its members are, and what is wrong with a setup.
 """
 RESET = """\
 Moves the committed offsets of a group, so that its queries read records again, or leave some out.
@@ -102,4 +102,25 @@ examples:
 
 exit codes: 0 done, also when --watch is interrupted; 1 refused, or there is no such group; 2 wrong arguments;
 130 interrupted
+"""
+
+DOCTOR = """\
+Checks what goes wrong in practice and prints a line for each check, with the cure. It changes nothing and joins no
+group.
+
+  here       versions, whether records are read in C, descriptors
+  brokers    whether they can be reached, their release, KIP-848, the rights on group and topics, clocks
+  checkpoint whether the source can read it from this machine, and whose it is (--checkpoint-location)
+  executors  the same as here, on each of them, their clocks, and Spark's settings (--master). They are asked with the
+             Python that Spark starts for the source: set PYSPARK_PYTHON as your job does.
+
+'advice' is what could be better, 'skipped' what cannot be seen.
+"""
+DOCTOR_MORE = """\
+examples:
+  groupkafka doctor --bootstrap-servers localhost:9092 --group orders-to-lake --config client.properties
+  PYSPARK_PYTHON=/opt/venv/bin/python groupkafka doctor --bootstrap-servers localhost:9092 --topic orders \\
+      --master spark://spark:7077
+
+exit codes: 0 nothing is wrong; 1 something is; 2 wrong arguments; 130 interrupted
 """

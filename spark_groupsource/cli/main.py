@@ -1,7 +1,8 @@
 """The command line: `python -m spark_groupsource COMMAND`.
 
-Exit codes: 0 done, 1 refused, 2 wrong arguments, 3 a lag beyond its bound, 130 interrupted before the end. What has not
-been done to its end is never 0; --watch has no other end than to be interrupted, or that nobody reads it any more.
+Exit codes: 0 done, 1 refused (doctor: something is wrong), 2 wrong arguments, 3 a lag beyond its bound, 130 interrupted
+before the end. What has not been done to its end is never 0; --watch has no other end than to be interrupted, or that
+nobody reads it any more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from spark_groupsource.cli.adopt import Origin, checkpoint_origin, group_origin
 from spark_groupsource.cli.arguments import (
     AdoptCommand,
     Command,
+    DoctorCommand,
     GroupCommand,
     LagCommand,
     ResetCommand,
@@ -23,10 +25,13 @@ from spark_groupsource.cli.arguments import (
     client_options,
     parse_arguments,
 )
+from spark_groupsource.cli.brokerfacts import LibrdkafkaFacts
 from spark_groupsource.cli.describer import GroupDescriber, RawGroups, live_members
+from spark_groupsource.cli.doctor import Doctor, report_doctor
 from spark_groupsource.cli.group import report_group
 from spark_groupsource.cli.groupview import Member
 from spark_groupsource.cli.lag import report_lag
+from spark_groupsource.cli.machinefacts import facts_here
 from spark_groupsource.cli.output import Output, OutputClosedError, warn
 from spark_groupsource.cli.reset import Commands
 from spark_groupsource.client import WAITING
@@ -34,6 +39,7 @@ from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.cluster import LibrdkafkaCluster
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.sparkprobe import survey
 from spark_groupsource.standing import LibrdkafkaStandings
 
 # What shells say of a program that SIGINT has ended.
@@ -73,6 +79,8 @@ def _carry_out(command: Command, options: SourceOptions, output: Output) -> int:
         return _lag(command, options, output)
     if isinstance(command, GroupCommand):
         return _group(command, options, output)
+    if isinstance(command, DoctorCommand):
+        return _doctor(command, options, output)
     clock = SystemClock()
     cluster = LibrdkafkaCluster(options, clock, time.sleep)
     commands = Commands(LibrdkafkaGroupAdmin(options, clock, time.sleep), cluster, clock, output.say, warn)
@@ -97,6 +105,13 @@ def _lag(command: LagCommand, options: SourceOptions, output: Output) -> int:
         return report_lag(command, standings, clock, members=members, say=output.say, warn=warn, pause=output.pause)
     finally:
         standings.close()
+
+
+def _doctor(command: DoctorCommand, options: SourceOptions, output: Output) -> int:
+    doctor = Doctor(
+        command, options.group_protocol, lambda: LibrdkafkaFacts(options), facts_here, survey, SystemClock()
+    )
+    return 1 if report_doctor(doctor, output.say) else 0
 
 
 def _group(command: GroupCommand, options: SourceOptions, output: Output) -> int:

@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("__main__",),
     ("cli", "progress", "pytest_plugin", "source"),
-    ("standby",),
+    ("sparkprobe", "standby"),
     ("batchread", "fastlane", "session"),
     ("commitwait", "logwatch"),
     ("topicwatch",),
@@ -47,7 +47,7 @@ RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 
 # The adapters. Everything else goes through their ports.
 MAY_IMPORT = {
-    "pyspark": {"source.py", "prefetch.py", "progress.py"},
+    "pyspark": {"source.py", "sparkprobe.py", "prefetch.py", "progress.py"},
     "py4j": set(),
     "kafka": {
         "cli/describer.py",
@@ -59,6 +59,7 @@ MAY_IMPORT = {
     },
     "confluent_kafka": {
         "cli/admin.py",
+        "cli/brokerfacts.py",
         "cli/describer.py",
         "client.py",
         "cluster.py",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_groupsource import permissions as permissions_module
 from spark_groupsource._librdkafka import library_path
 from spark_groupsource.cli.arguments import Connection, client_options
 from spark_groupsource.client import base_settings
@@ -19,7 +20,7 @@ from spark_groupsource.executor.events import executor_settings
 from spark_groupsource.option_types import SourceOptions
 from spark_groupsource.options import parse_options
 from spark_groupsource.options_client import CODE_SETTINGS, REFUSED_CLIENT_SETTINGS
-from spark_groupsource.permissions import DIRECTORIES, EVERYTHING, NotPermitted, Permissions, permissions_of
+from spark_groupsource.permissions import EVERYTHING, OF_THE_PLATFORM, NotPermitted, Permissions, permissions_of
 from spark_groupsource.secrets import CLIENT_FILES, SECRET_SETTINGS, TRUST_STORES
 
 REQUIRED = {"kafka.bootstrap.servers": "broker:9092", "kafka.group.id": "shop", "subscribe": "orders"}
@@ -187,6 +188,29 @@ def test_the_credentials_of_a_systemd_service(secrets: Path, monkeypatch: pytest
     assert base_settings(parse(permitted(), **option), "member")["sasl.password"] == "secrets"
 
 
+def test_known_directories(secrets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(permissions_module, "DIRECTORIES", (str(secrets),))
+    options = parse(permitted(), **{"kafka.sasl.password.file": str(secrets / "password")})
+    assert base_settings(options, "member")["sasl.password"] == "secrets"
+
+
+@pytest.mark.parametrize("folder", OF_THE_PLATFORM)
+def test_the_machines_own_tokens_are_given_to_nobody(
+    folder: str, secrets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes mounts the token of the pod's account below /var/run/secrets, too; also by a link beside it."""
+    monkeypatch.setattr(permissions_module, "DIRECTORIES", (str(secrets),))
+    token = secrets / folder / "serviceaccount" / "token"
+    token.parent.mkdir(parents=True)
+    token.write_text("of the pod")
+    (secrets / "link").symlink_to(token)
+    for path in (token, secrets / "link"):
+        refusal("GROUPKAFKA_SECRET_DIRS", permitted(), {"kafka.sasl.password.file": str(path)})
+    chosen = permitted(GROUPKAFKA_SECRET_DIRS=str(token.parent))
+    options = parse(chosen, **{"kafka.sasl.password.file": str(token)})
+    assert base_settings(options, "member")["sasl.password"] == "of the pod"
+
+
 def test_only_a_permitted_path_is_known_to_exist(secrets: Path) -> None:
     """The error for a file that is there and for one that is not are the same."""
     permissions = permitted(GROUPKAFKA_SECRET_DIRS=str(secrets))
@@ -344,6 +368,6 @@ def test_no_option_permits_anything() -> None:
 def test_without_variables() -> None:
     assert permissions_of({}) == Permissions()
     assert permissions_of({"GROUPKAFKA_SECRET_DIRS": "", "GROUPKAFKA_SECRET_ENV": " , "}) == Permissions()
-    assert permissions_of({"GROUPKAFKA_SECRET_DIRS": "/a:/b"}).directories == (*DIRECTORIES, "/a", "/b")
+    assert permissions_of({"GROUPKAFKA_SECRET_DIRS": "/a:/b"}).directories == ("/a", "/b")
     # An empty list of brokers is no list: none is allowed.
     assert permissions_of({"GROUPKAFKA_ONLY_BROKERS": ""}).only_brokers == ()
