@@ -168,7 +168,7 @@ class Session:
                 self._begin(known)
                 self._go_by(self._lineage(start))
                 self._complete(start)
-                if self._topics.refresh():
+                if self._topics.refresh(known):
                     self._member.subscribe(self._topics.names)
                 self._topics.look_back(known)
                 return start if self._logs.targets == {} else self._planned(start, bounds)

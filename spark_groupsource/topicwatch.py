@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.clusterport import ClusterPort, TopicInfo
+from spark_groupsource.clusterport import CONFIRM_S, ClusterPort, TopicInfo
 from spark_groupsource.errors import OptionError
 from spark_groupsource.lookup import check_assigned, reads
 from spark_groupsource.losses import LossReporter
@@ -68,6 +68,8 @@ class TopicWatch:
         self._looked_back = False
         self._owned: dict[TopicPartition, int | None] = {}
         self._gone: set[str] = set()
+        # Topics of partitions that were handed over, which the cluster does not know, and when that is believed.
+        self._doubted: dict[str, Deadline] = {}
         # Partitions that their topic does not have, and the id of the one that had them; empty if none is known.
         self._cut: dict[TopicPartition, str] = {}
         self.names: tuple[str, ...] = ()
@@ -98,7 +100,7 @@ class TopicWatch:
         self._notice_cut(last, known)
         self._looked_back = True
 
-    def refresh(self) -> bool:
+    def refresh(self, known: Known) -> bool:
         """Look for them again when it is time to; whether the member is to subscribe anew."""
         cut = {partition: topic_id for partition, topic_id in self._cut.items() if partition in self._owned}
         unsettled = self._options.subscription.pattern is not None or self._gone or cut
@@ -111,7 +113,28 @@ class TopicWatch:
         for partition in cut.keys() - self._cluster.missing_partitions(cut):
             del self._cut[partition]
         self._checked = Deadline(self._clock, self._refresh_s)
-        return self._options.subscription.pattern is not None
+        if self._options.subscription.pattern is None:
+            return False
+        self._check_handed_over(known)
+        self._gone &= {partition.topic for partition in [*self._owned, *known.last, *known.done]}
+        return True
+
+    def _check_handed_over(self, known: Known) -> None:
+        """Look for topics that were deleted after their partitions were handed over, so that their ends are forgotten.
+
+        Guards against: 1. A pattern matches short-lived topics. 2. This member hands a partition over; the offset log
+        keeps its end. 3. Another member reads the rest, and the topic is deleted. 4. No partition leaves this member,
+        so nothing makes it look. Each such topic would stay in every later entry of the offset log.
+
+        An end goes with its topic only. 1. A partition is handed over at 150, and the group forgets its offsets.
+        2. A broker that has just started does not list the topic, or the right to describe it is taken away for a
+        while. 3. The partition comes back: without its end, [0, 150) is read once more. So the topic must be unknown,
+        which is another answer than "not authorized", whenever it is looked for during `CONFIRM_S`.
+        """
+        unlisted = {partition.topic for partition in known.done} - set(self.names) - self._gone
+        missing = self._cluster.missing_topics(unlisted) if unlisted else ()
+        self._doubted = {topic: self._doubted.get(topic) or Deadline(self._clock, CONFIRM_S) for topic in missing}
+        self._leave_out_deleted({topic for topic, deadline in self._doubted.items() if deadline.expired()}, known)
 
     @property
     def present(self) -> list[str]:
@@ -120,8 +143,8 @@ class TopicWatch:
 
     @property
     def deleted(self) -> Collection[str]:
-        """Topics of a pattern that are gone. Of named ones, which are few, a restart is to know that they were read."""
-        return () if self._options.subscription.pattern is None else frozenset(self._gone)
+        """Topics that are gone and not named. A restart is to know that named ones, which are few, were read."""
+        return self._gone.difference(self._options.subscription.topics)
 
     def describe(self, topics: Iterable[str], known: Known) -> dict[str, TopicInfo]:
         """Return what exists of these topics; for the others see `on_unknown`."""

@@ -41,9 +41,13 @@ class Row:
 
 @dataclass(slots=True)
 class LoopSink:
-    """What the loops of one checkpoint have written: the last run of each batch, and which are complete."""
+    """What the loops of one checkpoint have written: the last run of each batch, and which are complete.
+
+    `topic_ids` are those that a batch was planned for.
+    """
 
     batches: dict[int, list[Row]] = field(default_factory=dict)
+    topic_ids: dict[int, dict[str, str]] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
 
     def rows(self) -> list[Row]:
@@ -170,6 +174,7 @@ class BatchLoop:
             for batch in executor.read(pickle.loads(pickle.dumps(task))):
                 columns = (batch.column(name).to_pylist() for name in ("topic", "partition", "offset", "value"))
                 rows += [Row(t, p, o, (v or b"").decode()) for t, p, o, v in zip(*columns, strict=True)]
+        self.sink.topic_ids[number] = {topic: entry["id"] for topic, entry in end["topics"].items()}
         self.sink.batches[number] = rows
         self._before_commit(rows)
         if self._stopping.is_set():

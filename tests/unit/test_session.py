@@ -1602,6 +1602,81 @@ def test_a_pattern_over_short_lived_topics_lets_nothing_grow() -> None:
     assert max(asked) == 1
 
 
+def handing_over(**options: str) -> tuple[Bed, SourceOffset]:
+    """Return a session that has read refunds to 4 and handed it over."""
+    bed = Bed(startingOffsets="earliest", failOnDataLoss="false", **options)
+    refunds = tp(0, "refunds")
+    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
+    bed.join(P0, refunds)
+    bed.cluster.ends |= {P0: 1, refunds: 4}
+    end = bed.session.latest_offset(START)
+    bed.session.latest_offset(end)
+    bed.member.lose(refunds)
+    bed.member.assign()
+    return bed, next_batch(bed, end)
+
+
+def next_batch(bed: Bed, start: SourceOffset, later_s: float = 0.0) -> SourceOffset:
+    """Return the next batch, of one record of orders-0."""
+    bed.clock.advance(later_s)
+    bed.cluster.ends[P0] += 1
+    end = bed.session.latest_offset(start)
+    assert end is not start
+    return end
+
+
+def test_ends_of_short_lived_topics_that_were_handed_over_go_with_the_topics() -> None:
+    """500 topics under a pattern: each is read, handed over, read on by another member, and deleted."""
+    bed = Bed(subscribePattern=".*", startingOffsets="earliest", failOnDataLoss="false")
+    bed.join(P0)
+    bed.ends(p0=1)
+    end = bed.session.latest_offset(START)
+    sizes = []
+    for day in range(1, 501):
+        partition = tp(0, f"day-{day}")
+        bed.cluster.topics[partition.topic] = TopicInfo(f"id-{day}", 1)
+        bed.cluster.ends[partition] = 5
+        bed.member.assign(partition)
+        end = next_batch(bed, end, REFRESH_S)
+        bed.member.lose(partition)
+        bed.member.assign()
+        end = next_batch(bed, end)
+        assert end.ends()[partition] == 5
+        del bed.cluster.topics[partition.topic]
+        sizes.append(len(str(end.to_json())))
+    assert max(sizes[10:]) < 2 * max(sizes[:10])
+    for _ in range(2):
+        end = next_batch(bed, end, REFRESH_S)
+    assert end.ends().keys() == {P0}
+
+
+def test_p2_the_end_of_a_topic_that_is_unknown_for_a_moment_stays() -> None:
+    """A broker that has just started does not list it yet; the group has lost its offset, and it comes back."""
+    bed, end = handing_over(subscribePattern=".*")
+    refunds, there = tp(0, "refunds"), dict(bed.cluster.topics)
+    del bed.cluster.topics["refunds"]
+    end = next_batch(bed, end, REFRESH_S)
+    bed.cluster.topics = there
+    end = next_batch(bed, end, REFRESH_S)
+    del bed.cluster.topics["refunds"]
+    end = next_batch(bed, end, REFRESH_S)
+    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
+    bed.member.committed.clear()
+    bed.cluster.ends[refunds] = 6
+    bed.clock.advance(REFRESH_S)
+    bed.member.assign(refunds)
+    assert "refunds-0 [4, 6)" in ranges(bed.session.latest_offset(end))
+
+
+def test_p2_the_end_of_a_topic_that_may_not_be_described_stays() -> None:
+    """It is not listed, and nobody says that it does not exist. Nor is one that the pattern matches no more."""
+    bed, end = handing_over(subscribePattern=".*")
+    bed.cluster.matching = ("orders",)
+    for _ in range(5):
+        end = next_batch(bed, end, REFRESH_S)
+    assert end.ends()[tp(0, "refunds")] == 4
+
+
 @pytest.mark.parametrize("available_now", [True, False])
 def test_a_named_topic_that_was_deleted_while_the_query_was_down_ends_no_available_now(available_now: bool) -> None:
     bed = Bed(subscribe="orders,refunds", startingOffsets="earliest", failOnDataLoss="false")
