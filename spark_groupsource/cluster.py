@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection
@@ -251,11 +252,14 @@ class LibrdkafkaCluster:
         return {p for p in absent if topics[p.topic].topic_id != topic_ids[p]}
 
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
-        """See `ClusterPort`. Leaders that are away are waited for: nobody else can tell."""
+        """See `ClusterPort`. Leaders that are away are waited for: nobody else can tell. Raises for a deleted topic."""
         found: dict[TopicPartition, int | None] = {}
         outage = StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _STEP_S)
         while left := {partition: asked for partition, asked in positions.items() if partition not in found}:
             found |= self._probe.diverged(left, _PROBE_TIMEOUT_S)
+            if silent := positions.keys() - found:
+                # A deleted topic has no leader that could answer.
+                self._asked("DescribeTopics", partial(self._check_exist, silent), _UNKNOWN_TOPIC_PATIENCE_S)
             if len(found) < len(positions) and (outage.expired() or self._abandoned()):
                 reason = self._transport.describe(f"{min(left)} did not answer within {OUTAGE_TIMEOUT_S:.0f} s")
                 raise KafkaUnavailableError(
@@ -319,12 +323,17 @@ class LibrdkafkaCluster:
         except _TopicError as error:
             if error.cause.code() not in _MAY_NOT_EXIST:
                 raise
-            partitions = sorted(wanted)
-            counts = self._partition_counts({partition.topic for partition in partitions}, timeout_s)
-            for topic, number in partitions:
-                if number >= counts.get(topic, number + 1):
-                    raise _Absent(topic, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, error.cause.str())) from None
+            self._check_exist(wanted, timeout_s)
             raise
+
+    def _check_exist(self, partitions: Iterable[TopicPartition], timeout_s: float) -> None:
+        """Raise `_Absent` for the first partition that does not exist."""
+        every = sorted(partitions)
+        counts = self._partition_counts({partition.topic for partition in every}, timeout_s)
+        for topic, number in every:
+            if number >= counts.get(topic, number + 1):
+                reason = "the topic or partition does not exist"
+                raise _Absent(topic, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, reason)) from None
 
     def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
         futures = self._client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)

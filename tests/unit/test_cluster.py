@@ -263,6 +263,18 @@ def test_m09_the_leaders_of_what_may_exist_are_waited_for(count: int | KafkaErro
     assert cluster.log_offsets(WANTED) == FOUND
 
 
+@pytest.mark.parametrize("count", [None, 1], ids=["no topic", "fewer partitions"])
+def test_p8_a_deleted_topic_is_not_asked_where_its_log_was_truncated(count: int | None) -> None:
+    """1. A leader moves. 2. The topic is deleted before the new leader is asked. 3. Nobody answers."""
+    clock, admin = ManualClock(), FakeAdmin(counts={} if count is None else {tp(0).topic: count})
+    cluster = cluster_of(admin, clock)
+    cluster._probe = SimpleNamespace(diverged=lambda _left, timeout_s: (clock.advance(timeout_s), {})[1])
+    before_s = clock.monotonic_s()
+    with pytest.raises(GroupKafkaError, match="TOPIC_UNKNOWN"):
+        cluster.diverged({tp(1): (10, 3)})
+    assert clock.monotonic_s() - before_s < 10.0
+
+
 def test_nobody_is_waited_for_once_the_query_stops() -> None:
     admin = FakeAdmin([KafkaError._TRANSPORT] * 10_000)
     with pytest.raises(GroupKafkaError):
