@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from base64 import urlsafe_b64encode
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 
 from faultrig.history import GroupRecord
@@ -79,7 +79,7 @@ class GroupLog:
         found: list[tuple[str, int]] = []
         for _which in ("assigned", "pending revocation"):
             for _ in range(fields.count(compact=True)):
-                topic_id = urlsafe_b64encode(fields.raw(16)).rstrip(b"=").decode()  # as clients write an id
+                topic_id = b64encode(fields.raw(16)).rstrip(b"=").decode()  # as clients write an id
                 topic = self._topics.get(topic_id, topic_id)
                 found += [(topic, fields.number("i")) for _ in range(fields.count(compact=True))]
                 fields.skip_tags()

@@ -196,11 +196,16 @@ class Rig:
         low = self.ends() if starting == LATEST else before if starting == TIMESTAMP else {}
         self.watcher.start()
         self.producer.start()
-        for number in range(self.shape.queries):
-            self.fleet.add(f"q{number + 1}")
-        self.wait_recovered(low or self.ends(), "the start")
+        self.fleet.add("q1")
+        if starting == LATEST:
+            wait_for(
+                "the group's first offsets", RECOVERY_S,
+                lambda: not self.fleet.heal() and low.keys() <= self.watcher.offsets.keys(), self.evidence,
+            )  # fmt: skip
         # With "latest" records are written while the group begins: where exactly it did, its pins say, between these.
         high = self.ends() if starting == LATEST else low
+        for number in range(1, self.shape.queries):
+            self.fleet.add(f"q{number + 1}")
         ids = {life.topic: life.id for life in self.lives}
         self.starts += [Start(t, ids[t], n, offset, high[t, n]) for (t, n), offset in sorted(low.items())]
         self.wait_recovered(self.ends(), "the start")

@@ -10,8 +10,8 @@ from faultrig.grouplog import GroupLog, removals
 from faultrig.history import GroupRecord
 from faultrig.owners import ownerships
 
-TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
-RAW_ID = bytes(range(16))
+TOPIC_ID = "+/8CAwQFBgcICQoLDA0ODw"  # as librdkafka writes it
+RAW_ID = bytes([0xFB, 0xFF, *range(2, 16)])
 PREFIX = "2026-03-04 05:06:07.250 INFO GroupMetadataManager: [GroupCoordinator id=1 topic=x partition=0] "
 
 
