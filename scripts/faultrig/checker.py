@@ -66,7 +66,7 @@ from faultrig.facts import Facts, facts_of
 from faultrig.groupoffsets import check_offsets
 from faultrig.history import History
 from faultrig.order import check_order, check_replays
-from faultrig.records import check_records, readers_of
+from faultrig.records import check_records, readers_of, unread
 from faultrig.repeats import judge_repeats
 from faultrig.verdict import PROMISES, Figures, Verdict, Violation
 
@@ -92,6 +92,7 @@ def check(history: History) -> Verdict:
         completed=len(facts.completed),
         attempts=sum(len(batch.attempts) for batch in facts.batches),
         commits=len(history.commits),
+        lost=sum(len(unread(facts, log, readers.get(log, {}))) for log in facts.logs()),
         reported_lost=sum(r.span[1] - r.span[0] for reports in facts.reports.values() for r in reports),
         repeats=counts,
     )

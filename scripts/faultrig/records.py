@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from faultrig.facts import TICK_S, Facts, Log, Partition, Range, Report, inside, named
 from faultrig.verdict import Violation, shown
@@ -116,12 +116,11 @@ def _skipped(facts: Facts, log: Log) -> list[Range]:
     return [(reset.before, reset.after) for reset in facts.resets if reset.log == log]
 
 
-def _unread(facts: Facts, log: Log, read: dict[int, tuple[int, ...]]) -> Iterator[Violation]:
+def unread(facts: Facts, log: Log, read: Collection[int]) -> list[int]:
+    """Return the records that had to be read and are in no completed batch."""
     start, skipped = facts.start_of(log), _skipped(facts, log)
-    written = facts.log.get(log, {})
-    held = _held(facts, log)
-    whole = facts.ended(log) is not None
-    missing = [
+    held, whole = _held(facts, log), facts.ended(log) is not None
+    return [
         offset
         for offset in facts.known(log)
         if offset >= start
@@ -129,12 +128,17 @@ def _unread(facts: Facts, log: Log, read: dict[int, tuple[int, ...]]) -> Iterato
         and not inside(offset, skipped)
         and (offset < held if whole else not facts.is_gone(log, offset))
     ]
+
+
+def _unread(facts: Facts, log: Log, read: dict[int, tuple[int, ...]]) -> Iterator[Violation]:
+    missing = unread(facts, log, read)
     if not missing:
         return
+    written, whole = facts.log.get(log, {}), facts.ended(log) is not None
     there = sum(offset in written for offset in missing)
     detail = f"{there} of them in the log, {len(missing) - there} acknowledged and not in the log"
     if whole:
-        detail = f"the group's offset was {held} when the topic was deleted"
+        detail = f"the group's offset was {_held(facts, log)} when the topic was deleted"
     yield Violation(
         "P1", f"{named(log)}: in no completed batch: {shown(missing)}, {detail}{_planned(facts, log, missing)}"
     )

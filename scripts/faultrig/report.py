@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from faultrig.history import Fault, History
-from faultrig.verdict import CLASSES, PROMISES, REPLAY, Verdict
+from faultrig.verdict import CLASSES, PROMISES, REPLAY, SAME_LINEAGE, Verdict
 
 _SHOWN = 5  # violations per promise
 
@@ -24,19 +24,19 @@ def table(history: History, verdict: Verdict) -> str:
 
 def summary(runs: Sequence[tuple[str, History, Verdict]]) -> str:
     """Return a line per run: its outcome, what was done, what was repeated, and how long takeovers and drains took."""
-    head = ("run", "seed", "faults", "records", "unread", "repeats", "takeover", "drain", "outcome")
+    head = ("run", "seed", "faults", "records", "lost", "doubled", "repeats", "takeover", "drain", "outcome")
     rows = [head]
     for outcome, history, verdict in runs:
         figures = verdict.figures
-        repeats = sum(count for name, count in figures.repeats.items() if name != REPLAY)
+        repeats = sum(count for name, count in figures.repeats.items() if name not in (REPLAY, SAME_LINEAGE))
         takeovers = [float(one.details["takeover_s"]) for one in history.faults if "takeover_s" in one.details]
         drains = [float(e.details["drain_ms"]) / 1000 for e in history.members if "drain_ms" in e.details]
         broken = ",".join(verdict.violated()) or ("doubt" if verdict.doubts else "")
         rows.append(
             (
                 history.run.protocol, str(history.run.seed), str(len(history.faults)), f"{figures.records:,}",
-                str(len(verdict.violations.get("P1", ()))), f"{repeats:,}", _short(takeovers), _short(drains),
-                f"{outcome} {broken}".strip(),
+                f"{figures.lost:,}", f"{figures.repeats.get(SAME_LINEAGE, 0):,}", f"{repeats:,}",
+                _short(takeovers), _short(drains), f"{outcome} {broken}".strip(),
             )
         )  # fmt: skip
     widths = [max(len(row[n]) for row in rows) for n in range(len(head))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 
@@ -17,7 +18,7 @@ from faultrig.kinds import ALL_KINDS
 from faultrig.logreader import read_log
 from faultrig.observer import attempt
 from faultrig.rig import DRAIN_TIMEOUT_S, GROUP, TOPICS, Rig, Shape
-from faultrig.waiting import RigError, wait_for
+from faultrig.waiting import wait_for
 
 _FILL_RATE = 2_000.0
 _WHOLE_LOG = 10**9  # lines
@@ -43,9 +44,9 @@ def run(shape: Shape, kinds: Iterable[str], say: Callable[[str], None]) -> str:
                 with (shape.folder / "faults.jsonl").open("a") as file:
                     file.write(json.dumps(asdict(faults[-1])) + "\n")
             _finish(rig)
-        except (RigError, AssertionError) as error:
-            trouble = str(error)
-            (shape.folder / "trouble.txt").write_text(f"{error!r}\n{trouble}\n")
+        except Exception as error:  # noqa: BLE001  (whatever it is: what the run has left is saved and judged)
+            trouble = str(error) or repr(error)
+            (shape.folder / "trouble.txt").write_text(f"{traceback.format_exc()}\n{trouble}\n")
             say(f"{shape.protocol}: BROKEN OFF: {trouble.splitlines()[0]}")
             _break_off(rig)
         rig.watcher.stop()

@@ -37,13 +37,17 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How much was judged. `repeats` counts records by class; a replay's are those of its earlier runs."""
+    """How much was judged. `repeats` counts records by class; a replay's are those of its earlier runs.
+
+    `lost` are records that had to be read and are in no completed batch; `reported_lost` what the product reported.
+    """
 
     records: int = 0
     acknowledged: int = 0
     completed: int = 0
     attempts: int = 0
     commits: int = 0
+    lost: int = 0
     reported_lost: int = 0
     repeats: Mapping[str, int] = field(default_factory=dict)
 

@@ -112,8 +112,19 @@ def test_a_line_per_run() -> None:
     bad = story.history()
     text = summary([("passed", good, check(good)), ("FAILED", bad, check(bad))])
     head, first, second, _, *kinds = text.splitlines()
-    assert head.split() == ["run", "seed", "faults", "records", "unread", "repeats", "takeover", "drain", "outcome"]
-    assert first.split() == ["cooperative", "7", "2", "199", "0", "19", "3.0/3.0", "s", "0.2/0.2", "s", "passed"]
+    assert head.split() == [
+        "run",
+        "seed",
+        "faults",
+        "records",
+        "lost",
+        "doubled",
+        "repeats",
+        "takeover",
+        "drain",
+        "outcome",
+    ]
+    assert first.split() == ["cooperative", "7", "2", "199", "0", "0", "19", "3.0/3.0", "s", "0.2/0.2", "s", "passed"]
     assert second.split()[-2:] == ["FAILED", "P4"]
     assert kinds == ["   4 app-killed"]
 
