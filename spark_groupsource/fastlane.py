@@ -132,7 +132,7 @@ class FastLane:
         consumer.forget(partition for partition in self._stands if partition not in stands)
         consumer.position_at(list(stands.values()), topic_ids)
         rows, size = [], 0
-        for batch in read_ranges(self._settings, consumer, ranges, self._clock, READ_TIMEOUT_S):
+        for batch in read_ranges(self._settings, consumer, ranges, self._clock, READ_TIMEOUT_S, topic_ids=topic_ids):
             size += batch.nbytes
             if size > MAX_BYTES:
                 # The next batches are most likely as large, and would be read twice, too.

@@ -25,6 +25,8 @@ _TRUNCATED = (
     " log's end: then reset the group"
 )
 
+_WHILE_READ = "between the plan and the end of the batch (at most; the executors' logs have what was skipped)"
+
 
 class LossReporter:
     """Fails, or reports and counts, as option failOnDataLoss says.
@@ -112,6 +114,23 @@ class LossReporter:
         """Report logs that were truncated at the first offset and had been read up to the second one."""
         lost = [OffsetRange(partition, at, position) for partition, (at, position) in sorted(logs.items())]
         self._count(lost, _TRUNCATED)
+
+    def report_gone_while_read(self, ranges: Iterable[OffsetRange], gone: Mapping[TopicPartition, int | None]) -> None:
+        """Report what was removed of a completed batch between its plan and its end: executors may have skipped it.
+
+        `gone` is where the log began when the batch was complete; None when the topic was deleted, or recreated. An
+        executor reports what it skips in its own log only. It has no way to the driver, so this is an upper bound: it
+        may have read the records before they were removed.
+        """
+        cut, replaced = [], []
+        for item in ranges:
+            beginning = gone.get(item.partition, item.start)
+            if beginning is None:
+                replaced.append(item)
+            elif beginning > item.start:
+                cut.append(OffsetRange(item.partition, item.start, min(beginning, item.end)))
+        self._count(self._untold(cut), f"removed {_WHILE_READ}")
+        self._count([item for item in replaced if len(item)], f"the topic was deleted or made again {_WHILE_READ}")
 
     def report_unread(self, ranges: Iterable[OffsetRange]) -> None:
         """Report a batch that is complete and that Spark has not read. It need not be a loss: told once, never raised.

@@ -28,6 +28,8 @@ from spark_groupsource.errors import OffsetFormatError
 
 VERSION = 1
 OFFSET_MAX = 2**63 - 1
+# What brokers without topic ids (before Kafka 2.8) report: 16 zero bytes.
+NO_TOPIC_ID = "A" * 22
 PARTITION_MAX = 2**31 - 1
 # 31 December 9999: what `datetime` can show.
 TIME_MAX_MS = 253_402_300_799_999

@@ -14,7 +14,7 @@ from dataclasses import replace
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline, StepDeadline
 from spark_groupsource.cluster import OUTAGE_TIMEOUT_S
-from spark_groupsource.clusterport import ClusterPort, TopicInfo
+from spark_groupsource.clusterport import ClusterPort, Edge, TopicInfo
 from spark_groupsource.commits import Anchor, CommitItem
 from spark_groupsource.commitwait import CommitWait
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError, OptionError
@@ -90,6 +90,8 @@ class Session:
         self._first_assignment: Deadline | None = None
         self._flight: SourceOffset | None = None
         self._read = False
+        # What executors read of the batch in flight; nothing when the driver has read it, which it does to the end.
+        self._given_out: tuple[OffsetRange, ...] = ()
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
         self._commits = CommitWait(options, clock=clock, member=member, metrics=metrics, pause=pause)
@@ -269,10 +271,32 @@ class Session:
             self._member.discard()
         elif self._flight is not None:
             self._sizing.completed(completed_s)
+            self._look_back(start, self._given_out)
             if not self._read:
                 self._losses.report_unread(start.ranges)
-        self._flight = None
+        self._flight, self._given_out = None, ()
         self._replays.clear()
+
+    def _look_back(self, end: SourceOffset, ranges: tuple[OffsetRange, ...]) -> None:
+        """Report what executors may have skipped of the completed batch that ended at `end`.
+
+        Not asked with failOnDataLoss=true: an executor fails then, and with it the batch.
+        """
+        if self._options.fail_on_data_loss or not ranges:
+            return
+        topics = {item.partition.topic for item in ranges}
+        try:
+            described = self._cluster.describe(topics)
+        except OptionError as error:
+            if error.condition != errors.TOPIC_UNKNOWN:
+                raise
+            described = self._cluster.describe(topics - self._cluster.missing_topics(topics))
+        same = {topic for topic, info in described.items() if info.topic_id == end.topic_id(topic)}
+        asked = [item.partition for item in ranges if item.partition.topic in same]
+        beginnings = self._cluster.log_offsets(dict.fromkeys(asked, Edge.EARLIEST))
+        gone: dict[TopicPartition, int | None] = {p: at.offset for p, at in beginnings.items() if at is not None}
+        gone |= {item.partition: None for item in ranges if item.partition.topic not in same}
+        self._losses.report_gone_while_read(ranges, gone)
 
     def _lineage(self, start: SourceOffset) -> Lineage:
         return self._own or Lineage(start.lineage, start.reset)
@@ -351,6 +375,10 @@ class Session:
 
     # --- tasks
 
+    def read_on_driver(self) -> None:
+        """Note that the batch in flight was read on the driver, all of it: no executor can lose anything of it."""
+        self._given_out = ()
+
     def tasks(self, start: SourceOffset, end: SourceOffset) -> tuple[Task, ...]:
         """Return the Spark tasks of the batch from `start` to `end`: the one in flight, or a replay.
 
@@ -361,10 +389,13 @@ class Session:
         self._read = True
         reach("before-partitions", self._options.client_id)
         if self._flight == end and (start, end) not in self._replays:
-            return self._sizing.tasks(end.ranges, self._clock.monotonic_s())
-        if (start, end) not in self._replays:
-            self._replays[start, end] = self._replay(end)
-        return self._replays[start, end]
+            tasks = self._sizing.tasks(end.ranges, self._clock.monotonic_s())
+        else:
+            if (start, end) not in self._replays:
+                self._replays[start, end] = self._replay(end)
+            tasks = self._replays[start, end]
+        self._given_out = tuple(item for task in tasks for item in task)
+        return tasks
 
     def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
         """Read a logged batch once more: its ranges, owned or not, less what is completed already."""

@@ -210,6 +210,7 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         rows = self._lane.read(ranges, self._kept(session), topic_ids) if ranges and self._lane is not None else None
         if rows is None:
             return [GroupKafkaPartition(task, topic_ids) for task in tasks]
+        session.read_on_driver()
         self.hand_over(rows)
         return [GroupKafkaPartition(ranges, topic_ids)]
 

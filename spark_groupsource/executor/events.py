@@ -14,6 +14,7 @@ from spark_groupsource.executor.port import (
     IdentityRefused,
     Item,
     PositionLost,
+    RequestFailed,
     TopicDenied,
     TopicForbidden,
     TopicUnknown,
@@ -112,3 +113,11 @@ def check_topic(code: int, text: str) -> None:
         raise TopicDenied(text)
     if code in _UNKNOWN:
         raise TopicUnknown(text)
+
+
+def check_unknown(code: int, text: str) -> None:
+    """Return when the error says that a topic does not exist. Raise `TopicDenied` or `RequestFailed` for others."""
+    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        raise TopicDenied(text)
+    if code not in _UNKNOWN:
+        raise RequestFailed(text)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from spark_groupsource.executor.failures import denied, refused, unreadable
-from spark_groupsource.executor.port import FetchClient, RequestFailed, TopicDenied, TopicUnknown
+from spark_groupsource.executor.port import FetchClient, RequestFailed, TopicDenied, TopicInquiry, TopicUnknown
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
@@ -72,6 +72,10 @@ class Inquiries:
     def answers(self, topic: str) -> bool:
         """Whether a broker says anything of a topic."""
         return all(failure is None or isinstance(failure, _ANSWERS) for _, failure in self._asked([topic]))
+
+    def identify(self, topics: Sequence[str], timeout_s: float) -> TopicInquiry:
+        """Send a question for the ids that topics have now."""
+        return self._client.identify(topics, timeout_s)
 
     def log_bounds(self, partition: TopicPartition, offset: int, timeout_s: float) -> tuple[int, int]:
         """Return the first offset of the log, which is to be read at `offset`, and its end.

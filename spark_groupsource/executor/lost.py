@@ -12,6 +12,7 @@ from spark_groupsource.clusterport import CONFIRM_S, ClusterPort, Edge
 from spark_groupsource.errors import DataLossError, KafkaUnavailableError, OptionError, ReadError
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.failures import stalled
+from spark_groupsource.executor.identity import TopicProof
 from spark_groupsource.offsets import OffsetRange
 from spark_groupsource.option_types import SourceOptions
 
@@ -53,7 +54,7 @@ class LostRecords:
         self._cluster: ClusterPort | None = None
         self._gone: dict[str, str] = {}
 
-    def out_of_range(self, consumer: RangeConsumer, item: OffsetRange) -> None:
+    def out_of_range(self, consumer: RangeConsumer, item: OffsetRange, proof: TopicProof) -> None:
         """Go on with a range at whose position the log has nothing, behind what is lost; where nothing is, try again.
 
         The topic's id comes first. The sequence this protects against: a task stands at 150 of a topic that is deleted
@@ -61,16 +62,8 @@ class LostRecords:
         and its records are delivered as the old topic's.
         """
         position = consumer.position(item.partition)
-        try:
-            gone = self._why_gone(item.partition.topic)
-        except KafkaUnavailableError as error:
-            # Not read on meanwhile. Asked again until the task's deadline.
-            consumer.inquiries.reason = str(error.parameters["reason"])
-            self._pause(_PAUSE_S)
-            return
-        if gone:
-            self._report([(OffsetRange(item.partition, position, item.end), gone)])
-            consumer.give_up(item)
+        gone = self.judge(consumer, item.partition.topic, proof)
+        if gone is None or gone:
             return
         try:
             low, high = consumer.inquiries.log_bounds(item.partition, position, _BOUNDS_TIMEOUT_S)
@@ -92,7 +85,25 @@ class LostRecords:
         # Also at the range's end: the client has stopped there, and the next range starts where this one ended.
         consumer.skip(item.partition, lost.end)
 
-    def silent(self, consumer: RangeConsumer, ranges: Sequence[OffsetRange], timeout_s: float) -> None:
+    def judge(self, consumer: RangeConsumer, topic: str, proof: TopicProof) -> bool | None:
+        """Give a topic up that is not the one that the plan meant; return whether it is gone, None if nobody tells.
+
+        What is lost is all that is not proven to be of that topic.
+        """
+        try:
+            gone = self._why_gone(topic)
+        except KafkaUnavailableError as error:
+            # Nothing is read on meanwhile. Asked again until the task's deadline.
+            consumer.inquiries.reason = str(error.parameters["reason"])
+            self._pause(_PAUSE_S)
+            return None
+        if gone:
+            self._report([(item, gone) for item in proof.give_up(topic)])
+        return bool(gone)
+
+    def silent(
+        self, consumer: RangeConsumer, ranges: Sequence[OffsetRange], timeout_s: float, proof: TopicProof
+    ) -> None:
         """Give up what is missing of ranges when nothing has come for as long as a task may wait, if it is gone.
 
         `timeout_s` is that time. What is kept of the ranges stays, and a range that has arrived is left alone.
@@ -110,9 +121,12 @@ class LostRecords:
             lost.append((OffsetRange(item.partition, consumer.arrived(item), item.end), why))
         if waiting is not None and not (lost and self._options.fail_on_data_loss):
             raise stalled(waiting, consumer.arrived(waiting), timeout_s, reason)
-        self._report(lost)
         for item in missing:
-            consumer.cut_short(item)
+            if item.partition.topic not in self._gone:
+                consumer.cut_short(item)
+        cut = [(item, why) for item, why in lost if item.partition.topic not in self._gone]
+        topics = sorted({item.partition.topic for item, _ in lost} & self._gone.keys())
+        self._report([*cut, *((item, self._gone[topic]) for topic in topics for item in proof.give_up(topic))])
 
     def close(self) -> None:
         """Disconnect; idempotent."""
@@ -176,6 +190,8 @@ class LostRecords:
             self._pause(_PAUSE_S)
 
     def _report(self, lost: Sequence[tuple[OffsetRange, str]]) -> None:
+        if not lost:
+            return
         shown = ", ".join(f"{item} ({why})" for item, why in lost)
         if self._options.fail_on_data_loss:
             raise DataLossError(errors.DATA_LOST, ranges=shown)

@@ -17,7 +17,8 @@ from confluent_kafka import KafkaError, KafkaException
 from spark_groupsource.client import LastTransportError, creating_client
 from spark_groupsource.executor.events import check_topic, item_of, trouble
 from spark_groupsource.executor.gathered import ConstantColumns, chunk_of
-from spark_groupsource.executor.port import ImpossibleTimestamp, Item, RequestFailed
+from spark_groupsource.executor.port import ImpossibleTimestamp, Item, RequestFailed, TopicInquiry
+from spark_groupsource.executor.topicids import identify
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
@@ -142,6 +143,7 @@ class NativeClient:
 
     def __init__(self, options: SourceOptions, settings: Mapping[str, Any], library: NativeLibrary) -> None:
         self._library = library
+        self._options = options
         self._include_headers = options.include_headers
         self._constants = ConstantColumns()
         self._transport = LastTransportError()
@@ -200,6 +202,10 @@ class NativeClient:
         finally:
             if handle:
                 self._library("topic_destroy", handle)
+
+    def identify(self, topics: Sequence[str], timeout_s: float) -> TopicInquiry:
+        """See `FetchClient`."""
+        return identify(self._options, topics, timeout_s)
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """See `FetchClient`."""

@@ -96,6 +96,20 @@ class TopicUnknown(RequestFailed):
     """The broker that was asked does not know the topic, which may have been deleted."""
 
 
+class TopicInquiry(Protocol):
+    """A question for the ids that topics have now, on its way. Take the answer, or close it."""
+
+    def answer(self, wait_s: float) -> Mapping[str, str | None] | None:
+        """Return the topics' ids, None for a topic that does not exist; None for all while nothing was answered.
+
+        Raises `RequestFailed` when the brokers did not answer in time, and `TopicDenied`. It is closed then, and
+        after an answer.
+        """
+
+    def close(self) -> None:
+        """Take no answer any more; a second call does nothing."""
+
+
 class FetchClient(Protocol):
     """A client that reads assigned partitions and stays connected. One thread at a time."""
 
@@ -119,6 +133,9 @@ class FetchClient(Protocol):
 
     def learn(self, topic: str, timeout_s: float) -> None:
         """Ask where the topic's leaders are. Raises `RequestFailed`, `TopicDenied`, `TopicUnknown`."""
+
+    def identify(self, topics: Sequence[str], timeout_s: float) -> TopicInquiry:
+        """Send a question for the ids of topics; what was received before it was sent is older than its answer."""
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Return the first offset of the log and its end. Raises `RequestFailed`."""

@@ -13,8 +13,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 from spark_groupsource.client import LastTransportError, creating_client
 from spark_groupsource.executor.collector import collector_paused
 from spark_groupsource.executor.events import check_topic, item_of, trouble
-from spark_groupsource.executor.port import Chunk, ImpossibleTimestamp, Item, RequestFailed
+from spark_groupsource.executor.port import Chunk, ImpossibleTimestamp, Item, RequestFailed, TopicInquiry
 from spark_groupsource.executor.rows import UnfitTimestamp, fits_timestamp, record_batch
+from spark_groupsource.executor.topicids import ADMINS, AdminClients, identify
 from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
@@ -23,14 +24,17 @@ _LINGER_S = 0.005
 
 
 class PythonClient:
-    """A `FetchClient`. `make_consumer` is for tests."""
+    """A `FetchClient`. `make_consumer` and `admins` are for tests."""
 
     def __init__(
         self,
         options: SourceOptions,
         settings: Mapping[str, Any],
         make_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
+        admins: AdminClients = ADMINS,
     ) -> None:
+        self._options = options
+        self._admins = admins
         self._include_headers = options.include_headers
         self._transport = LastTransportError()
         with creating_client(options):
@@ -76,6 +80,10 @@ class PythonClient:
         self._transport.worked()
         if told is not None and told.error is not None:
             check_topic(told.error.code(), told.error.str())
+
+    def identify(self, topics: Sequence[str], timeout_s: float) -> TopicInquiry:
+        """See `FetchClient`."""
+        return identify(self._options, topics, timeout_s, self._admins)
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """See `FetchClient`."""

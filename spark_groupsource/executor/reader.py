@@ -23,6 +23,7 @@ from spark_groupsource.executor.clients import log_reading_path
 from spark_groupsource.executor.collector import freeze_imported
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.failures import OutOfRange, stalled, unreadable
+from spark_groupsource.executor.identity import TopicProof
 from spark_groupsource.executor.lost import LostRecords
 from spark_groupsource.executor.pool import POOL, ConsumerPool
 from spark_groupsource.executor.rows import SmallBatches
@@ -59,7 +60,9 @@ def read_task(
     consumer = pool.take(settings.options, task, topic_ids)
     lost = make_lost(settings.options, topic_ids, clock)
     try:
-        yield from read_ranges(settings, consumer, task, clock, settings.stall_timeout_s, lost=lost)
+        yield from read_ranges(
+            settings, consumer, task, clock, settings.stall_timeout_s, topic_ids=topic_ids, lost=lost
+        )
     except BaseException:
         # Failed or cut short: the consumer stands somewhere inside the ranges.
         consumer.close()
@@ -76,9 +79,10 @@ def read_ranges(
     clock: Clock,
     stall_timeout_s: float,
     *,
+    topic_ids: Mapping[str, str] = {},
     lost: LostRecords | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of ranges at whose starts the consumer stands.
+    """Yield the records of ranges at whose starts the consumer stands, none of another topic than planned.
 
     Raises `ReadError` when no range makes progress for the time given, and all else as `read_task`. Without `lost`,
     records that are gone are a `ReadError`, too, for somebody else to judge. The consumer then stands somewhere inside
@@ -86,39 +90,105 @@ def read_ranges(
     """
     reach("while-reading", settings.options.client_id)
     small = SmallBatches()
-    deadline, doubt = Deadline(clock, stall_timeout_s), Deadline(clock, _DOUBT_AFTER_S)
-    told = asked = False
-    unfinished = _unfinished(consumer, ranges)
-    most = 0
-    while unfinished:
-        before = _positions(consumer, unfinished)
-        try:
-            for batch in consumer.take(unfinished, _POLL_S):
-                yield from small.add(batch)
-        except OutOfRange as error:
-            item = next(item for item in unfinished if item.partition == error.partition)
-            if lost is None:
-                raise unreadable(item.partition, consumer.position(item.partition), "out of range") from None
-            lost.out_of_range(consumer, item)
-        arrived = sum(consumer.arrived(item) for item in ranges)
-        if _positions(consumer, unfinished) > before or arrived > most:
-            most = max(most, arrived)
-            deadline, doubt = Deadline(clock, stall_timeout_s), Deadline(clock, _DOUBT_AFTER_S)
-            told = asked = False
-        elif doubt.expired():
-            if not told:
-                told = True
-                _say_waiting(consumer, unfinished[0], stall_timeout_s)
-            asked = asked or consumer.check_access(unfinished)
-            consumer.inquiries.check_identity()
-        unfinished = _unfinished(consumer, unfinished)
-        if unfinished and deadline.expired():
-            if lost is None:
-                at = consumer.position(unfinished[0].partition)
-                raise stalled(unfinished[0], at, stall_timeout_s, consumer.inquiries.reason)
-            lost.silent(consumer, unfinished, stall_timeout_s)
-            unfinished = _unfinished(consumer, unfinished)
+    proof = TopicProof(consumer, ranges, topic_ids)
+    reading = _Reading(consumer, ranges, clock, stall_timeout_s, proof=proof, lost=lost)
+    try:
+        while reading.goes_on:
+            for rows in reading.step():
+                yield from small.add(rows)
+    finally:
+        proof.close()
     yield from small.flush()
+
+
+class _Reading:
+    """One task's way through its ranges: take, prove, wait, give up."""
+
+    def __init__(
+        self,
+        consumer: RangeConsumer,
+        ranges: Sequence[OffsetRange],
+        clock: Clock,
+        stall_timeout_s: float,
+        *,
+        proof: TopicProof,
+        lost: LostRecords | None,
+    ) -> None:
+        self._consumer = consumer
+        self._ranges = ranges
+        self._clock = clock
+        self._stall_timeout_s = stall_timeout_s
+        self._proof = proof
+        self._lost = lost
+        self._unfinished = _unfinished(consumer, ranges)
+        self._arrived = 0
+        self._progress()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there are records to take, or to prove."""
+        return bool(self._unfinished) or self._proof.open
+
+    def step(self) -> list[pa.RecordBatch]:
+        """Take what comes next, and return the rows that are proven."""
+        takes = bool(self._unfinished) and not self._proof.full
+        if takes:
+            self._take()
+        if self._proof.due or (self._proof.open and not self._unfinished):
+            self._proof.ask()
+        proven = sum(map(self._proof.proven, self._ranges))
+        for topic in self._proof.look(0.0 if takes and self._unfinished else _POLL_S):
+            self._judge(topic)
+        if not takes and sum(map(self._proof.proven, self._ranges)) > proven:
+            self._progress()
+        if self.goes_on and self._deadline.expired():
+            self._on_silence()
+        return self._proof.free()
+
+    def _progress(self) -> None:
+        self._deadline = Deadline(self._clock, self._stall_timeout_s)
+        self._doubt = Deadline(self._clock, _DOUBT_AFTER_S)
+        self._told = self._asked = False
+
+    def _take(self) -> None:
+        consumer = self._consumer
+        before = _positions(consumer, self._unfinished)
+        try:
+            for rows in consumer.take(self._unfinished, _POLL_S):
+                self._proof.hold(rows)
+        except OutOfRange as error:
+            item = next(item for item in self._unfinished if item.partition == error.partition)
+            if self._lost is None:
+                raise unreadable(item.partition, consumer.position(item.partition), "out of range") from None
+            self._lost.out_of_range(consumer, item, self._proof)
+        arrived = sum(map(consumer.arrived, self._ranges))
+        if _positions(consumer, self._unfinished) > before or arrived > self._arrived:
+            self._arrived = max(self._arrived, arrived)
+            self._progress()
+        elif self._doubt.expired():
+            if not self._told:
+                self._told = True
+                _say_waiting(consumer, self._unfinished[0], self._stall_timeout_s)
+            self._asked = self._asked or consumer.check_access(self._unfinished)
+            consumer.inquiries.check_identity()
+        self._unfinished = _unfinished(consumer, self._unfinished)
+
+    def _judge(self, topic: str) -> None:
+        """Give a topic up that is not the planned one any more; ask again where the answer came from a stale broker."""
+        if self._lost is None:
+            item = next(item for item in self._ranges if item.partition.topic == topic)
+            raise unreadable(item.partition, self._proof.proven(item), "its topic is not the planned one any more")
+        self._lost.judge(self._consumer, topic, self._proof)
+        self._unfinished = _unfinished(self._consumer, self._unfinished)
+
+    def _on_silence(self) -> None:
+        item = next(iter(self._unfinished), self._ranges[0])
+        if self._lost is None or not self._unfinished:
+            at, reason = self._consumer.position(item.partition), self._consumer.inquiries.reason
+            raise stalled(item, at, self._stall_timeout_s, reason)
+        self._lost.silent(self._consumer, self._unfinished, self._stall_timeout_s, self._proof)
+        self._unfinished = _unfinished(self._consumer, self._unfinished)
+        self._progress()
 
 
 def _unfinished(consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:

@@ -29,6 +29,7 @@ _FIELDS = (
 )
 _HEADERS = pa.field("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))))
 
+TOPIC_COLUMN = 2
 OFFSET_COLUMN = 4
 
 # More than `consume` returns at once.

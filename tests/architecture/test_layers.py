@@ -67,6 +67,7 @@ MAY_IMPORT = {
         "executor/events.py",
         "executor/native.py",
         "executor/pyclient.py",
+        "executor/topicids.py",
         "membership/kafkaerrors.py",
         "membership/librdkafka.py",
         "membership/peers.py",

@@ -448,6 +448,60 @@ def test_a_topic_that_is_deleted_before_its_records_are_read(
     pool.take(options, task).close()
 
 
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_p2_p8_no_record_of_a_topic_that_was_made_again_is_handed_out(
+    kafka: EmbeddedKafka,
+    make: Callable[[SourceOptions], FetchClient],
+    warm: bool,
+    fails: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """[10, 110) is planned; the new topic has 300 records when the task reads, so nothing is missing by offset."""
+    kafka.produce("orders", [(b"k", b"old", 0)] * 110)
+    options = options_of(kafka, failOnDataLoss=fails)
+    pool = ConsumerPool(lambda options, partitions: RangeConsumer(options, make, partitions), pause=None)
+    ids, settings = {"orders": topic_id(options)}, ReadSettings(options)
+    if warm:
+        assert sum(b.num_rows for b in read_task(settings, (OffsetRange(P0, 0, 10),), pool, topic_ids=ids)) == 10
+    kafka.delete_topic("orders")
+    kafka.create_topic("orders", 4)
+    kafka.produce("orders", [(b"k", b"new", 0)] * 300)
+    task = (OffsetRange(P0, 10, 110),)
+    if fails == "true":
+        with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[10, 110\) \(the topic was deleted and made"):
+            list(read_task(settings, task, pool, topic_ids=ids))
+        return
+    assert list(read_task(settings, task, pool, topic_ids=ids)) == []
+    assert "orders-0 [10, 110) (the topic was deleted and made again)" in caplog.text
+    new, following = {"orders": topic_id(options)}, (OffsetRange(P0, 0, 300),)
+    table = pa.Table.from_batches(list(read_task(settings, following, pool, topic_ids=new)))
+    assert table["value"].to_pylist() == [b"new"] * 300
+    pool.take(options, following).close()
+
+
+def test_both_clients_tell_topics_ids(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
+    options = options_of(kafka)
+    client = make(options)
+    answers = [client.identify(["orders", "nothing"], 10.0), client.identify(["orders"], 10.0)]
+    assert answers[0].answer(10.0) == {"orders": topic_id(options), "nothing": None}
+    assert answers[1].answer(10.0) == {"orders": topic_id(options)}
+    # One whose answer nobody takes does not hold up the end.
+    client.identify(["orders"], 10.0)
+    client.close()
+
+
+def test_an_id_that_no_broker_tells(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
+    client = make(options_of(kafka))
+    client.learn("orders", 10.0)
+    kafka.broker_down()
+    inquiry = client.identify(["orders"], 0.5)
+    assert inquiry.answer(0.0) is None
+    with pytest.raises(RequestFailed):
+        assert inquiry.answer(10.0)
+    client.close()
+
+
 def test_a_task_whose_brokers_are_gone_says_why(
     kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
 ) -> None:

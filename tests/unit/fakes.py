@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock
@@ -19,6 +21,7 @@ from spark_groupsource.errors import AccessError, GroupKafkaError, MembershipErr
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.events import executor_settings
 from spark_groupsource.executor.pyclient import PythonClient
+from spark_groupsource.executor.topicids import AdminClients
 from spark_groupsource.membership.events import (
     BatchCompleted,
     BatchDiscarded,
@@ -357,6 +360,9 @@ class FakeClient:
         self.unknown: set[str] = set()
         # Whether brokers answer requests about topics.
         self.answers = True
+        # The ids that topics have now (one that is not there does not exist), and how often they were asked for.
+        self.topic_ids: dict[str, str] = {"orders": TOPIC_ID}
+        self.identified = 0
         # What the client tells of its connections (`range_consumer` sets it), and what happens before it delivers.
         self.error_cb: Callable[[KafkaError], object] = lambda _: None
         self.before: deque[Callable[[], object]] = deque()
@@ -394,6 +400,25 @@ class FakeClient:
         code = KafkaError.UNKNOWN_TOPIC_OR_PART if topic in self.unknown else code
         return SimpleNamespace(topics={topic: SimpleNamespace(error=None if code is None else KafkaError(code))})
 
+    def poll(self, timeout_s: float) -> None:
+        """As an admin client: nothing to report."""
+
+    def describe_topics(self, topics: TopicCollection, request_timeout: float) -> dict[str, Future[Any]]:
+        self.identified += 1
+        return {name: self._described(name, request_timeout) for name in topics.topic_names}
+
+    def _described(self, topic: str, timeout_s: float) -> Future[Any]:
+        future: Future[Any] = Future()
+        code = None if topic in self.topic_ids else KafkaError.UNKNOWN_TOPIC_OR_PART
+        if not self.answers:
+            self.clock.advance(timeout_s)
+            code = KafkaError._TRANSPORT
+        if code is None:
+            future.set_result(SimpleNamespace(topic_id=self.topic_ids[topic]))
+        else:
+            future.set_exception(KafkaException(KafkaError(code)))
+        return future
+
     def position(self, partitions: list[ClientPartition]) -> list[ClientPartition]:
         return [
             ClientPartition(p.topic, p.partition, self.passed.get((p.topic, p.partition), -1001)) for p in partitions
@@ -423,7 +448,8 @@ def range_consumer(
         return client
 
     def make(options: SourceOptions) -> PythonClient:
-        return PythonClient(options, executor_settings(options, 8 * 1024 * 1024), consumer)
+        settings = executor_settings(options, 8 * 1024 * 1024)
+        return PythonClient(options, settings, consumer, admins=AdminClients(lambda *_: cast("AdminClient", client)))
 
     return RangeConsumer(options, make, partitions, max_kept_bytes, client.clock)
 

@@ -13,7 +13,18 @@ from spark_groupsource.fastlane import MAX_BYTES, READ_TIMEOUT_S, REST_S, FastLa
 from spark_groupsource.offsets import OffsetRange, TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
-from .fakes import FakeClient, FakeMessage, ManualClock, eof, make_options, out_of_range, range_consumer, records, tp
+from .fakes import (
+    TOPIC_ID,
+    FakeClient,
+    FakeMessage,
+    ManualClock,
+    eof,
+    make_options,
+    out_of_range,
+    range_consumer,
+    records,
+    tp,
+)
 
 P0, P1, P2 = tp(0), tp(1), tp(2)
 OWNED = {P0, P1, P2}
@@ -27,12 +38,14 @@ class Bed:
         self.batches = list(batches)
         self.made: list[FakeClient] = []
         self.bounds: dict[TopicPartition, tuple[int, int]] = {}
-        self.topic_ids = {"orders": "a"}
+        self.topic_ids = {"orders": TOPIC_ID}
+        self.made_again = False
         self.lane = FastLane(make_options(**{"fastLaneMaxOffsets": "10000"} | options), self.clock, self._make)
 
     def _make(self, options: SourceOptions, partitions: int) -> RangeConsumer:
         client = FakeClient(self.clock, *self.batches)
         client.bounds.update(self.bounds)
+        client.topic_ids = {"orders": "another"} if self.made_again else self.topic_ids
         self.batches = []
         self.made.append(client)
         return range_consumer(client, options, partitions=partitions)
@@ -106,6 +119,14 @@ def test_a_member_that_has_come_to_many_partitions_gets_a_consumer_for_many() ->
     assert bed.read(OffsetRange(P0, 1, 2), owned={tp(number) for number in range(7)}) == [(0, 1)]
     assert [client.closed for client in bed.made] == [1, 0]
     assert bed.positions() == {0: 1}
+
+
+def test_p2_p8_a_batch_whose_topic_was_made_again_is_the_executors() -> None:
+    """They report what is lost, or fail. The new topic has records at the planned offsets."""
+    bed = Bed(records(0, 0, 1))
+    bed.made_again = True
+    assert bed.read(OffsetRange(P0, 0, 2)) is None
+    assert bed.made[0].closed == 1
 
 
 def test_a_batch_that_does_not_come_is_the_executors_for_a_while() -> None:

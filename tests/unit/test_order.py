@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_groupsource.executor.consumer import RangeConsumer
-from spark_groupsource.executor.port import Chunk, EndOfPartition, Item
+from spark_groupsource.executor.port import Chunk, EndOfPartition, Item, TopicInquiry
 from spark_groupsource.executor.reader import read_ranges
 from spark_groupsource.executor.rows import record_batch
 from spark_groupsource.executor.settings import ReadSettings
@@ -90,6 +90,10 @@ class ArrivingLogs:
 
     def learn(self, topic: str, timeout_s: float) -> None:
         """Know every topic."""
+
+    def identify(self, topics: Sequence[str], timeout_s: float) -> TopicInquiry:
+        """Not asked here: the plan names no ids."""
+        raise NotImplementedError
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Return the log's bounds."""

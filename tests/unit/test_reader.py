@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from spark_groupsource.executor.pyclient import PythonClient
 from spark_groupsource.executor.reader import read_task
 from spark_groupsource.executor.rows import SmallBatches, arrow_schema, record_batch
 from spark_groupsource.executor.settings import ReadSettings
-from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.offsets import NO_TOPIC_ID, OffsetRange
 from spark_groupsource.option_types import SourceOptions
 
 from .fakes import (
@@ -44,6 +44,25 @@ from .fakes import (
 
 P0, P1 = tp(0), tp(1)
 R0, R1 = OffsetRange(P0, 10, 13), OffsetRange(P1, 0, 2)
+
+
+class IdsOf(Mapping[str, str]):
+    """The ids of a cluster's topics, as they are when they are asked for."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+
+    def __getitem__(self, topic: str) -> str:
+        return self.cluster.describe([topic])[topic].topic_id
+
+    def __contains__(self, topic: object) -> bool:
+        return topic in self.cluster.topics
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.cluster.topics)
+
+    def __len__(self) -> int:
+        return len(self.cluster.topics)
 
 
 class Bed:
@@ -67,6 +86,7 @@ class Bed:
 
     def _make(self, options: SourceOptions, _partitions: int) -> RangeConsumer:
         client = self.client if not self.made else FakeClient(self.clock)
+        client.topic_ids = IdsOf(self.cluster)  # type: ignore[assignment]
         self.made.append(client)
         return range_consumer(client, options)
 
@@ -353,7 +373,7 @@ def test_a_topic_that_is_made_again_while_it_is_read_is_lost() -> None:
     bed = Bed(records(0, 10), [out_of_range(0)])
     bed.client.bounds[P0] = (0, 5)
     made_again(bed)
-    lost = r"orders-0 \[11, 13\) \(the topic was deleted and made again\)"
+    lost = r"orders-0 \[10, 13\) \(the topic was deleted and made again\)"
     with pytest.raises(DataLossError, match=rf"DATA_LOST.*{lost}"):
         bed.read(R0)
 
@@ -366,9 +386,9 @@ def test_records_of_a_topic_that_was_made_again_are_not_read_as_the_old_ones(
     bed = Bed(records(0, 10), [out_of_range(0)], [*records(0, 11, 12), *records(1, 0, 1)], failOnDataLoss="false")
     bed.client.bounds[P0] = (low, 50)
     made_again(bed)
-    assert bed.read(R0) == [(0, 10)]
+    assert bed.read(R0) == [], "nobody can tell any more whose record 10 is"
     assert "data lost and skipped" in caplog.text
-    assert "orders-0 [11, 13) (the topic was deleted and made again)" in caplog.text
+    assert "orders-0 [10, 13) (the topic was deleted and made again)" in caplog.text
     assert bed.client.unassigned == [[P0]]
 
 
@@ -384,7 +404,6 @@ def test_all_partitions_of_a_topic_that_is_gone_are_confirmed_once() -> None:
 def test_a_broker_that_has_not_heard_of_the_new_topic_yet_proves_nothing() -> None:
     """The plan is for the new one already."""
     bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
-    made_again(bed)
     before, told = TopicInfo(TOPIC_ID, 2), bed.cluster.describe
     looks = [before, TopicInfo("topic-id-0", 2)]
     bed.cluster.describe = lambda topics: {"orders": looks.pop()} if looks else told(topics)  # type: ignore[method-assign]
@@ -395,7 +414,6 @@ def test_a_broker_that_has_not_heard_of_the_new_topic_yet_proves_nothing() -> No
 def test_another_id_must_stand_from_when_it_was_first_told() -> None:
     """To connect takes longer than it has to stand, and the first broker that answers lags."""
     bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
-    made_again(bed)
     before, told = TopicInfo(TOPIC_ID, 2), bed.cluster.describe
     looks = [before, TopicInfo("topic-id-0", 2)]
 
@@ -413,12 +431,12 @@ def test_a_topic_that_does_not_exist_any_more_is_lost_after_a_silence() -> None:
     bed = Bed(records(0, 10))
     bed.client.unknown = {"orders"}
     bed.cluster.topics.clear()
-    with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[11, 13\) \(the topic was deleted\)"):
+    with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[10, 13\) \(the topic was deleted\)"):
         bed.read(R0)
     assert 5.0 + CONFIRM_S <= bed.clock.now_s - 1000.0 < 10.0
     bed = Bed([*records(0, 10), unknown(0)], [unknown(1)], failOnDataLoss="false")
     bed.cluster.topics.clear()
-    assert bed.read(R0, R1) == [(0, 10)]
+    assert bed.read(R0, R1) == []
 
 
 def test_a_broker_that_does_not_know_a_topic_for_a_moment_proves_nothing() -> None:
@@ -443,6 +461,113 @@ def test_a_cluster_that_cannot_tell_the_id_is_asked_until_the_deadline() -> None
     with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 gave no record for 120 s at offset 10.*away"):
         bed.read(R0)
     assert len(bed.client.assigned) == 1
+
+
+# --- proof that the records are of the planned topic
+
+
+def test_p2_p8_records_of_a_topic_that_was_made_again_are_handed_to_nobody() -> None:
+    """The new topic has records at all the planned offsets: the client reports nothing at all."""
+    bed = Bed(records(0, 10, 11, 12))
+    made_again(bed)
+    lost = r"DATA_LOST.*orders-0 \[10, 13\) \(the topic was deleted and made again\)"
+    with pytest.raises(DataLossError, match=lost):
+        bed.read(R0)
+
+
+def test_p8_the_planned_ranges_are_reported_as_lost(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed([*records(0, 10, 11, 12), *records(1, 0, 1)], failOnDataLoss="false")
+    made_again(bed)
+    assert bed.read(R0, R1) == []
+    why = "(the topic was deleted and made again)"
+    assert [line for line in caplog.messages if "data lost" in line] == [
+        f"data lost and skipped, failOnDataLoss=false: orders-0 [10, 13) {why}, orders-1 [0, 2) {why}"
+    ]
+
+
+def test_a_topic_that_is_made_again_when_its_last_record_has_been_taken() -> None:
+    """That is before the rows are handed out: nobody knows whose they are."""
+    bed = Bed(records(0, 10, 11), records(0, 12))
+    bed.client.before.extend([lambda: None, lambda: made_again(bed)])
+    with pytest.raises(DataLossError, match=r"orders-0 \[10, 13\)"):
+        bed.read(R0)
+
+
+def test_a_range_without_records_is_proven_too() -> None:
+    """Markers of an aborted transaction in the new topic would pass for those of the old one."""
+    bed = Bed([eof(0, 13)])
+    made_again(bed)
+    with pytest.raises(DataLossError, match=r"orders-0 \[10, 13\)"):
+        bed.read(R0)
+
+
+def test_one_question_proves_a_small_task() -> None:
+    bed = Bed(records(1, 0), records(0, 10, 11), records(0, 12), records(1, 1))
+    assert bed.read(R0, R1) == [(0, 10), (0, 11), (0, 12), (1, 0), (1, 1)]
+    assert bed.client.identified == 1
+
+
+def test_the_other_topics_of_a_task_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    other = tp(0, "refunds")
+    refunds = [FakeMessage(other, offset) for offset in range(3)]
+    bed = Bed(records(0, 10, 11), [*refunds, *records(0, 12), *records(1, 0, 1)], failOnDataLoss="false",
+              subscribe="orders,refunds")  # fmt: skip
+    bed.cluster.topics["refunds"] = TopicInfo("topic-id-9", 1)
+    made_again(bed)
+    found = read_task(
+        bed.settings, (R0, OffsetRange(other, 0, 3), R1), bed.pool, bed.clock,
+        topic_ids={"orders": TOPIC_ID, "refunds": "topic-id-9"}, make_lost=bed._lost,
+    )  # fmt: skip
+    rows = pa.Table.from_batches(list(found)).to_pylist()
+    assert [(row["topic"], row["offset"]) for row in rows] == [("refunds", 0), ("refunds", 1), ("refunds", 2)]
+    assert "orders-0 [10, 13) (the topic was deleted and made again), orders-1 [0, 2)" in caplog.text
+    assert "refunds" not in caplog.text
+
+
+class Large(FakeMessage):
+    """A record of a megabyte."""
+
+    def value(self) -> bytes:
+        return bytes(1_000_000)
+
+
+def test_what_is_proven_of_a_large_range_is_not_lost_with_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    """Rows do not wait for the range's end: a question is sent every 8 MiB."""
+    bed = Bed(*[[Large(P0, offset)] for offset in range(40)], failOnDataLoss="false")
+    bed.client.before.extend([*[lambda: None] * 25, lambda: made_again(bed)])
+    rows = bed.read(OffsetRange(P0, 0, 40))
+    assert rows == [(0, offset) for offset in range(len(rows))]
+    assert 8 <= len(rows) <= 25
+    assert f"orders-0 [{len(rows)}, 40) (the topic was deleted and made again)" in caplog.text
+
+
+def test_brokers_without_topic_ids_are_not_asked() -> None:
+    bed = Bed(records(0, 10, 11, 12))
+    rows = list(read_task(bed.settings, (R0,), bed.pool, bed.clock, topic_ids={"orders": NO_TOPIC_ID}))
+    assert sum(batch.num_rows for batch in rows) == 3
+    assert bed.client.identified == 0
+
+
+def test_nothing_is_handed_out_while_no_broker_tells_the_ids() -> None:
+    bed = Bed(records(0, 10, 11, 12), kafkaConsumer__pollTimeoutMs="10000")
+    bed.client.answers = False
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0.*transport failure"):
+        bed.read(R0)
+    assert bed.client.identified > 1
+
+
+def test_a_broker_that_answers_late_is_asked_again() -> None:
+    bed = Bed(records(0, 10, 11, 12))
+    bed.client.answers = False
+    told, asked = bed.client.describe_topics, []
+
+    def back(*given: Any, **named: Any) -> Any:
+        asked.append(given)
+        bed.client.answers = len(asked) > 2
+        return told(*given, **named)
+
+    bed.client.describe_topics = back  # type: ignore[method-assign]
+    assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
 
 
 # --- identity

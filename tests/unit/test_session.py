@@ -2444,3 +2444,53 @@ def test_a_plan_that_spark_never_logged_is_not_told_as_unread(caplog: pytest.Log
     bed.session.latest_offset(START)
     bed.session.latest_offset(START)
     assert "has not read it" not in caplog.text
+
+
+# --- what executors may have skipped
+
+
+def batch_given_out(bed: Bed) -> tuple[SourceOffset, SourceOffset]:
+    """Plan [0, 5) and [0, 7), and give them to executors."""
+    bed.join(tp(0), tp(1))
+    bed.ends(p0=5, p1=7)
+    end = bed.session.latest_offset(START)
+    bed.session.tasks(START, end)
+    return START, end
+
+
+def test_p8_what_was_removed_while_executors_read_is_reported_on_the_driver(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed(failOnDataLoss="false", startingOffsets="earliest")
+    _, end = batch_given_out(bed)
+    bed.cluster.beginnings[tp(0)] = 3
+    bed.ends(p0=6)
+    bed.session.latest_offset(end)
+    (line,) = [line for line in caplog.messages if "data lost" in line]
+    assert "orders-0 [0, 3): removed between the plan and the end of the batch (at most" in line
+    assert bed.session._metrics.records_lost == 3
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["again", "deleted"])
+def test_p8_a_topic_that_is_replaced_while_executors_read_is_reported_with_the_planned_ranges(
+    again: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed = Bed(failOnDataLoss="false", startingOffsets="earliest")
+    _, end = batch_given_out(bed)
+    del bed.cluster.topics["orders"]
+    if again:
+        bed.cluster.topics["orders"] = TopicInfo("topic-id-2", 2)
+    bed.session._look_back(end, bed.session._given_out)
+    (line,) = [line for line in caplog.messages if "data lost" in line]
+    assert "orders-0 [0, 5), orders-1 [0, 7): the topic was deleted or made again between the plan and" in line
+    assert bed.session._metrics.records_lost == 12
+
+
+@pytest.mark.parametrize("given", [{"failOnDataLoss": "true"}, {"failOnDataLoss": "false"}])
+def test_nobody_looks_back_at_what_cannot_be_skipped(given: dict[str, str]) -> None:
+    """With failOnDataLoss=true an executor has failed; what the driver has read it has read to its end."""
+    bed = Bed(startingOffsets="earliest", **given)
+    _, end = batch_given_out(bed)
+    if given["failOnDataLoss"] == "false":
+        bed.session.read_on_driver()
+    del bed.cluster.topics["orders"]
+    bed.session._look_back(end, bed.session._given_out)
+    assert bed.session._metrics.records_lost == 0
