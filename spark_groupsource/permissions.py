@@ -21,7 +21,7 @@ SECRET_DIRS = "GROUPKAFKA_SECRET_DIRS"  # noqa: S105 - no password
 SECRET_ENV = "GROUPKAFKA_SECRET_ENV"  # noqa: S105
 UNSAFE_SETTINGS = "GROUPKAFKA_ALLOW_UNSAFE_SETTINGS"
 ASSIGNORS = "GROUPKAFKA_ALLOW_ASSIGNORS"
-TOKEN_ENDPOINTS = "GROUPKAFKA_ALLOW_TOKEN_ENDPOINTS"  # noqa: S105
+ONLY_TOKEN_ENDPOINTS = "GROUPKAFKA_ONLY_TOKEN_ENDPOINTS"  # noqa: S105
 ONLY_BROKERS = "GROUPKAFKA_ONLY_BROKERS"
 # Where systemd puts a service's secrets.
 _CREDENTIALS = "CREDENTIALS_DIRECTORY"
@@ -31,12 +31,6 @@ DIRECTORIES = ("/run/secrets", "/var/run/secrets", "/etc/kafka")
 # account a listener could start pods. Only the operator's own list brings them in.
 OF_THE_PLATFORM = ("kubernetes.io", "eks.amazonaws.com", "pods.eks.amazonaws.com", "azure", "tokens", "rhsm")
 VARIABLES = ("KAFKA_*", "GROUPKAFKA_*")
-# Where systems keep the certificates of authorities. Private keys may lie beside them, so only what is a list of
-# authorities, and is never sent to anybody, may be there.
-TRUST_DIRECTORIES = (
-    "/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/lib/ssl", "/usr/share/ca-certificates", "/usr/share/pki",
-    "/usr/local/share/ca-certificates",
-)  # fmt: skip
 
 
 class NotPermitted(ValueError):
@@ -55,8 +49,8 @@ class Permissions:
     variables: tuple[str, ...] = VARIABLES
     unsafe_settings: tuple[str, ...] = ()
     assignors: tuple[str, ...] = ()
-    token_endpoints: tuple[str, ...] = ()
     only_brokers: tuple[str, ...] | None = None
+    only_token_endpoints: tuple[str, ...] | None = None
     everything: bool = False
 
     def check_setting(self, name: str, what: str) -> None:
@@ -79,11 +73,16 @@ class Permissions:
             )
 
     def check_token_endpoint(self, url: str) -> None:
-        """Raise `NotPermitted` unless clients may send requests for tokens to this URL."""
-        if not self._has(url, self.token_endpoints):
+        """Raise `NotPermitted` unless clients may send requests for tokens, with the client's secret, to this URL.
+
+        A token endpoint is like a broker: a driver that is limited to some brokers contacts no other endpoint either.
+        """
+        if self.only_brokers is None and self.only_token_endpoints is None:
+            return
+        if not self._has(url, self.only_token_endpoints or ()):
             raise NotPermitted(
-                "it makes driver and executors send HTTP requests to it",
-                _remedy("leave it out", TOKEN_ENDPOINTS, "with the URL"),
+                "it is none of the token endpoints that this driver is limited to",
+                _remedy("leave it out", ONLY_TOKEN_ENDPOINTS, "with the URL"),
             )
 
     def check_brokers(self, servers: str) -> None:
@@ -97,7 +96,7 @@ class Permissions:
                     _remedy("name other brokers", ONLY_BROKERS, f"with {server} too"),
                 )
 
-    def check_file(self, path: str, *, is_trust_store: bool = False) -> str:
+    def check_file(self, path: str) -> str:
         """Return the real path of a file that may be read; raise `NotPermitted` for any other.
 
         The path as it is given must be below a directory of the list, and what it leads to as well. The first keeps
@@ -108,8 +107,7 @@ class Permissions:
         """
         if self.everything:
             return os.path.realpath(path, strict=True)
-        added = [*self.directories, os.environ.get(_CREDENTIALS, ""), *(TRUST_DIRECTORIES if is_trust_store else ())]
-        added = [directory for directory in added if directory]
+        added = [directory for directory in (*self.directories, os.environ.get(_CREDENTIALS, "")) if directory]
         remedy = _remedy("put the file below one of these directories", SECRET_DIRS, "with its directory")
         if ".." in PurePath(path).parts or not _is_below(os.path.abspath(path), added, os.path.abspath):
             shown = ", ".join([*DIRECTORIES, *added])
@@ -117,11 +115,17 @@ class Permissions:
         real = os.path.realpath(path)
         if not _is_below(real, added, os.path.realpath):
             raise NotPermitted("it is a link that leads out of the directories that options may name files of", remedy)
-        mode = os.stat(real).st_mode
-        # A named pipe or a device would hold the client up for ever.
-        if not stat.S_ISREG(mode) and not (is_trust_store and stat.S_ISDIR(mode)):
-            raise NotPermitted("it is no regular file", "name a regular file.")
+        _check_kind(os.stat(real).st_mode)
         return real
+
+    def check_trust_store(self, path: str) -> None:
+        """Raise `NotPermitted` for what is neither a file nor a directory; raise OSError for what is missing.
+
+        Certificates of authorities may be anywhere: no client sends them to anybody.
+        """
+        mode = os.stat(path).st_mode
+        if not stat.S_ISDIR(mode):
+            _check_kind(mode)
 
     def _has(self, name: str, names: Iterable[str]) -> bool:
         return self.everything or any(
@@ -144,8 +148,8 @@ def permissions_of(environment: Mapping[str, str]) -> Permissions:
         variables=VARIABLES + names(SECRET_ENV),
         unsafe_settings=names(UNSAFE_SETTINGS),
         assignors=names(ASSIGNORS),
-        token_endpoints=names(TOKEN_ENDPOINTS),
         only_brokers=tuple(each.lower() for each in names(ONLY_BROKERS)) if ONLY_BROKERS in environment else None,
+        only_token_endpoints=names(ONLY_TOKEN_ENDPOINTS) if ONLY_TOKEN_ENDPOINTS in environment else None,
     )
 
 
@@ -156,6 +160,12 @@ def _is_below(path: str, added: Iterable[str], form: Callable[[str], str]) -> bo
     known = [PurePath(form(directory)) for directory in DIRECTORIES]
     inside = [PurePath(path).relative_to(each) for each in known if PurePath(path).is_relative_to(each)]
     return any(each.parts and each.parts[0] not in OF_THE_PLATFORM for each in inside)
+
+
+def _check_kind(mode: int) -> None:
+    """Raise `NotPermitted` for a named pipe or a device, which would hold a client up for ever."""
+    if not stat.S_ISREG(mode):
+        raise NotPermitted("it is no regular file", "name a regular file.")
 
 
 def _remedy(other: str, variable: str, how: str) -> str:

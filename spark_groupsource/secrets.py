@@ -177,10 +177,13 @@ def _check_client_file(name: str, place: str, permissions: Permissions) -> None:
 
     What else is wrong with it, librdkafka reports.
     """
-    is_trust_store = name in TRUST_STORES
-    if name in CLIENT_FILES and not permissions.everything and not (is_trust_store and place == _PROBE):
-        with suppress(OSError):
-            permissions.check_file(place, is_trust_store=is_trust_store)
+    if name not in CLIENT_FILES or permissions.everything:
+        return
+    with suppress(OSError):
+        if name not in TRUST_STORES:
+            permissions.check_file(place)
+        elif place != _PROBE:
+            permissions.check_trust_store(place)
 
 
 def _text_of_file(place: str, permissions: Permissions) -> str:

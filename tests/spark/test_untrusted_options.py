@@ -179,7 +179,7 @@ def test_executors_send_none(
     refused(lambda: spark.table(view(spark, options)).collect(), variable, listener)
 
 
-@pytest.mark.parametrize("name", ["sasl.oauthbearer.assertion.file", "ssl.key.location", "ssl.ca.location"])
+@pytest.mark.parametrize("name", ["sasl.oauthbearer.assertion.file", "ssl.key.location"])
 def test_a_file_that_the_client_reads_itself_must_be_allowed_too(
     name: str, spark: SparkSession, listener: Listener, secret_file: Path
 ) -> None:
