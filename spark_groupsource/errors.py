@@ -273,6 +273,13 @@ TIMESTAMP_IMPOSSIBLE = Condition(
     "remove the record, or correct its producer.",
 )
 
+EXECUTOR_PACKAGE_MISSING = Condition(
+    "GROUPKAFKA.EXECUTOR_PACKAGE_MISSING",
+    "The Python of an executor{python} has no package '{package}'.",
+    "install groupkafka there, with its dependencies. Executors start the path in PYSPARK_DRIVER_PYTHON, or else in "
+    "PYSPARK_PYTHON, of the driver's environment; no Spark setting and no --py-files changes that (docs/deploying.md).",
+)
+
 # --- the command line
 
 GROUP_UNKNOWN = Condition(

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from spark_groupsource.errors import OffsetFormatError
+from spark_groupsource.executor_python import missing_in
 from spark_groupsource.offsets import SourceOffset, parse_offset
 
 
@@ -59,7 +60,13 @@ def progress_line(progress: dict[str, Any]) -> str | None:
 
 
 def error_line(text: str) -> str:
-    """Return the line of an error that says most: this source's own, or else the first one."""
+    """Return the line of an error that says most: this source's own, or else the first one.
+
+    Where an executor's Python lacks a package, the error is PySpark's, deep in a stack trace; the line has the cure.
+    """
+    missing = missing_in(text)
+    if missing is not None:
+        return str(missing)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = next((line for line in lines if "[GROUPKAFKA." in line), None)
     return own[own.index("[GROUPKAFKA.") :] if own is not None else next(iter(lines), "unknown error")

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
+from spark_groupsource.executor_python import guarded, misleading_variables
 from spark_groupsource.masking import MaskSecrets
 from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition, parse_offset
 from spark_groupsource.option_types import UNBOUNDED, ReadBounds, Reads, SourceOptions
@@ -90,6 +91,11 @@ class GroupKafkaDataSource(DataSource):
         """What other processes get; the executors, to whom it goes together with the reader, none of the options."""
         return self.__dict__ | {"options": {}, "_parsed": None} if self._has_reader else self.__dict__
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Check the packages of the executor's Python before it unpickles anything of this one."""
+        made = super().__reduce_ex__(protocol)
+        return guarded(_remade, self.__class__, self.__getstate__()) if self._has_reader else made
+
     @classmethod
     def name(cls) -> str:
         """Return the name for `format(...)`."""
@@ -114,6 +120,13 @@ class GroupKafkaDataSource(DataSource):
     def _check_schema(self, schema: StructType) -> None:
         if schema != self.schema():
             raise OptionError(errors.SCHEMA_FIXED, given=schema.simpleString())
+
+
+def _remade(kind: type[GroupKafkaDataSource], state: dict[str, Any]) -> GroupKafkaDataSource:
+    """Return a data source as the driver had it, without what executors do not need."""
+    made = kind.__new__(kind)
+    made.__dict__.update(state)
+    return made
 
 
 class GroupKafkaPartition(InputPartition):
@@ -312,6 +325,9 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     _log_to_stderr()
     # What the driver can do, its executors most often can, too; each of them says it for itself.
     log_reading_path()
+    warning = misleading_variables()
+    if warning is not None:
+        LOG.warning("%s (docs/deploying.md)", warning)
     clock = SystemClock()
     location = options.checkpoint_location
     log = CheckpointLog(location) if location is not None else NoCheckpoint()

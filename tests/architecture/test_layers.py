@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("assignors",),
     ("option_table",),
     ("option_types", "option_values"),
-    ("lag", "locations", "starting"),
+    ("executor_python", "lag", "locations", "starting"),
     ("offsets",),
     ("options_client",),
     ("secrets",),
