@@ -66,7 +66,8 @@ def survey(master: str, script: str, settings: Iterable[str]) -> Survey:
             count = _count(spark)
             if len(answers) >= count:
                 break
-        found = {name: spark.conf.get(name, "") or "" for name in (*settings, _SETTING_OF_PYTHON)}
+        # With a text as the default, Spark would check that it is a value of the setting.
+        found = {name: spark.conf.get(name, None) or "" for name in (*settings, _SETTING_OF_PYTHON)}
         return Survey(python, count, tuple(answers.values()), {name: value for name, value in found.items() if value})
     finally:
         spark.stop()

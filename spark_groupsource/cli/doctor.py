@@ -46,6 +46,13 @@ RELEASES = (
     ("2.8", "Metadata", 10),
 )
 _LOCATION = "give the writer's checkpointLocation with its scheme, and pyarrow its credentials (README, Limits)"
+# Lines of Spark's errors that say what went wrong, the most telling kind first.
+_CAUSES = (
+    "Cannot run program|PYTHON_VERSION_MISMATCH|failed to connect back|No module named",
+    "^Caused by: ",
+    r"^[\w.]*(Error|Exception): ",
+)
+_LONGEST_CAUSE = 500
 _KIP_848 = "ConsumerGroupHeartbeat"
 _TOPIC_IDS = ("Metadata", 10)
 _INSTALL = "pip install groupkafka into {executable} on every machine, or let PYSPARK_PYTHON name a Python that has it"
@@ -379,9 +386,9 @@ class Doctor:
 
 
 def _of_failed_survey(error: Exception) -> Finding:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if re.match(r"[\w.]*(Error|Exception): |Caused by: ", line)]
-    text = (telling or lines or [type(error).__name__])[-1 if telling else 0]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    causes = (line for pattern in _CAUSES for line in lines if re.search(pattern, line))
+    text = next(causes, lines[0])[:_LONGEST_CAUSE]
     return Finding(
         "executors", Verdict.WRONG, f"the cluster cannot be asked: {text}",
         "check --master; let PYSPARK_PYTHON name one Python, with the package, on every machine (docs/deploying.md)",

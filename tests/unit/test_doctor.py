@@ -423,11 +423,24 @@ def test_brokers_that_cannot_be_reached() -> None:
     assert "executor a:/work/0" in text
 
 
-def test_a_cluster_of_spark_that_cannot_be_asked() -> None:
-    error = RuntimeError("An error occurred\n  at org.apache\nCaused by: java.io.IOException: no python\n  at java")
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (["An error occurred", "at org", "Caused by: java.io.IOException: no", "at java"], "Caused by: java.io.IO"),
+        (
+            ["org.apache.spark.SparkException: aborted", 'Caused by: IO: Cannot run program "/p"', "Caused by: IO: 2"],
+            'Caused by: IO: Cannot run program "/p"',
+        ),
+        (["some text", "py4j.protocol.Py4JError: refused"], "py4j.protocol.Py4JError: refused"),
+        (["some text"], "some text"),
+        ([], "RuntimeError"),
+    ],
+)
+def test_a_cluster_of_spark_that_cannot_be_asked(lines: list[str], shown: str) -> None:
+    error = RuntimeError("\n".join(lines))
     wrong, text = report(FakeCluster(), DoctorCommand(CONNECTION, master="spark://host:7077"), error)
     assert wrong == 1
-    assert "the cluster cannot be asked: Caused by: java.io.IOException: no python" in text
+    assert f"the cluster cannot be asked: {shown}" in text
 
 
 def test_json() -> None:
