@@ -6,6 +6,7 @@ thread). Every request is bounded; errors are the catalogue's.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
 from spark_groupsource.client import (
@@ -36,6 +37,7 @@ from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions, Subscription
 from spark_groupsource.probe import Probe
 
+LOG = logging.getLogger("spark_groupsource.cluster")
 T = TypeVar("T")
 
 # What else means nothing to an admin client: librdkafka would warn about it.
@@ -84,6 +86,8 @@ _REQUEST_TIMEOUT_S = 3.0
 _STEP_S = 2 * CONTACT_TIMEOUT_S
 # How long one look into logs may take.
 _PROBE_TIMEOUT_S = 3.0
+# Of a group; where it is not set, the answer has the brokers' group.consumer.session.timeout.ms.
+_SESSION_CONFIG = "consumer.session.timeout.ms"
 # How often the client is asked for its errors while a request is under way.
 _LISTEN_S = 0.25
 
@@ -232,6 +236,18 @@ class LibrdkafkaCluster:
             return {TopicPartition(part.topic, part.partition): part.offset for part in answers if part.offset >= 0}
 
         return self._asked("OffsetFetch", ask, CONTACT_TIMEOUT_S)
+
+    def group_session_s(self, group: str) -> float | None:
+        """See `ClusterPort`."""
+        resource = ConfigResource(ResourceType.GROUP, group)
+        future = self._client().describe_configs([resource], request_timeout=_REQUEST_TIMEOUT_S)[resource]
+        try:
+            found = answer_of(self._client(), future, self._transport)
+        except KafkaException as error:
+            LOG.info("the group's configuration cannot be read: group=%s error=%s", group, kafka_error(error).str())
+            return None
+        entry = found.get(_SESSION_CONFIG)
+        return None if entry is None or not (entry.value or "").isdecimal() else int(entry.value) / 1000
 
     def missing_topics(self, topics: Iterable[str]) -> set[str]:
         """See `ClusterPort`. The controller, which may be away, is asked about those only that no broker lists."""

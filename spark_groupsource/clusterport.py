@@ -71,6 +71,9 @@ class ClusterPort(Protocol):
     def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets of any group; partitions without one are left out."""
 
+    def group_session_s(self, group: str) -> float | None:
+        """Return the session timeout that the brokers have for a KIP-848 group, in seconds; None: they do not tell."""
+
     def missing_topics(self, topics: Iterable[str]) -> set[str]:
         """Return those of these topics that do not exist."""
 

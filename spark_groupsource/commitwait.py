@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.membership.machine import GroupView
+from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.option_types import SourceOptions
@@ -26,6 +27,7 @@ class CommitWait:
     def __init__(
         self,
         options: SourceOptions,
+        length: SessionLength,
         *,
         clock: Clock,
         member: MembershipThread,
@@ -33,6 +35,7 @@ class CommitWait:
         pause: Callable[[float], object],
     ) -> None:
         self._options = options
+        self._length = length
         self._clock = clock
         self._member = member
         self._metrics = metrics
@@ -57,7 +60,7 @@ class CommitWait:
             if patience.expired():
                 text = "batches go on, no commit was taken for %.0f s: group=%s"
                 LOG.warning(text, COMMIT_S, self._options.group_id)
-                self._behind = Deadline(self._clock, self._options.session_timeout_s)
+                self._behind = Deadline(self._clock, self._length.shortest_s)
                 self._metrics.write("commits", behind=True)
                 return False
             self._pause(_PAUSE_S)
@@ -84,6 +87,6 @@ class CommitWait:
             LOG.warning(
                 "nothing is planned until a commit is taken, the group may have given the partitions to others: none"
                 " was taken for %.0f s: group=%s",
-                self._options.session_timeout_s, self._options.group_id,
+                self._length.shortest_s, self._options.group_id,
             )  # fmt: skip
         return True

@@ -204,6 +204,13 @@ ASSIGN_GROUP_IN_USE = Condition(
     "Group '{group}' has members, so its coordinator takes no offsets of a query with option 'assign': {reason}",
     "give the query a kafka.group.id of its own, or use 'subscribe'.",
 )
+ASSIGN_OVERTAKEN = Condition(
+    "GROUPKAFKA.ASSIGN_OVERTAKEN",
+    "Option 'assign': the commit of offset {offset} of partition {partition} would take group '{group}' back from"
+    " offset {held}, which another driver has committed to the same group.",
+    "stop one of the two, or give it a kafka.group.id of its own; if this query is the one to go on, start it again: it"
+    " continues from the group's offset.",
+)
 COMMIT_TOO_LARGE = Condition(
     "GROUPKAFKA.COMMIT_TOO_LARGE",
     "The coordinator of group '{group}' does not take {what}, of {size} bytes: {reason}",

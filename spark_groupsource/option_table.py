@@ -47,7 +47,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "assign", read.partitions, None, 'JSON such as {"topic":[0,1]}',
         "Read these partitions and no others, without being a member: the offsets are committed to the group all"
-        " the same, which must have no members.",
+        " the same, which must have no members. Nothing fences an old driver but a look before each commit: one that"
+        " would take the group back ends its query (`ASSIGN_OVERTAKEN`).",
     ),
     OptionSpec(
         "startingOffsets", start_of, None,

@@ -25,6 +25,7 @@ from spark_groupsource.lookup import partitions_of, reads
 from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
+from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition
@@ -71,12 +72,15 @@ class Session:
         metrics: MetricsLog,
         pause: Callable[[float], object],
         lag: LagThread | None = None,
+        length: SessionLength | None = None,
     ) -> None:
         self._options = options
         self._clock = clock
         self._cluster = cluster
         self._member = member
         self._lag = lag
+        # The member's, too.
+        self._length = SessionLength(options) if length is None else length
         self._metrics = metrics
         self._pause = pause
         self._losses = LossReporter(options, metrics)
@@ -94,7 +98,7 @@ class Session:
         self._given_out: tuple[OffsetRange, ...] = ()
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
-        self._commits = CommitWait(options, clock=clock, member=member, metrics=metrics, pause=pause)
+        self._commits = CommitWait(options, self._length, clock=clock, member=member, metrics=metrics, pause=pause)
         self._available_now = False
 
     def __repr__(self) -> str:
@@ -119,6 +123,8 @@ class Session:
                 " checkpointLocation: group=%s",
                 self._options.group_id,
             )
+        if self._length.is_the_brokers:
+            self._length.learn(self._cluster.group_session_s(self._options.group_id))
         self._member.start()
         self._member.subscribe(self._topics.names)
         if self._lag is not None:
@@ -312,7 +318,7 @@ class Session:
         """
         settle = Deadline(self._clock, SETTLE_S)
         available_now = self._available_now
-        longest_s = self._options.session_timeout_s + AVAILABLE_NOW_MARGIN_S
+        longest_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S
         patience = Deadline(self._clock, longest_s if available_now else SETTLE_S)
         while True:
             self._member.check()
@@ -341,7 +347,7 @@ class Session:
         return MembershipError(
             errors.NO_ASSIGNMENT,
             group=self._options.group_id,
-            timeout_s=self._options.session_timeout_s + AVAILABLE_NOW_MARGIN_S,
+            timeout_s=self._length.longest_s + AVAILABLE_NOW_MARGIN_S,
             state=view.state.name,
         )
 

@@ -316,6 +316,7 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     from spark_groupsource.cluster import LibrdkafkaCluster  # noqa: PLC0415
     from spark_groupsource.executor.clients import log_reading_path  # noqa: PLC0415
     from spark_groupsource.membership.choice import group_client  # noqa: PLC0415
+    from spark_groupsource.membership.session_length import SessionLength  # noqa: PLC0415
     from spark_groupsource.membership.thread import MembershipThread  # noqa: PLC0415
     from spark_groupsource.metrics import MetricsLog  # noqa: PLC0415
     from spark_groupsource.options_client import librdkafka_has  # noqa: PLC0415
@@ -333,10 +334,14 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     log = CheckpointLog(location) if location is not None else NoCheckpoint()
     port = group_client(options)
     metrics = MetricsLog(options.metrics_path, options.group_id, clock)
-    member = MembershipThread(options, port, clock, log, metrics)
+    length = SessionLength(options)
+    member = MembershipThread(options, port, clock, log, metrics, length=length)
     cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)
     lag = _make_lag_thread(options, member, metrics)
-    session = Session(options, clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag)
+    session = Session(
+        options,
+        clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag, length=length,
+    )  # fmt: skip
     return session, None if librdkafka_has(options.assignors) else Standby(member, clock)
 
 

@@ -166,6 +166,11 @@ class Driver:
         """Whether the client knows the group's coordinator."""
         return self._coordinator.coordinator_id is not None
 
+    @property
+    def heartbeat_answered_s(self) -> float:
+        """When a heartbeat was answered last, on the monotonic clock; -inf if none was."""
+        return float(self._coordinator.heartbeat.last_receive)
+
     # --- its own thread
 
     def _run(self) -> None:

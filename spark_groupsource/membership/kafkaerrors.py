@@ -18,6 +18,7 @@ from spark_groupsource.errors import AccessError, GroupKafkaError, KafkaUnavaila
 from spark_groupsource.membership.port import CommitResult, Refusal
 from spark_groupsource.membership.refusals import DENIED, denial
 from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.transport import LastTransportError
 
 _LOST = (client_errors.UnknownMemberIdError, client_errors.FencedInstanceIdError)
 _REBALANCE = (client_errors.RebalanceInProgressError, client_errors.IllegalGenerationError)
@@ -26,6 +27,7 @@ _AUTHENTICATION = (
     client_errors.UnsupportedSaslMechanismError,
     client_errors.IllegalSaslStateError,
 )
+_HANDSHAKE = "Handshake failed: "
 
 
 def classify_refusal(error: BaseException) -> Refusal:
@@ -55,9 +57,10 @@ def _code(error: BaseException) -> int | None:
 
 
 def fatal(options: SourceOptions, error: BaseException) -> GroupKafkaError | None:
-    """Return the catalogue's error when only a person can heal it; None when the client tries again."""
-    if _not_authenticated(error):
-        return AccessError(errors.AUTHENTICATION_FAILED, servers=options.bootstrap_servers, reason=str(error))
+    """Return the catalogue's error when only a person can heal it; None when the client tries again.
+
+    Not for a refused identity, which may heal: see `kafkaidentity.py`.
+    """
     if isinstance(error, AssignorError):
         return MembershipError(errors.ASSIGNMENT_REFUSED, group=options.group_id, reason=str(error))
     if isinstance(error, client_errors.TopicAuthorizationFailedError):
@@ -76,17 +79,32 @@ def fatal(options: SourceOptions, error: BaseException) -> GroupKafkaError | Non
     return MembershipError(errors.MEMBER_FAILED, group=options.group_id, reason=str(error) or type(error).__name__)
 
 
-def unreachable(options: SourceOptions, error: BaseException) -> GroupKafkaError:
-    """Return the error of a first contact that failed."""
-    if _not_authenticated(error):
-        return AccessError(errors.AUTHENTICATION_FAILED, servers=options.bootstrap_servers, reason=str(error))
+def not_authenticated(options: SourceOptions, reason: str) -> GroupKafkaError:
+    """Return the error of an identity that is refused for good."""
+    return AccessError(errors.AUTHENTICATION_FAILED, servers=options.bootstrap_servers, reason=reason)
+
+
+def unreachable(options: SourceOptions, error: BaseException, transport: LastTransportError) -> GroupKafkaError:
+    """Return the error of a first contact that failed; the client's own may only be that its time is over."""
+    if transport.authentication_failed or is_refused_identity(error):
+        return not_authenticated(options, transport.describe(str(error)))
     return KafkaUnavailableError(
         errors.BROKER_UNREACHABLE,
         servers=options.bootstrap_servers,
         timeout_s=CONTACT_TIMEOUT_S,
-        reason=str(error) or type(error).__name__,
+        reason=transport.describe(str(error) or type(error).__name__),
     )
 
 
-def _not_authenticated(error: BaseException) -> bool:
-    return isinstance(error, (*_AUTHENTICATION, ssl.SSLError)) or "AuthenticationFailed" in type(error).__name__
+def is_refused_identity(error: BaseException) -> bool:
+    """Whether a broker refuses who the client is, or the client the broker, in clear words.
+
+    A connection that ends in the middle of a handshake does not: a broker that stops or starts does so.
+    """
+    if isinstance(error, _AUTHENTICATION) or "AuthenticationFailed" in type(error).__name__:
+        return True
+    text = str(error)
+    if isinstance(error, ssl.SSLError):
+        return not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)) and "EOF" not in text
+    # How the client reports what went wrong before a connection was there.
+    return _HANDSHAKE in text and ("[SSL" in text or "certificate" in text.lower()) and "EOF" not in text

@@ -34,7 +34,15 @@ from spark_groupsource.errors import GroupKafkaError, MembershipError, OptionErr
 from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.kafkaassignor import Holdings, client_assignors
 from spark_groupsource.membership.kafkadriver import Callbacks, Driver, Happened, Kind
-from spark_groupsource.membership.kafkaerrors import classify_refusal, fatal, refused_commit, unreachable
+from spark_groupsource.membership.kafkaerrors import (
+    classify_refusal,
+    fatal,
+    is_refused_identity,
+    not_authenticated,
+    refused_commit,
+    unreachable,
+)
+from spark_groupsource.membership.kafkaidentity import Identity
 from spark_groupsource.membership.kafkapeers import others
 from spark_groupsource.membership.kafkapythonlog import quiet
 from spark_groupsource.membership.kafkapythonsettings import member_settings, named_in
@@ -84,7 +92,9 @@ class KafkaPythonGroup:
         # Filled by the client's threads, emptied by the membership thread.
         self._events: queue.SimpleQueue[Happened | CommitResult | Part] = queue.SimpleQueue()
         self._passing = ""
+        self._heartbeat_s = float("-inf")
         self._clock = clock or SystemClock()
+        self._identity = Identity(self._clock)
         # Whether it has ever had a partition; and why it refuses, and until when that is waited out.
         self._served = False
         self._refusal = ""
@@ -105,12 +115,15 @@ class KafkaPythonGroup:
         holdings = Holdings(self._protocol, self._settings, lambda active, note: self._events.put(Part(active, note)))
         settings["partition_assignment_strategy"] = client_assignors(self._offered, holdings)
         self._callbacks = Callbacks(self._events.put, holdings.lost, holdings.gave_up)
+        settings["kafka_client"] = self._identity.make_client
         try:
             self._consumer = KafkaConsumer(**settings)
         except (client_errors.KafkaConfigurationError, ValueError, TypeError) as error:
             raise self._refused(error) from None
         except (client_errors.KafkaError, OSError) as error:
-            raise unreachable(self._options, error) from None
+            self._identity.learn()
+            raise unreachable(self._options, error, self._identity.transport) from None
+        self._identity.opened()
         # The consumer does not hand this setting on, and asking for a deleted topic would make it again.
         self._consumer._manager.cluster.config["allow_auto_create_topics"] = False
         agreed = self._consumer._coordinator._rebalance_protocol
@@ -144,6 +157,17 @@ class KafkaPythonGroup:
             self._listener.on_error(MembershipError(errors.ASSIGNMENT_REFUSED, group=group, reason=self._refusal))
         if self._driver is not None:
             self._listener.on_coordinator(self._driver.coordinator_known)
+            self._check_identity(self._driver, self._listener)
+
+    def _check_identity(self, driver: Driver, listener: MemberListener) -> None:
+        """Report an identity that is refused for good; see `LastTransportError`."""
+        self._identity.learn()
+        answered_s = driver.heartbeat_answered_s
+        if answered_s > self._heartbeat_s:
+            self._heartbeat_s = answered_s
+            self._identity.transport.worked()
+        if self._identity.transport.refused_for_good:
+            listener.on_error(not_authenticated(self._options, self._identity.transport.text))
 
     def _serve(self) -> None:
         listener = self._listener
@@ -178,6 +202,8 @@ class KafkaPythonGroup:
 
     def _deal_with(self, event: Happened | CommitResult | Part, listener: MemberListener) -> None:
         if isinstance(event, CommitResult):
+            if event.acknowledged:
+                self._identity.transport.worked()
             listener.on_commit_result(event)
         elif isinstance(event, Part):
             self._take_part(event, listener)
@@ -205,6 +231,7 @@ class KafkaPythonGroup:
     def _tell(self, event: Happened, listener: MemberListener) -> None:
         match event.kind:
             case Kind.ASSIGNED:
+                self._identity.transport.worked()
                 listener.on_assigned(event.partitions)
             case Kind.REVOKED:
                 listener.on_revoked(event.partitions)
@@ -216,6 +243,9 @@ class KafkaPythonGroup:
     def _on_error(self, error: BaseException, listener: MemberListener) -> None:
         if isinstance(error, client_errors.InconsistentGroupProtocolError):
             mapped: GroupKafkaError | None = self._nothing_in_common()
+        elif is_refused_identity(error):
+            # It may heal: `poll` reports one that does not. It belongs to a request whose connection has reported it.
+            mapped = None
         else:
             mapped = fatal(self._options, error)
         if mapped is not None:

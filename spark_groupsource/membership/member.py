@@ -42,6 +42,7 @@ from spark_groupsource.membership.port import BatchLog, CommitResult, GroupPort,
 from spark_groupsource.membership.proof import MembershipProof
 from spark_groupsource.membership.reopening import Reopening
 from spark_groupsource.membership.report import MemberReport
+from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import StopRequest, StopWait
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import SourceOffset, TopicPartition
@@ -77,6 +78,7 @@ class Member:
         post: Callable[[Callable[[], None]], object],
         stop: StopRequest,
         metrics: MetricsLog,
+        length: SessionLength,
     ) -> None:
         self._options = options
         self._port = port
@@ -100,16 +102,13 @@ class Member:
             port, clock, machine=self.machine, report=self._report, serve_commands=serve_commands
         )
         self.proof = MembershipProof(
-            options, clock, machine=self.machine, report=self._report, commit=self._committer.now, take=self._take
-        )
+            options, clock,
+            machine=self.machine, report=self._report, length=length, commit=self._committer.now, take=self._take,
+        )  # fmt: skip
         self._reopening = Reopening(
-            options,
-            port,
-            clock,
-            report=self._report,
-            serve_commands=serve_commands,
-            stop_requested=lambda: stop.requested,
-        )
+            options, port, clock,
+            report=self._report, length=length, serve_commands=serve_commands, stop_requested=lambda: stop.requested,
+        )  # fmt: skip
         # The handover that a revoke waits for, once it is due.
         self._hand_over: HandOver | None = None
         # When the batch in flight was fixed, and by when it must be complete (option maxBatchMs).

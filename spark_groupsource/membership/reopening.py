@@ -15,6 +15,7 @@ from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.port import GroupPort, MemberListener
 from spark_groupsource.membership.report import MemberReport
+from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.option_types import SourceOptions
 
 # The pause between two clients, in which the other threads' commands are served.
@@ -34,6 +35,7 @@ class Reopening:
         clock: Clock,
         *,
         report: MemberReport,
+        length: SessionLength,
         serve_commands: Callable[[float], None],
         stop_requested: Callable[[], bool],
     ) -> None:
@@ -41,6 +43,7 @@ class Reopening:
         self._port = port
         self._clock = clock
         self._report = report
+        self._length = length
         self._serve_commands = serve_commands
         self._stop_requested = stop_requested
         # By when the old session must have ended.
@@ -51,7 +54,7 @@ class Reopening:
         """Wait for the end of the old session, from the first refusal on."""
         self.due = True
         if self._unreleased is None:
-            wait_s = self._options.session_timeout_s + _UNRELEASED_MARGIN_S
+            wait_s = self._length.longest_s + _UNRELEASED_MARGIN_S
             self._report.waits_for_instance_id(self._options.instance_id, wait_s)
             self._unreleased = Deadline(self._clock, wait_s)
 

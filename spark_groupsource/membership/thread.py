@@ -25,6 +25,7 @@ from spark_groupsource.membership.events import (
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.member import Member
 from spark_groupsource.membership.port import BatchLog, GroupPort
+from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import StopRequest
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.offsets import SourceOffset, TopicPartition
@@ -46,6 +47,8 @@ class MembershipThread:
         clock: Clock,
         log: BatchLog,
         metrics: MetricsLog,
+        *,
+        length: SessionLength | None = None,
     ) -> None:
         self._options = options
         self._clock = clock
@@ -60,6 +63,7 @@ class MembershipThread:
             post=self._commands.put,
             stop=self._stop,
             metrics=metrics,
+            length=SessionLength(options) if length is None else length,
         )
         self._thread = threading.Thread(target=self._run, name="groupkafka-member", daemon=True)
 

@@ -115,6 +115,41 @@ def test_p5_p6_a_zombie_plans_nothing_before_it_has_proven_its_membership(
     assert scene.told["first"].lines("doubted")
 
 
+def test_p5_p6_a_proof_whose_answer_is_older_than_the_groups_session_proves_nothing(
+    make_scene: Callable[[str], Scene],
+) -> None:
+    """Under KIP-848, with a session of 8 s in the group's configuration. Guards against: 1. the first query has a plan,
+    and doubts its membership after a pause; the coordinator accepts its proof; 2. it is stopped before it has the
+    answer; the session expires, and the second query reads those records; 3. the first goes on with answer and plan.
+    """
+    scene = make_scene("kip848")
+    scene.client.set_group_session_timeout(scene.group, 8_000, 1_000)
+    with OffsetWatch(scene.client, scene.group) as watch:
+        start_both(scene)
+        first, second = scene.queries
+        pid, plan, proof = scene.told["first"].reader_pid(), Held("first", "before-fix"), None
+        with released(plan):
+            scene.produce()
+            plan.wait_reached(scene.evidence)
+            proof = Held("first", "before-proof-answer")
+            with released(proof):
+                with stopped(pid):
+                    time.sleep(4)  # longer than the silence that is doubted, shorter than the session
+                proof.wait_reached(scene.evidence)
+                # The main thread waits for the member, which takes the plan in its next round.
+                plan.release()
+                time.sleep(1)
+                with stopped(pid):
+                    wait_taken_over(scene)
+                    second.wait_for_records(scene.client.records(scene.topic) - set(first.completed_records()))
+                    proof.release()
+        scene.wait_shared()
+        scene.produce()
+        scene.wait_idle()
+    assert scene.repeats() == [], "the plan of a zombie was read"
+    assert watch.went_back == []
+
+
 def test_a_pause_shorter_than_the_session_costs_nothing(make_scene: Callable[[str], Scene]) -> None:
     """The membership is doubted, proven by a commit, and nothing moves."""
     scene = make_scene("cooperative")

@@ -471,6 +471,9 @@ class FakeCluster:
         # Where a log was cut, for whoever has read further in an older epoch.
         self.cut: dict[TopicPartition, int] = {}
         self.sizes: dict[TopicPartition, float] = {}
+        # What brokers tell of the session of a KIP-848 group, and which groups it was asked of.
+        self.session_s: float | None = None
+        self.session_asked: list[str] = []
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
         if subscription.pattern is None:
@@ -504,6 +507,10 @@ class FakeCluster:
     def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         held = self.groups.get(group, {})
         return {partition: held[partition] for partition in partitions if partition in held}
+
+    def group_session_s(self, group: str) -> float | None:
+        self.session_asked.append(group)
+        return self.session_s
 
     def missing_topics(self, topics: Iterable[str]) -> set[str]:
         return set(topics) - self.topics.keys()

@@ -7,10 +7,12 @@ import ssl
 import pytest
 from kafka import errors as client_errors
 
-from spark_groupsource.membership.kafkaerrors import classify_refusal, fatal, unreachable
+from spark_groupsource.membership.kafkaerrors import classify_refusal, fatal, is_refused_identity, unreachable
+from spark_groupsource.membership.kafkaidentity import Identity
 from spark_groupsource.membership.port import Refusal
+from spark_groupsource.transport import LastTransportError
 
-from .fakes import make_options
+from .fakes import ManualClock, make_options
 
 OPTIONS = make_options(assignors="weighted", kafka__group__instance__id="one")
 
@@ -48,10 +50,6 @@ def test_refused_commits_are_not_all_alike(error: BaseException, refusal: Refusa
 @pytest.mark.parametrize(
     ("error", "condition"),
     [
-        (client_errors.SaslAuthenticationFailedError("no"), "AUTHENTICATION_FAILED"),
-        (client_errors.UnsupportedSaslMechanismError("no"), "AUTHENTICATION_FAILED"),
-        (client_errors.IllegalSaslStateError("no"), "AUTHENTICATION_FAILED"),
-        (ssl.SSLCertVerificationError("no"), "AUTHENTICATION_FAILED"),
         (client_errors.TopicAuthorizationFailedError({"orders"}), "TOPIC_ACCESS_DENIED"),
         (client_errors.GroupAuthorizationFailedError("shop"), "GROUP_ACCESS_DENIED"),
         (client_errors.InvalidSessionTimeoutError(), "SESSION_TIMEOUT_REFUSED"),
@@ -121,7 +119,72 @@ def test_a_denied_topic_is_named() -> None:
     ],
 )
 def test_a_first_contact_that_failed(error: BaseException, condition: str, reason: str) -> None:
-    found = unreachable(OPTIONS, error)
+    found = unreachable(OPTIONS, error, LastTransportError())
     assert found.condition.id == f"GROUPKAFKA.{condition}"
     assert "'broker:9092'" in str(found)
     assert reason in str(found)
+
+
+# --- identities
+
+WRONG = client_errors.SaslAuthenticationFailedError("invalid credentials with SASL mechanism SCRAM-SHA-512")
+CUT_OFF = [
+    ssl.SSLEOFError(8, "EOF occurred in violation of protocol"),
+    ssl.SSLZeroReturnError("closed"),
+    client_errors.KafkaConnectionError("Handshake failed: [SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred"),
+    client_errors.KafkaConnectionError("Handshake failed: [Errno 104] Connection reset by peer"),
+    client_errors.KafkaConnectionError("gone"),
+    client_errors.Cancelled(),
+    client_errors.KafkaTimeoutError("SASL Authentication timed out"),
+]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        WRONG,
+        client_errors.UnsupportedSaslMechanismError("no"),
+        client_errors.IllegalSaslStateError("no"),
+        ssl.SSLCertVerificationError("no"),
+        ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required"),
+        client_errors.KafkaConnectionError("Handshake failed: [SSL: CERTIFICATE_VERIFY_FAILED] self-signed"),
+    ],
+)
+def test_a_refused_identity_is_told_for_what_it_is(error: BaseException) -> None:
+    assert is_refused_identity(error)
+    found = unreachable(OPTIONS, error, LastTransportError())
+    assert found.condition.id == "GROUPKAFKA.AUTHENTICATION_FAILED"
+
+
+@pytest.mark.parametrize("error", CUT_OFF)
+def test_a_connection_that_ends_in_a_handshake_refuses_nobody(error: BaseException) -> None:
+    assert not is_refused_identity(error)
+    identity = Identity(ManualClock())
+    identity.take(None)
+    identity.take(error)
+    assert not identity.transport.authentication_failed
+    assert unreachable(OPTIONS, error, identity.transport).condition.id == "GROUPKAFKA.BROKER_UNREACHABLE"
+
+
+def test_the_time_that_is_over_at_the_first_contact_hides_no_refusal() -> None:
+    identity = Identity(ManualClock())
+    identity.take(WRONG)
+    found = unreachable(OPTIONS, client_errors.KafkaTimeoutError("Unable to bootstrap"), identity.transport)
+    assert found.condition.id == "GROUPKAFKA.AUTHENTICATION_FAILED"
+    assert "invalid credentials" in str(found)
+
+
+def test_a_refusal_is_forgiven_as_with_librdkafka() -> None:
+    """Once the identity was accepted: what does not last 20 s without any answer."""
+    clock = ManualClock()
+    identity = Identity(clock)
+    for answered in (True, True, False):
+        identity.take(None)
+        for _ in range(4):
+            identity.take(WRONG)
+            clock.advance(6.0)
+        assert not identity.transport.refused_for_good
+        if answered:
+            continue
+        identity.take(WRONG)
+        assert identity.transport.refused_for_good

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from spark_groupsource.commits import CommitItem
+from spark_groupsource.commits import CommitItem, CommitMetadata, Pin
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.assigned import AssignedPartitions
 from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.librdkafka import LibrdkafkaGroup
 from spark_groupsource.membership.port import CommitResult, Refusal
+from spark_groupsource.offsets import TopicPartition
 
 from .fakes import ManualClock, make_options, tp
 
@@ -35,6 +37,16 @@ class Client:
         self.callbacks: dict[str, Any] = {}
         self.when_closed: Callable[[], object] = lambda: None
         self._closing = False
+        # What the group holds, with its text; None: nobody answers.
+        self.offsets: dict[TopicPartition, tuple[int, str]] | None = {}
+
+    def committed(self, partitions: list[ClientPartition], timeout: float) -> list[ClientPartition]:
+        if self.offsets is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        found = [
+            (part, self.offsets.get(TopicPartition(part.topic, part.partition), (-1001, ""))) for part in partitions
+        ]
+        return [ClientPartition(part.topic, part.partition, at, metadata=text) for part, (at, text) in found]
 
     def poll(self, timeout_s: float) -> None:
         for action in self.happens:
@@ -191,6 +203,58 @@ def test_a_group_with_members_takes_no_offsets_of_fixed_partitions() -> None:
     result = bed.group.commit_now([item(0)])
     assert result.refused == ((item(0), Refusal.DENIED),)
     assert "ASSIGN_GROUP_IN_USE" in str(result.error)
+
+
+def fixed() -> Bed:
+    """Return a group of fixed partitions that has found 40, and committed 50."""
+    bed = Bed(AssignedPartitions, assign='{"orders":[0]}')
+    bed.client.offsets = {tp(0): (40, "theirs")}
+    bed.group.fetch_offsets([tp(0)], 1.0)
+    assert bed.group.commit_now([item(0, 50)]).acknowledged
+    bed.client.offsets = {tp(0): (50, "m")}
+    return bed
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_commit_of_fixed_partitions_takes_the_group_back_from_no_other_driver(later: bool) -> None:
+    """Guards against: 1. a driver hangs with a batch that ends at 75; 2. another one commits 100; 3. it goes on."""
+    bed = fixed()
+    bed.client.offsets = {tp(0): (100, "another driver's")}
+    if later:
+        bed.group.commit_later([item(0, 75)])
+        (result,) = bed.listener.results
+        bed.group.poll()
+        assert len(bed.listener.results) == 1, "nothing was sent"
+    else:
+        result = bed.group.commit_now([item(0, 75)])
+    assert (result.acknowledged, result.refused) == ((), ((item(0, 75), Refusal.DENIED),))
+    assert re.search(r"ASSIGN_OVERTAKEN.*'assign'.*offset 75 of partition orders-0.*from offset 100", str(result.error))
+
+
+def test_a_commit_of_fixed_partitions_may_go_back_from_what_is_this_querys_own() -> None:
+    bed = Bed(AssignedPartitions, assign='{"orders":[0]}')
+    bed.client.offsets = {tp(0): (500, "set by another program before")}
+    bed.group.fetch_offsets([tp(0)], 1.0)
+    assert bed.group.commit_now([item(0, 100)]).acknowledged, "option onConflict has decided so"
+    assert bed.group.commit_now([item(0, 120)]).error is not None, "500 is back: set once more"
+    bed = fixed()
+    assert bed.group.commit_now([item(0, 45)]).acknowledged
+    text = CommitMetadata("lineage", "another topic of that name", 0, 90, Pin(0, 1)).to_text()
+    bed.client.offsets = {tp(0): (90, text)}
+    new = CommitItem(tp(0), 0, CommitMetadata("lineage", "id", 0, 0, Pin(0, 1)).to_text())
+    assert bed.group.commit_now([new]).acknowledged
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_commit_of_fixed_partitions_waits_for_the_groups_offsets(later: bool) -> None:
+    bed = fixed()
+    bed.client.offsets = None
+    if later:
+        bed.group.commit_later([item(0, 75)])
+        (result,) = bed.listener.results
+    else:
+        result = bed.group.commit_now([item(0, 75)])
+    assert (result.refused, result.error) == (((item(0, 75), Refusal.REBALANCE),), None)
 
 
 # --- refused identities

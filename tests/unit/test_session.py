@@ -296,6 +296,25 @@ def test_m09_batches_go_on_without_commits_after_one_wait(caplog: pytest.LogCapt
     assert bed.paused == pytest.approx(2 * COMMIT_S, abs=0.1)
 
 
+@pytest.mark.parametrize(("session_s", "asked_s"), [(6.0, 5.0), (20.0, 19.0), (None, 5.0)])
+def test_p6_the_session_of_a_kip848_group_is_the_brokers(session_s: float | None, asked_s: float) -> None:
+    """Guards against: 1. the group's session is 6 s, and a member that is cut off takes it for 45 s; 2. it completes
+    batches for 45 s without a commit; 3. the next owner, which has had the partitions for long, reads them, too.
+    """
+    bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer")
+    bed.cluster.session_s = session_s
+    end = second_batch_uncommitted(bed)
+    assert bed.cluster.session_asked == ["shop"]
+    second = bed.session.latest_offset(end)
+    bed.clock.advance(asked_s)
+    bed.ends(p0=11)
+    third = bed.session.latest_offset(second)
+    assert ranges(third) == ["orders-0 [9, 11)"]
+    bed.ends(p0=13)
+    bed.clock.advance(2.0)
+    assert bed.session.latest_offset(third) == third
+
+
 @pytest.mark.parametrize(
     ("given", "stops"),
     [({"kafka__group__protocol": "consumer"}, True), ({}, True), ({"assignors": "weighted"}, False)],
@@ -304,6 +323,7 @@ def test_p6_a_member_that_is_cut_off_plans_no_more_than_a_session_long(given: di
     """It cannot reach its coordinator, and reads from the other brokers; the group gives its partitions away.
     kafka-python takes no commits while it joins, which is as long as others drain."""
     bed = Bed(startingOffsets="earliest", **given)
+    bed.cluster.session_s = 45.0
     end = second_batch_uncommitted(bed)
     second = bed.session.latest_offset(end)
     bed.clock.advance(44.0)

@@ -19,6 +19,7 @@ from spark_groupsource.errors import AccessError, MembershipError
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.membership.port import Refusal
+from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.offsets import OffsetRange, SourceOffset
 
@@ -159,9 +160,11 @@ class Bed:
 
 
 @contextmanager
-def running(group: FakeGroup | None = None, *, local: bool = False, **options: str) -> Iterator[Bed]:
+def running(
+    group: FakeGroup | None = None, *, local: bool = False, length: SessionLength | None = None, **options: str
+) -> Iterator[Bed]:
     group, clock, log = group or FakeGroup(), ManualClock(), CommitLog(is_local=local)
-    member = MembershipThread(make_options(**options), group, clock, log, quiet_metrics())
+    member = MembershipThread(make_options(**options), group, clock, log, quiet_metrics(), length=length)
     member.start()
     bed = Bed(group, clock, log, member)
     try:
@@ -1306,6 +1309,31 @@ def test_a_proof_whose_answer_took_too_long_proves_nothing() -> None:
         bed.group.before_commit = lambda: bed.clock.advance(next(delays_s, 0.0))
         bed.until("the second proof", lambda view: view.proven, step_s=0.1)
         assert len(bed.group.named("commit_now")) == 2
+
+
+@pytest.mark.parametrize(("session_s", "proofs"), [(6.0, 2), (45.0, 1), (None, 2)])
+def test_p5_a_proof_is_held_against_the_session_that_the_group_has(session_s: float | None, proofs: int) -> None:
+    """Under KIP-848. Guards against: 1. a proof is accepted; 2. the process is stopped for 8 s, and the session of 6 s
+    expires; 3. it takes the answer for new. A session that is not known may be as short.
+    """
+    length = SessionLength(make_options(**{"kafka.group.protocol": "consumer"}))
+    length.learn(session_s)
+    with running(length=length, **{"kafka.group.protocol": "consumer"}) as bed:
+        bed.own((0, 10))
+        bed.clock.advance(11.0)
+        delays_s = iter([8.0])
+        bed.group.before_commit = lambda: bed.clock.advance(next(delays_s, 0.0))
+        bed.until("the last proof", lambda view: view.proven, step_s=0.1)
+        assert len(bed.group.named("commit_now")) == proofs
+
+
+def test_how_long_a_session_may_be() -> None:
+    length = SessionLength(make_options(**{"kafka.group.protocol": "consumer"}))
+    assert (length.is_the_brokers, length.shortest_s, length.longest_s) == (True, 6.0, 45.0)
+    length.learn(60.0)
+    assert (length.shortest_s, length.longest_s) == (60.0, 60.0)
+    classic = SessionLength(make_options(**{"kafka.session.timeout.ms": "30000"}))
+    assert (classic.is_the_brokers, classic.shortest_s, classic.longest_s) == (False, 30.0, 30.0)
 
 
 def test_a_silence_that_cost_the_membership_drops_the_partitions() -> None:
