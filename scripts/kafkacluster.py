@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from kafkajars import RealKafkaError, class_path, find_java
+from kafkajars import KAFKA_VERSION, RealKafkaError, class_path, find_java, version_of
 
 # Listeners of a cluster with keys and users, named after their security protocols.
 SECURE_LISTENERS = ("SASL_PLAINTEXT", "SSL", "SASL_SSL")
@@ -50,26 +50,49 @@ class Broker:
     port: int
     controller_port: int
     pid: int | None = None
+    # Of a cluster that needs ZooKeeper.
+    zookeeper_port: int | None = None
     proxied_port: int | None = None
     proxy_port: int | None = None
     secure_ports: dict[str, int] = field(default_factory=dict)
 
 
-def server_properties(broker: Broker, brokers: Sequence[Broker], folder: Path) -> dict[str, object]:
-    """server.properties of one broker: everything that makes tests wait is short."""
+def needs_zookeeper(version: str) -> bool:
+    """Whether brokers of this version are not to run without it: KRaft was complete with 3.3."""
+    return version_of(version) < (3, 3)
+
+
+def _quorum(broker: Broker, brokers: Sequence[Broker]) -> dict[str, object]:
+    """What says where a broker's cluster keeps its metadata."""
+    if broker.zookeeper_port is not None:
+        return {"broker.id": broker.id, "zookeeper.connect": f"127.0.0.1:{broker.zookeeper_port}"}
+    return {
+        "process.roles": "broker,controller",
+        "node.id": broker.id,
+        "controller.quorum.voters": ",".join(f"{b.id}@127.0.0.1:{b.controller_port}" for b in brokers),
+        "controller.listener.names": "CONTROLLER",
+    }
+
+
+def server_properties(
+    broker: Broker, brokers: Sequence[Broker], folder: Path, version: str = KAFKA_VERSION
+) -> dict[str, object]:
+    """server.properties of one broker: everything that makes tests wait is short.
+
+    A version ignores settings that it does not know.
+    """
     copies, in_sync = (3, 2) if len(brokers) >= 3 else (1, 1)  # with three, one may die
-    listeners = {"PLAINTEXT": broker.port, "CONTROLLER": broker.controller_port}
+    listeners = {"PLAINTEXT": broker.port}
+    if broker.zookeeper_port is None:
+        listeners["CONTROLLER"] = broker.controller_port
     advertised = {"PLAINTEXT": broker.port}
     if broker.proxied_port is not None and broker.proxy_port is not None:
         listeners["PROXIED"], advertised["PROXIED"] = broker.proxied_port, broker.proxy_port
     listeners |= broker.secure_ports
     advertised |= broker.secure_ports
     return {
-        "process.roles": "broker,controller",
-        "node.id": broker.id,
+        **_quorum(broker, brokers),
         "broker.rack": f"rack-{broker.id}",
-        "controller.quorum.voters": ",".join(f"{b.id}@127.0.0.1:{b.controller_port}" for b in brokers),
-        "controller.listener.names": "CONTROLLER",
         "listeners": _addresses(listeners),
         "advertised.listeners": _addresses(advertised),
         "listener.security.protocol.map": ",".join(
@@ -86,7 +109,8 @@ def server_properties(broker: Broker, brokers: Sequence[Broker], folder: Path) -
         "transaction.state.log.replication.factor": copies,
         "transaction.state.log.min.isr": in_sync,
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000,
-        "group.coordinator.rebalance.protocols": "classic,consumer",
+        # Before 4.0 the second one is a preview, behind a feature flag.
+        "group.coordinator.rebalance.protocols": "classic,consumer" if version_of(version) >= (4,) else "classic",
         "group.initial.rebalance.delay.ms": 0,
         "group.min.session.timeout.ms": 1_000,
         "group.consumer.session.timeout.ms": 6_000,
@@ -157,8 +181,13 @@ def _command_of(pid: int) -> str:
 class Cluster:
     """The brokers of one run directory, whoever started them: state file, processes, logs."""
 
-    def __init__(self, run_dir: Path, brokers: list[Broker]) -> None:
+    def __init__(
+        self, run_dir: Path, brokers: list[Broker], version: str = KAFKA_VERSION, zookeeper: Broker | None = None
+    ) -> None:
         self.run_dir = run_dir
+        self.version = version
+        # Its process, as that of a broker with the id 0.
+        self.zookeeper = zookeeper
         self.brokers = brokers
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -169,18 +198,32 @@ class Cluster:
             state = json.loads((run_dir / _STATE_FILE).read_text())
         except FileNotFoundError:
             return None
-        return cls(run_dir, [Broker(**b) for b in state["brokers"]])
+        zookeeper = state.get("zookeeper")
+        brokers = [Broker(**b) for b in state["brokers"]]
+        return cls(
+            run_dir, brokers, state.get("version", KAFKA_VERSION), None if zookeeper is None else Broker(**zookeeper)
+        )
 
     def save(self) -> None:
         """Write the state file, whole or not at all."""
         new = self.run_dir / f"{_STATE_FILE}.new"
-        state = {"bootstrap.servers": self.bootstrap_servers, "brokers": [asdict(b) for b in self.brokers]}
+        state = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "version": self.version,
+            "brokers": [asdict(b) for b in self.brokers],
+            "zookeeper": None if self.zookeeper is None else asdict(self.zookeeper),
+        }
         new.write_text(json.dumps(state, indent=1) + "\n")
         new.replace(self.run_dir / _STATE_FILE)
 
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(f"127.0.0.1:{b.port}" for b in self.brokers)
+
+    @property
+    def processes(self) -> list[Broker]:
+        """The brokers, and ZooKeeper if there is one."""
+        return self.brokers if self.zookeeper is None else [*self.brokers, self.zookeeper]
 
     def broker(self, broker_id: int) -> Broker:
         for one in self.brokers:
@@ -219,15 +262,20 @@ class Cluster:
         return [
             *(str(java), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", self._mark),
             f"-Dlog4j2.configurationFile={self.run_dir}/log4j2.properties",
-            *("-cp", class_path(java), main_class, *map(str, arguments)),
+            *("-cp", class_path(java, self.version), main_class, *map(str, arguments)),
         ]
 
     def spawn(self, broker: Broker) -> None:
         """Start the process, in a session of its own: a Ctrl-C at the terminal is not meant for it."""
         folder = self.folder(broker.id)
+        if broker is self.zookeeper:
+            folder.mkdir()
+            main = ("org.apache.zookeeper.server.ZooKeeperServerMain", broker.port, folder / "data")
+        else:
+            main = ("kafka.Kafka", folder / "server.properties")
         with (folder / "broker.log").open("ab") as log:
             child = subprocess.Popen(
-                self.java_command("kafka.Kafka", folder / "server.properties"),
+                self.java_command(*main),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

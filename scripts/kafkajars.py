@@ -2,7 +2,8 @@
 
 The jars are fetched once with the dependency manager (Ivy) that PySpark ships, and kept in the user's cache
 directory. Needs PySpark installed and, the first time, Maven Central. GROUPKAFKA_KAFKA_JARS names a directory
-of Kafka jars to use instead (the `libs` directory of an unpacked Kafka will do).
+of Kafka jars to use instead (the `libs` directory of an unpacked Kafka will do). GROUPKAFKA_KAFKA_VERSION chooses
+another version for all tests; those before 3.3 need ZooKeeper, which their jars bring.
 """
 
 from __future__ import annotations
@@ -21,17 +22,25 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-KAFKA_VERSION = "4.1.1"
+KAFKA_VERSION = os.environ.get("GROUPKAFKA_KAFKA_VERSION") or "4.1.1"
 SCALA_VERSION = "2.13"
 MIN_JAVA = 17  # Kafka 4 brokers are compiled for it
 _FETCH_TIMEOUT_S = 900.0  # 43 MB; 40 s on a good line
 # Kafka's own dependencies name no binding for its log interface, so that a broker alone would log nothing.
-# PySpark's jars hold a complete set.
-_LOGGING_JARS = ("slf4j-api-", "log4j-api-2", "log4j-core-", "log4j-slf4j2-impl-")
+# PySpark's jars hold a complete set. Brokers before 4 call Log4j 1, too, which the last one stands for.
+_LOGGING_JARS = ("slf4j-api-", "log4j-api-2", "log4j-core-", "log4j-slf4j2-impl-", "log4j-1.2-api-")
 
 
 class RealKafkaError(RuntimeError):
     """The broker could not be fetched, started, reached or ended; the text says what was seen."""
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Return a version's numbers, to compare it."""
+    try:
+        return tuple(int(part) for part in text.split("."))
+    except ValueError:
+        raise RealKafkaError(f"'{text}' is no version of Kafka, such as 4.1.1") from None
 
 
 def say(text: str) -> None:
@@ -108,47 +117,47 @@ def _locked(path: Path, timeout_s: float) -> Iterator[None]:
         yield
 
 
-def _fetch(java: Path, target: Path) -> None:
+def _fetch(java: Path, target: Path, version: str) -> None:
     ivy = sorted(_pyspark_jars().glob("ivy-*.jar"))
     if not ivy:
         raise RealKafkaError(f"no ivy-*.jar in {_pyspark_jars()}: is this PySpark complete?")
-    say(f"Fetching Kafka {KAFKA_VERSION} (43 MB, once; about 40 s) into {target} ...")
+    say(f"Fetching Kafka {version} (43 MB, once; about 40 s) into {target} ...")
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetch-") as folder:
         jars = Path(folder) / "jars"
         command = [
             *(str(java), "-jar", str(ivy[-1]), "-cache", f"{folder}/ivy", "-confs", "default", "-warn"),
-            *("-dependency", "org.apache.kafka", f"kafka_{SCALA_VERSION}", KAFKA_VERSION),
+            *("-dependency", "org.apache.kafka", f"kafka_{SCALA_VERSION}", version),
             *("-retrieve", f"{jars}/[artifact]-[revision].[ext]"),
         ]
         run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_FETCH_TIMEOUT_S, cwd=folder)
-        if run.returncode != 0 or not (jars / f"kafka_{SCALA_VERSION}-{KAFKA_VERSION}.jar").exists():
+        if run.returncode != 0 or not (jars / f"kafka_{SCALA_VERSION}-{version}.jar").exists():
             raise RealKafkaError(f"fetching Kafka's jars failed:\n{(run.stdout + run.stderr)[-2000:]}")
         jars.rename(target)
     say(f"Fetched {len(list(target.glob('*.jar')))} jars in {time.monotonic() - started:.0f} s.")
 
 
-def fetch_jars(java: Path) -> Path:
+def fetch_jars(java: Path, version: str = KAFKA_VERSION) -> Path:
     """The directory of Kafka's jars, fetched if this user has none yet. Raises RealKafkaError.
 
     Processes that need them at the same time fetch them once: the others wait.
     """
     given = os.environ.get("GROUPKAFKA_KAFKA_JARS")
-    if given:
+    if given and version == KAFKA_VERSION:
         if not list(Path(given).glob(f"kafka_{SCALA_VERSION}-*.jar")):
             raise RealKafkaError(f"GROUPKAFKA_KAFKA_JARS={given}: no kafka_{SCALA_VERSION}-*.jar in it")
         return Path(given)
-    target = cache_dir() / f"kafka-{KAFKA_VERSION}"
+    target = cache_dir() / f"kafka-{version}"
     if not target.exists():
         with _locked(cache_dir() / "fetch.lock", _FETCH_TIMEOUT_S):
             if not target.exists():
-                _fetch(java, target)
+                _fetch(java, target, version)
     return target
 
 
-def class_path(java: Path) -> str:
+def class_path(java: Path, version: str = KAFKA_VERSION) -> str:
     """The class path of a broker: Kafka's jars, with a working log binding."""
-    jars = sorted(fetch_jars(java).glob("*.jar"))
+    jars = sorted(fetch_jars(java, version).glob("*.jar"))
     logging = [j for j in sorted(_pyspark_jars().glob("*.jar")) if j.name.startswith(_LOGGING_JARS)]
     if len(logging) == len(_LOGGING_JARS):
         jars = [*logging, *(j for j in jars if not j.name.startswith(("slf4j-", "log4j-")))]

@@ -1,11 +1,13 @@
-"""A real Apache Kafka on 127.0.0.1 for tests: one to three brokers in KRaft mode, with short group timings.
+"""A real Apache Kafka on 127.0.0.1 for tests: one to three brokers, with short group timings.
+
+In KRaft mode; versions before 3.3 with a ZooKeeper.
 
 In a test, the brokers end with the process that started them, however it ends:
 
     with RealKafka(brokers=3) as kafka:
         ... kafka.bootstrap_servers ... kafka.kill_broker(2) ... kafka.start_broker(2)
 
-From a shell, they stay until told to stop: `scripts/kafka start [--brokers 3]`, `status`, `stop`.
+From a shell, they stay until told to stop: `scripts/kafka start [--brokers 3] [--version 3.9.1]`, `status`, `stop`.
 Broker ids start at 1.
 """
 
@@ -24,7 +26,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from kafkacluster import SECURE_LISTENERS, Broker, Cluster, free_ports, server_properties, wait_until
+from kafkacluster import (
+    SECURE_LISTENERS,
+    Broker,
+    Cluster,
+    free_ports,
+    needs_zookeeper,
+    server_properties,
+    wait_until,
+)
 from kafkajars import KAFKA_VERSION, RealKafkaError, cache_dir, class_path, find_java, say
 from kafkaproxy import KafkaProxy
 
@@ -45,6 +55,7 @@ class RealKafka:
     detached: the brokers outlive this process (scripts/kafka); otherwise they end with it.
     proxied: a proxy in this process stands before the brokers, for clients that bootstrap at `proxied_servers`;
         those at `bootstrap_servers`, and the brokers among themselves, do without it.
+    version: of Kafka; fetched when it is not there.
     security: keys, users and rights (kafkasecurity.py), and listeners for them: `secure_servers`.
     Errors are RealKafkaError. One thread at a time.
     """
@@ -58,6 +69,7 @@ class RealKafka:
         detached: bool = False,
         proxied: bool = False,
         security: Security | None = None,
+        version: str = KAFKA_VERSION,
         start_timeout_s: float = _START_TIMEOUT_S,
     ) -> None:
         if brokers < 1:
@@ -70,6 +82,7 @@ class RealKafka:
         self._detached = detached
         self._proxied = proxied
         self._security = security
+        self._version = version
         self._timeout_s = start_timeout_s
         self._cluster: Cluster | None = None
         self._proxy: KafkaProxy | None = None
@@ -116,7 +129,7 @@ class RealKafka:
 
     def start(self) -> None:
         """Fetch if needed, format, start, and wait until every broker answers. Cleans up if that fails."""
-        class_path(find_java())  # fetches, so that the time limits below are about Kafka alone
+        class_path(find_java(), self._version)  # fetches, so that the time limits below are about Kafka alone
         if self._wanted_dir is None:
             run_dir = Path(tempfile.mkdtemp(prefix="groupkafka-"))
         else:
@@ -124,7 +137,10 @@ class RealKafka:
             run_dir.mkdir(parents=True)
         ports = free_ports(3 * self._count)
         made = [Broker(i + 1, ports[2 * i], ports[2 * i + 1]) for i in range(self._count)]
-        self._cluster = Cluster(run_dir, made)
+        zookeeper = Broker(0, *free_ports(2)) if needs_zookeeper(self._version) else None
+        for one in made:
+            one.zookeeper_port = None if zookeeper is None else zookeeper.port
+        self._cluster = Cluster(run_dir, made, self._version, zookeeper)
         try:
             if self._proxied:
                 self._start_proxy(made, ports[2 * self._count :])
@@ -135,6 +151,9 @@ class RealKafka:
             if not self._detached:
                 self._watchdog = _start_watchdog(run_dir)
             self._format()
+            if zookeeper is not None:
+                # Brokers wait for it.
+                self._cluster.spawn(zookeeper)
             for one in made:
                 self._cluster.spawn(one)
             for one in made:
@@ -158,8 +177,9 @@ class RealKafka:
         for one in cluster.brokers:
             folder = cluster.folder(one.id)
             folder.mkdir()
-            lines = {**server_properties(one, cluster.brokers, folder), **secured, **self._extra}
-            (folder / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
+            self._write_properties(one, secured)
+            if cluster.zookeeper is not None:
+                continue
             command = cluster.java_command(
                 "kafka.tools.StorageTool",
                 "format",
@@ -170,6 +190,17 @@ class RealKafka:
             run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=self._timeout_s)
             if run.returncode != 0:
                 raise RealKafkaError(f"formatting broker {one.id} failed:\n{run.stdout}{run.stderr}")
+
+    def _write_properties(self, broker: Broker, more: Mapping[str, object]) -> None:
+        cluster, folder = self._running, self._running.folder(broker.id)
+        lines = {**server_properties(broker, cluster.brokers, folder, self._version), **self._extra, **more}
+        (folder / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
+
+    def restart_with(self, broker_id: int, properties: Mapping[str, object]) -> None:
+        """Stop a broker, and start it with these properties over those that it had. Not for secured clusters."""
+        self.stop_broker(broker_id)
+        self._write_properties(self._running.broker(broker_id), properties)
+        self.start_broker(broker_id)
 
     def _wait_ready(self, broker: Broker) -> None:
         from confluent_kafka import KafkaException  # noqa: PLC0415  (stop and status do without)
@@ -245,7 +276,7 @@ class RealKafka:
 
 def _remove(cluster: Cluster) -> None:
     # The data goes anyway, so none of the brokers gets the time for a controlled shutdown.
-    cluster.end(cluster.brokers, 2.0)
+    cluster.end(cluster.processes, 2.0)
     shutil.rmtree(cluster.run_dir)
 
 
@@ -258,14 +289,14 @@ def _start_watchdog(run_dir: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _start(run_dir: Path, brokers: int) -> int:
+def _start(run_dir: Path, brokers: int, version: str) -> int:
     left = Cluster.load(run_dir)
     if left is not None:
-        if any(left.alive(b) for b in left.brokers):
+        if any(left.alive(b) for b in left.processes):
             say(f"Kafka runs already: {left.bootstrap_servers} (scripts/kafka stop ends it)")
             return 1
         shutil.rmtree(run_dir)
-    kafka = RealKafka(brokers, run_dir=run_dir, detached=True)
+    kafka = RealKafka(brokers, run_dir=run_dir, detached=True, version=version)
     kafka.start()
     print(f"bootstrap.servers={kafka.bootstrap_servers}", flush=True)
     return 0
@@ -303,15 +334,16 @@ def _watch(run_dir: Path) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of scripts/kafka."""
-    parser = argparse.ArgumentParser(prog="scripts/kafka", description=f"Kafka {KAFKA_VERSION} on 127.0.0.1.")
+    parser = argparse.ArgumentParser(prog="scripts/kafka", description="A real Kafka on 127.0.0.1.")
     parser.add_argument("command", choices=("start", "stop", "status", "watch"))
     parser.add_argument("--brokers", type=int, default=1, help="for start; 3 replicates every topic")
+    parser.add_argument("--version", default=KAFKA_VERSION, help="of Kafka, for start (default: %(default)s)")
     parser.add_argument("--run-dir", type=Path, default=cache_dir() / "run", help="data, logs and state")
     options = parser.parse_args(arguments)
     run_dir: Path = options.run_dir.absolute()
     try:
         if options.command == "start":
-            return _start(run_dir, options.brokers)
+            return _start(run_dir, options.brokers, options.version)
         return {"stop": _stop, "status": _status, "watch": _watch}[options.command](run_dir)
     except RealKafkaError as error:
         say(f"scripts/kafka: {error}")

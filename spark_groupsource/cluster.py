@@ -33,7 +33,7 @@ from spark_groupsource.client import (
 from spark_groupsource.clock import Clock, Deadline, StepDeadline
 from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.errors import AccessError, KafkaUnavailableError
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.offsets import NO_TOPIC_ID, TopicPartition, same_topic
 from spark_groupsource.option_types import SourceOptions, Subscription
 from spark_groupsource.probe import Probe
 
@@ -144,6 +144,7 @@ class LibrdkafkaCluster:
         self._admin: AdminClient | None = None
         self._probe = Probe(options, self._transport)
         self._answered = False
+        self._told_without_ids = False
         self._topics: dict[str, TopicInfo] = {}  # as last told
 
     def _client(self) -> AdminClient:
@@ -265,7 +266,7 @@ class LibrdkafkaCluster:
         suspects = {p for p in topic_ids if p.partition >= counts.get(p.topic, p.partition + 1)}
         topics = self.describe({partition.topic for partition in suspects})
         absent = {p for p in suspects if p.partition >= topics[p.topic].partition_count}
-        return {p for p in absent if topics[p.topic].topic_id != topic_ids[p]}
+        return {p for p in absent if not same_topic(topics[p.topic].topic_id, topic_ids[p])}
 
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
         """See `ClusterPort`. Leaders that are away are waited for: nobody else can tell. Raises for a deleted topic."""
@@ -358,9 +359,21 @@ class LibrdkafkaCluster:
             told = {name: self._result(futures[name], name) for name in names}
             found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in told.items()}
             self._topics |= found
+            self._warn_without_ids(found)
             return found
 
         return answers
+
+    def _warn_without_ids(self, topics: Mapping[str, TopicInfo]) -> None:
+        without = sorted(name for name, info in topics.items() if info.topic_id == NO_TOPIC_ID)
+        if without and not self._told_without_ids:
+            self._told_without_ids = True
+            LOG.warning(
+                "the brokers tell no topic ids (Kafka before 2.8, or another server): a topic that is deleted and"
+                " created again is not noticed, and its first records may be skipped; stop the queries that read it"
+                " and reset the group before you do that (docs/brokers.md): topics=%s",
+                without[:10],
+            )  # fmt: skip
 
     def _offsets_sent(
         self, wanted: Mapping[TopicPartition, Edge | int], timeout_s: float, *, uncommitted: bool = False

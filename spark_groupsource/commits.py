@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from spark_groupsource import offsets
 from spark_groupsource.errors import OffsetFormatError
-from spark_groupsource.offsets import Reset, TopicPartition, newer
+from spark_groupsource.offsets import NO_TOPIC_ID, Reset, TopicPartition, newer, same_topic
 
 VERSION = 2
 MAX_BYTES = 4096
@@ -60,9 +60,10 @@ class KnownTopics:
     @classmethod
     def of(cls, topic_ids: Mapping[str, str]) -> KnownTopics:
         """Return the digests of all topics (name, id), as long as they fit."""
+        known = [(topic, "" if each == NO_TOPIC_ID else each) for topic, each in sorted(topic_ids.items())]
         for width in _DIGEST_CHARS:
             if len(topic_ids) * width <= _DIGEST_ROOM:
-                return cls(width, "".join(_digest(*each)[:width] for each in sorted(topic_ids.items())))
+                return cls(width, "".join(_digest(*each)[:width] for each in known))
         return cls(0, "")
 
     @property
@@ -75,7 +76,8 @@ class KnownTopics:
         if self.too_many:
             return False
         digest = _hex_digest if self.is_hex else _digest
-        wanted = tuple(digest(topic, each)[: self.width] for each in {topic_id, ""})
+        # Releases that knew no better recorded the id that stands for none.
+        wanted = tuple(digest(topic, each)[: self.width] for each in {topic_id, NO_TOPIC_ID, ""})
         return any(self.digests.startswith(wanted, at) for at in range(0, len(self.digests), self.width))
 
     def to_json(self) -> object:
@@ -281,13 +283,13 @@ def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True)
         return False
     if held is None:
         return group.offset is not None and not established
-    return held.topic_id != own.topic_id or newer(held.reset, own.reset)
+    return not same_topic(held.topic_id, own.topic_id) or newer(held.reset, own.reset)
 
 
 def of_another_topic(item: CommitItem, newer_item: CommitItem) -> bool:
     """Whether an item is of a topic that was deleted, and made again under the same name, before the newer one."""
     old, new = parse_metadata(item.metadata), parse_metadata(newer_item.metadata)
-    return old is not None and new is not None and old.topic_id != new.topic_id
+    return old is not None and new is not None and not same_topic(old.topic_id, new.topic_id)
 
 
 def _parse(value: object, version: int) -> CommitMetadata | None:

@@ -37,6 +37,16 @@ TIME_MAX_MS = 253_402_300_799_999
 Json = dict[str, Any]
 
 
+def same_topic(one: str | None, other: str | None) -> bool:
+    """Whether two ids of topics of one name may be of the same topic; None: nothing was read of it.
+
+    Guards against: 1. a query reads from brokers that have no topic ids; 2. the brokers are upgraded, one after the
+    other, and give the topic an id; 3. it is taken for another topic of that name: a loss that is none, and all of it
+    is read again.
+    """
+    return one == other or (one is not None and other is not None and NO_TOPIC_ID in {one, other})
+
+
 class TopicPartition(NamedTuple):
     """A partition of a topic; sorts by topic, then number."""
 

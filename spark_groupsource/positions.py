@@ -29,7 +29,7 @@ from spark_groupsource.losses import LossReporter
 from spark_groupsource.membership.machine import GroupView, OwnedView
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition, newer
+from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition, newer, same_topic
 from spark_groupsource.option_types import NoMatchStrategy, OnConflict, SourceOptions
 from spark_groupsource.planning.pins import (
     Lineage,
@@ -121,7 +121,7 @@ class StartPositions:
         self._losses.report_recreated({p: _furthest(group[p], ends.get(p)) for p in recreated}, described)
         positions = self._resolve(decisions, described)
         ids = {topic: info.topic_id for topic, info in described.items()}
-        old = {topic: topic_id for topic, topic_id in ids.items() if self.seen.get(topic) == topic_id}
+        old = {topic: topic_id for topic, topic_id in ids.items() if same_topic(self.seen.get(topic), topic_id)}
         initial, pinned = initial_topics(old, known, has_read=bool(ends)), {partition.topic for partition in known}
         items = []
         for decision in decisions:
@@ -135,7 +135,7 @@ class StartPositions:
                 self._losses.forget(partition)
             self.anchors[partition] = Anchor(ids[partition.topic], pin, own.reset)
             self.truncation.forget([partition])
-            if start.topic_id(partition.topic) == described[partition.topic].topic_id:
+            if same_topic(start.topic_id(partition.topic), described[partition.topic].topic_id):
                 self.truncation.learn(item for item in start.ranges if item.partition == partition)
             if not decision.recreated:
                 self.truncation.learn(_reached(partition, group[partition]))
@@ -185,7 +185,7 @@ class StartPositions:
         The sequence this protects against: a topic is deleted and made again with more records than were read of
         the old one: by name alone the position would skip its first records.
         """
-        changed = [p for p in partitions if self.anchors[p].topic_id != topics[p.topic].topic_id]
+        changed = [p for p in partitions if not same_topic(self.anchors[p].topic_id, topics[p.topic].topic_id)]
         if changed:
             self.forget(changed)
         return bool(changed)
@@ -223,10 +223,10 @@ class StartPositions:
         takeover = Takeover(
             partition=partition,
             topic_id=topic_id,
-            recreated=logged_id is not None and logged_id != topic_id,
+            recreated=logged_id is not None and not same_topic(logged_id, topic_id),
             group_offset=owned.group.offset if owned.group else None,
             group_metadata=metadata,
-            own_end=start.ends().get(partition) if logged_id == topic_id else None,
+            own_end=start.ends().get(partition) if same_topic(logged_id, topic_id) else None,
             # After a conflict or a reset, and until the next batch is logged, both names are this query's. What was
             # written to decide a conflict is no progress: it is decided once more, in the same way.
             lineage=own.name
@@ -238,7 +238,7 @@ class StartPositions:
         memory = Memory(
             topic_id=logged_id,
             has_read=bool(start.ends()),
-            appeared=self.seen.get(partition.topic) != topic_id,
+            appeared=not same_topic(self.seen.get(partition.topic), topic_id),
             by_pattern=self._options.subscription.pattern is not None,
         )
         return decide_start(takeover, self._options.on_conflict, age_of(partition, topic_id, known, memory))
@@ -249,14 +249,14 @@ class StartPositions:
         They are asked for only when a partition has none.
         """
         new = ((owned.partition.topic, metadata_of(owned.group)) for owned in view.partitions if owned.position is None)
-        if all(metadata and metadata.topic_id == described[topic].topic_id for topic, metadata in new):
+        if all(metadata and same_topic(metadata.topic_id, described[topic].topic_id) for topic, metadata in new):
             return {}
         found = self.fetch_offsets(all_partitions(described))
         metadata = {partition: metadata_of(group) for partition, group in found.items()}
         return {
             partition: item.pin
             for partition, item in metadata.items()
-            if item is not None and item.topic_id == described[partition.topic].topic_id
+            if item is not None and same_topic(item.topic_id, described[partition.topic].topic_id)
         }
 
     def fetch_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
@@ -318,11 +318,11 @@ class StartPositions:
     ) -> Pin:
         partition = decision.partition
         info, metadata, known = described[partition.topic], metadata_of(group), self.anchors.get(partition)
-        if metadata is not None and metadata.topic_id == info.topic_id:
+        if metadata is not None and same_topic(metadata.topic_id, info.topic_id):
             return metadata.pin
         # Another program has committed meanwhile, without the text that remembers it.
         overwritten = metadata is None and group is not None and group.offset is not None
-        if overwritten and known is not None and known.topic_id == info.topic_id:
+        if overwritten and known is not None and same_topic(known.topic_id, info.topic_id):
             return known.pin
         if self._options.starting.is_earliest:
             return Pin(position, info.partition_count)

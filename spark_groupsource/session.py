@@ -28,7 +28,7 @@ from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.offsets import Json, OffsetRange, SourceOffset, TopicPartition, same_topic
 from spark_groupsource.option_types import UNBOUNDED, ReadBounds, SourceOptions
 from spark_groupsource.planning.batch import commit_items, next_offset, plan_ranges, plan_replay, within_bytes
 from spark_groupsource.planning.packing import Task
@@ -297,7 +297,7 @@ class Session:
             if error.condition != errors.TOPIC_UNKNOWN:
                 raise
             described = self._cluster.describe(topics - self._cluster.missing_topics(topics))
-        same = {topic for topic, info in described.items() if info.topic_id == end.topic_id(topic)}
+        same = {topic for topic, info in described.items() if same_topic(info.topic_id, end.topic_id(topic))}
         asked = [item.partition for item in ranges if item.partition.topic in same]
         beginnings = self._cluster.log_offsets(dict.fromkeys(asked, Edge.EARLIEST))
         gone: dict[TopicPartition, int | None] = {p: at.offset for p, at in beginnings.items() if at is not None}
@@ -413,7 +413,7 @@ class Session:
         self.start(known)
         described = self._topics.describe({partition.topic for partition in begun}, known)
         ids = {topic: info.topic_id for topic, info in described.items()}
-        gone = {p: at for p, at in begun.items() if ids.get(p.topic) != end.topic_id(p.topic)}
+        gone = {p: at for p, at in begun.items() if not same_topic(ids.get(p.topic), end.topic_id(p.topic))}
         self._losses.report_recreated({p: at for p, at in gone.items() if p.topic in ids}, described)
         ranges = [item for item in every if item.partition not in gone]
         found = self._starts.fetch_offsets(item.partition for item in ranges)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.commits import CommitItem, CommitMetadata, GroupOffset, Pin, parse_metadata
-from spark_groupsource.offsets import Reset, TopicPartition
+from spark_groupsource.offsets import Reset, TopicPartition, same_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ HEADER = ("partition", "current", "new", "difference", "why")
 def pin_of(group: GroupOffset | None, topic_id: str) -> Pin | None:
     """Return the partition's pinned initial position; None when there is none, or it is a deleted topic's."""
     metadata = None if group is None else parse_metadata(group.metadata)
-    return metadata.pin if metadata is not None and metadata.topic_id == topic_id else None
+    return metadata.pin if metadata is not None and same_topic(metadata.topic_id, topic_id) else None
 
 
 def plan_move(partition: TopicPartition, group: GroupOffset | None, log: Log, wish: Wish) -> Move:

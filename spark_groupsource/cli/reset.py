@@ -30,7 +30,7 @@ from spark_groupsource.clock import Clock
 from spark_groupsource.clusterport import ClusterPort, Edge, TopicInfo
 from spark_groupsource.commits import GroupOffset, KnownTopics, Pin, parse_metadata
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.offsets import TopicPartition, same_topic
 
 # Such a query is no member, and its next commit undoes what was committed here.
 UNSEEN_QUERIES = "queries with option assign are not seen here: are they stopped?"
@@ -254,7 +254,8 @@ def _unknown(command: ResetCommand | SavepointCommand) -> CommandError:
 
 def _refuse_topics_made_anew(command: ResetCommand, saved: Savepoint, described: Mapping[str, TopicInfo]) -> None:
     """By name alone the offsets of a deleted topic would land on its successor and skip its records."""
-    anew = [topic for topic, info in described.items() if saved.topic_ids.get(topic, info.topic_id) != info.topic_id]
+    ids = saved.topic_ids
+    anew = [topic for topic, info in described.items() if not same_topic(ids.get(topic, info.topic_id), info.topic_id)]
     if anew:
         reason = f"topic {', '.join(sorted(anew))} was deleted and made again since"
         raise CommandError(errors.SAVEPOINT_MISMATCH, path=command.target.path, reason=reason)

@@ -25,7 +25,7 @@ import pyarrow as pa
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.port import RequestFailed, TopicDenied, TopicInquiry
 from spark_groupsource.executor.rows import TOPIC_COLUMN
-from spark_groupsource.offsets import NO_TOPIC_ID, OffsetRange, TopicPartition
+from spark_groupsource.offsets import NO_TOPIC_ID, OffsetRange, TopicPartition, same_topic
 
 # Rows that may wait for a question; twice as many that may wait for its answer. A question takes about 1 ms of work,
 # and so many bytes some 40 ms.
@@ -114,7 +114,11 @@ class TopicProof:
             return {}
         if found is None:
             return {}
-        others = {topic: found.get(topic) for topic, topic_id in self._ids.items() if found.get(topic) != topic_id}
+        others = {
+            topic: found.get(topic)
+            for topic, topic_id in self._ids.items()
+            if not same_topic(found.get(topic), topic_id)
+        }
         if others:
             self._forget()
             return others

@@ -13,7 +13,7 @@ from spark_groupsource.errors import DataLossError, KafkaUnavailableError, Optio
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.failures import stalled
 from spark_groupsource.executor.identity import TopicProof
-from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.offsets import OffsetRange, same_topic
 from spark_groupsource.option_types import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.executor")
@@ -180,7 +180,7 @@ class LostRecords:
                     raise
                 why = "the topic was deleted"
             else:
-                if self._topic_ids.get(topic, found) == found:
+                if same_topic(self._topic_ids.get(topic, found), found):
                     return ""
                 why = "the topic was deleted and made again"
             # From the first such answer on: to connect may take longer than it has to stand.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.commits import Anchor, CommitItem, CommitMetadata
-from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer
+from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer, same_topic
 from spark_groupsource.option_types import OnConflict
 
 
@@ -110,7 +110,7 @@ def next_offset(
         partition: end
         for partition, end in ({} if void else start.ends()).items()
         if partition not in owned and partition.topic not in deleted
-        if topic_ids.get(partition.topic, known[partition.topic]) == known[partition.topic]
+        if same_topic(topic_ids.get(partition.topic, known[partition.topic]), known[partition.topic])
     }
     topics = {item.partition.topic for item in planned} | {partition.topic for partition in done}
     ids = {topic: topic_ids.get(topic) or known[topic] for topic in topics}
@@ -127,7 +127,9 @@ def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) ->
     items = []
     for item in end.ranges:
         anchor = anchors.get(item.partition)
-        if anchor is None or anchor.topic_id != end.topic_id(item.partition.topic) or newer(anchor.reset, end.reset):
+        if anchor is None or newer(anchor.reset, end.reset):
+            continue
+        if not same_topic(anchor.topic_id, end.topic_id(item.partition.topic)):
             continue
         metadata = CommitMetadata(
             end.lineage, anchor.topic_id, item.start, item.end, anchor.pin, item.leader_epoch, end.reset
@@ -183,7 +185,7 @@ def plan_replay(
     read, reasons, resets = [], [], []
     for item in ranges:
         offset, metadata = committed.get(item.partition, (None, None))
-        if metadata is not None and metadata.topic_id != end.topic_id(item.partition.topic):
+        if metadata is not None and not same_topic(metadata.topic_id, end.topic_id(item.partition.topic)):
             # The offset of a deleted topic of the same name.
             offset, metadata = None, None
         if metadata is not None and metadata.reset is not None and newer(metadata.reset, end.reset):

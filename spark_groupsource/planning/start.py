@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin, parse_metadata
-from spark_groupsource.offsets import Reset, SourceOffset, TopicPartition, newer
+from spark_groupsource.offsets import Reset, SourceOffset, TopicPartition, newer, same_topic
 from spark_groupsource.option_types import OnConflict
 from spark_groupsource.starting import AtEdge, Start, Starting
 
@@ -104,7 +104,7 @@ def decide_start(takeover: Takeover, on_conflict: OnConflict, age: Age) -> Start
     retention has removed meanwhile is lost (promise P8), as Spark's own source has it, too.
     """
     metadata, group = takeover.group_metadata, takeover.group_offset
-    other_topic = metadata.topic_id != takeover.topic_id if metadata is not None else takeover.recreated
+    other_topic = not same_topic(metadata.topic_id, takeover.topic_id) if metadata else takeover.recreated
     if other_topic:
         # By name alone the offset of a deleted topic would land on its successor and skip its records.
         return StartDecision(takeover.partition, Basis.FIRST_OFFSET, None, recreated=True)
@@ -183,7 +183,7 @@ def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -
     taken for its start, and the records before would be skipped.
     """
     if not of_topic:
-        return memory.topic_id == topic_id
+        return same_topic(memory.topic_id, topic_id)
     return any(pin.offset > 0 and pin.leaves_out(topic, topic_id) for pin in of_topic)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafkajars import RealKafkaError
+from kafkajars import KAFKA_VERSION, RealKafkaError, version_of
 from pyspark.sql import DataFrame, SparkSession
 
 from .application import application
@@ -20,6 +20,17 @@ from .shared_broker import SharedBroker, shared_broker
 __all__ = ["application"]  # a fixture of another module
 
 ReadAll = Callable[..., DataFrame]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what brokers of the chosen version do not have (GROUPKAFKA_KAFKA_VERSION)."""
+    if version_of(KAFKA_VERSION) >= (4,):
+        return
+    for item in items:
+        chosen = getattr(item, "callspec", None)
+        # A test that is parametrized by protocol; others that need it say so themselves.
+        if chosen is not None and {"kip848", "consumer"} & {str(value) for value in chosen.params.values()}:
+            item.add_marker(pytest.mark.skip(reason=f"Kafka {KAFKA_VERSION} has KIP-848 as a preview only"))
 
 
 @pytest.fixture(scope="session")

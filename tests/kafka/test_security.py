@@ -222,6 +222,14 @@ def _matching(options: SourceOptions) -> None:
         raise PermissionError
 
 
+def _session(options: SourceOptions) -> None:
+    """It goes on without the answer, as with a short session."""
+    found = _cluster(options).group_session_s(options.group_id)
+    if found is None:
+        raise PermissionError
+    assert found == 6.0, "the broker's own"
+
+
 def _read(options: SourceOptions) -> None:
     task = (OffsetRange(PARTITIONS[0], 0, 5),)
     assert sum(batch.num_rows for batch in read_task(ReadSettings(options), task, ConsumerPool(pause=None))) == 5
@@ -252,6 +260,7 @@ FEATURES: dict[str, tuple[Callable[[SourceOptions], object], Rights]] = {
     "member": (_member, (READ_TOPIC, READ_GROUP)),
     "commit": (lambda options: _admin(options).commit([CommitItem(PARTITIONS[0], 1, "")]), (READ_TOPIC, READ_GROUP)),
     "savepoint": (lambda options: (_admin(options).members(), _admin(options).offsets()), (DESCRIBE_GROUP,)),
+    "session": (_session, ((GROUP, GROUPS, AclOperation.DESCRIBE_CONFIGS),)),
 }  # fmt: skip
 
 

@@ -9,13 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Uuid
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client import CONTACT_TIMEOUT_S, LastTransportError
 from spark_groupsource.cluster import OUTAGE_TIMEOUT_S, LibrdkafkaCluster, answer_of
 from spark_groupsource.clusterport import Edge, LogEnd, TopicInfo
 from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.offsets import NO_TOPIC_ID
 
 from .fakes import ManualClock, make_options, tp
 
@@ -84,12 +85,14 @@ class SlowAdmin(FakeAdmin):
         self.sent += answers.values()
         return answers
 
+    topic_id: object = "id"
+
     def describe_topics(self, topics: Any, **_: object) -> dict[str, Future[Any]]:
         for offset, future in enumerate(self.sent):
             future.set_result(Answer(offset))
         described: Future[Any] = Future()
         if self.controller_error is None:
-            described.set_result(SimpleNamespace(topic_id="id", partitions=[0, 1]))
+            described.set_result(SimpleNamespace(topic_id=self.topic_id, partitions=[0, 1]))
         else:
             described.set_exception(KafkaException(KafkaError(self.controller_error)))
         return dict.fromkeys(topics.topic_names, described)
@@ -318,3 +321,14 @@ def test_a_refused_identity_that_worked_before_may_heal() -> None:
 
     client: Any = Hiccup()
     assert answer_of(client, answer, transport) == "there"
+
+
+def test_brokers_without_topic_ids_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    admin = SlowAdmin()
+    cluster = cluster_of(admin, ManualClock())
+    cluster.describe(["orders"])
+    assert "no topic ids" not in caplog.text
+    admin.topic_id = Uuid(0, 0)
+    for _ in range(3):
+        assert cluster.describe(["orders"])["orders"].topic_id == NO_TOPIC_ID
+    assert caplog.text.count("no topic ids") == 1

@@ -22,7 +22,7 @@ from spark_groupsource.commits import (
     requests_of,
 )
 from spark_groupsource.errors import OffsetFormatError
-from spark_groupsource.offsets import OFFSET_MAX, PARTITION_MAX, TIME_MAX_MS, Reset
+from spark_groupsource.offsets import NO_TOPIC_ID, OFFSET_MAX, PARTITION_MAX, TIME_MAX_MS, Reset, same_topic
 
 from .fakes import LINEAGE, tp
 
@@ -179,6 +179,13 @@ def test_a_pin_knows_its_topics(known: KnownTopics) -> None:
     assert not pin.knows_topic("returns", ID)
 
 
+def test_a_topic_of_brokers_without_ids_is_known_by_its_name() -> None:
+    known = KnownTopics.of({"orders": NO_TOPIC_ID})
+    assert known.has("orders", NO_TOPIC_ID)
+    assert known.has("orders", "of a topic that was given one since")
+    assert not known.has("refunds", NO_TOPIC_ID)
+
+
 def test_topics_that_shared_the_old_digest_are_told_apart() -> None:
     """Guards against: 1. a group begins at "latest" with one topic; 2. a topic is created whose SHA-256 begins with the
     same 24 bits; 3. it is taken for one that was there, and its records up to now are skipped.
@@ -207,6 +214,23 @@ def test_digests_are_compared_at_their_own_places_only() -> None:
 
 def test_a_pin_without_topics_knows_all() -> None:
     assert Pin(0, 1).knows_topic("orders", ID)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "result"),
+    [
+        (ID, ID, True),
+        (ID, "another", False),
+        (ID, NO_TOPIC_ID, True),
+        (NO_TOPIC_ID, ID, True),
+        (NO_TOPIC_ID, NO_TOPIC_ID, True),
+        (None, NO_TOPIC_ID, False),
+        (ID, None, False),
+        (None, None, True),
+    ],
+)
+def test_an_id_that_is_not_known_may_be_any(one: str | None, other: str | None, result: bool) -> None:
+    assert same_topic(one, other) is result
 
 
 @pytest.mark.parametrize("text", [FULL.to_text(), NEW.to_text()])

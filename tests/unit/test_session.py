@@ -13,7 +13,7 @@ from spark_groupsource.commits import CommitMetadata, GroupOffset, KnownTopics, 
 from spark_groupsource.commitwait import COMMIT_S
 from spark_groupsource.errors import DataLossError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.membership.events import FlightBatch
-from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
+from spark_groupsource.offsets import NO_TOPIC_ID, OffsetRange, Reset, SourceOffset, TopicPartition
 from spark_groupsource.option_types import ReadBounds
 from spark_groupsource.session import FIRST_ASSIGNMENT_S, SETTLE_S, Session
 from spark_groupsource.topicwatch import REFRESH_S
@@ -2514,3 +2514,36 @@ def test_nobody_looks_back_at_what_cannot_be_skipped(given: dict[str, str]) -> N
     del bed.cluster.topics["orders"]
     bed.session._look_back(end, bed.session._given_out)
     assert bed.session._metrics.records_lost == 0
+
+
+# --- brokers without topic ids
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "after a restart"])
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_a_topic_that_gets_an_id_is_the_one_that_was_read(
+    again: bool, starting: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards against: 1. brokers without topic ids are read from; 2. they are upgraded, and give the topic an id; 3. it
+    is taken for another topic of that name: a loss is reported, and all of it is read again.
+    """
+    pin = Pin(0, 2, None if starting == "earliest" else KnownTopics.of({"orders": NO_TOPIC_ID}))
+    committed = GroupOffset(5, metadata(LINEAGE, 0, 5, pin=pin, topic_id=NO_TOPIC_ID))
+    start = SourceOffset.of(LINEAGE, {"orders": NO_TOPIC_ID}, [OffsetRange(P0, 0, 5)], {})
+    bed = Bed(startingOffsets=starting)
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID if again else NO_TOPIC_ID, 2)
+    bed.member.committed[P0] = committed
+    bed.ends(p0=7, p1=3)
+    bed.join(P0)
+    end = bed.session.latest_offset(start)
+    assert ranges(end) == ["orders-0 [5, 7)"]
+    bed.session.tasks(start, end)
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
+    bed.ends(p0=9)
+    bed.clock.advance(60.0)
+    later = bed.session.latest_offset(end)
+    assert ranges(later) == ["orders-0 [7, 9)"]
+    assert later.topic_id("orders") == TOPIC_ID
+    bed.session.commit(later)
+    assert bed.committed()[0] == 9
+    assert "made again" not in caplog.text
