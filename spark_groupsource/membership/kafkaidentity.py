@@ -1,8 +1,10 @@
 """Whether the brokers accept the identity of a kafka-python client: watches the client's connections.
 
-The client forgets why a connection failed: a wrong password at the first contact ends as a timeout. It also reports a
-refusal that heals as an error of whatever request was under way. This module hands both to `LastTransportError`, which
-decides as it does for librdkafka: at once at the first contact, later only after 20 s without any answer.
+The client forgets why a connection failed: a wrong password at the first contact ends as a timeout. It does not even
+read why when the broker answers and hangs up at once: it drops what it has received together with the end. And it
+reports a refusal that heals as an error of whatever request was under way. This module hands what connections report
+to `LastTransportError`, which decides as it does for librdkafka: at once at the first contact, later only after 20 s
+without any answer.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from spark_groupsource.clock import Clock
 from spark_groupsource.membership.kafkaerrors import is_refused_identity
 from spark_groupsource.transport import LastTransportError
 
+_Receive = Callable[[], tuple[bytes, BaseException | None]]
+
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]
     """Makes the client's connections, and reports how each one begins and ends. The client's I/O thread."""
@@ -30,6 +34,12 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
         self._report = report
         self._watched: WeakSet[KafkaConnection] = WeakSet()
         super().__init__(net, **settings)
+
+    async def _build_transport(self, *args: Any, **settings: Any) -> Any:
+        """See the base class."""
+        transport = await super()._build_transport(*args, **settings)
+        transport._sock_recv = _data_first(transport._sock_recv)
+        return transport
 
     def get_connection(self, *args: Any, **settings: Any) -> KafkaConnection:
         """See the base class."""
@@ -41,6 +51,17 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
             connection.init_future.add_errback(self._report)
             connection.close_future.add_errback(self._report)
         return connection
+
+
+def _data_first(receive: _Receive) -> _Receive:
+    """Return a transport's way to receive that leaves an error for the next time, when there is data."""
+
+    def run() -> tuple[bytes, BaseException | None]:
+        data, error = receive()
+        # A connection that has ended reports it again.
+        return (data, None) if data else (data, error)
+
+    return run
 
 
 class Identity:

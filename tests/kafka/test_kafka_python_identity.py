@@ -80,9 +80,8 @@ def set_password(kafka: RealKafka, password: str) -> None:
     """Give the user another password."""
     info: Any = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     change = UserScramCredentialUpsertion("member", info, password.encode())
-    for future in (
-        AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).alter_user_scram_credentials([change]).values()
-    ):
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for future in admin.alter_user_scram_credentials([change]).values():
         future.result(30)
 
 

@@ -7,6 +7,7 @@ import ssl
 import pytest
 from kafka import errors as client_errors
 
+from spark_groupsource.membership import kafkaidentity
 from spark_groupsource.membership.kafkaerrors import classify_refusal, fatal, is_refused_identity, unreachable
 from spark_groupsource.membership.kafkaidentity import Identity
 from spark_groupsource.membership.port import Refusal
@@ -188,3 +189,13 @@ def test_a_refusal_is_forgiven_as_with_librdkafka() -> None:
             continue
         identity.take(WRONG)
         assert identity.transport.refused_for_good
+
+
+def test_an_answer_is_read_before_the_end_of_its_connection() -> None:
+    """Guards against: 1. a broker answers that it refuses the password, and hangs up; 2. the client receives both at
+    once, and drops the answer.
+    """
+    gone = client_errors.KafkaConnectionError("socket disconnected")
+    received = iter([(b"refused", gone), (b"", gone), (b"more", None)])
+    receive = kafkaidentity._data_first(lambda: next(received))
+    assert [receive(), receive(), receive()] == [(b"refused", None), (b"", gone), (b"more", None)]
