@@ -63,7 +63,7 @@ def _batches_of(folder: Path, query: str, life: str, fleet: Fleet) -> Iterator[C
     commits = log_entries(folder / "commits")
     for number in sorted(log_entries(folder / "offsets")):
         entry = folder / "offsets" / str(number)
-        end = next(iter(_source_offsets(entry.read_text())), None)
+        end = next(iter(source_offsets(entry.read_text())), None)
         if end is None:  # a damaged file
             continue
         at = fleet.completed_before.get((life, number))
@@ -72,7 +72,7 @@ def _batches_of(folder: Path, query: str, life: str, fleet: Fleet) -> Iterator[C
         yield Completed(query, life, number, entry.stat().st_mtime, at, end)
 
 
-def _source_offsets(text: str) -> Iterable[dict[str, Any]]:
+def source_offsets(text: str) -> Iterable[dict[str, Any]]:
     """Return the source's offsets in an entry of Spark's offset log: a line per source, or (v2) an object of them."""
     for line in text.splitlines()[1:]:
         try:

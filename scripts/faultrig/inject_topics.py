@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
+from faultrig.collect import source_offsets
 from faultrig.done import Done
 from faultrig.fleet import Query, log_entries
 from faultrig.inject_group import start_all, stop_all
-from faultrig.observer import Offsets, attempt
+from faultrig.observer import Offsets, Partition, attempt
 from faultrig.rig import PASSING, Rig
 from faultrig.waiting import RigError, wait_for
 
@@ -55,28 +56,35 @@ def replace_by_another(rig: Rig) -> Done:
     return _replace(rig, f"{PASSING}-{len(rig.lives)}")
 
 
-def _is_open(query: Query) -> bool:
-    """Whether the stopped query has planned a batch that is not complete."""
-    newest = [max(log_entries(query.checkpoint / log), default=-1) for log in ("offsets", "commits")]
-    return newest[0] != newest[1]
+def _in_open_batch(query: Query) -> set[Partition]:
+    """Return what the stopped query has planned in a batch that is not complete."""
+    newest, complete = (max(log_entries(query.checkpoint / log), default=-1) for log in ("offsets", "commits"))
+    if newest == complete:
+        return set()
+    end = next(iter(source_offsets((query.checkpoint / "offsets" / str(newest)).read_text())), {"topics": {}})
+    return {(topic, int(n)) for topic, entry in end["topics"].items() for n in entry["ranges"]}
 
 
-def _stop_between_batches(rig: Rig) -> Offsets:
-    """Stop all queries with no batch left open: a replay would report a part of its own, from its own beginning."""
+def _stop_between_batches(rig: Rig) -> tuple[Partition, int]:
+    """Stop all queries; return a partition that no open batch has, with the group's offset.
+
+    A replay would report a part of the loss, from its own beginning.
+    """
     for _ in range(_TRIES):
         offsets = stop_all(rig)
-        if not any(map(_is_open, rig.fleet.live)):
-            return offsets
+        closed = offsets.keys() - set().union(*map(_in_open_batch, rig.fleet.live))
+        if closed:
+            partition = rig.rng.choice(sorted(closed))
+            return partition, offsets[partition]
         start_all(rig)
         rig.wait_recovered(rig.ends(), "a batch that was left open")
-    raise RigError(f"in {_TRIES} tries the queries never stopped between two batches\n{rig.evidence()}")
+    raise RigError(f"in {_TRIES} tries an open batch had every partition\n{rig.evidence()}")
 
 
 def refuse_loss(rig: Rig) -> Done:
     """Unread records are deleted, and a query with failOnDataLoss=true starts alone: it must fail with the range."""
-    offsets = _stop_between_batches(rig)
-    partition = rig.rng.choice(sorted(offsets))
-    start, wanted = offsets[partition], offsets[partition] + 40
+    partition, start = _stop_between_batches(rig)
+    wanted = start + 40
     wait_for("unread records", 60, lambda: (attempt(rig.observer.ends) or {}).get(partition, 0) > wanted, rig.evidence)
     rig.keep_log(partition, start)
     rig.observer.delete_records(partition, wanted)
