@@ -451,12 +451,14 @@ class RangeConsumer:
         if item.partition not in self._fed or item.partition in self._lost:
             return
         self._begun.add(item.partition)
+        size = None
         if isinstance(item, Chunk):
+            size = item.batch.nbytes
             self._fed[item.partition] = last_offset(item.batch) + 1
-            self._size.learn(item.batch)
+            self._size.learn(item.batch.num_rows, size)
         else:
             self._fed[item.partition] = item.offset + 1
-        self._kept.add(item, self._position[item.partition])
+        self._kept.add(item, self._position[item.partition], size)
 
     def _on_event(self, item: Item) -> None:
         if isinstance(item, EndOfPartition):

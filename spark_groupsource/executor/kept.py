@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,16 +20,32 @@ _CHUNK_BYTES = 5_000
 
 @dataclass(slots=True)
 class _Entry:
+    """An item with its offsets and size, which are measured once: Arrow takes a microsecond for each."""
+
     item: Chunk | ImpossibleTimestamp
+    first: int
+    last: int
     bytes: int
-    within: bool
+    within: int = 0
+
+    def part(self, rows: pa.RecordBatch) -> _Entry:
+        """Return the entry of some of this one's rows."""
+        whole = self.item.batch.num_rows if isinstance(self.item, Chunk) else 1
+        size = _CHUNK_BYTES + (self.bytes - _CHUNK_BYTES) * rows.num_rows // whole
+        return _Entry(Chunk(self.item.partition, rows), first_offset(rows), last_offset(rows), size)
+
+    def before(self, limit: int) -> int:
+        """Return about how many bytes lie before an offset."""
+        if self.last < limit or self.first >= limit:
+            return self.bytes if self.last < limit else 0
+        return self.bytes * (limit - self.first) // (self.last + 1 - self.first)
 
 
 class Kept:
     """Rows that are cut by offsets; nothing is copied.
 
     `limit` says where the ranges of the task end: what lies before that is kept within it, the rest beyond it, that is
-    for later tasks. Sizes are measured on the rows.
+    for later tasks. Sizes are measured on the rows when they come, and shared out by rows and offsets from then on.
     """
 
     def __init__(self) -> None:
@@ -56,22 +72,17 @@ class Kept:
         touched = [partition for partition in self._entries if self._limits.get(partition) != ends.get(partition)]
         self._limits = ends
         for partition in touched:
-            self.advance(partition, 0)
+            self._keep(partition, self._entries[partition])
 
-    def add(self, item: Chunk | ImpossibleTimestamp, position: int) -> None:
-        """Keep what lies at or behind the position."""
-        limit = self._limits.get(item.partition, 0)
+    def add(self, item: Chunk | ImpossibleTimestamp, position: int, size: int | None = None) -> None:
+        """Keep what lies at or behind the position. `size` is that of a chunk's rows, if it is known."""
         if isinstance(item, ImpossibleTimestamp):
-            if item.offset >= position:
-                self._append(item, _CHUNK_BYTES, within=item.offset < limit)
-            return
-        batch = item.batch
-        if first_offset(batch) < position:
-            batch = split_at(batch, position)[1]
-        before, behind = split_at(batch, limit) if batch.num_rows else (batch, batch)
-        for rows, within in ((before, True), (behind, False)):
-            if rows.num_rows:
-                self._append(Chunk(item.partition, rows), _CHUNK_BYTES + rows.nbytes, within=within)
+            entry = _Entry(item, item.offset, item.offset, _CHUNK_BYTES)
+        else:
+            first, last = first_offset(item.batch), last_offset(item.batch)
+            taken = _CHUNK_BYTES + (item.batch.nbytes if size is None else size)
+            entry = _Entry(item, first, last, taken)
+        self._append(item.partition, entry, position)
 
     def blocked(self, partition: TopicPartition) -> bool:
         """Whether the next record of a partition is one that no row can hold."""
@@ -80,10 +91,9 @@ class Kept:
 
     def advance(self, partition: TopicPartition, position: int) -> None:
         """Drop what lies before the position."""
-        entries = self._entries.get(partition, ())
-        self.drop(partition)
-        for entry in entries:
-            self.add(entry.item, position)
+        entries = self._entries.get(partition)
+        if entries and entries[0].first < position:
+            self._keep(partition, entries, position)
 
     def drop(self, partition: TopicPartition) -> None:
         """Drop all of a partition."""
@@ -92,11 +102,14 @@ class Kept:
         self.within_bytes -= self._within.pop(partition, 0)
 
     def trim(self, partition: TopicPartition) -> None:
-        """Drop what is kept of a partition beyond its range."""
-        left = [entry for entry in self._entries.get(partition, ()) if entry.within]
-        self.drop(partition)
-        for entry in left:
-            self._append(entry.item, entry.bytes, within=True)
+        """Drop what a partition has beyond its range."""
+        limit = self._limits.get(partition, 0)
+        entries = [entry for entry in self._entries.get(partition, ()) if entry.first < limit]
+        if entries and entries[-1].last >= limit:
+            item = entries[-1].item
+            if isinstance(item, Chunk):
+                entries[-1] = entries[-1].part(split_at(item.batch, limit)[0])
+        self._keep(partition, entries)
 
     def take(self, wanted: OffsetRange, position: int) -> tuple[list[pa.RecordBatch], int]:
         """Return the rows from the position on that are in the range, and the position behind them.
@@ -107,32 +120,47 @@ class Kept:
         entries = self._entries.get(partition)
         taken: list[pa.RecordBatch] = []
         while entries and position < wanted.end:
-            head = entries[0].item
+            entry = entries[0]
+            head = entry.item
             if isinstance(head, ImpossibleTimestamp):
                 if taken or head.offset >= wanted.end:
                     return taken, min(head.offset, wanted.end)
                 raise _timestamp_error(head)
-            entry = entries.popleft()
-            self._count(partition, -entry.bytes, within=entry.within)
+            entries.popleft()
+            self._count(partition, -entry.bytes, -entry.within)
+            if entry.last < wanted.end:
+                taken.append(head.batch)
+                position = entry.last + 1
+                continue
             rows, rest = split_at(head.batch, wanted.end)
-            if rest.num_rows:
-                left = _Entry(Chunk(partition, rest), _CHUNK_BYTES + rest.nbytes, entry.within)
-                entries.appendleft(left)
-                self._count(partition, left.bytes, within=left.within)
+            left = entry.part(rest)
+            left.within = left.before(self._limits.get(partition, 0))
+            entries.appendleft(left)
+            self._count(partition, left.bytes, left.within)
             if rows.num_rows:
                 taken.append(rows)
-            position = wanted.end if rest.num_rows else last_offset(rows) + 1
+            position = wanted.end
         return taken, position
 
-    def _append(self, item: Chunk | ImpossibleTimestamp, size: int, *, within: bool) -> None:
-        self._entries.setdefault(item.partition, deque()).append(_Entry(item, size, within))
-        self._count(item.partition, size, within=within)
+    def _keep(self, partition: TopicPartition, entries: Iterable[_Entry], position: int = 0) -> None:
+        """Keep these entries of a partition only, from the position on."""
+        self.drop(partition)
+        for entry in entries:
+            self._append(partition, entry, position)
 
-    def _count(self, partition: TopicPartition, size: int, *, within: bool) -> None:
-        sizes = self._within if within else self._beyond
-        sizes[partition] = sizes.get(partition, 0) + size
-        if within:
-            self.within_bytes += size
+    def _append(self, partition: TopicPartition, entry: _Entry, position: int) -> None:
+        if entry.last < position:
+            return
+        if entry.first < position and isinstance(entry.item, Chunk):
+            entry = entry.part(split_at(entry.item.batch, position)[1])
+        entry.within = entry.before(self._limits.get(partition, 0))
+        self._entries.setdefault(partition, deque()).append(entry)
+        self._count(partition, entry.bytes, entry.within)
+
+    def _count(self, partition: TopicPartition, size: int, within: int) -> None:
+        self._within[partition] = self._within.get(partition, 0) + within
+        self._beyond[partition] = self._beyond.get(partition, 0) + size - within
+        self.within_bytes += within
 
 
 def beyond(sizes: Mapping[TopicPartition, int], most: int) -> list[TopicPartition]:

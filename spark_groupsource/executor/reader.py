@@ -136,7 +136,7 @@ class _Reading:
             self._take()
         if self._proof.due or (self._proof.open and not self._unfinished):
             self._proof.ask()
-        proven = sum(map(self._proof.proven, self._ranges))
+        proven = 0 if takes else sum(map(self._proof.proven, self._ranges))
         for topic in self._proof.look(0.0 if takes and self._unfinished else _POLL_S):
             self._judge(topic)
         if not takes and sum(map(self._proof.proven, self._ranges)) > proven:
