@@ -41,6 +41,7 @@ def core_tests() -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return how many processes share the tests: two for each core, since most tests wait, as far as memory goes.
 
