@@ -69,6 +69,13 @@ class ClusterFacts(Protocol):
         """Return the time of the newest record of a topic; None where there is none, or it cannot be asked."""
 
 
+_NO_COORDINATOR_YET = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
+
 class LibrdkafkaFacts:
     """A `ClusterFacts` on confluent-kafka's AdminClient."""
 
@@ -118,12 +125,8 @@ class LibrdkafkaFacts:
 
     def group(self) -> Rights:
         """See `ClusterFacts`."""
-        group = self._options.group_id
         try:
-            future = self._client.describe_consumer_groups(
-                [group], include_authorized_operations=True, request_timeout=CONTACT_TIMEOUT_S
-            )[group]
-            answer = self._ask("DescribeGroups", future, mapped=False)
+            answer = self._described_group()
         except KafkaException as error:
             code = kafka_error(error).code()
             if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
@@ -135,6 +138,23 @@ class LibrdkafkaFacts:
             raise self._mapped(error, "DescribeGroups") from None
         operations = _operations(answer.authorized_operations)
         return Rights(operations, exists=str(answer.state.name) != "DEAD" or bool(operations))
+
+    def _described_group(self) -> Any:
+        """Describe the group; the first group of a cluster has no coordinator for some seconds.
+
+        Raises KafkaException.
+        """
+        group, deadline_s = self._options.group_id, time.monotonic() + CONTACT_TIMEOUT_S
+        while True:
+            future = self._client.describe_consumer_groups(
+                [group], include_authorized_operations=True, request_timeout=CONTACT_TIMEOUT_S
+            )[group]
+            try:
+                return self._ask("DescribeGroups", future, mapped=False)
+            except KafkaException as error:
+                if kafka_error(error).code() not in _NO_COORDINATOR_YET or time.monotonic() > deadline_s:
+                    raise
+            time.sleep(_STEP_S)
 
     def group_topics(self) -> tuple[str, ...]:
         """See `ClusterFacts`."""

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from .harness import Record, wait_for
+from .harness import Record, newest_commit, wait_for
 
 # Called with the batch's number and records after the sink has them and before Spark records the batch as complete.
 # It may block or raise. Spark cannot stop a query while it blocks.
@@ -56,8 +56,8 @@ class Sink:
         """Return the batches in Spark's commit log, the last run of each."""
         with self._lock:
             last = {batch.number: batch for batch in self.batches}
-        commits = self.checkpoint / "commits"
-        return [batch for number, batch in sorted(last.items()) if (commits / str(number)).exists()]
+        newest = newest_commit(self.checkpoint)
+        return [batch for number, batch in sorted(last.items()) if number <= newest]
 
 
 class AppQuery:

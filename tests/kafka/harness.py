@@ -238,6 +238,14 @@ class Independent:
         return found
 
 
+def newest_commit(checkpoint: Path) -> int:
+    """Return the number of the newest completed batch, -1 without one.
+
+    All before it are complete: Spark completes batches in their order, and keeps the entries of the newest hundred.
+    """
+    return max((int(entry.name) for entry in (checkpoint / "commits").glob("[0-9]*")), default=-1)
+
+
 def planned_records(checkpoint: Path, batch: int) -> list[Record]:
     """Return the records of the ranges that Spark's offset log holds for a batch."""
     text = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]

@@ -22,7 +22,7 @@ from .test_takeover import with_protocol
 pytestmark = pytest.mark.kafka
 
 NAMES = ("one", "two", "three")
-SLOW = {"processingTime": "1 second"}
+SLOW = {"processingTime": "2 seconds"}
 # name -> (the options at first, those of the first round, those of the second, what the coordinator calls the end)
 UPGRADES: dict[str, tuple[Sequence[dict[str, str]], str]] = {
     "range to roundrobin": (
