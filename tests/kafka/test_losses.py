@@ -66,11 +66,11 @@ def test_p8_a_topic_with_unread_records_is_deleted_while_the_query_runs(
     start_query: Callable[..., Query],
 ) -> None:  # fmt: skip
     """failOnDataLoss=false: the other topic goes on, and what is known to be lost is told; true: the query fails."""
-    other, told = f"{topic}-other", tmp_path / "metrics"
+    other, metrics = f"{topic}-other", tmp_path / "metrics"
     client.create_topic(topic, 1)
     client.create_topic(other, 1)
     options = for_protocol(options, protocol) | {"subscribe": f"{topic},{other}", "maxOffsetsPerTrigger": "10"}
-    going_on = start_query("going-on", options | {"failOnDataLoss": "false", "metricsPath": str(told)}, batch_s=2)
+    going_on = start_query("going-on", options | {"failOnDataLoss": "false", "metricsPath": str(metrics)}, batch_s=2)
     failing = start_query("failing", options | {"kafka.group.id": f"{topic}-failing"}, batch_s=2)
     client.produce(topic, (f"old{n}" for n in range(200)), 1)
     for query in going_on, failing:
@@ -82,11 +82,14 @@ def test_p8_a_topic_with_unread_records_is_deleted_while_the_query_runs(
     assert f"{topic}-0 [" in failing.failure()
     assert "the topic was deleted" in failing.failure()
     going_on.wait_for_records({(other, 0, offset) for offset in range(5)})
-    losses = [json.loads(line)["details"] for line in told.read_text().splitlines() if '"data_lost"' in line]
-    (((name, number, start, end),),) = [loss["ranges"] for loss in losses]
-    assert (name, number, end) == (topic, 0, 200)
+    losses = [json.loads(line)["details"] for line in metrics.read_text().splitlines() if '"data_lost"' in line]
+    told = [tuple(item) for loss in losses for item in loss["ranges"]]
+    assert {item[:2] for item in told} == {(topic, 0)}
     read = {offset for of, _, offset in going_on.completed_records() if of == topic}
-    assert read == set(range(start))
+    # All that was not read is reported. Of the batch that was read meanwhile the driver does not know what executors got.
+    unread = {offset for _, _, start, end in told for offset in range(start, end)}
+    assert read | unread == set(range(200))
+    assert len(read & unread) <= 10
 
 
 def test_p8_a_topic_that_is_made_anew_under_a_running_query_is_told_by_its_id(
