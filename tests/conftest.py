@@ -43,7 +43,7 @@ def core_tests() -> list[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return how many processes share the tests: two for each core, since most tests wait, as far as memory goes.
+    """Return how many processes share the tests: three for two cores, since many tests wait, as far as memory goes.
 
     The environment variable of pytest-xdist wins, for a machine that does other work, too.
     """
@@ -51,7 +51,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     if given:
         return int(given)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(2 * (os.cpu_count() or 1), int(memory / 2**30 / _WORKER_MEMORY_GIB)))
+    return max(1, min(3 * (os.cpu_count() or 1) // 2, int(memory / 2**30 / _WORKER_MEMORY_GIB)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

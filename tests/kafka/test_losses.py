@@ -86,7 +86,7 @@ def test_p8_a_topic_with_unread_records_is_deleted_while_the_query_runs(
     told = [tuple(item) for loss in losses for item in loss["ranges"]]
     assert {item[:2] for item in told} == {(topic, 0)}
     read = {offset for of, _, offset in going_on.completed_records() if of == topic}
-    # All that was not read is reported. Of the batch that was read meanwhile the driver does not know what executors got.
+    # All that was not read is reported. Of the batch that was read meanwhile the driver does not know what was read.
     unread = {offset for _, _, start, end in told for offset in range(start, end)}
     assert read | unread == set(range(200))
     assert len(read & unread) <= 10
