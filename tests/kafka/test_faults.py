@@ -15,16 +15,6 @@ _SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "faults_main.py"
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.usefixtures("kafka")
-def test_p1_to_p8_hold_under_every_fault_of_a_spark_cluster(tmp_path: Path) -> None:
-    """Each of them once: executors, workers, daemons and tasks that end, cores that come and go, a dead driver."""
-    command = [sys.executable, str(_SCRIPT), "--cluster", "--smoke", "--seed", "1", "--out", str(tmp_path)]
-    code, text = run_script(command, tmp_path / "output", 1740)
-    assert code == 0, text[-20_000:]
-    assert "PASSED" in text, text[-20_000:]
-
-
-@pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("kafka")  # skipped without a real Kafka, as all tests here
 def test_p1_to_p8_hold_under_every_kind_of_fault(tmp_path: Path) -> None:
     """What breaks is in the output: the fault, the promise, the records; the seed is fixed."""
