@@ -100,11 +100,7 @@ class LibrdkafkaGroupAdmin:
         Raises `CommandError` for a group of another kind, as Kafka Connect's workers have them.
         """
         try:
-            group: ConsumerGroupDescription = self._ask(
-                lambda timeout: self._client.describe_consumer_groups([self._group], request_timeout=timeout)[
-                    self._group
-                ],
-            )
+            return self.ask_description()
         except KafkaException as error:
             if _code(error) == KafkaError.GROUP_ID_NOT_FOUND:
                 return None
@@ -112,7 +108,18 @@ class LibrdkafkaGroupAdmin:
                 reason = kafka_error(error).str()
                 raise CommandError(errors.GROUP_NOT_OF_CONSUMERS, group=self._group, reason=reason) from None
             raise self._mapped(error, "DescribeGroups") from None
-        return group
+
+    def ask_description(self, *, with_rights: bool = False) -> ConsumerGroupDescription:
+        """Return the group as its coordinator has it, also what the caller may do with it where that is asked for.
+
+        Raises KafkaException as it comes, for callers that judge it themselves.
+        """
+        found: ConsumerGroupDescription = self._ask(
+            lambda timeout: self._client.describe_consumer_groups(
+                [self._group], include_authorized_operations=with_rights, request_timeout=timeout
+            )[self._group],
+        )
+        return found
 
     def offsets(self) -> dict[TopicPartition, GroupOffset]:
         """See `GroupAdmin`."""

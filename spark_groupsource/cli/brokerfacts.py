@@ -69,13 +69,6 @@ class ClusterFacts(Protocol):
         """Return the time of the newest record of a topic; None where there is none, or it cannot be asked."""
 
 
-_NO_COORDINATOR_YET = {
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-}
-
-
 class LibrdkafkaFacts:
     """A `ClusterFacts` on confluent-kafka's AdminClient."""
 
@@ -126,7 +119,7 @@ class LibrdkafkaFacts:
     def group(self) -> Rights:
         """See `ClusterFacts`."""
         try:
-            answer = self._described_group()
+            answer = self._group_admin().ask_description(with_rights=True)
         except KafkaException as error:
             code = kafka_error(error).code()
             if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
@@ -139,27 +132,12 @@ class LibrdkafkaFacts:
         operations = _operations(answer.authorized_operations)
         return Rights(operations, exists=str(answer.state.name) != "DEAD" or bool(operations))
 
-    def _described_group(self) -> Any:
-        """Describe the group; the first group of a cluster has no coordinator for some seconds.
-
-        Raises KafkaException.
-        """
-        group, deadline_s = self._options.group_id, time.monotonic() + CONTACT_TIMEOUT_S
-        while True:
-            future = self._client.describe_consumer_groups(
-                [group], include_authorized_operations=True, request_timeout=CONTACT_TIMEOUT_S
-            )[group]
-            try:
-                return self._ask("DescribeGroups", future, mapped=False)
-            except KafkaException as error:
-                if kafka_error(error).code() not in _NO_COORDINATOR_YET or time.monotonic() > deadline_s:
-                    raise
-            time.sleep(_STEP_S)
-
     def group_topics(self) -> tuple[str, ...]:
         """See `ClusterFacts`."""
-        admin = LibrdkafkaGroupAdmin(self._options, SystemClock(), time.sleep)
-        return tuple(sorted({partition.topic for partition in admin.offsets()}))
+        return tuple(sorted({partition.topic for partition in self._group_admin().offsets()}))
+
+    def _group_admin(self) -> LibrdkafkaGroupAdmin:
+        return LibrdkafkaGroupAdmin(self._options, SystemClock(), time.sleep)
 
     def newest_record_ms(self, topic: str, partitions: int) -> int | None:
         """See `ClusterFacts`."""
