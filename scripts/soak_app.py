@@ -2,7 +2,7 @@
 
 Reads its settings as JSON from the first argument. A line on standard input stops the query ("stop"), starts it again
 ("start") or ends the application ("exit"); so does the end of standard input. Each batch appends a line to the file
-`read`: {topic: [records, sum of the offsets]}.
+`read`: {"batch": number, "topics": {topic: records}}.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 
@@ -41,8 +40,10 @@ def start(spark: SparkSession, settings: dict[str, Any]) -> StreamingQuery:
     out = Path(settings["read"])
 
     def write(batch: DataFrame, number: int) -> None:
-        found = batch.groupBy("topic").agg(F.count("*").alias("n"), F.sum("offset").alias("s")).collect()
-        line = {"batch": number, "topics": {row.topic: [row.n, row.s] for row in found}}
+        line = {
+            "batch": number,
+            "topics": {row["topic"]: row["count"] for row in batch.groupBy("topic").count().collect()},
+        }
         with out.open("a") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -114,7 +115,7 @@ class Application:
         newest = max((int(entry.name) for entry in (self.checkpoint / "commits").glob("[0-9]*")), default=-1)
         for number, topics in last.items():
             if number <= newest:
-                done.update({topic: count for topic, (count, _) in topics.items()})
+                done.update(topics)
         return done
 
     def end(self) -> int:
@@ -224,15 +225,11 @@ def comes_and_goes(soak: Soak, member: Application, away_s: float, there_s: floa
 
 def growth_per_hour(points: Sequence[tuple[float, float]]) -> float | None:
     """Return the slope of a least-squares line, in percent of its mean per hour. None without a spread."""
-    if len(points) < 3:
+    if len({x for x, _ in points}) < 3:
         return None
-    mean_x = sum(x for x, _ in points) / len(points)
-    mean_y = sum(y for _, y in points) / len(points)
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    if not spread or not mean_y:
-        return None
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
-    return slope * 3600 / mean_y * 100
+    mean = statistics.fmean(y for _, y in points)
+    slope = statistics.linear_regression(*zip(*points, strict=True)).slope
+    return slope * 3600 / mean * 100 if mean else None
 
 
 def series(samples: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:

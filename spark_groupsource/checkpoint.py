@@ -44,7 +44,7 @@ _TROUBLES = (OSError, ValueError, ImportError, pa.ArrowException)
 # A line of an offset log v2: ids are numbers, or names that the query gives its sources.
 _NAMED_OFFSET = re.compile(r"([A-Za-z0-9_]+):(.*)", re.DOTALL)
 _NO_OFFSET = "-"
-# A log of this query that does not have Spark's start may lag for so long (async progress tracking).
+# With async progress tracking, Spark writes this query's own log later: a log without its start is not reported sooner.
 _LONGEST_LAG_S = 60.0
 # More ends than this are counted, not named.
 _NAMED = 5

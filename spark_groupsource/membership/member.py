@@ -111,7 +111,7 @@ class Member:
         )  # fmt: skip
         # The handover that a revoke waits for, once it is due.
         self._hand_over: HandOver | None = None
-        # When the batch in flight was fixed, and by when it must be complete (option maxBatchMs).
+        # When the batch in flight was fixed: option maxBatchMs counts from there.
         self._fixed_s = 0.0
         # The batch for which the partitions were given up: the member is in no group until it has ended.
         self._given_up: FlightBatch | None = None
