@@ -8,23 +8,22 @@ command line shows that it runs from this run directory: pids are used again.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
+import rundir
 from kafkajars import KAFKA_VERSION, RealKafkaError, class_path, find_java, version_of
 
 # Listeners of a cluster with keys and users, named after their security protocols.
 SECURE_LISTENERS = ("SASL_PLAINTEXT", "SSL", "SASL_SSL")
 _LOWEST_PORT = 20_000
-_STATE_FILE = "state.json"
 _LOG4J = """\
 status = error
 rootLogger.level = warn
@@ -158,13 +157,7 @@ def _first_ephemeral_port() -> int:
     return first if first >= _LOWEST_PORT + 1_000 else 32_768
 
 
-def wait_until(what: str, timeout_s: float, done: Callable[[], bool], evidence: Callable[[], str] = str) -> None:
-    """Return when done() is true. Raises RealKafkaError with `what` and the evidence after timeout_s."""
-    deadline = time.monotonic() + timeout_s
-    while not done():
-        if time.monotonic() > deadline:
-            raise RealKafkaError(f"waited {timeout_s:.0f} s for {what}{evidence()}")
-        time.sleep(0.1)
+wait_until = partial(rundir.wait_until, error=RealKafkaError)
 
 
 def _command_of(pid: int) -> str:
@@ -194,9 +187,8 @@ class Cluster:
     @classmethod
     def load(cls, run_dir: Path) -> Cluster | None:
         """The cluster that the state file describes; None without one."""
-        try:
-            state = json.loads((run_dir / _STATE_FILE).read_text())
-        except FileNotFoundError:
+        state = rundir.load_state(run_dir)
+        if state is None:
             return None
         zookeeper = state.get("zookeeper")
         brokers = [Broker(**b) for b in state["brokers"]]
@@ -206,15 +198,13 @@ class Cluster:
 
     def save(self) -> None:
         """Write the state file, whole or not at all."""
-        new = self.run_dir / f"{_STATE_FILE}.new"
         state = {
             "bootstrap.servers": self.bootstrap_servers,
             "version": self.version,
             "brokers": [asdict(b) for b in self.brokers],
             "zookeeper": None if self.zookeeper is None else asdict(self.zookeeper),
         }
-        new.write_text(json.dumps(state, indent=1) + "\n")
-        new.replace(self.run_dir / _STATE_FILE)
+        rundir.save_state(self.run_dir, state)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -235,11 +225,7 @@ class Cluster:
         return self.run_dir / f"broker-{broker_id}"
 
     def log_tail(self, broker_id: int, lines: int = 40) -> str:
-        try:
-            text = (self.folder(broker_id) / "broker.log").read_text(errors="replace")
-        except FileNotFoundError:
-            return "(no log)"
-        return "\n".join(text.splitlines()[-lines:])
+        return rundir.log_tail(self.folder(broker_id) / "broker.log", lines)
 
     def write_log_settings(self) -> None:
         """What brokers log: warnings, and all that the group coordinator does."""

@@ -23,9 +23,9 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+import rundir
 from kafkacluster import (
     SECURE_LISTENERS,
     Broker,
@@ -47,7 +47,7 @@ _START_TIMEOUT_S = 90.0  # 3 to 6 s for one broker on an idle machine
 _STOP_TIMEOUT_S = 20.0  # a controlled shutdown of a broker whose controller is gone never ends by itself
 
 
-class RealKafka:
+class RealKafka(rundir.Owner):
     """A Kafka cluster with its data in a fresh directory, removed at the end.
 
     properties: server properties for all brokers, over the defaults of this module.
@@ -86,16 +86,7 @@ class RealKafka:
         self._timeout_s = start_timeout_s
         self._cluster: Cluster | None = None
         self._proxy: KafkaProxy | None = None
-        self._watchdog: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> RealKafka:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._watchdog: rundir.Watchdog | None = None
 
     def __repr__(self) -> str:
         return f"RealKafka({self._cluster.bootstrap_servers if self._cluster else 'not running'})"
@@ -149,7 +140,7 @@ class RealKafka:
                     one.secure_ports = dict(zip(SECURE_LISTENERS, free_ports(len(SECURE_LISTENERS)), strict=True))
             self._cluster.save()
             if not self._detached:
-                self._watchdog = _start_watchdog(run_dir)
+                self._watchdog = rundir.Watchdog(__file__, run_dir)
             self._format()
             if zookeeper is not None:
                 # Brokers wait for it.
@@ -269,7 +260,7 @@ class RealKafka:
                 _remove(cluster)
         finally:
             if watchdog is not None:
-                watchdog.communicate(timeout=_STOP_TIMEOUT_S)
+                watchdog.close()
             if proxy is not None:
                 proxy.close()
 
@@ -278,15 +269,6 @@ def _remove(cluster: Cluster) -> None:
     # The data goes anyway, so none of the brokers gets the time for a controlled shutdown.
     cluster.end(cluster.processes, 2.0)
     shutil.rmtree(cluster.run_dir)
-
-
-def _start_watchdog(run_dir: Path) -> subprocess.Popen[bytes]:
-    """A process that ends the brokers when this one is gone: then its standard input ends."""
-    return subprocess.Popen(
-        [sys.executable, __file__, "watch", "--run-dir", str(run_dir)],
-        stdin=subprocess.PIPE,
-        start_new_session=True,
-    )
 
 
 def _start(run_dir: Path, brokers: int, version: str) -> int:

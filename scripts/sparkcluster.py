@@ -19,15 +19,14 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+import rundir
 from kafkacluster import free_ports
 from kafkajars import RealKafkaError, cache_dir, find_java, say
 from sparkdaemons import Daemon, Daemons, Executor, SparkClusterError, process_table, wait_until
@@ -35,12 +34,11 @@ from sparkdaemons import Daemon, Daemons, Executor, SparkClusterError, process_t
 __all__ = ["Executor", "SparkCluster", "SparkClusterError"]
 
 _START_TIMEOUT_S = 90.0  # 4 to 6 s on an idle machine
-_STOP_TIMEOUT_S = 20.0
 # An application may lose more executors than the ten in a row after which the master gives it up.
 _DAEMON_SETTINGS = {"spark.deploy.maxExecutorRetries": "-1", "spark.decommission.enabled": "true"}
 
 
-class SparkCluster:
+class SparkCluster(rundir.Owner):
     """A standalone cluster with its files in a fresh directory, removed at the end.
 
     cores, memory: what each worker offers to executors.
@@ -77,16 +75,7 @@ class SparkCluster:
         self._detached = detached
         self._timeout_s = start_timeout_s
         self._daemons: Daemons | None = None
-        self._watchdog: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> SparkCluster:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._watchdog: rundir.Watchdog | None = None
 
     def __repr__(self) -> str:
         return f"SparkCluster({self._daemons.master_url if self._daemons else 'not running'})"
@@ -155,7 +144,7 @@ class SparkCluster:
         try:
             self._daemons.save()
             if not self._detached:
-                self._watchdog = _start_watchdog(run_dir)
+                self._watchdog = rundir.Watchdog(__file__, run_dir)
             for one in members:
                 self._daemons.write_settings(one)
                 self._daemons.spawn(one)  # workers try again until the master listens
@@ -222,13 +211,6 @@ class SparkCluster:
             _kill(pid)
         return bool(pids)
 
-    def kill_python_worker(self, executor: Executor) -> bool:
-        """SIGKILL one Python worker of an executor; False if it has none. Its task, if it runs one, is repeated."""
-        pids = self.python_workers(executor)
-        if pids:
-            _kill(pids[0])
-        return bool(pids)
-
     def kill_worker(self, name: str, *, with_executors: bool = True) -> None:
         """SIGKILL a worker and, as when a machine dies, all that runs on it.
 
@@ -261,14 +243,6 @@ class SparkCluster:
         if not self._running.send(self._running.daemon(name), signal.SIGPWR):
             raise SparkClusterError(f"{name} is not running")
 
-    def pause(self, pid: int) -> None:
-        """SIGSTOP a process of the cluster: connections stay open and nothing answers."""
-        os.kill(pid, signal.SIGSTOP)
-
-    def resume(self, pid: int) -> None:
-        """SIGCONT after pause."""
-        os.kill(pid, signal.SIGCONT)
-
     def log_tail(self, name: str, lines: int = 40) -> str:
         """Return the last lines of the log of the master or a worker."""
         return self._running.log_tail(name, lines)
@@ -290,7 +264,7 @@ class SparkCluster:
                 _remove(daemons)
         finally:
             if watchdog is not None:
-                watchdog.communicate(timeout=_STOP_TIMEOUT_S)
+                watchdog.close()
 
 
 def _kill(pid: int) -> None:
@@ -311,15 +285,6 @@ def _json(port: int) -> dict[str, Any]:
 def _remove(daemons: Daemons) -> None:
     daemons.end(5.0)
     shutil.rmtree(daemons.run_dir)
-
-
-def _start_watchdog(run_dir: Path) -> subprocess.Popen[bytes]:
-    """Start a process that ends the cluster when this one is gone: then its standard input ends."""
-    return subprocess.Popen(
-        [sys.executable, __file__, "watch", "--run-dir", str(run_dir)],
-        stdin=subprocess.PIPE,
-        start_new_session=True,
-    )
 
 
 def _start(run_dir: Path, options: argparse.Namespace) -> int:

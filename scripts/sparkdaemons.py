@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import re
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
+import rundir
 from kafkajars import find_java
 
-_STATE_FILE = "state.json"
 _EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _DAEMON_MODULE = "pyspark.daemon"
 # Nothing of the caller's Python or Spark may reach the workers: they stand for other machines.
@@ -95,13 +94,7 @@ def process_table() -> list[Process]:
     return found
 
 
-def wait_until(what: str, timeout_s: float, done: Callable[[], bool], evidence: Callable[[], str] = str) -> None:
-    """Return when done() is true. Raises SparkClusterError with `what` and the evidence after timeout_s."""
-    deadline = time.monotonic() + timeout_s
-    while not done():
-        if time.monotonic() > deadline:
-            raise SparkClusterError(f"waited {timeout_s:.0f} s for {what}{evidence()}")
-        time.sleep(0.1)
+wait_until = partial(rundir.wait_until, error=SparkClusterError)
 
 
 def _argument(command: str, name: str) -> str:
@@ -121,22 +114,19 @@ class Daemons:
     @classmethod
     def load(cls, run_dir: Path) -> Daemons | None:
         """Return the cluster that the state file describes; None without one."""
-        try:
-            state = json.loads((run_dir / _STATE_FILE).read_text())
-        except FileNotFoundError:
+        state = rundir.load_state(run_dir)
+        if state is None:
             return None
         return cls(run_dir, [Daemon(**one) for one in state["daemons"]], state["settings"])
 
     def save(self) -> None:
         """Write the state file, whole or not at all."""
-        new = self.run_dir / f"{_STATE_FILE}.new"
         state = {
             "master": self.master_url,
             "daemons": [asdict(one) for one in self.members],
             "settings": self.settings,
         }
-        new.write_text(json.dumps(state, indent=1) + "\n")
-        new.replace(self.run_dir / _STATE_FILE)
+        rundir.save_state(self.run_dir, state)
 
     @property
     def master_url(self) -> str:
@@ -156,11 +146,7 @@ class Daemons:
         return self.run_dir / name
 
     def log_tail(self, name: str, lines: int = 40) -> str:
-        try:
-            text = (self.folder(name) / "log").read_text(errors="replace")
-        except FileNotFoundError:
-            return "(no log)"
-        return "\n".join(text.splitlines()[-lines:])
+        return rundir.log_tail(self.folder(name) / "log", lines)
 
     def alive(self, one: Daemon) -> bool:
         if one.pid is None:
