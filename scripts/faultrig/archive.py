@@ -43,7 +43,7 @@ class Archive:
         with self._lock:
             for life, checkpoint in self._followed.items():
                 for log in _LOGS:
-                    self._copy(checkpoint / log, self.of(life) / log, newer=log == "commits")
+                    self._copy(checkpoint / log, self.of(life) / log)
 
     def close(self) -> None:
         """End the thread, after a last look."""
@@ -51,13 +51,18 @@ class Archive:
         self._thread.join(30)
         self.look()
 
-    def _copy(self, source: Path, target: Path, *, newer: bool) -> None:
-        """Copy entries that are not there yet; `newer`: also those that were written again."""
+    def _copy(self, source: Path, target: Path) -> None:
+        """Copy the entries that are not there yet.
+
+        The first version stays. Guards against: 1. Two applications run one checkpoint, and one completes batch 27.
+        2. Its offset is committed, and Spark purges entry 27. 3. The other application, which is behind, completes
+        batch 27 too and writes the entry again: its time would put the commit before the batch.
+        """
         target.mkdir(parents=True, exist_ok=True)
         for entry in source.glob("[0-9]*"):
             kept = target / entry.name
             with contextlib.suppress(OSError):  # purged meanwhile
-                if not kept.exists() or (newer and kept.stat().st_mtime != entry.stat().st_mtime):
+                if not kept.exists():
                     scratch = kept.with_name(f".{entry.name}.new")
                     shutil.copy2(entry, scratch)
                     scratch.replace(kept)

@@ -55,20 +55,18 @@ def completed(fleet: Fleet) -> list[Completed]:
             name = f"{query.name}#{life}"
             skipped = fleet.inherited.get(name, set())
             folder = fleet.archive.of(name)
-            found += [one for one in _batches_of(folder, query.name, name, fleet) if one.batch not in skipped]
+            found += [one for one in _batches_of(folder, query.name, name) if one.batch not in skipped]
     return sorted(found, key=lambda one: one.planned_at)
 
 
-def _batches_of(folder: Path, query: str, life: str, fleet: Fleet) -> Iterator[Completed]:
+def _batches_of(folder: Path, query: str, life: str) -> Iterator[Completed]:
     commits = log_entries(folder / "commits")
     for number in sorted(log_entries(folder / "offsets")):
         entry = folder / "offsets" / str(number)
         end = next(iter(source_offsets(entry.read_text())), None)
         if end is None:  # a damaged file
             continue
-        at = fleet.completed_before.get((life, number))
-        if at is None and number in commits:
-            at = (folder / "commits" / str(number)).stat().st_mtime
+        at = (folder / "commits" / str(number)).stat().st_mtime if number in commits else None
         yield Completed(query, life, number, entry.stat().st_mtime, at, end)
 
 

@@ -88,8 +88,6 @@ class Fleet:
         self.pool = AppPool(folder / "apps", settings or {})
         self.queries: dict[str, Query] = {}
         self.inherited: dict[str, set[int]] = {}  # life -> batches that a restored checkpoint brought along
-        # (life, batch) -> when its entry of the commit log was written, for entries that were removed
-        self.completed_before: dict[tuple[str, int], float] = {}
 
     @property
     def live(self) -> list[Query]:

@@ -50,9 +50,8 @@ def lose_commit_entry(rig: Rig) -> Done:
     details: dict[str, object] = {"checkpoint": victim.life_name}
     # With a batch planned and not complete, the checkpoint is what a crash leaves already.
     if number >= 0 and max(log_entries(victim.checkpoint / "offsets")) == number:
-        entry = victim.checkpoint / "commits" / str(number)
-        rig.fleet.completed_before[victim.life_name, number] = entry.stat().st_mtime
-        _remove_entry(entry.parent, number)
+        rig.fleet.archive.look()  # keeps when the batch was complete for the first time
+        _remove_entry(victim.checkpoint / "commits", number)
         details["batch"] = number
     rig.fleet.start(victim)
     return Done(victim.name, False, details)

@@ -71,7 +71,8 @@ class Told:
         """Return the lines, of one kind of event or all."""
         if not self.path.exists():
             return []
-        found = [json.loads(line) for line in self.path.read_text().splitlines()]
+        whole = self.path.read_text().rpartition("\n")[0]  # a line may be read while it is written
+        found = [json.loads(line) for line in whole.splitlines()]
         return [line for line in found if event is None or line["event"] == event]
 
     def wait_for(self, event: str, times: int = 1, timeout_s: float = 60) -> dict[str, Any]:

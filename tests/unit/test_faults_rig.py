@@ -72,7 +72,7 @@ def test_the_archive_keeps_what_spark_purges_and_when_it_was_written(tmp_path: P
     kept = archive.of("q1#1")
     assert (kept / "offsets" / "0").read_text() == "plan"
     assert (kept / "offsets" / "0").stat().st_mtime == 5.0
-    assert (kept / "commits" / "0").stat().st_mtime == 9.0
+    assert (kept / "commits" / "0").stat().st_mtime == 6.0, "a second application completes a batch again"
 
 
 def test_the_archive_keeps_an_entry_as_it_was_before_it_was_damaged(tmp_path: Path) -> None:
