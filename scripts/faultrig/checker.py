@@ -15,7 +15,9 @@ P1 no loss. A record of the log, or one that the broker acknowledged, at or afte
    a row whose id is not that of the log's record at its offset (a swap, or a record of another topic id), a row that is
    in no log, a log that has another record than was acknowledged, a plan of a topic id that was never created.
    Normal: a record that the rig deleted; what a reset jumped over. Of a topic that was deleted only what lies below the
-   group's committed offset counts: that must have been read.
+   group's committed offset counts: that must have been read, but for what a batch in flight did not get to: each
+   completed batch that planned the record came into the sink after the rig had deleted the topic, and no task of it
+   gave records below and above that one.
 P2 once per checkpoint. A record in two completed batches of one life of a checkpoint, or twice in one batch. Another
    lineage in the same life may repeat what a reset took back, and what a restored checkpoint reads again.
 P3 same replay. A run of a batch that lacks or has a record that the run before it does not, that has another id at an
@@ -49,10 +51,11 @@ P6 bounded repeats. Records that were completed in two checkpoints. The two batc
 P7 order. Per life, lineage and partition, a completed batch that begins at or below what an earlier one has read; per
    run of a batch, Spark task and partition, an offset that does not rise.
 P8 no silent loss. Records that the rig deleted unread and that no "data_lost" event names (of a deleted topic: those
-   that the product must have seen; and there must be a report). A report of what nobody had deleted, or of what the
-   group had read. A query with failOnDataLoss=true that does not fail with the range. Offsets between the plans of all
-   completed batches (and below the first one) with known records that nobody deleted; and acknowledged records inside a
-   plan that are gone from the log and were not read. Offsets without records (transaction markers) are nothing.
+   that were planned, or that the product must have seen; and there must be a report). A report of what nobody had
+   deleted, or of what the group had read. A query with failOnDataLoss=true that does not fail with the range. Offsets
+   between the plans of all completed batches (and below the first one) with known records that nobody deleted; and
+   acknowledged records inside a plan that are gone from the log and were not read. Offsets without records (transaction
+   markers) are nothing.
 
 Not judged: a batch that never completed, beyond P3 and P7; whether a trimmed replay left out all that it might.
 """

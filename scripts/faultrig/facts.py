@@ -45,6 +45,7 @@ class Batch:
     ids: Mapping[str, str]
     attempts: tuple[SinkBatch, ...]
     rows: tuple[tuple[int, str, int, int, str], ...]
+    written_at: float | None = None  # when that run was in the sink
 
     def __str__(self) -> str:
         return f"batch {self.number} of {self.checkpoint} (lineage {self.lineage[:8]}, planned {self.planned_at:.3f})"
@@ -132,6 +133,7 @@ class Facts:
     acknowledged_at: dict[Log, dict[int, float]] = field(default_factory=dict)
     resets: list[Reset] = field(default_factory=list)
     queries_of: dict[str, set[str]] = field(default_factory=dict)  # lineage -> queries, by Spark's offset logs
+    written: set[str] = field(default_factory=set)  # the ids of all records that are known to have been written
     _known: dict[Log, dict[int, str]] = field(default_factory=dict)
     _starts: dict[Log, Range] = field(default_factory=dict)
 
@@ -179,6 +181,10 @@ class Facts:
             one.span[0] <= offset < one.span[1] and (at is None or one.at <= at + TICK_S)
             for one in self.deleted.get(log, ())
         )
+
+    def is_removed(self, log: Log, offset: int) -> bool:
+        """Whether the rig deleted the record, and not only its topic."""
+        return any(one.span[0] <= offset < one.span[1] for one in self.deleted.get(log, ()) if not one.whole)
 
     # --- where the group began
 
@@ -245,6 +251,7 @@ def _read_records(facts: Facts) -> None:
     for logged in facts.history.log:
         log = _log_of(facts, logged.topic, logged.topic_id, logged.partition)
         facts.log.setdefault(log, {})[logged.offset] = logged.id
+    facts.written = {one.id for records in (facts.history.produced, facts.history.log) for one in records}
 
 
 def _log_of(facts: Facts, topic: str, topic_id: str, partition: int) -> Log:
@@ -288,9 +295,10 @@ def _batch(index: int, one: Completed, attempts: list[SinkBatch]) -> Batch:
             ends[topic, entry["id"], int(number)] = end
     counted = [run for run in attempts if one.at is not None and run.at <= one.at + TICK_S]
     rows, lineage = counted[-1].rows if counted else (), one.end.get("lineage", "")
+    written_at = counted[-1].at if counted else one.at
     return Batch(
         index, one.query, one.checkpoint, lineage, one.batch, one.planned_at, one.at, ranges, ends, ids,
-        tuple(attempts), rows,
+        tuple(attempts), rows, written_at,
     )  # fmt: skip
 
 

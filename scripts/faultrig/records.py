@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from faultrig.facts import TICK_S, Facts, Log, Partition, Range, Report, inside, named
+from faultrig.facts import TICK_S, Batch, Facts, Log, Partition, Range, Report, inside, named
 from faultrig.verdict import Violation, shown
 
 # The product sees a log's end at every trigger; records of so long before its topic's deletion it must have seen.
@@ -67,8 +67,8 @@ def _wrong_content(facts: Facts) -> Iterator[Violation]:
             expected = facts.known(log)
             if expected.get(offset) == content:
                 continue
-            # A record that nobody acknowledged may have been in the log, and be deleted now.
-            if offset in expected or not facts.is_gone(log, offset):
+            # A record that nobody acknowledged may have been in the log, and be deleted now; no other log has it.
+            if offset in expected or content in facts.written or not facts.is_gone(log, offset):
                 there = expected.get(offset, "no record")
                 wrong[topic, number].append(f"offset {offset} is {content!r}, in the log {there!r}")
         for (topic, number), texts in sorted(wrong.items()):
@@ -120,14 +120,45 @@ def unread(facts: Facts, log: Log, read: Collection[int]) -> list[int]:
     """Return the records that had to be read and are in no completed batch."""
     start, skipped = facts.start_of(log), _skipped(facts, log)
     held, whole = _held(facts, log), facts.ended(log) is not None
-    return [
+    missing = [
         offset
         for offset in facts.known(log)
         if offset >= start
         and offset not in read
         and not inside(offset, skipped)
-        and (offset < held if whole else not facts.is_gone(log, offset))
+        and not facts.is_removed(log, offset)
+        and (offset < held or not whole)
     ]
+    cut = cut_short(facts, log, missing)
+    return [offset for offset in missing if offset not in cut]
+
+
+def cut_short(facts: Facts, log: Log, offsets: Iterable[int]) -> set[int]:
+    """Return those of these unread records that went with their topic while the batch that planned them ran.
+
+    That is so if the rig deleted the topic before any completed batch with the record was in the sink, and no task of
+    such a batch gave records on both sides of it. P8 asks for the report.
+    """
+    ended = facts.ended(log)
+    if ended is None:
+        return set()
+    holders = [(*batch.ranges[log], batch) for batch in facts.completed if batch.reads(log)]
+    found = set()
+    for offset in offsets:
+        planned = [batch for start, end, batch in holders if start <= offset < end]
+        running = all(batch.written_at is not None and batch.written_at >= ended for batch in planned)
+        if planned and running and not any(_jumped(batch, log, offset) for batch in planned):
+            found.add(offset)
+    return found
+
+
+def _jumped(batch: Batch, log: Log, offset: int) -> bool:
+    """Whether a task of the batch gave records below and above an offset."""
+    given: dict[int, list[int]] = defaultdict(list)
+    for task, topic, number, one, _ in batch.rows:
+        if batch.log_of(topic, number) == log:
+            given[task].append(one)
+    return any(min(offsets) < offset < max(offsets) for offsets in given.values())
 
 
 def _unread(facts: Facts, log: Log, read: dict[int, tuple[int, ...]]) -> Iterator[Violation]:
@@ -163,17 +194,21 @@ def _planned(facts: Facts, log: Log, missing: list[int]) -> str:
 def _silent(facts: Facts, log: Log, read: dict[int, tuple[int, ...]]) -> Iterator[Violation]:
     """Records that the rig deleted before they were read, and that no report names."""
     start, skipped = facts.start_of(log), _skipped(facts, log)
-    if facts.ended(log) is not None:
-        start = max(start, _held(facts, log))  # what lies below is P1's
     lost = [
         offset
         for offset in facts.known(log)
         if offset >= start and offset not in read and facts.is_gone(log, offset) and not inside(offset, skipped)
     ]
+    cut = cut_short(facts, log, lost)
+    if facts.ended(log) is not None:
+        held = _held(facts, log)  # what lies below is P1's, if the rig did not delete it before it was read
+        lost = [offset for offset in lost if offset >= held or offset in cut or facts.is_removed(log, offset)]
     if not lost:
         return
     reported = [report.span for report in _reports_of(facts, log)]
-    silent = [offset for offset in lost if not inside(offset, reported) and _was_seen(facts, log, offset)]
+    silent = [
+        offset for offset in lost if not inside(offset, reported) and (offset in cut or _was_seen(facts, log, offset))
+    ]
     if silent:
         yield Violation("P8", f"{named(log)}: deleted before it was read, and not reported: {shown(silent)}")
     elif not reported:
@@ -191,7 +226,7 @@ def _reports_of(facts: Facts, log: Log) -> list[Report]:
 def _was_seen(facts: Facts, log: Log, offset: int) -> bool:
     """Whether the product must know of the record: of a topic that is gone, only what it has seen before."""
     ended = facts.ended(log)
-    if ended is None or any(not one.whole and one.span[0] <= offset < one.span[1] for one in facts.deleted[log]):
+    if ended is None or facts.is_removed(log, offset):
         return True
     return facts.acknowledged_at.get(log, {}).get(offset, ended) < ended - SEEN_S
 

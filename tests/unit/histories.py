@@ -296,6 +296,31 @@ def recreated(*, unread: bool = False) -> Story:
     return story
 
 
+def cut_short(*, deleted: bool = True) -> Story:
+    """A batch of [100, 110) is in flight when its topic is deleted: it reads [100, 104), and the rest is reported.
+
+    With `deleted=False` the topic lives, and all else is the same.
+    """
+    story = two_members()
+    story.write(0, 100, 110, at=0.5)
+    story.plan(29.9, "q2#1", 3, {0: (100, 110)})
+    story.sink(31.0, "q2#1", 3, {0: (100, 104)})
+    story.complete(31.1, "q2#1", 3)
+    story.tell(31.15, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 104, 110]])
+    story.commit(31.2, "q2#1", 0, (100, 110))
+    if deleted:
+        story.topics = [replace(story.topics[0], deleted_at=30.0), TopicLife(TOPIC, "U", 30.5)]
+        story.log = []
+        story.write(0, 0, 10, topic_id="U", at=30.6)
+        story.commit(32.0, "q2#1", 0, (0, 0), topic_id="U")
+        story.plan(32.1, "q2#1", 4, {0: (0, 10)}, topic_id="U")
+        story.sink(32.4, "q2#1", 4, {0: (0, 10)})
+        story.complete(32.5, "q2#1", 4)
+        story.commit(32.6, "q2#1", 0, (0, 10), topic_id="U")
+    story.run = replace(story.run, ended_at=60.0)
+    return story
+
+
 def large_story(records: int, batches: int, partitions: int) -> Story:
     """Two queries with half of the partitions each, nothing repeated."""
     story, share = Story(), records // partitions

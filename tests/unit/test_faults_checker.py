@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from faultrig import history as files
 from faultrig.checker import check
-from faultrig.history import Commit, GroupRecord, QueryRun, Start, Watched
+from faultrig.history import Commit, GroupRecord, Logged, QueryRun, Start, TopicLife, Watched
 from faultrig.verdict import BEHIND, CHECKPOINT, REPLAY, RESET, SAME_LINEAGE, UNCLEAN, UNEXPLAINED
 
 from tests.unit.histories import (
@@ -19,6 +19,7 @@ from tests.unit.histories import (
     away_coordinator,
     begun_at_10,
     cleanly,
+    cut_short,
     judged,
     large_story,
     not_slow,
@@ -234,6 +235,33 @@ def test_records_that_nobody_can_have_seen_before_their_topic_went() -> None:
     story = recreated(unread=True)
     story.produced = [replace(one, at=28.0) if one.offset >= 100 else one for one in story.produced]
     story.tell(32.0, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 100, 100]], reason="the topic was deleted")
+    assert_good(story)
+
+
+def test_a_batch_that_the_deletion_of_its_topic_cut_short() -> None:
+    """[100, 110) was planned before the deletion; its end is committed, and the report names what was not read."""
+    figures = assert_good(cut_short()).figures
+    assert (figures.lost, figures.reported_lost) == (0, 6)
+
+
+def test_a_batch_that_read_nothing_of_a_deleted_topic() -> None:
+    story = cut_short()
+    story.edit_rows(B, 3, lambda _rows: [])
+    story.tell(31.3, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 100, 110]])
+    assert_good(story)
+
+
+def test_records_that_were_deleted_before_their_topic_was() -> None:
+    """They lie below the group's offset when the topic goes: the loss was reported when they were skipped."""
+    story = with_gap()
+    story.tell(14.9, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 70, 80]])
+    story.topics = [replace(story.topics[0], deleted_at=30.0), TopicLife(TOPIC, "U", 30.5)]
+    story.log = [Logged(TOPIC, 0, 0, "new", "U")]
+    story.plan(30.6, B, 3, {0: (0, 1)}, topic_id="U")
+    story.sink(30.8, B, 3, {0: (0, 1)})
+    story.edit_rows(B, 3, lambda _rows: [(0, TOPIC, 0, 0, "new")])
+    story.complete(30.9, B, 3)
+    story.commit(31.0, B, 0, (0, 1), topic_id="U")
     assert_good(story)
 
 

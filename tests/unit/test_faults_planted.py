@@ -16,6 +16,8 @@ from tests.unit.histories import (
     away_coordinator,
     begun_at_10,
     cleanly,
+    cut_short,
+    judged,
     not_slow,
     record_id,
     recreated,
@@ -218,6 +220,74 @@ def test_records_of_the_new_topic_in_a_batch_of_the_old_one() -> None:
     story.complete(31.6, B, 9)
     story.edit_rows(B, 9, lambda rows: [(*row[:4], f"new/{row[3]}") for row in rows])
     assert "offset 100 is 'new/100', in the log '0/100'" in texts(assert_violated(story, "P1"), "P1")
+
+
+def test_a_batch_that_was_cut_short_with_no_deletion() -> None:
+    """Plan, rows, commit and report are those of a batch that a deletion cut short; the rig deleted nothing."""
+    found = assert_violated(cut_short(deleted=False), "P1", "P8")
+    assert "in no completed batch: [104, 110)" in texts(found, "P1")
+    assert "reported [104, 110) as lost at 31.150, but nobody had deleted" in texts(found, "P8")
+
+
+def test_a_batch_that_had_ended_when_its_topic_was_deleted() -> None:
+    story = cut_short()
+    story.topics[0] = replace(story.topics[0], deleted_at=31.05)  # its rows are in the sink since 31.0
+    assert "in no completed batch: [104, 110)" in texts(assert_violated(story, "P1"), "P1")
+
+
+def test_a_batch_that_was_cut_short_without_a_report() -> None:
+    story = cut_short()
+    story.members = [one for one in story.members if one.event != "data_lost"]
+    assert "deleted before it was read, and not reported: [104, 110)" in texts(assert_violated(story, "P8"), "P8")
+
+
+def test_a_report_that_leaves_out_what_a_deletion_cut_off() -> None:
+    story = cut_short()
+    story.members = [
+        replace(one, details={"ranges": [[TOPIC, 0, 106, 110]]}) if one.event == "data_lost" else one
+        for one in story.members
+    ]
+    assert "and not reported: [104, 106)" in texts(assert_violated(story, "P8"), "P8")
+
+
+def test_a_hole_in_the_rows_of_a_batch_that_was_cut_short() -> None:
+    """The task gave what lies behind the hole: no deletion took that record alone."""
+    story = cut_short()
+    story.edit_rows(B, 3, lambda rows: [row for row in rows if row[3] != 102])
+    story.tell(31.15, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 102, 103]])
+    assert "in no completed batch: [102, 103)" in texts(assert_violated(story, "P1"), "P1")
+
+
+def test_what_an_earlier_batch_left_out_before_another_was_cut_short() -> None:
+    """[100, 110) is in a batch that ended before the deletion, too: that one had to read it."""
+    story = cut_short()
+    story.plan(20.0, A, 9, {0: (100, 110)})
+    story.sink(20.3, A, 9, {0: (100, 104)})
+    story.complete(20.4, A, 9)
+    assert "in no completed batch: [104, 110)" in texts(assert_violated(not_slow(story), "P1", "P6"), "P1")
+
+
+def test_records_that_no_plan_had_when_their_topic_was_deleted() -> None:
+    story = cut_short()
+    story.completed[story.plan_of(B, 3)].end["topics"][TOPIC]["ranges"]["0"] = [100, 104]
+    assert "in no completed batch: [104, 110)" in texts(assert_violated(story, "P1", "P4"), "P1")
+
+
+def test_a_record_of_the_new_topic_where_the_old_one_had_none_acknowledged() -> None:
+    """Whether the deleted topic had a record at 106 nobody knows; this one is of its successor."""
+    story = cut_short()
+    story.produced = [one for one in story.produced if (one.partition, one.offset) != (0, 106)]
+    story.edit_rows(B, 3, lambda rows: [*rows, (0, TOPIC, 0, 106, "new/3")])
+    n = next(n for n, one in enumerate(story.produced) if one.topic_id == "U" and one.offset == 3)
+    story.produced[n] = replace(story.produced[n], id="new/3")
+    assert "offset 106 is 'new/3'" in texts(assert_violated(story, "P1"), "P1")
+
+
+def test_records_that_were_deleted_before_their_topic_was_and_no_word() -> None:
+    story = with_gap()
+    story.topics = [replace(story.topics[0], deleted_at=30.0)]
+    story.log = []
+    assert "deleted before it was read, and not reported: [70, 80)" in texts(judged(story), "P8")
 
 
 def test_a_topic_id_that_was_never_created() -> None:
