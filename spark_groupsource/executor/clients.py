@@ -48,9 +48,11 @@ def log_reading_path() -> None:
     LOG.info("%s", reading_path())
 
 
-def make_client(options: SourceOptions, max_queued_bytes: int, partitions: int = 1) -> FetchClient:
+def make_client(
+    options: SourceOptions, max_queued_bytes: int, partitions: int = 1, *, bulk: bool = False
+) -> FetchClient:
     """Return a connected client for about so many partitions that keeps at most about this much in its queue."""
-    settings = executor_settings(options, max_queued_bytes, partitions)
+    settings = executor_settings(options, max_queued_bytes, partitions, bulk=bulk)
     library = native_library()
     if isinstance(library, NativeLibrary):
         return NativeClient(options, settings, library)

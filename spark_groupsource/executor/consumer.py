@@ -15,6 +15,10 @@ ranges: only as many are fetched, in their order, as fit with all they have by t
 records turn out larger, the rows of the last ranges are dropped and fetched again later. The range whose turn it is is
 always fetched, so a small bound makes a task slower and never stops it.
 
+A `bulk` consumer is for tasks whose ranges do not fit all at once. Its client waits only some milliseconds for new
+records, so that the next ranges can be assigned at any time, and fetches no range beyond its end. That would keep the
+brokers busy between tasks: it rests then, and stands nowhere.
+
 Invariant: `fed` holds the assigned partitions, and where the client goes on in each. For each of them `kept`, followed
 by what the client still delivers, is the log from `position` on, once offsets below `position` are left out. `eof` is
 the furthest end-of-partition event, which stands behind all that was delivered before. `begun` holds the partitions
@@ -25,7 +29,6 @@ then.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
@@ -74,9 +77,12 @@ class RangeConsumer:
         partitions: int,
         max_kept_bytes: int = _MAX_KEPT_BYTES,
         clock: Clock | None = None,
+        *,
+        bulk: bool = False,
     ) -> None:
         self.options = options
         self.partitions = partitions
+        self.bulk = bulk
         self._clock = clock or SystemClock()
         self.max_kept_bytes = max_kept_bytes
         self._client = make_client(options)
@@ -92,8 +98,6 @@ class RangeConsumer:
         self._histories = Histories()
         self._size = RecordSize()
         self._crowded = False
-        # Whether fetching of later ranges was stopped for want of room, and nothing was taken since.
-        self._crammed = False
         self.inquiries = Inquiries(self._client, options)
 
     def __repr__(self) -> str:
@@ -107,6 +111,11 @@ class RangeConsumer:
     def assigned(self) -> int:
         """How many partitions it fetches, or has fetched ahead."""
         return len(self._fed) + len(self._parked)
+
+    @property
+    def record_bytes(self) -> int:
+        """About how many bytes a record takes, by the last ones."""
+        return self._size.likely_bytes
 
     def distance(self, ranges: Iterable[OffsetRange]) -> tuple[int, int]:
         """How far it is to the start of the ranges: partitions to assign, and offsets to drop in the others."""
@@ -150,7 +159,6 @@ class RangeConsumer:
         self._kept.limit(dict(self._ends))
         self._drop([partition for partition in moved if self._has(partition)])
         self._position |= moved
-        self._crammed = False
         window = {item.partition for item in (*ranges[:1], *self._window(ranges[1:]))}
         later = {item.partition for item in ranges if not self.complete(item)} - window
         self._assign({partition: start for partition, start in moved.items() if partition not in later})
@@ -210,7 +218,6 @@ class RangeConsumer:
                 if not taken:
                     self._raise_end(item)
                 break
-        self._crammed = self._crammed and not taken
         return taken
 
     def _raise_end(self, item: OffsetRange) -> None:
@@ -337,9 +344,7 @@ class RangeConsumer:
         waiting = self._kept.within_bytes - self._kept.within(ranges[0].partition)
         if waiting > self.max_kept_bytes // 2:
             wanted = {item.partition for item in self._window(later)}
-            outside = [item for item in later if item.partition in self._fed.keys() - wanted]
-            self._crammed = self._crammed or not all(map(self.complete, outside))
-            self._park([item.partition for item in outside])
+            self._park([item.partition for item in later if item.partition in self._fed.keys() - wanted])
         if waiting > self.max_kept_bytes:
             for item in reversed(later):
                 if waiting <= self.max_kept_bytes:
@@ -398,21 +403,18 @@ class RangeConsumer:
     def _feed(self, ranges: Sequence[OffsetRange]) -> None:
         """Have the client fetch the first range, before the rows that are kept of it run out, and others with room.
 
-        Those that did not fit come many at once, when half of what was fetched before them has gone out: an assignment
-        waits for the fetch under way. Ranges that have arrived are parked then, because their long poll would hold the
-        others up. What is kept of ranges behind those with room makes place for them (`_bound_kept`).
+        A bulk consumer stops fetching what has arrived: a fetch of nothing but such partitions waits for new records,
+        and what comes then is of no use to the task. Others go on, for the next task, once all ranges are under way.
         """
-        later = ranges[1:]
-        wanted = [item for item in ranges[:1] if self._needs_more(item)]
-        unfed = [item for item in later if item.partition not in self._fed and not self.complete(item)]
-        if not unfed:
-            wanted += [item for item in later if self._needs_more(item)]
-        elif not self._crammed:
-            before = itertools.takewhile(lambda item: item is not unfed[0], later)
-            if sum(map(self._need, before)) <= self.max_kept_bytes * 3 // 8:
-                wanted += [item for item in self._window(later) if item.partition not in self._fed]
-            if len(unfed) > len(wanted):
-                self._park([item.partition for item in later if item.partition in self._fed and self.complete(item)])
+        first, later = ranges[0], ranges[1:]
+        if self.bulk:
+            self._park([item.partition for item in ranges if item.partition in self._fed and self.complete(item)])
+        missing = [item for item in ranges if item.partition not in self._fed and not self.complete(item)]
+        window = {first, *self._window(later)}
+        wanted = [item for item in missing if item in window]
+        if not self.bulk:
+            ahead = ranges[:1] if any(item is not first for item in missing) else ranges
+            wanted += [item for item in ahead if item not in wanted and self._needs_more(item)]
         resumed = {p: self._parked.pop(p, self._position[p]) for p in (item.partition for item in wanted)}
         if resumed:
             self._fed |= resumed

@@ -40,14 +40,20 @@ _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 
-def executor_settings(options: SourceOptions, max_queued_bytes: int, partitions: int = 1) -> dict[str, Any]:
-    """Return the client's settings for reading about so many partitions, with a queue of about this size."""
+def executor_settings(
+    options: SourceOptions, max_queued_bytes: int, partitions: int = 1, *, bulk: bool = False
+) -> dict[str, Any]:
+    """Return the client's settings for reading about so many partitions, with a queue of about this size.
+
+    `bulk`: for large tasks, which assign partitions on their way and fetch nothing between tasks.
+    """
     settings = reading_settings(options, EXECUTOR_ROLE)
     settings |= {"auto.offset.reset": "error", "check.crcs": True}
     # The default of 1,000 ms stalls a consumer whose queue is full: measured five times slower.
     settings.setdefault("fetch.queue.backoff.ms", "1")
-    # How long an end-of-partition event may take; a range that ends with a transaction marker waits for it.
-    settings.setdefault("fetch.wait.max.ms", "100")
+    # How long an end-of-partition event may take; a range that ends with a transaction marker waits for it. And how
+    # long an assignment may: it waits for the fetch under way, which may be of partitions that have no more records.
+    settings.setdefault("fetch.wait.max.ms", "5" if bulk else "100")
     if "max.partition.fetch.bytes" not in settings:
         # A third of the queue: the next answer is on its way while one is read. The queue has room for all partitions:
         # a small batch takes a few records of each, and what comes of the first stands before those of the last.

@@ -6,9 +6,9 @@ from __future__ import annotations
 # 5,000 to 20,000 records take the same time each; at 2,000 and at 30,000 they take a tenth more.
 _MAX_RECORDS = 10_000
 _MAX_BYTES = 2 * 1024 * 1024
-# What a record is taken to be before one has been seen.
+# What a record is taken to be before one has been seen: where too few bytes are worse, and where a guess may be small.
 _FIRST_AVERAGE_BYTES = 32 * 1024
-_LIKELY_BYTES = 1_000
+UNKNOWN_RECORD_BYTES = 1_000
 # How far a consumer may stand behind a start and still go there by dropping records. They are most often fetched
 # already; a new assignment throws them away, and waits for the fetch under way (up to fetch.wait.max.ms).
 _MAX_DROPPED_RECORDS = 50_000
@@ -29,7 +29,7 @@ class RecordSize:
     @property
     def likely_bytes(self) -> int:
         """Of one record, where a guess that is too small does no harm."""
-        return self._average or _LIKELY_BYTES
+        return self._average or UNKNOWN_RECORD_BYTES
 
     def learn(self, rows: int, size: int) -> None:
         """Take the size of some rows into the average."""

@@ -367,7 +367,9 @@ def test_a_transaction_marker_is_not_waited_for(
 def test_a_task_over_many_partitions(make: Callable[[SourceOptions], FetchClient]) -> None:
     with EmbeddedKafka(topics={"orders": 16}) as kafka:
         kafka.produce("orders", [(b"k", b"%d" % i, p) for i in range(50) for p in range(16)])
-        pool = ConsumerPool(lambda options, partitions: RangeConsumer(options, make, partitions), pause=None)
+        pool = ConsumerPool(
+            lambda options, partitions, bulk: RangeConsumer(options, make, partitions, bulk=bulk), pause=None
+        )
         settings = ReadSettings(options_of(kafka))
         for start, end in ((0, 10), (10, 30), (30, 50), (0, 50)):
             task = tuple(OffsetRange(TopicPartition("orders", p), start, end) for p in range(16))
@@ -423,7 +425,9 @@ def test_a_topic_that_is_deleted_before_its_records_are_read(
     """
     kafka.produce("orders", [(b"k", b"old", 0)] * 50)
     options = options_of(kafka, failOnDataLoss=fails)
-    pool = ConsumerPool(lambda options, partitions: RangeConsumer(options, make, partitions), pause=None)
+    pool = ConsumerPool(
+        lambda options, partitions, bulk: RangeConsumer(options, make, partitions, bulk=bulk), pause=None
+    )
     ids, settings = {"orders": topic_id(options)}, ReadSettings(options)
     assert sum(b.num_rows for b in read_task(settings, (OffsetRange(P1, 0, 0), OffsetRange(P0, 0, 9)), pool)) == 9
     kafka.delete_topic("orders")
@@ -460,7 +464,9 @@ def test_p2_p8_no_record_of_a_topic_that_was_made_again_is_handed_out(
     """[10, 110) is planned; the new topic has 300 records when the task reads, so nothing is missing by offset."""
     kafka.produce("orders", [(b"k", b"old", 0)] * 110)
     options = options_of(kafka, failOnDataLoss=fails)
-    pool = ConsumerPool(lambda options, partitions: RangeConsumer(options, make, partitions), pause=None)
+    pool = ConsumerPool(
+        lambda options, partitions, bulk: RangeConsumer(options, make, partitions, bulk=bulk), pause=None
+    )
     ids, settings = {"orders": topic_id(options)}, ReadSettings(options)
     if warm:
         assert sum(b.num_rows for b in read_task(settings, (OffsetRange(P0, 0, 10),), pool, topic_ids=ids)) == 10
@@ -506,7 +512,9 @@ def test_a_task_whose_brokers_are_gone_says_why(
     kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
 ) -> None:
     kafka.broker_down()
-    pool = ConsumerPool(lambda options, partitions: RangeConsumer(options, make, partitions), pause=None)
+    pool = ConsumerPool(
+        lambda options, partitions, bulk: RangeConsumer(options, make, partitions, bulk=bulk), pause=None
+    )
     settings = ReadSettings(options_of(kafka, kafkaConsumer__pollTimeoutMs="1500"))
     with pytest.raises(ReadError, match=r"READ_STALLED.*Connect"):
         list(read_task(settings, (OffsetRange(P0, 0, 5),), pool))

@@ -92,8 +92,8 @@ def test_p1_p2_p3_the_same_task_gives_the_same_rows_whichever_broker_answers_las
     """Each run has another slow broker; on a cold pool, a warm one, and one whose consumer stood elsewhere."""
     options = options_of(kafka)
 
-    def consumer(given: SourceOptions, partitions: int) -> RangeConsumer:
-        return RangeConsumer(given, make, partitions, kept_bytes)
+    def consumer(given: SourceOptions, partitions: int, bulk: bool) -> RangeConsumer:
+        return RangeConsumer(given, make, partitions, kept_bytes, bulk=bulk)
 
     task = ranges_of((2, 0, 4, 1, 3, 5), 0, 30)
     following, elsewhere = ranges_of((5, 1, 0, 3, 2, 4), 30, RECORDS), ranges_of((1, 4), 7, 9)
@@ -131,7 +131,7 @@ def test_p1_partitions_of_very_different_sizes(make: Callable[[SourceOptions], F
         kafka.produce("orders", produced)
         settings = ReadSettings(options_of(kafka))
         maker = functools.partial(RangeConsumer, max_kept_bytes=300_000)
-        pool = ConsumerPool(lambda options, partitions: maker(options, make, partitions), pause=None)
+        pool = ConsumerPool(lambda options, partitions, bulk: maker(options, make, partitions, bulk=bulk), pause=None)
         task = tuple(OffsetRange(TopicPartition("orders", n), 0, count) for n, count in sorted(sizes.items()))
         for _ in range(2):
             assert rows_of(read_task(settings, task, pool)) == wanted(task)

@@ -439,6 +439,8 @@ def range_consumer(
     options: SourceOptions | None = None,
     max_kept_bytes: int = 1024 * 1024,
     partitions: int = 1,
+    *,
+    bulk: bool = False,
 ) -> RangeConsumer:
     """Return a range consumer on a scripted client."""
     options = options or make_options()
@@ -451,7 +453,7 @@ def range_consumer(
         settings = executor_settings(options, 8 * 1024 * 1024)
         return PythonClient(options, settings, consumer, admins=AdminClients(lambda *_: cast("AdminClient", client)))
 
-    return RangeConsumer(options, make, partitions, max_kept_bytes, client.clock)
+    return RangeConsumer(options, make, partitions, max_kept_bytes, client.clock, bulk=bulk)
 
 
 class FakeCluster:

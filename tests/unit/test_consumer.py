@@ -768,3 +768,23 @@ def test_repr_and_close() -> None:
     assert repr(consumer) == "RangeConsumer(orders-0@10, orders-1@0)"
     consumer.close()
     assert client.closed == 1
+
+
+def test_a_bulk_client_waits_for_no_new_records_unless_the_user_says_so() -> None:
+    """An assignment waits for the fetch under way."""
+    assert executor_settings(make_options(), 1024, bulk=True)["fetch.wait.max.ms"] == "5"
+    assert executor_settings(make_options(), 1024)["fetch.wait.max.ms"] == "100"
+    given = make_options(kafka__fetch__wait__max__ms="50")
+    assert executor_settings(given, 1024, bulk=True)["fetch.wait.max.ms"] == "50"
+
+
+def test_a_bulk_consumer_stops_fetching_what_has_arrived() -> None:
+    """Such partitions would hold up the next assignment, and what comes of them is for no range of the task."""
+    client = FakeClient(ManualClock(), records(1, 0, 1), records(0, 10, 11, 12))
+    consumer = range_consumer(client, bulk=True)
+    consumer.position_at([R0, R1])
+    task = [R0, R1]
+    assert consumer.take(task, 0.1) == []
+    assert [batch.num_rows for batch in consumer.take(task, 0.1)] == [3, 2]
+    assert client.unassigned == [[P1]]
+    assert client.assigned == [[(P0, 10), (P1, 0)]]

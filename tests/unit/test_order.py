@@ -104,8 +104,8 @@ class ArrivingLogs:
         """Do nothing."""
 
 
-def consumer_on(client: ArrivingLogs, max_kept_bytes: int) -> RangeConsumer:
-    return RangeConsumer(make_options(), lambda _: client, 1, max_kept_bytes, ManualClock())
+def consumer_on(client: ArrivingLogs, max_kept_bytes: int, *, bulk: bool) -> RangeConsumer:
+    return RangeConsumer(make_options(), lambda _: client, 1, max_kept_bytes, ManualClock(), bulk=bulk)
 
 
 def read(consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> Rows:
@@ -131,17 +131,20 @@ def logs_and_ranges(draw: st.DrawFn) -> tuple[dict[TopicPartition, list[int]], l
 
 
 @settings(PROPERTIES, max_examples=300)
-@given(drawn=logs_and_ranges(), seed=SEEDS, kept=st.sampled_from([0, 3_000, 12_000, 60_000, 10**6]))
-@example(drawn=({tp(0): [0], tp(1): [0]}, [[OffsetRange(tp(1), 0, 1), OffsetRange(tp(0), 0, 1)], []]), seed=1, kept=0)
+@given(drawn=logs_and_ranges(), seed=SEEDS, kept=st.sampled_from([0, 3_000, 12_000, 60_000, 10**6]), bulk=st.booleans())
+@example(
+    drawn=({tp(0): [0], tp(1): [0]}, [[OffsetRange(tp(1), 0, 1), OffsetRange(tp(0), 0, 1)], []]),
+    seed=1, kept=0, bulk=False,
+)  # fmt: skip
 def test_p1_p2_p3_for_any_order_of_arrival_the_rows_are_the_ranges_one_after_the_other(
-    drawn: tuple[dict[TopicPartition, list[int]], list[list[OffsetRange]]], seed: int, kept: int
+    drawn: tuple[dict[TopicPartition, list[int]], list[list[OffsetRange]]], seed: int, kept: int, bulk: bool
 ) -> None:
     """On a cold consumer, on the same one behind that (warm), and on a consumer that stood elsewhere (moved)."""
     logs, (first, second) = drawn
     ends = {p: max([*log, *(r.end - 1 for r in (*first, *second) if r.partition == p)], default=0) + 1
             for p, log in logs.items()}  # fmt: skip
     client = ArrivingLogs(logs, ends, seed)
-    consumer = consumer_on(client, kept)
+    consumer = consumer_on(client, kept, bulk=bulk)
 
     def wanted(task: Sequence[OffsetRange]) -> Rows:
         return [(r.partition.partition, o) for r in task for o in logs[r.partition] if r.start <= o < r.end]
@@ -151,14 +154,15 @@ def test_p1_p2_p3_for_any_order_of_arrival_the_rows_are_the_ranges_one_after_the
             assert read(consumer, task) == wanted(task)
 
 
+@pytest.mark.parametrize("bulk", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_kept_stays_within_its_bound_while_the_first_range_is_away(seed: int) -> None:
+def test_what_is_kept_stays_within_its_bound_while_the_first_range_is_away(seed: int, bulk: bool) -> None:
     """Its leader answers last of all, and the other ranges have ten times what may be kept."""
     bound = 1_000_000
     logs = {tp(number): list(range(200)) for number in range(40)}
     client = ArrivingLogs(logs, dict.fromkeys(logs, 200), seed, dict.fromkeys(logs, 1_000))
     client.last = frozenset([tp(0)])
-    consumer = consumer_on(client, bound)
+    consumer = consumer_on(client, bound, bulk=bulk)
     most = 0
     bound_kept = consumer._bound_kept
 
@@ -176,13 +180,14 @@ def test_what_is_kept_stays_within_its_bound_while_the_first_range_is_away(seed:
     assert client.delivered < 2 * 40 * 200, "little is fetched twice"
 
 
-def test_large_records_behind_small_ones_are_given_up_and_fetched_again() -> None:
+@pytest.mark.parametrize("bulk", [False, True])
+def test_large_records_behind_small_ones_are_given_up_and_fetched_again(bulk: bool) -> None:
     """The window is planned by the size of the last records; what comes is a hundred times as large."""
     logs = {tp(number): list(range(20)) for number in range(10)}
     sizes = {partition: 10 if partition.partition < 5 else 20_000 for partition in logs}
     client = ArrivingLogs(logs, dict.fromkeys(logs, 20), 3, sizes)
     client.last = frozenset([tp(0)])
-    consumer = consumer_on(client, 100_000)
+    consumer = consumer_on(client, 100_000, bulk=bulk)
     ranges = [OffsetRange(tp(number), 0, 20) for number in range(10)]
     assert read(consumer, ranges) == [(number, offset) for number in range(10) for offset in range(20)]
     assert client.delivered > 200

@@ -29,7 +29,7 @@ OTHER_GROUP = make_options(kafka__group__id="another")
 
 def at(number: int, start: int = 0) -> OffsetRange:
     """Return a range that starts there."""
-    return OffsetRange(tp(number), start, start + 1_000)
+    return OffsetRange(tp(number), start, start + 100)
 
 
 class Bed:
@@ -40,9 +40,9 @@ class Bed:
         self.clients: list[FakeClient] = []
         self.pool = ConsumerPool(self.make, self.clock, pause=None)
 
-    def make(self, options: SourceOptions, partitions: int) -> RangeConsumer:
+    def make(self, options: SourceOptions, partitions: int, bulk: bool) -> RangeConsumer:
         self.clients.append(FakeClient(self.clock))
-        return range_consumer(self.clients[-1], options, partitions=partitions)
+        return range_consumer(self.clients[-1], options, partitions=partitions, bulk=bulk)
 
     def fill(self, *ranges: OffsetRange, options: SourceOptions = OPTIONS) -> list[RangeConsumer]:
         """Put a consumer for each of these ranges into the pool."""
@@ -202,8 +202,8 @@ def test_a_consumer_that_cannot_be_positioned_is_closed() -> None:
     def refuse(_: object) -> None:
         raise RuntimeError("no")
 
-    def make(options: SourceOptions, partitions: int) -> RangeConsumer:
-        consumer = bed.make(options, partitions)
+    def make(options: SourceOptions, partitions: int, bulk: bool) -> RangeConsumer:
+        consumer = bed.make(options, partitions, bulk)
         bed.clients[-1].incremental_assign = refuse  # type: ignore[method-assign,assignment]
         return consumer
 
@@ -332,3 +332,36 @@ def test_the_housekeeper_runs_while_there_is_something_to_look_after() -> None:
             assert not thread.is_alive()
         assert bed.clients[-1].closed == 1
         assert waited == [pytest.approx(REST_AFTER_S), pytest.approx(IDLE_TIMEOUT_S - REST_AFTER_S)]
+
+
+def _bulk(*numbers: int) -> list[OffsetRange]:
+    """Return the ranges of a task that is too large for a share of the memory."""
+    return [OffsetRange(tp(number), 0, 10_000) for number in numbers]
+
+
+def test_p1_to_p3_a_large_task_gets_a_bulk_consumer_and_the_others_memory() -> None:
+    """1. Consumers share the memory. 2. A task's later ranges do not fit into one share: they came one by one."""
+    bed = Bed()
+    small = bed.fill(at(0), at(1))
+    large = bed.take(*_bulk(0, 1, 2))
+    assert large.bulk
+    assert large.max_kept_bytes == kept_bytes(OPTIONS, 1)
+    assert [consumer.assigned for consumer in small] == [0, 0]
+    assert large.assigned == 3, "all at once"
+
+
+def test_a_bulk_consumer_rests_between_tasks_and_serves_large_ones_only() -> None:
+    """Its client asks the brokers every few milliseconds for what it has assigned."""
+    bed = Bed()
+    large = bed.take(*_bulk(0, 1, 2))
+    bed.pool.give_back(OPTIONS, large)
+    assert large.assigned == 0
+    small = bed.take(at(0))
+    assert not small.bulk
+    bed.pool.give_back(OPTIONS, small)
+    assert bed.take(*_bulk(3, 4)) is large
+
+
+def test_one_large_range_needs_no_bulk_consumer() -> None:
+    """Nothing of it waits for its turn; the consumer keeps its place for the next batch."""
+    assert not Bed().take(OffsetRange(P0, 0, 10**9)).bulk

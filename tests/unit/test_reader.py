@@ -84,11 +84,11 @@ class Bed:
         self.described += 1
         return self.cluster
 
-    def _make(self, options: SourceOptions, _partitions: int) -> RangeConsumer:
+    def _make(self, options: SourceOptions, _partitions: int, bulk: bool) -> RangeConsumer:
         client = self.client if not self.made else FakeClient(self.clock)
         client.topic_ids = IdsOf(self.cluster)  # type: ignore[assignment]
         self.made.append(client)
-        return range_consumer(client, options)
+        return range_consumer(client, options, bulk=bulk)
 
     def read(self, *task: OffsetRange) -> list[tuple[int, int]]:
         """Return (partition, offset) of all rows."""
