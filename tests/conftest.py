@@ -12,6 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests import spark_archive
+from tests.worker_ends import pytest_testnodedown
+
+__all__ = ["pytest_testnodedown"]  # a hook of pytest-xdist
 
 # Without it Spark's workers are whatever python3 is on the path, and "fail to connect back".
 os.environ["PYSPARK_PYTHON"] = sys.executable
