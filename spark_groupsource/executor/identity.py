@@ -3,7 +3,7 @@
 A topic id is never used twice, and a topic that was deleted does not come back. So when a broker reports the planned
 id, all that was received before the question was sent is of that topic (or of nothing at all, where the topic had no
 record). One question covers all topics of a task. It is sent when the last record has arrived, in large tasks also
-every `_CHECK_BYTES`, and the client goes on fetching while the answer is on its way.
+every `_CHECK_BYTES`, and while nothing comes. The client goes on fetching while the answer is on its way.
 
 Guards against:
 1. A plan means [0, 100) of a topic.
@@ -65,6 +65,11 @@ class TopicProof:
         rows = [self._held.popleft() for _ in range(count)]
         self._bytes -= sum(each.nbytes for each in rows) if self._ids else 0
         return rows
+
+    @property
+    def asks(self) -> bool:
+        """Whether any topic of the task has an id to ask for."""
+        return bool(self._ids)
 
     @property
     def due(self) -> bool:

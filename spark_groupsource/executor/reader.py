@@ -36,7 +36,7 @@ LOG = logging.getLogger("spark_groupsource.executor")
 
 _POLL_S = 0.1
 # How long nothing may come before it is asked whether the client has the right to read at all, and whether the topics
-# are there. Brokers that restart, or that refuse an identity for a moment, are back by then.
+# are there and are those of the plan. Brokers that restart, or that refuse an identity for a moment, are back by then.
 _DOUBT_AFTER_S = 5.0
 
 
@@ -134,7 +134,7 @@ class _Reading:
         takes = bool(self._unfinished) and not self._proof.full
         if takes:
             self._take()
-        if self._proof.due or (self._proof.open and not self._unfinished):
+        if self._proof.due or (self._proof.open and not self._unfinished) or self._suspects():
             self._proof.ask()
         proven = 0 if takes else sum(map(self._proof.proven, self._ranges))
         for topic in self._proof.look(0.0 if takes and self._unfinished else _POLL_S):
@@ -148,7 +148,24 @@ class _Reading:
     def _progress(self) -> None:
         self._deadline = Deadline(self._clock, self._stall_timeout_s)
         self._doubt = Deadline(self._clock, _DOUBT_AFTER_S)
+        self._suspicion = Deadline(self._clock, _DOUBT_AFTER_S)
         self._told = self._asked = False
+
+    def _suspects(self) -> bool:
+        """Whether nothing has come for so long, from brokers that answer, that the topics' ids are to be asked for.
+
+        Every `_DOUBT_AFTER_S` again: a broker may not have heard of the new topic yet.
+
+        Guards against:
+        1. [0, 100) is planned. The topic is deleted and recreated, without records or with fewer partitions.
+        2. The task asks for offset 0 of the new log, or for a partition that is missing. The client reports neither,
+           and the brokers know the topic by its name.
+        3. The task waits for its whole deadline, and with it every rebalance of the group.
+        """
+        if not self._asked or not self._suspicion.expired():
+            return False
+        self._suspicion = Deadline(self._clock, _DOUBT_AFTER_S)
+        return self._proof.asks
 
     def _take(self) -> None:
         consumer = self._consumer

@@ -17,7 +17,7 @@ from spark_groupsource import errors
 from spark_groupsource.clock import Clock
 from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.commits import CommitItem, GroupOffset
-from spark_groupsource.errors import AccessError, GroupKafkaError, MembershipError, OptionError
+from spark_groupsource.errors import AccessError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.events import executor_settings
 from spark_groupsource.executor.pyclient import PythonClient
@@ -413,8 +413,12 @@ class FakeClient:
         if not self.answers:
             self.clock.advance(timeout_s)
             code = KafkaError._TRANSPORT
+        try:
+            found = None if code is not None else SimpleNamespace(topic_id=self.topic_ids[topic])
+        except KafkaUnavailableError:
+            code = KafkaError._TRANSPORT
         if code is None:
-            future.set_result(SimpleNamespace(topic_id=self.topic_ids[topic]))
+            future.set_result(found)
         else:
             future.set_exception(KafkaException(KafkaError(code)))
         return future
