@@ -57,6 +57,12 @@ _PASSING = {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
+# Errors of a commit that may be about one of its partitions only.
+_OF_A_PARTITION = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.OFFSET_METADATA_TOO_LARGE,
+}
 _UNKNOWN = KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
 # The code of a fatal error may be the general one; its text then names the cause.
 _FATAL_TEXTS = {
@@ -222,13 +228,25 @@ class LibrdkafkaGroup:
             self._report(self._refuse_all(items, error))
 
     def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
-        """See `GroupPort`."""
+        """See `GroupPort`.
+
+        Guards against:
+        1. A topic is deleted, or recreated with fewer partitions. The group leaves its partitions with the member.
+        2. A commit of these and of others is answered. The coordinator accepts the others.
+        3. The client raises one error for the whole commit. If nothing counted as accepted, no membership would be
+           proven, no start position established, and a handover would be reported as a repeat.
+        So a commit that is refused for what may be one partition's fault is sent again in halves: the same offsets.
+        """
         if self._renewed():
             return self._refuse_all(items, _UNKNOWN)
         try:
             answers = self._client().commit(offsets=_client_items(items), asynchronous=False)
         except KafkaException as error:
-            return self._refuse_all(items, error)
+            if len(items) == 1 or kafka_error(error).code() not in _OF_A_PARTITION:
+                return self._refuse_all(items, error)
+            half = len(items) // 2
+            first, second = (LibrdkafkaGroup.commit_now(self, part) for part in (items[:half], items[half:]))
+            return first.and_also(second)
         return self._result(items, answers or [])
 
     # --- callbacks

@@ -77,6 +77,10 @@ class Client:
         if self.refused_whole is not None:
             raise KafkaException(KafkaError(self.refused_whole))
         answers = [Answer(part, self.refused.get((part.topic, part.partition))) for part in offsets]
+        codes = [code for part in offsets if (code := self.refused.get((part.topic, part.partition))) is not None]
+        if codes and not asynchronous:
+            # As the client does, also where the coordinator has accepted the others.
+            raise KafkaException(KafkaError(codes[-1]))
         if asynchronous:
             self.happens.append(lambda: self.settings["on_commit"](None, answers))
         return None if asynchronous else answers  # type: ignore[return-value]
@@ -183,6 +187,16 @@ def test_a_commit_that_is_refused_for_good_says_what_ends_the_member(later: bool
     assert result.refused == ((items[1], Refusal.NO_TOPIC), (items[2], Refusal.DENIED))
     assert "TOPIC_ACCESS_DENIED" in str(result.error)
     assert "'refunds'" in str(result.error)
+
+
+def test_partitions_that_are_missing_do_not_keep_the_others_from_being_committed() -> None:
+    """Of the same topic, too: it was recreated with fewer."""
+    bed = Bed()
+    missing = {3, 7, 8}
+    bed.client.refused = {("orders", number): KafkaError.UNKNOWN_TOPIC_OR_PART for number in missing}
+    result = bed.group.commit_now([item(number) for number in range(10)])
+    assert result.acknowledged == tuple(item(number) for number in range(10) if number not in missing)
+    assert result.refused == tuple((item(number), Refusal.NO_TOPIC) for number in sorted(missing))
 
 
 def test_a_commit_that_is_refused_as_a_whole() -> None:
