@@ -196,6 +196,55 @@ def test_p8_a_topic_is_deleted_at_any_moment_of_a_plan(place: str, protocol: str
 
 
 @pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+@pytest.mark.parametrize("partitions", [5, 1])
+def test_p8_a_topic_is_recreated_with_less_than_was_planned(
+    partitions: int, protocol: str, make_scene: MakeScene
+) -> None:
+    """Guards against:
+
+    1. [0, 10) of five partitions is planned.
+    2. The topic is deleted and recreated: without records, or with one partition.
+    3. The task asks for offset 0 of the new log, or of no partition. The brokers know the topic by its name. The task
+       waits for kafkaConsumer.pollTimeoutMs (120 s), and so does every rebalance of the group.
+    """
+    scene = make_scene(protocol)
+    with scene.holders("before-partitions") as wait_reached:
+        first = scene.topic("first")
+        scene.start_pattern()
+        wait_reached()
+        scene.client.delete_topic(first)
+        scene.client.create_topic(first, partitions)
+        second = scene.topic("second")
+    scene.goes_on_with(second)
+    scene.fails_with(f"{first}-4 [0, 10) (the topic was deleted and made again)")
+    assert scene.lost() >= {(first, number) for number in range(5)}
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+def test_p8_a_membership_is_proven_while_a_topic_is_deleted(protocol: str, make_scene: MakeScene) -> None:
+    """Guards against:
+
+    1. A member has partitions of two topics. One topic is deleted, and the group leaves its partitions with the member
+       until it looks at the topics again (topic.metadata.refresh.interval.ms, 5 minutes).
+    2. The process is silent for longer than a heartbeat interval. The member commits one offset of each topic, to prove
+       that it is still a member. The coordinator accepts one of them.
+    3. librdkafka reports the whole commit as refused. The member is never proven again, and the query stands still.
+    """
+    scene = make_scene(protocol, **{"kafka.topic.metadata.refresh.interval.ms": "300000"})
+    kept, deleted = scene.topic("kept"), scene.topic("deleted")
+    scene.start({"subscribe": f"{kept},{deleted}"})
+    scene.wait_for_records(kept, deleted)
+    with scene.holders("before-complete") as wait_reached:
+        wait_reached()
+        scene.client.delete_topic(deleted)
+        for query in scene.queries.values():
+            query._reader._session._member._member.machine.membership_doubted()
+        scene.client.produce(kept, (f"more{n}" for n in range(50)), 5)
+    scene.goes_on_with(kept)
+    scene.fails_with(f"{deleted}-0 [10, 10)", "the topic was deleted")
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
 def test_p8_a_topic_is_deleted_while_its_start_positions_are_looked_up(protocol: str, make_scene: MakeScene) -> None:
     """Described, and gone when its log is asked; nothing of it was read, so nothing is known to be lost."""
     scene = make_scene(protocol)
