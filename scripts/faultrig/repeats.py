@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from faultrig.facts import TICK_S, Batch, Facts, Log, Range, inside, named
+from faultrig.facts import TICK_S, Batch, Facts, Log, Range, Reset, inside, named
 from faultrig.history import Fault, SinkBatch
 from faultrig.records import Readers
 from faultrig.unclean import Unclean, commits_away, unclean_of
@@ -62,12 +62,29 @@ class Repeats:
         if earlier.lineage == later.lineage and earlier.checkpoint == later.checkpoint:
             return offsets  # a checkpoint that takes part in a reset or a conflict goes on as a new lineage
         resets = [
-            (reset.after, reset.before)
+            (self._from_reset(reset, later), reset.before)
             for reset in self.facts.resets
             if reset.log == log and earlier.planned_at - TICK_S <= reset.at <= later.planned_at + TICK_S
         ]
         offsets = self._count(RESET, resets, offsets)
         return self._count(CHECKPOINT, self._from_restored(log, later), offsets)
+
+    def _from_reset(self, reset: Reset, later: Batch) -> int:
+        """Return where the batch's checkpoint goes on after a reset: where the group is, or at its own end.
+
+        It may have read the partition long ago, and others since. That is its right by the option `onConflict`: an
+        offset that another program has set says nothing of what the group has read. Only for its first batch behind
+        the reset, and those that follow on it.
+        """
+        log = reset.log
+        own = [b for b in self.facts.batches if b.checkpoint == later.checkpoint and log in b.ends]
+        before = [batch for batch in own if batch.planned_at <= reset.at]
+        after = [batch for batch in own if batch.planned_at > reset.at and batch.reads(log)]
+        if not before or not after:
+            return reset.after
+        end = max(before, key=lambda batch: batch.number).ends[log]
+        first = min(after, key=lambda batch: batch.number).ranges[log][0]
+        return min(end, reset.after) if first == end else reset.after
 
     def _count(self, name: str, spans: list[Range], offsets: list[int]) -> list[int]:
         rest = [offset for offset in offsets if not inside(offset, spans)] if spans else offsets

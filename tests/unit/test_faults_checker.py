@@ -113,6 +113,32 @@ def test_a_rewind_does_not_excuse_what_lies_before_it() -> None:
     assert assert_good(story).figures.repeats[UNCLEAN] == 19 + 5
 
 
+def _gone_on_at(story: Story, start: int) -> None:
+    """q1, whose checkpoint had read partition 0 up to 60, goes on there after the rewind of the group to 80."""
+    _rewound(story, fault=True)
+    n = story.plan_of(A, 3)
+    story.completed[n].end["topics"][TOPIC]["ranges"]["0"] = [start, 100]
+    story.commits[-1] = replace(story.commits[-1], metadata=story.commits[-1].metadata.replace("80", str(start)))
+    story.edit_rows(A, 3, lambda _: [(0, TOPIC, 0, o, record_id(0, o)) for o in range(start, 100)])
+
+
+def test_a_checkpoint_that_goes_on_at_its_own_end_after_a_rewind() -> None:
+    """`onConflict` is "checkpoint": what others have read since q1 had the partition is read again."""
+    story = two_members()
+    _gone_on_at(story, 60)
+    repeats = assert_good(story).figures.repeats
+    assert (repeats[RESET], repeats[UNCLEAN]) == (40, 19)
+
+
+def test_a_checkpoint_that_goes_on_before_its_own_end_after_a_rewind() -> None:
+    """At 55, which is neither the group's offset nor the checkpoint's end: only [80, 100) is the rewind's."""
+    story = two_members()
+    _gone_on_at(story, 55)
+    verdict = judged(story)
+    assert "P2" in verdict.violated()
+    assert verdict.figures.repeats[RESET] == 20
+
+
 @pytest.mark.parametrize("batches", [1, 2])
 def test_a_lost_checkpoint_repeats_one_batch_at_most(batches: int) -> None:
     story = two_members()
