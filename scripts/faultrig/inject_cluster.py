@@ -15,6 +15,7 @@ from faultrig.waiting import wait_for
 
 _AWAY_S = (0.0, 3.0)  # how long a worker is away
 _HURT_S = 90.0
+_SLOW_S = 4.0  # longer than a task waits for a speculative copy, or for another executor
 _BURST = 300  # records per partition
 
 
@@ -64,8 +65,7 @@ def kill_daemon(rig: Rig) -> Done:
     return Done(victim.name, True)
 
 
-def _hurt(rig: Rig, how: str, sleep_s: float) -> Done:
-    victim = victim_of(rig)
+def _hurt(rig: Rig, victim: Query, how: str, sleep_s: float) -> Done:
     marker = Path(rig.fleet.folder) / f"hurt-{victim.run}-{time.time_ns()}"
     until = time.monotonic() + _HURT_S
     # A batch may have no task of executors, or the query may have been started again: until one was hurt.
@@ -80,31 +80,26 @@ def _hurt(rig: Rig, how: str, sleep_s: float) -> Done:
 
 def fail_task(rig: Rig) -> Done:
     """A task fails when a part of its rows is through, and Spark tries it again."""
-    return _hurt(rig, "fail", 0.0)
+    return _hurt(rig, victim_of(rig), "fail", 0.0)
 
 
 def slow_task(rig: Rig) -> Done:
     """A task hangs for a while, and Spark starts a speculative copy of it."""
-    return _hurt(rig, "slow", 4.0)
+    return _hurt(rig, victim_of(rig), "slow", _SLOW_S)
 
 
 def scale(rig: Rig) -> Done:
-    """Dynamic allocation goes up under a burst, and down when an application has nothing to do."""
+    """Dynamic allocation goes down when an application has nothing to do, and up when tasks wait for one that hangs."""
     victim = victim_of(rig)
-    rig.producer.set_rate(1.0)
+    # Without records there is no batch. One a second, and no executor would ever be idle for long enough.
+    rig.producer.set_rate(0.0)
     try:
-        low = wait_for(
-            f"executors of {victim.name} to go", 90, lambda: len(_executors(rig, victim)) == 1, rig.evidence, 0.5
-        )
-        for _ in range(8):
-            _load(rig)
-            if len(_executors(rig, victim)) > 1:
-                break
-            time.sleep(0.5)
-        high = len(_executors(rig, victim))
+        wait_for(f"executors of {victim.name} to go", 90, lambda: len(_executors(rig, victim)) == 1, rig.evidence, 0.5)
+        _hurt(rig, victim, "slow", _SLOW_S)
+        wait_for(f"an executor of {victim.name} to come", 60, lambda: len(_executors(rig, victim)) > 1, rig.evidence)
     finally:
         rig.producer.set_rate(rig.shape.rate)
-    return Done(victim.name, True, {"executors": [int(low), high]})
+    return Done(victim.name, True, {"executors": [1, 2]})
 
 
 def decommission(rig: Rig) -> Done:

@@ -77,7 +77,7 @@ class SteadyProducer:
             producer.flush(120)
 
     def set_rate(self, rate: float) -> None:
-        """Write at another rate from now on, in records a second."""
+        """Write at another rate from now on, in records a second; at 0 nothing, not even transactions."""
         self._rate = rate
 
     def add_partition(self, partition: Partition) -> None:
@@ -160,9 +160,9 @@ class SteadyProducer:
             now = time.monotonic()
             if now - due > 1.0:  # the machine was busy: no catching up in one go
                 due = now - 1.0
-            while due < now:
+            while (rate := self._rate) > 0 and due < now:
                 self._write()
-                due += 1.0 / self._rate
+                due += 1.0 / rate
             for producer in (self._producer, *self._own.values()):
                 producer.poll(0)
 
@@ -179,7 +179,8 @@ class SteadyProducer:
                 for number in itertools.count():
                     if self._stopped.wait(1.0):
                         return
-                    self._one_transaction(producer, abort=number % 3 == 2)
+                    if self._rate > 0:
+                        self._one_transaction(producer, abort=number % 3 == 2)
             except KafkaException:
                 # Of whatever kind: a new producer with the same id ends the open transaction and goes on.
                 self._stopped.wait(1.0)

@@ -149,6 +149,8 @@ class Rig:
             "spark.dynamicAllocation.minExecutors": "1",
             "spark.dynamicAllocation.maxExecutors": "2",
             "spark.dynamicAllocation.executorIdleTimeout": "4s",
+            # Without it an executor with a shuffle's files stays until the driver's JVM happens to collect its garbage.
+            "spark.dynamicAllocation.shuffleTracking.timeout": "4s",
             "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
             "spark.dynamicAllocation.sustainedSchedulerBacklogTimeout": "1s",
             "spark.decommission.enabled": "true",

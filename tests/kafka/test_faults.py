@@ -1,4 +1,4 @@
-"""The fault rig's shorter run: every kind of fault once, and the checker's judgement of promises P1-P8."""
+"""The fault rig's shorter runs, on one machine and on a Spark cluster, and the checker's judgement of P1-P8."""
 
 from __future__ import annotations
 
@@ -12,13 +12,25 @@ from .harness import run_script
 pytestmark = [pytest.mark.kafka, pytest.mark.alone]
 
 _SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "faults_main.py"
+_CLUSTER_KINDS = "executor-killed,task-failed,allocation-scaled,spark-worker-killed"
+
+
+def _assert_passes(folder: Path, *arguments: str) -> None:
+    """Run the rig; what breaks is in the output: the fault, the promise, the records."""
+    command = [sys.executable, str(_SCRIPT), *arguments, "--seed", "1", "--out", str(folder)]
+    code, text = run_script(command, folder / "output", 1740)
+    assert code == 0, text[-20_000:]
+    assert "PASSED" in text, text[-20_000:]
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("kafka")  # skipped without a real Kafka, as all tests here
 def test_p1_to_p8_hold_under_every_kind_of_fault(tmp_path: Path) -> None:
-    """What breaks is in the output: the fault, the promise, the records; the seed is fixed."""
-    command = [sys.executable, str(_SCRIPT), "--short", "--seed", "1", "--out", str(tmp_path)]
-    code, text = run_script(command, tmp_path / "output", 1740)
-    assert code == 0, text[-20_000:]
-    assert "PASSED" in text, text[-20_000:]
+    _assert_passes(tmp_path, "--short")
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("kafka")
+def test_p1_to_p8_hold_under_faults_of_a_spark_cluster(tmp_path: Path) -> None:
+    """Four kinds of the nine; `scripts/faults --cluster` has all."""
+    _assert_passes(tmp_path, "--cluster", "--smoke", "--kinds", _CLUSTER_KINDS)

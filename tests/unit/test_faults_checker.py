@@ -277,6 +277,17 @@ def test_a_batch_that_read_nothing_of_a_deleted_topic() -> None:
     assert_good(story)
 
 
+@pytest.mark.parametrize("deleted_at", [30.0, 31.3])
+def test_a_report_of_all_that_the_newest_batch_had_planned(deleted_at: float) -> None:
+    """It got all of it; whether that was before the deletion of its topic the driver cannot know."""
+    story = cut_short()
+    story.edit_rows(B, 3, lambda _: [(0, TOPIC, 0, o, record_id(0, o)) for o in range(100, 110)])
+    story.topics = [replace(story.topics[0], deleted_at=deleted_at), replace(story.topics[1], created_at=31.35)]
+    story.members = [one for one in story.members if one.event != "data_lost"]
+    story.tell(31.4, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 100, 110]])
+    assert_good(story)
+
+
 def test_records_that_were_deleted_before_their_topic_was() -> None:
     """They lie below the group's offset when the topic goes: the loss was reported when they were skipped."""
     story = with_gap()

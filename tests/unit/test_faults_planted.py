@@ -235,6 +235,14 @@ def test_a_batch_that_had_ended_when_its_topic_was_deleted() -> None:
     assert "in no completed batch: [104, 110)" in texts(assert_violated(story, "P1"), "P1")
 
 
+@pytest.mark.parametrize(("query", "at"), [("q1", 31.4), ("q2", 33.0)])
+def test_a_report_of_what_was_read_by_another_query_or_before_the_newest_batch(query: str, at: float) -> None:
+    story = cut_short()
+    story.edit_rows(B, 3, lambda _: [(0, TOPIC, 0, o, record_id(0, o)) for o in range(100, 110)])
+    story.tell(at, query, "data_lost", 0, ranges=[[TOPIC, 0, 100, 110]])
+    assert "the group had read [100, 110)" in texts(assert_violated(story, "P8"), "P8")
+
+
 def test_a_batch_that_was_cut_short_without_a_report() -> None:
     story = cut_short()
     story.members = [one for one in story.members if one.event != "data_lost"]
