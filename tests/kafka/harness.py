@@ -80,8 +80,21 @@ class Independent:
         self._readers: dict[str, Consumer] = {}
 
     def create_topic(self, topic: str, partitions: int, **config: str) -> None:
-        """Create a topic and wait until it is there."""
-        self._admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
+        """Create a topic and wait until it is there.
+
+        Brokers with ZooKeeper list a deleted topic no more some time before they let it be created again.
+        """
+
+        def created() -> bool:
+            try:
+                self._admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+                return False
+            return True
+
+        wait_for(f"topic {topic} to be created", created, 10)
         wait_for(f"topic {topic}", lambda: self._leaders(topic) == partitions, 30)
 
     def create_replicated(self, topic: str, brokers: Sequence[int], config: Mapping[str, str]) -> None:

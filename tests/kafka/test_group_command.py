@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from kafkajars import KAFKA_VERSION, version_of
 
 from spark_groupsource import offsets
 from spark_groupsource.assignors.wire import LeaderNote, MemberNote
@@ -212,6 +213,7 @@ def test_a_classic_group(client: Independent, topic: str, group: str, tool: Tool
     assert "(unassigned)" in text
 
 
+@pytest.mark.skipif(version_of(KAFKA_VERSION) < (4,), reason=f"Kafka {KAFKA_VERSION} has KIP-848 as a preview only")
 def test_a_kip_848_group(client: Independent, topic: str, group: str, tool: Tool) -> None:
     client.create_topic(topic, 4)
     client.produce(topic, map(str, range(8)), 4)
@@ -243,21 +245,21 @@ def test_a_group_without_members(client: Independent, topic: str, group: str, to
     assert text[-2].split()[1:] == ["0", "2", "5", "3", "(unassigned)"]
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_that_members_have_left(
-    client: Independent, topic: str, group: str, capsys: pytest.CaptureFixture[str]
+    protocol: str, client: Independent, topic: str, group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.create_topic(topic, 1)
-    for protocol in ("classic", "consumer"):
-        left = Tool(client.bootstrap_servers, f"{group}-{protocol}", capsys)
-        with librdkafka_members(client, f"{group}-{protocol}", topic, 1, {"group.protocol": protocol}) as (consumer,):
-            consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+    left = Tool(client.bootstrap_servers, group, capsys)
+    with librdkafka_members(client, group, topic, 1, {"group.protocol": protocol}) as (consumer,):
+        consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
 
-        def is_empty(one: Tool = left) -> dict[str, Any] | None:
-            told = one.ask()
-            return told if told["state"] == "Empty" else None
+    def is_empty() -> dict[str, Any] | None:
+        told = left.ask()
+        return told if told["state"] == "Empty" else None
 
-        told = wait_for("the end of the members", is_empty, 60)
-        assert (told["protocol"], told["members"], told["total"]["lag"]) == (protocol, [], 0)
+    told = wait_for("the end of the members", is_empty, 60)
+    assert (told["protocol"], told["members"], told["total"]["lag"]) == (protocol, [], 0)
 
 
 def test_a_group_that_does_not_exist(client: Independent, group: str, tool: Tool) -> None:
