@@ -1,0 +1,33 @@
+# Short names for the scripts. A target runs one script and adds no logic of its own.
+.DEFAULT_GOAL := help
+.PHONY: help run test test-full lint docs bench faults wheel clean
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+run: ## Run the demo: two members share a topic, and one takes over from the other
+	bash scripts/run
+
+test: ## Run the unit tests and the core promises on real brokers (10 minutes)
+	bash scripts/test
+
+test-full: ## Run every test (about an hour)
+	bash scripts/test --full
+
+lint: ## Check types and style
+	bash scripts/lint
+
+docs: ## Build the documentation site
+	bash scripts/docs
+
+bench: ## Measure the throughput beside Spark's own source
+	bash scripts/bench
+
+faults: ## Run the fault rig for a short while
+	bash scripts/faults --smoke
+
+wheel: ## Build the source archive and the wheel into dist/
+	bash scripts/wheel
+
+clean: ## Delete what builds and tests leave; keep .venv and downloads
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache run-output faults-out spark-warehouse
