@@ -18,7 +18,7 @@ MAX_FUNCTION_LINES = 60
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("__main__",),
-    ("cli", "progress", "pytest_plugin", "source"),
+    ("clean_stop", "cli", "progress", "pytest_plugin", "source"),
     ("sparkprobe", "standby"),
     ("batchread", "fastlane", "session"),
     ("commitwait", "logwatch"),
@@ -47,8 +47,8 @@ RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 
 # The adapters. Everything else goes through their ports.
 MAY_IMPORT = {
-    "pyspark": {"source.py", "sparkprobe.py", "prefetch.py", "progress.py"},
-    "py4j": set(),
+    "pyspark": {"clean_stop.py", "source.py", "sparkprobe.py", "prefetch.py", "progress.py"},
+    "py4j": {"clean_stop.py"},
     "kafka": {
         "cli/describer.py",
         "membership/kafkaassignor.py",
