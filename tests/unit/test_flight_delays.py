@@ -11,7 +11,7 @@ from flight_delays import parse_arguments, read_properties
 MAX_LINES = 150
 REQUIRED = [
     "--bootstrap-servers",
-    "localhost:9092",
+    "h:9092",
     "--group-id",
     "g",
     "--output",
