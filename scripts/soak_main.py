@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_processes import KINDS, kind_of, parse_pss_kb, tree
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from realkafka import RealKafka
 
@@ -187,7 +187,7 @@ def short_lived(soak: Soak, number: int) -> None:
     reader = Consumer({"bootstrap.servers": soak.servers, "group.id": _GROUP})
     wanted = [TopicPartition(topic, partition) for partition in range(_PARTITIONS)]
     deadline = time.monotonic() + _COMMITTED_WITHIN_S
-    while sum(max(0, p.offset) for p in reader.committed(wanted, timeout=30)) < _RECORDS:
+    while _committed(reader, wanted) < _RECORDS:
         if time.monotonic() > deadline:
             soak.fail(f"{topic}: its end was not committed within {_COMMITTED_WITHIN_S:.0f} s")
             break
@@ -197,6 +197,16 @@ def short_lived(soak: Soak, number: int) -> None:
     if not soak.ended.is_set():
         admin.delete_topics([topic])[topic].result(60)
         soak.deleted += 1
+
+
+def _committed(reader: Consumer, wanted: list[TopicPartition]) -> int:
+    """Return how many records the group has committed; none while its coordinator is on its way."""
+    try:
+        return sum(max(0, partition.offset) for partition in reader.committed(wanted, timeout=30))
+    except KafkaException as error:
+        if error.args[0].retriable() or error.args[0].code() == KafkaError.NOT_COORDINATOR:
+            return 0
+        raise
 
 
 def short_lives(soak: Soak, topics: int, minutes: float) -> None:
