@@ -158,7 +158,7 @@ def test_a_task_that_runs_again_gives_the_same_rows_in_the_same_order(
 
     maps = [one["rows"] for one in order_run.maps()]
     assert len(maps) >= 2, "the map task did not run again: this was no test"
-    assert slow.fired >= 20, "the records came in a few answers: this was no test"
+    assert slow.fired >= 5, "the records came in a few answers: this was no test"
     lost, doubled = records - found.keys(), sum(found.values()) - len(found)
     moved = sum(a != b for a, b in zip(*maps[:2], strict=True))
     print(f"\nrun {order_run_number}: lost={len(lost)} doubled={doubled} moved={moved} answers={slow.fired}")
