@@ -1,4 +1,4 @@
-"""Writes the option reference into README.md, between its two markers. `--check` only tells whether it is stale."""
+"""Write the table of docs/reference/options.md, between its two markers. `--check` only reports whether it is stale."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ sys.path.insert(0, str(ROOT))
 
 from spark_groupsource.option_table import option_reference  # noqa: E402
 
-TARGET = ROOT / "README.md"
+TARGET = ROOT / "docs" / "reference" / "options.md"
 BEGIN, END = "<!-- options -->", "<!-- /options -->"
 
 

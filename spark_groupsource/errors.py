@@ -48,7 +48,7 @@ OPTION_MISSING = Condition(
 OPTION_UNKNOWN = Condition(
     "GROUPKAFKA.OPTION_UNKNOWN",
     "Option '{option}' is not known.{suggestion}",
-    "check the spelling; client settings start with 'kafka.', and the README lists every option.",
+    "check the spelling; client settings start with 'kafka.', and docs/reference/options.md lists every option.",
 )
 OPTION_INVALID = Condition(
     "GROUPKAFKA.OPTION_INVALID",

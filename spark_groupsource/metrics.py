@@ -36,6 +36,53 @@ _FIRST_LINE = re.compile(rb'\{"at":[0-9.e+]+,"details":\{')
 # How often, and with which pause, a file that is empty is looked at for its first line.
 _LOOKS, _LOOK_S = 20, 0.02
 
+# Every event of the file, in the order of a query's life. A test checks that the list is complete.
+EVENTS: dict[str, str] = {
+    "started": "The member's client was created and subscribed.",
+    "coordinator": "The client found the group's coordinator, or lost it (`known`).",
+    "assigned": "Partitions came to this member.",
+    "standby": "With `assignors`: the partitions that this member stands by for.",
+    "unassigned": "With `assignors`: the strategy cannot assign (`reason`).",
+    "revoking": "The group wants partitions back; a revoke waits for `records_in_flight` records.",
+    "revoked": "Partitions were handed over: `outcome` and `drain_ms` show how the wait ended and how long it took.",
+    "lost": "Partitions went without a handover; at most `repeated` records are read again by others.",
+    "doubted": "The member was silent for too long (`silent_ms`) to be sure of its partitions.",
+    "proven": "A commit has shown that the member still is a member.",
+    "completed": "A batch is complete.",
+    "replayed": "Spark runs a batch again.",
+    "refused": "The coordinator refused a commit (`reason`).",
+    "commits": "Batches go on without commits (`behind` is true), or with commits again (false).",
+    "conflict": "The group's offsets were moved by something that is no query of this source; `on_conflict` decides.",
+    "reset": "The group was reset.",
+    "data_lost": "Records that were not read are missing on the broker (`ranges`, `reason`).",
+    "unread": "A batch is complete, but Spark has not read it: a file sink dropped it, or the query ignores its rows.",
+    "lag": "How far the member's partitions are behind: a row for each in `details.lag`, sums in `details.total`.",
+    "stopping": "SIGTERM came while a batch is in flight; the member waits for it.",
+    "gave-up": "A batch took longer than `maxBatchMs`, so the member gave its partitions up.",
+    "failed": "The member met an error that only a restart can heal (`error`).",
+    "left": "The member left the group.",
+}
+
+# What each counter means. A test checks that the list is complete.
+COUNTERS: dict[str, str] = {
+    "coordinator_known": "False while the client looks for the group's coordinator.",
+    "assigned_partitions": "How many partitions the member owns now.",
+    "consumed_topics": "The topics of these partitions.",
+    "standby_partitions": "How many partitions the member stands by for (strategies `redundant`, `single-active`).",
+    "assignments": "How often partitions came.",
+    "rebalances": "How often partitions went, by how: clean, deadline, stopped, uncommitted, lost.",
+    "drain_last_ms": "How long the last revoke waited for the batch in flight.",
+    "drain_max_ms": "The longest such wait.",
+    "batches_completed": "Completed batches.",
+    "commits_done": "Commits that the coordinator accepted.",
+    "commits_refused": "Commits that the coordinator refused.",
+    "commits_retried": "Commits that were sent again.",
+    "records_repeated": "Upper bound of records that the next owner reads again: their partitions went, and no commit of"
+    " theirs was confirmed.",
+    "records_lost": "Offsets that the broker had no more: skipped when a batch was planned, or missing before the batch"
+    " that reads them was complete (then an upper bound).",
+}
+
 
 @dataclass(slots=True)
 class MemberMetrics:

@@ -156,7 +156,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "Who decides which member gets which partition: the group takes the strategy that all its members offer, and"
         " most prefer. A class of your own must be named in the driver's variable `GROUPKAFKA_ALLOW_ASSIGNORS`. Needs"
         " the extra `[assignors]`, apart from what librdkafka has. See"
-        " [docs/assignors.md](docs/assignors.md).",
+        " [docs/assignors.md](../assignors.md).",
     ),
     OptionSpec(
         "memberWeight", read.integer(1, 1_000_000), None, "1 to 1000000",
@@ -205,13 +205,13 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "allowedUnsafeSettings", read.unsafe_settings, None, ", ".join(SHOWN_SECRETS),
         "Client settings, comma separated, that are refused unless they are named here: secrets that Spark would show."
         " Settings that make the client load or run code are allowed by the driver's environment only. See"
-        " [docs/security.md](docs/security.md#what-options-may-name).",
+        " [docs/security.md](../security.md#what-options-may-name).",
     ),
 )  # fmt: skip
 
 
 def option_reference() -> str:
-    """Return the option table of the README, in Markdown."""
+    """Return the table of docs/reference/options.md, in Markdown."""
     lines = ["| option | allowed | default | meaning |", "|---|---|---|---|"]
     for spec in OPTIONS:
         default = "(required)" if spec.required else _shown_default(spec)

@@ -148,14 +148,16 @@ class _CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
-    """Read the command line; ends the program with exit code 2 and a usage text when it is wrong."""
+def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the program's parser, and the parser of each command by its name."""
     parser = argparse.ArgumentParser(prog="python -m spark_groupsource", description=helptexts.ABOUT)
     parser.add_argument("--version", action="version", version=f"groupkafka {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
 
+    by_name: dict[str, argparse.ArgumentParser] = {}
+
     def add(name: str, summary: str, about: str, more: str, *, needs_group: bool = True) -> argparse.ArgumentParser:
-        added = commands.add_parser(
+        by_name[name] = added = commands.add_parser(
             name, help=summary, description=about, epilog=more, allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
@@ -171,12 +173,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
     reset.add_argument("--execute", action="store_true", help="commit the new offsets (default: a dry run)")
     savepoint = add("savepoint", "save the group's offsets", helptexts.SAVEPOINT, helptexts.SAVEPOINT_MORE)
     savepoint.add_argument("file", type=Path, metavar="FILE", help="where to write it; an older file is replaced")
-    _add_lag(add("lag", "tell how far any group is behind", helptexts.LAG, helptexts.LAG_MORE))
-    adopt = add("adopt", "take over another query's offsets", helptexts.ADOPT, helptexts.ADOPT_MORE)
-    _add_adopt(adopt)
+    _add_lag(add("lag", "show how far any group is behind", helptexts.LAG, helptexts.LAG_MORE))
+    _add_adopt(add("adopt", "take over another query's offsets", helptexts.ADOPT, helptexts.ADOPT_MORE))
     _add_group(add("group", "show any group and its members", helptexts.GROUP, helptexts.GROUP_MORE))
     _add_doctor(add("doctor", "check what goes wrong", helptexts.DOCTOR, helptexts.DOCTOR_MORE, needs_group=False))
+    return parser, by_name
 
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
+    """Read the command line; ends the program with exit code 2 and a usage text when it is wrong."""
+    parser, by_name = command_parsers()
     given = parser.parse_args(arguments)
     connection = Connection(given.bootstrap_servers, given.group or "", given.config)
     if given.command == "savepoint":
@@ -189,11 +195,11 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
     if given.command == "lag":
         return LagCommand(connection, topics, given.json, given.watch, given.max_lag, given.max_behind)
     if given.command == "adopt":
-        return _adopt_command(adopt, given, connection)
+        return _adopt_command(by_name["adopt"], given, connection)
     try:
         target = parse_target(given.to)
     except ValueError as error:
-        reset.error(f"argument --to: {error}")
+        by_name["reset"].error(f"argument --to: {error}")
     return ResetCommand(connection, target, topics, given.execute)
 
 

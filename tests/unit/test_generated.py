@@ -25,14 +25,14 @@ def test_the_page_of_states_has_all_of_them() -> None:
         assert f"| `{state.name}` | `{event.__name__}` | `{target.name}` |" in page
 
 
-def test_the_option_table_of_the_readme_is_up_to_date() -> None:
-    assert option_table.TARGET.exists(), "README.md is missing"
+def test_the_table_of_the_page_of_options_is_up_to_date() -> None:
+    assert option_table.TARGET.exists(), "docs/reference/options.md is missing"
     text = option_table.TARGET.read_text(encoding="utf-8")
     try:
         written = option_table.with_table(text, option_reference())
     except option_table.MarkersMissing as error:
-        pytest.fail(f"README.md: {error}")
-    assert text == written, "the option table of README.md is stale: run python scripts/option_table.py"
+        pytest.fail(f"docs/reference/options.md: {error}")
+    assert text == written, "the table of docs/reference/options.md is stale: run python scripts/option_table.py"
 
 
 def test_the_table_goes_between_the_markers_and_nowhere_else() -> None:
