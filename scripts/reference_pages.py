@@ -45,8 +45,8 @@ per event.
 | `details` | what the event adds |
 | `metrics` | all counters at that moment |
 
-`tail -F metrics.json | jq -c '[.event, .state, .partitions, .metrics.rebalances]'` follows a member. A file beyond 32 MB
-is renamed to `<name>.1`, over an older one, and a new file is begun.
+`tail -F metrics.json | jq -c '[.event, .state, .partitions, .metrics.rebalances]'` follows a member. A file beyond 32
+MB is renamed to `<name>.1`, over an older one, and a new file is begun.
 """
 METRICS_TAIL = """## The event `lag`
 

@@ -28,6 +28,12 @@ none of its partitions, so a partition changes its owner between two batches. A 
 table raises `IllegalTransition` and changes nothing.
 """
 
+NEXT = """## Next
+
+[A rebalance meets a batch](explanation/rebalance.md), [when is a batch complete?](explanation/batch.md),
+[metrics and events](reference/metrics.md)
+"""
+
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table."""
@@ -77,7 +83,7 @@ def render() -> str:
         parts += [f"## {title}\n", *tables]
     outcomes = table(("outcome", "meaning"), ((f"`{outcome.name}`", outcome.value) for outcome in DrainOutcome))
     parts += ["## How a revoke's wait ends\n", outcomes]
-    return "\n".join(parts)
+    return "\n".join([*parts, NEXT])
 
 
 def main() -> int:

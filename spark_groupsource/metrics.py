@@ -77,8 +77,8 @@ COUNTERS: dict[str, str] = {
     "commits_done": "Commits that the coordinator accepted.",
     "commits_refused": "Commits that the coordinator refused.",
     "commits_retried": "Commits that were sent again.",
-    "records_repeated": "Upper bound of records that the next owner reads again: their partitions went, and no commit of"
-    " theirs was confirmed.",
+    "records_repeated": "Upper bound of records that the next owner reads again: their partitions went, and no commit"
+    " of theirs was confirmed.",
     "records_lost": "Offsets that the broker had no more: skipped when a batch was planned, or missing before the batch"
     " that reads them was complete (then an upper bound).",
 }

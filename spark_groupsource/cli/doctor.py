@@ -45,7 +45,9 @@ RELEASES = (
     ("3.1", "Fetch", 13),
     ("2.8", "Metadata", 10),
 )
-_LOCATION = "give the writer's checkpointLocation with its scheme, and pyarrow its credentials (docs/explanation/limits.md)"
+_LOCATION = (
+    "give the writer's checkpointLocation with its scheme, and pyarrow its credentials (docs/explanation/limits.md)"
+)
 # Lines of Spark's errors that say what went wrong, the most telling kind first.
 _CAUSES = (
     "Cannot run program|PYTHON_VERSION_MISMATCH|failed to connect back|No module named",

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+from dataclasses import fields
+from pathlib import Path
+
 import option_table
 import pytest
+import reference_pages
 import states
 
 from spark_groupsource.membership.machine import BATCH_TRANSITIONS, GROUP_TRANSITIONS, BatchState, MemberState
+from spark_groupsource.metrics import COUNTERS, EVENTS, MemberMetrics
 from spark_groupsource.option_table import option_reference
 
 
@@ -56,3 +62,32 @@ def test_the_table_goes_between_the_markers_and_nowhere_else() -> None:
 def test_missing_markers_are_named(text: str) -> None:
     with pytest.raises(option_table.MarkersMissing, match=r"<!-- options -->.*<!-- /options -->"):
         option_table.with_table(text, "| new |")
+
+
+@pytest.mark.parametrize("path", reference_pages.PAGES, ids=lambda path: path.name)
+def test_a_page_of_the_reference_is_up_to_date(path: Path) -> None:
+    assert path.exists(), f"{path.name} is missing: run python scripts/reference_pages.py"
+    written = path.read_text(encoding="utf-8")
+    assert written == reference_pages.PAGES[path](), f"{path.name} is stale: run python scripts/reference_pages.py"
+
+
+def test_the_page_of_errors_has_all_of_them() -> None:
+    page = reference_pages.error_page()
+    ids = [one.id for one in vars(reference_pages.errors).values() if isinstance(one, reference_pages.Condition)]
+    assert len(ids) > 40
+    assert [one for one in ids if page.count(f"\n`{one}`") != 1] == []
+
+
+def test_the_table_of_events_has_what_the_package_writes() -> None:
+    written = set()
+    for path in (reference_pages.ROOT / "spark_groupsource").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.args:
+                first = call.args[0]
+                if call.func.attr in {"write", "_write"} and isinstance(first, ast.Constant):
+                    written.add(first.value)
+    assert written == set(EVENTS)
+
+
+def test_the_table_of_counters_has_all_of_them() -> None:
+    assert set(COUNTERS) == {field.name for field in fields(MemberMetrics)} | {"records_lost"}

@@ -1,0 +1,74 @@
+"""The documentation's links lead somewhere, and what the product prints names pages that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import docs_links
+import pytest
+
+ROOT = docs_links.ROOT
+# It is the table of contents.
+_NO_NEXT = {"index.md"}
+
+
+def test_no_link_is_broken() -> None:
+    assert docs_links.broken_links(docs_links.pages()) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docs_links, "ROOT", tmp_path)
+    (tmp_path / "there.md").write_text("# A head, with `code`\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[ok](there.md#a-head-with-code) [no](gone.md)\n[no](there.md#other) `[code](x.md)`\n```\n[fence](x.md)\n```\n"
+    )
+    assert docs_links.broken_links([page]) == [
+        "page.md:1: gone.md: there is no such file",
+        "page.md:2: there.md#other: the page has no such heading",
+    ]
+
+
+def test_pages_that_the_product_names_exist() -> None:
+    named = {
+        name
+        for path in (ROOT / "spark_groupsource").rglob("*.py")
+        for name in re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8"))
+    }
+    assert named, "nothing was found"
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+def test_tests_that_the_pages_name_exist() -> None:
+    tests = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
+    }
+    named = {
+        (page.name, name)
+        for page in docs_links.pages()
+        for name in re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))
+    }
+    assert named, "nothing was found"
+    assert sorted(each for each in named if each[1] not in tests) == []
+
+
+def test_files_that_the_pages_of_explanation_name_exist() -> None:
+    pages = (ROOT / "docs" / "explanation").glob("*.md")
+    path = re.compile(r"`((?:tests|spark_groupsource)/[\w/]+\.py)`")
+    named = {name for page in pages for name in path.findall(page.read_text(encoding="utf-8"))}
+    assert named, "nothing was found"
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+def test_every_page_ends_with_where_to_go_next() -> None:
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.name not in _NO_NEXT]
+    ending = re.compile(r"^(## (Next|Where to go next)|Next: )", re.MULTILINE)
+    without = [page.name for page in pages if not ending.search(page.read_text(encoding="utf-8"))]
+    assert without == []
+
+
+def test_the_readme_fits_on_few_screens() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
