@@ -125,7 +125,7 @@ def error_page() -> str:
                 f"### {condition.id.removeprefix('GROUPKAFKA.')}\n",
                 f"`{condition.id}`{may_pass}\n",
                 f"- **What happened**: {_text(condition.template)}",
-                f"- **What to do**: {_text(condition.advice)}\n",
+                f"- **What to do**: {_advice(condition)}\n",
             ]
     return "\n".join([*parts, ERRORS_TAIL])
 
@@ -139,6 +139,13 @@ def _error_sections() -> list[tuple[str, list[Condition]]]:
         elif match := re.match(r"([A-Z][A-Z_]+) = Condition\(", line):
             sections[-1][1].append(getattr(errors, match[1]))
     return sections
+
+
+def _advice(condition: Condition) -> str:
+    """Return what to do. Some advice depends on the option at hand, so that only the error itself has it."""
+    if re.fullmatch(r"\{\w+\}\.?", condition.advice):
+        return "The error itself names the option, value, right or file to use instead."
+    return _text(condition.advice)
 
 
 def _text(text: str) -> str:
