@@ -24,6 +24,8 @@ from kafkajars import KAFKA_VERSION, RealKafkaError, class_path, find_java, vers
 # Listeners of a cluster with keys and users, named after their security protocols.
 SECURE_LISTENERS = ("SASL_PLAINTEXT", "SSL", "SASL_SSL")
 _LOWEST_PORT = 20_000
+# Processes of a test run that have ports of their own; more share them.
+_MOST_WORKERS = 8
 _LOG4J = """\
 status = error
 rootLogger.level = warn
@@ -138,7 +140,7 @@ def free_ports(count: int) -> list[int]:
     # All are held open until the last is chosen, or one could be chosen twice.
     with contextlib.ExitStack() as stack:
         held: list[socket.socket] = []
-        for port in random.sample(range(_LOWEST_PORT, _first_ephemeral_port()), k=100 + count):
+        for port in random.sample(_port_range(), k=100 + count):
             one = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 one.bind(("127.0.0.1", port))
@@ -146,6 +148,21 @@ def free_ports(count: int) -> list[int]:
             if len(held) == count:
                 return [one.getsockname()[1] for one in held]
         raise RealKafkaError(f"no {count} free ports from {_LOWEST_PORT} on: end what listens there")
+
+
+def _port_range() -> range:
+    """Return the ports to choose from: those of this process of pytest-xdist, or all of them.
+
+    Guards against: 1. Two processes of one test run choose ports in the seconds before their brokers listen. 2. Both
+    choose the same one. 3. The second broker ends because its port is in use.
+    """
+    ports = range(_LOWEST_PORT, _first_ephemeral_port())
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if not worker.isdecimal():
+        return ports
+    share = len(ports) // _MOST_WORKERS
+    begin = int(worker) % _MOST_WORKERS * share
+    return ports[begin : begin + share]
 
 
 def _first_ephemeral_port() -> int:

@@ -211,12 +211,21 @@ class LibrdkafkaCluster:
         names = sorted({partition.topic for partition in wanted})
 
         def ask(timeout_s: float) -> LogSurvey:
-            # All three are on their way before the first answer is waited for.
+            """Ask for the ends alone, then for the rest at once.
+
+            Guards against:
+            1. The client does not know the leaders: it is new, or the topic was deleted.
+            2. A request for offsets makes it ask for metadata. A second request registers for the answer.
+            3. The answer comes at that moment. librdkafka's main thread ends the second request and frees it, while
+               the calling thread still uses it (`rd_kafka_topic_partition_list_query_leaders_async`, 2.16): the
+               process dies of SIGSEGV, or the request is never answered.
+            Once the ends are known, the leaders are.
+            """
             with self._absence_told(wanted, timeout_s):
-                ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)
+                ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)()
                 beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
                 topics = self._topics_sent(names, timeout_s)
-                return LogSurvey(ends(), beginnings(), self._or_known(names, topics))
+                return LogSurvey(ends, beginnings(), self._or_known(names, topics))
 
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
 
