@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import docs_links
 import pytest
+
+from spark_groupsource.commits import CommitMetadata, Pin
 
 ROOT = docs_links.ROOT
 # It is the table of contents.
@@ -72,3 +76,20 @@ def test_every_page_ends_with_where_to_go_next() -> None:
 
 def test_the_readme_fits_on_few_screens() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_every_key_that_is_stored_is_explained() -> None:
+    page = (ROOT / "docs" / "reference" / "stored-formats.md").read_text(encoding="utf-8")
+    stored = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests" / "golden").iterdir())]
+    stored.append(CommitMetadata("lineage", "id", 0, 0, Pin(0, 1), instead_of="other").to_text())
+    # Names of topics and numbers of partitions are data.
+    keys = {key for text in stored for key in _keys(json.loads(text)) if not key.isdigit()} - {"orders", "refunds"}
+    assert {"o", "z", "done", "taken_ms"} <= keys
+    assert sorted(key for key in keys if f"`{key}`" not in page) == []
+
+
+def _keys(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, held in value.items():
+            yield key
+            yield from _keys(held)
