@@ -134,19 +134,28 @@ def _addresses(ports: Mapping[str, int]) -> str:
     return ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
 
 
+_chosen: set[int] = set()
+
+
 def free_ports(count: int) -> list[int]:
     """Choose ports below those that the system hands out: a broker that is started, or started again after a kill,
-    finds its port free even when other processes connect and listen in between."""
+    finds its port free even when other processes connect and listen in between.
+
+    A process gets each port once: one that was chosen is free until its broker listens, or while that is killed.
+    """
     # All are held open until the last is chosen, or one could be chosen twice.
     with contextlib.ExitStack() as stack:
         held: list[socket.socket] = []
-        for port in random.sample(_port_range(), k=100 + count):
+        left = [port for port in _port_range() if port not in _chosen]
+        for port in random.sample(left, k=min(100 + count, len(left))):
             one = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 one.bind(("127.0.0.1", port))
                 held.append(one)
             if len(held) == count:
-                return [one.getsockname()[1] for one in held]
+                ports = [one.getsockname()[1] for one in held]
+                _chosen.update(ports)
+                return ports
         raise RealKafkaError(f"no {count} free ports from {_LOWEST_PORT} on: end what listens there")
 
 

@@ -82,7 +82,8 @@ class Independent:
     def create_topic(self, topic: str, partitions: int, **config: str) -> None:
         """Create a topic and wait until it is there.
 
-        Brokers with ZooKeeper list a deleted topic no more some time before they let it be created again.
+        Brokers with ZooKeeper list a deleted topic no more some time before they let it be created again. A request
+        that was sent twice, since its first answer was late, is answered by "exists", and the topic is listed.
         """
 
         def created() -> bool:
@@ -91,10 +92,10 @@ class Independent:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
-                return False
+                return self._leaders(topic) == partitions
             return True
 
-        wait_for(f"topic {topic} to be created", created, 10)
+        wait_for(f"topic {topic} to be created", created, 30)
         wait_for(f"topic {topic}", lambda: self._leaders(topic) == partitions, 30)
 
     def create_replicated(self, topic: str, brokers: Sequence[int], config: Mapping[str, str]) -> None:
