@@ -107,6 +107,7 @@ class CleanStop:
         if not self.requested:
             return
         self._held.set()
+        LOG.info("a stop was requested: the next batch is held back and writes nothing; the next owner reads it")
         deadline = time.monotonic() + self._timeout_s
         while query.isActive and time.monotonic() < deadline:
             time.sleep(_STEP_S)

@@ -230,7 +230,8 @@ PARTITIONS_LOST = Condition(
 NO_ASSIGNMENT = Condition(
     "GROUPKAFKA.NO_ASSIGNMENT",
     "Group '{group}' assigned no partition to this member within {timeout_s:.0f} s (member state {state}).",
-    "look at the group's other members and at the coordinator's log.",
+    "look at the group's other members ('python -m spark_groupsource group --group {group} ...') and at the"
+    " coordinator's log.",
     Retry.LATER,
 )
 MEMBER_NOT_ANSWERING = Condition(
@@ -242,7 +243,8 @@ MEMBER_NOT_ANSWERING = Condition(
 MEMBER_LEFT = Condition(
     "GROUPKAFKA.MEMBER_LEFT",
     "The member of group '{group}' has left the group: its reader process was sent SIGTERM.",
-    "start the query again; it continues from the last completed batch. To stop a query, use query.stop().",
+    "start the query again; it continues from the last completed batch. If you wanted to stop it, send SIGTERM to the"
+    " driver only (systemd: KillMode=mixed), which stops the query between two batches (docs/how-to/upgrade.md).",
     Retry.LATER,
 )
 CONFLICT = Condition(
@@ -255,9 +257,9 @@ CONFLICT = Condition(
 
 DATA_LOST = Condition(
     "GROUPKAFKA.DATA_LOST",
-    "Records that were not read yet are gone from the broker, or may be: {ranges}."
+    "Records that were not read yet are missing on the broker, or may be: {ranges}."
     " Option 'failOnDataLoss' has the value 'true'.",
-    "set failOnDataLoss=false to report them and go on (a topic that was made again is read from its beginning then);"
+    "set failOnDataLoss=false to report them and go on (a topic that was recreated is read from its beginning then);"
     " give a query that moves to another cluster a new checkpoint; raise the topic's retention for the future.",
 )
 READ_STALLED = Condition(
@@ -312,7 +314,9 @@ COMMAND_UNSUPPORTED = Condition(
 GROUP_HAS_MEMBERS = Condition(
     "GROUPKAFKA.GROUP_HAS_MEMBERS",
     "Group '{group}' has live members, which would go on from where they are: {members}.",
-    "stop all queries of the group first; a member that was killed is gone after its session timeout.",
+    "stop all queries of the group first. A member that was killed, or that has a kafka.group.instance.id, stays until"
+    " its session timeout (kafka.session.timeout.ms, 45 s; under KIP-848 the broker's): wait, and repeat the command."
+    " 'python -m spark_groupsource group --group {group} ...' shows the members.",
     Retry.LATER,
 )
 COMMAND_TOPIC_UNKNOWN = Condition(

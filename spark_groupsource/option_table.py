@@ -91,12 +91,13 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "maxOffsetsPerTrigger", read.integer(1), None, "an integer from 1",
-        "Upper bound of offsets per batch, shared out in proportion to the partitions' backlogs.",
+        "Upper bound of offsets per batch of this member, shared out in proportion to the partitions' backlogs. Three"
+        " members with 1,000 each read 3,000.",
     ),
     OptionSpec(
         "minOffsetsPerTrigger", read.integer(1), None, "an integer from 1",
-        "A batch waits until there are so many offsets to read, or until `maxTriggerDelay` is over. At most"
-        " `maxOffsetsPerTrigger`.",
+        "A batch of this member waits until its partitions have this many offsets to read, or until `maxTriggerDelay`"
+        " has passed. Until then they count as lag. At most `maxOffsetsPerTrigger`.",
     ),
     OptionSpec(
         "maxTriggerDelay", read.duration_s, None, "a duration such as 500ms, 30s, 15m, 1h",
@@ -104,12 +105,12 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "maxBytesPerTrigger", read.integer(1), None, "bytes, an integer from 1",
-        "Upper bound of bytes (keys, values and headers) per batch, approximate: by the size of the next records of"
-        " each partition.",
+        "Upper bound of bytes (keys, values and headers) per batch of this member, approximate: by the size of the next"
+        " records of each partition.",
     ),
     OptionSpec(
         "minPartitions", read.integer(1, 2**31 - 1), None, "an integer from 1",
-        "Smallest number of Spark tasks per batch: large ranges are split.",
+        "Smallest number of Spark tasks per batch of this member: large ranges are split.",
     ),
     OptionSpec(
         "maxRecordsPerPartition", read.integer(1), None, "an integer from 1",
@@ -118,7 +119,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "failOnDataLoss", read.boolean, True, "true, false",
-        "Fail the query when unread records are gone from the broker; false skips and reports them.",
+        "Fail the query when unread records are missing on the broker; false skips and reports them.",
     ),
     OptionSpec(
         "includeHeaders", read.boolean, False, "true, false",
@@ -131,15 +132,18 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " at the batch's end, not at the next trigger.",
     ),
     OptionSpec(
-        "drainTimeoutMs", read.integer(0), None, "0 to kafka.max.poll.interval.ms",
-        "How long a revoke, or a stop by SIGTERM, waits for the batch in flight. Default: 0.8 x"
-        " kafka.max.poll.interval.ms.",
+        "drainTimeoutMs", read.integer(0), None, "milliseconds, 0 to kafka.max.poll.interval.ms",
+        "How long a revoke, or a stop by SIGTERM, waits for the batch in flight. Then the next owner reads that batch"
+        " again. Default: 0.8 x kafka.max.poll.interval.ms, so 240000 (4 minutes) unless you set that. A supervisor"
+        " must wait longer before SIGKILL.",
     ),
     OptionSpec(
         "maxBatchMs", read.integer(1, 2**31 - 1), None, "milliseconds, an integer from 1",
         "How long a batch may take before the member gives its partitions up, as Kafka's consumers do after"
-        " max.poll.interval.ms; it joins again when the batch has ended. Without it a sink that hangs keeps the"
-        " partitions for ever. Needs `checkpointLocation`; with `assign` it has no effect.",
+        " max.poll.interval.ms. The next owners read that batch again. The batch is not cancelled, and the member joins"
+        " again when it has ended. Without it, a sink that hangs keeps its partitions until a rebalance asks for them,"
+        " and `drainTimeoutMs` longer. With `kafka.group.instance.id` the partitions go when the session has expired."
+        " Needs `checkpointLocation`; with `assign` it has no effect.",
     ),
     OptionSpec(
         "onPartitionsLost", read.choice(OnPartitionsLost), OnPartitionsLost.CONTINUE, "continue, fail",
@@ -147,7 +151,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "onConflict", read.choice(OnConflict), OnConflict.CHECKPOINT, "checkpoint, group, fail",
-        "Who is right when the group's offset was moved by somebody who is no query of this source.",
+        "Which one counts when a program that is no query of this source has moved the group's offset: the checkpoint"
+        " or the group. `fail` ends the query.",
     ),
     OptionSpec(
         "assignors", read.names, None,
@@ -171,14 +176,15 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "metricsPath", read.text, None, "a path on the driver's machine",
         "Append a JSON line per event of the member to this file: state, partitions, rebalances and how they ended,"
-        " drain times, commits, repeats. The file must not exist yet, or begin with such a line; it may be no link.",
+        " drain times, commits, repeats. Each query needs a file of its own. The file must not exist yet, or begin with"
+        " such a line; it may be no link.",
     ),
     OptionSpec(
-        "metricsLagIntervalMs", read.integer(0, 2**31 - 1), 30_000, "an integer from 0",
+        "metricsLagIntervalMs", read.integer(0, 2**31 - 1), 30_000, "milliseconds, an integer from 0",
         "With `metricsPath`: how often the event `lag` is written, measured beside the batches; 0: never.",
     ),
     OptionSpec(
-        "kafkaConsumer.pollTimeoutMs", read.integer(1, 2**31 - 1), 120_000, "an integer from 1",
+        "kafkaConsumer.pollTimeoutMs", read.integer(1, 2**31 - 1), 120_000, "milliseconds, an integer from 1",
         "How long an executor waits for the next record of a range before the task fails.",
     ),
     OptionSpec(

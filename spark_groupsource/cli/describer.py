@@ -24,7 +24,7 @@ from spark_groupsource.offsets import TopicPartition
 from spark_groupsource.option_types import SourceOptions
 
 EXTRA_MISSING = (
-    "what the members told each other (weights, racks, standby partitions) is shown with kafka-python"
+    "what the members reported to each other (weights, racks, standby partitions) is shown with kafka-python"
     " (the extra of groupkafka[assignors])"
 )
 # Kafka's own names, where they are not those of the client in another spelling.
@@ -113,7 +113,7 @@ class GroupDescriber:
 
 
 def live_members(admin: LibrdkafkaGroupAdmin) -> tuple[Member, ...]:
-    """Return who is in the group, without what the members told each other.
+    """Return who is in the group, without what the members reported to each other.
 
     Nobody, where there is no such group, its members are no consumers, or the broker cannot tell (the embedded one).
     """
@@ -248,4 +248,4 @@ def raw_group(answer: Any) -> RawGroup:
 def _trouble(error: object) -> str:
     # One line: errors of TLS and of several brokers have more.
     reason = " ".join(masked(str(error) or type(error).__name__).split())
-    return f"what the members told each other is not known: {reason}"
+    return f"what the members reported to each other is not known: {reason}"

@@ -17,7 +17,7 @@ _UUID = re.compile(r"-?([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f
 _LONGEST_NAME = 20
 _LONGEST_ID = 32
 _UNASSIGNED = "(unassigned)"
-_NOT_TOLD = "its log is not told: the topic is gone, or the right DESCRIBE on it is missing"
+_NOT_TOLD = "its log is not known: the topic is missing, or the right DESCRIBE on it is missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +113,11 @@ def _head(report: GroupReport) -> list[str]:
     told = report.description
     records = total(report.lags.values())[0]
     count = len(told.members)
-    first = f"group {told.group}: {told.state or 'state not told'}, {count} member{'' if count == 1 else 's'}"
-    protocol = f"protocol {told.protocol or 'not told'}"
+    first = f"group {told.group}: {told.state or 'state not known'}, {count} member{'' if count == 1 else 's'}"
+    protocol = f"protocol {told.protocol or 'not known'}"
     if told.protocol_type not in (None, "", "consumer"):
         protocol += f" of type {told.protocol_type}"
-    where = "not told" if told.coordinator is None else f"{told.coordinator[0]} (id {told.coordinator[1]})"
+    where = "not known" if told.coordinator is None else f"{told.coordinator[0]} (id {told.coordinator[1]})"
     return [
         f"{first}, lag {records}",
         _safe(f"{protocol}, strategy {told.strategy or '-'}, coordinator {where}"),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 ABOUT = """\
-Moves, saves and takes over the committed offsets of a group of groupkafka queries, and tells how far any group is
-behind, who its members are, and what is wrong with a setup.
+Moves, saves and takes over the committed offsets of a group of groupkafka queries. Shows how far any group is behind,
+who its members are, and what is wrong with a setup.
 """
 RESET = """\
 Moves the committed offsets of a group, so that its queries read records again, or leave some out.
 
-Stop all queries of the group first; it is refused while the group has members. (Queries with option assign are none,
-and are not seen.) Without --execute nothing is changed: the command prints what it would do. The queries may keep their
-checkpoints: each one that starts afterwards notices the reset, forgets what its checkpoint says of these partitions,
-and goes on from the group's offsets. (Offsets moved by another tool are a conflict instead, which option onConflict
-decides.)
+Stop all queries of the group first; it is refused while the group has members. A member that was killed, or that has a
+kafka.group.instance.id, stays until its session timeout. (Queries with option assign are no members, and are not seen.)
+Without --execute nothing is changed: the command prints what it would do. The queries may keep their checkpoints: each
+one that starts afterwards notices the reset, drops what its checkpoint has of these partitions, and goes on from the
+group's offsets. (Offsets moved by another tool are a conflict instead, which option onConflict decides.)
 """
 RESET_MORE = """\
 targets:
@@ -43,7 +43,7 @@ example:
 exit codes: 0 done; 1 refused; 2 wrong arguments; 130 interrupted
 """
 LAG = """\
-Tells how far a group is behind, per partition: in records, in time, and how long until retention removes the next
+Shows how far a group is behind, per partition: in records, in time, and how long until retention removes the next
 unread record. It works for any group, of any program, with members or without, and joins none.
 
   lag        records between the group's committed offset and the log's end (with isolation.level=read_committed in
@@ -75,7 +75,7 @@ new checkpoint for those that it has). A partition that the old query has not se
 ADOPT_MORE = """\
 The checkpoint says what is complete: a batch that the old query was stopped in is read again. It is refused while the
 group has members, when it has offsets already (unless --overwrite), and for offsets behind the end of their log, whose
-topic was deleted and made again. Records that are gone are reported by the new query (failOnDataLoss).
+topic was deleted and recreated. Records that are missing are reported by the new query (failOnDataLoss).
 
 examples:
   python -m spark_groupsource adopt --bootstrap-servers localhost:9092 --group orders-to-lake \\
@@ -87,13 +87,13 @@ exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments; 130 interrupted
 """
 GROUP = """\
 Shows a group as its coordinator has it: protocol, strategy, state, members, who has which partition, who stands by, how
-far each is behind, and what the members told each other. It works for any group, of any program, with members or
+far each is behind, and what the members report to each other. It works for any group, of any program, with members or
 without, and joins none.
 
   strategy   the assignment strategy that the group has agreed on; with the protocol 'consumer' (KIP-848) the broker's
   lag        records between the group's committed offset and the log's end, as in 'lag'
-  metadata   what a member said when it joined: rack, what it had then, and what its strategy adds (weight=3). It takes
-             kafka-python (the extra of groupkafka[assignors]), and is only told of classic groups that are stable.
+  metadata   what a member reported when it joined: rack, what it had then, and what its strategy adds (weight=3). It
+             takes kafka-python (the extra of groupkafka[assignors]), and is shown of stable classic groups only.
 """
 GROUP_MORE = """\
 examples:

@@ -116,7 +116,7 @@ def table(lags: list[Lag]) -> list[str]:
     silent = sorted({lag.partition.topic for lag in lags if not lag.retention.known})
     if silent:
         takes = "a real Kafka, and the right DESCRIBE_CONFIGS on the topic"
-        lines.append(f"retention not told (it takes {takes}): {', '.join(silent)}")
+        lines.append(f"retention not known (it takes {takes}): {', '.join(silent)}")
     return lines
 
 

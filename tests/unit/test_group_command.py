@@ -137,16 +137,16 @@ def test_a_group_that_does_not_exist() -> None:
 def test_offsets_that_the_coordinator_has_without_a_group() -> None:
     cluster = FakeCluster(orders=1)
     cluster.groups = {tp(0): 99}
-    assert run(COMMAND, cluster)[0] == "group shop: state not told, 0 members, lag 1"
+    assert run(COMMAND, cluster)[0] == "group shop: state not known, 0 members, lag 1"
 
 
 def test_watch() -> None:
     said = run(replace(COMMAND, watch_s=30.0), FakeCluster(GroupDescription("shop", "Empty")), pauses=1)
     assert said == [
         "2023-11-14T22:30:00.000Z",
-        "group shop: Empty, 0 members, lag 0", "protocol not told, strategy -, coordinator not told", "",
+        "group shop: Empty, 0 members, lag 0", "protocol not known, strategy -, coordinator not known", "",
         "2023-11-14T22:30:30.000Z",
-        "group shop: Empty, 0 members, lag 0", "protocol not told, strategy -, coordinator not told", "",
+        "group shop: Empty, 0 members, lag 0", "protocol not known, strategy -, coordinator not known", "",
         "ended",
     ]  # fmt: skip
 
@@ -270,7 +270,7 @@ def test_a_second_client_that_does_not_come_to_be_is_tried_once(error: Exception
     found = describe(description(), error, times=3)
     assert found is not None
     (note,) = found.notes
-    assert note.startswith("what the members told each other is not known: ")
+    assert note.startswith("what the members reported to each other is not known: ")
     assert "hunter22" not in note
     assert "\n" not in note
     assert found.members[0].client_id == "a"
@@ -285,7 +285,7 @@ def test_a_request_that_fails_is_tried_with_a_new_client() -> None:
     third.error = OSError("cut")
     found = describe(description(), third)
     assert found is not None
-    assert found.notes == ("what the members told each other is not known: cut",)
+    assert found.notes == ("what the members reported to each other is not known: cut",)
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ def test_a_kip_848_group_on_its_way() -> None:
     )
     report = GroupReport(GroupDescription("g", "Reconciling", "consumer", None, "uniform", None, members), {})
     said = lines(report)
-    assert said[1] == "protocol consumer, strategy uniform, coordinator not told"
+    assert said[1] == "protocol consumer, strategy uniform, coordinator not known"
     assert said[3:8] == [
         "member  client id  host  partitions  lag  metadata",
         "A       a          h              2    0  moves to orders 0",
@@ -276,7 +276,7 @@ def test_a_group_without_members() -> None:
     )
     assert lines(report) == [
         "group g: Empty, 0 members, lag 4",
-        "protocol classic, strategy -, coordinator not told",
+        "protocol classic, strategy -, coordinator not known",
         "",
         "topic   partition  committed  end  lag  member",
         "orders          0          1    5    4  (unassigned)",
@@ -288,7 +288,7 @@ def test_members_that_are_no_consumers() -> None:
     member = Member("connect-1", "connect-1", "h", data=decoded("connect", CONNECT, b""))
     report = GroupReport(GroupDescription("g", "Stable", "classic", "connect", "sessioned", None, (member,)), {})
     assert lines(report)[1:] == [
-        "protocol classic of type connect, strategy sessioned, coordinator not told",
+        "protocol classic of type connect, strategy sessioned, coordinator not known",
         "",
         "member     client id  host  partitions  lag  metadata",
         "connect-1  connect-1  h              0    0  30 bytes of metadata",
@@ -301,7 +301,7 @@ def test_a_partition_whose_log_is_not_told() -> None:
     said = lines(GroupReport(GroupDescription("g", "Stable", "classic", "consumer", "range", None, (member,)), {}))
     assert said[-2].split(maxsplit=6) == [
         "orders", "0", "-", "-", "-", "A",
-        "its log is not told: the topic is gone, or the right DESCRIBE on it is missing",
+        "its log is not known: the topic is missing, or the right DESCRIBE on it is missing",
     ]  # fmt: skip
 
 
@@ -309,7 +309,7 @@ def test_two_owners_are_both_named() -> None:
     members = tuple(Member(name, "c", "h", None, frozenset({tp(0)})) for name in "AB")
     report = GroupReport(GroupDescription("g", "Stable", members=members), {tp(0): lag_of(Standing(tp(0), 1, 0, 5), 0)})
     assert "A B" in lines(report)[-2]
-    assert lines(report)[1] == "protocol not told, strategy -, coordinator not told"
+    assert lines(report)[1] == "protocol not known, strategy -, coordinator not known"
 
 
 def test_no_text_of_a_member_steers_the_terminal() -> None:

@@ -183,7 +183,8 @@ def test_other_notes(standings: FakeStandings) -> None:
     assert said[2].endswith("1m30s         -  safe up to 1000 bytes only")
     standings.retention = Retention(known=False)
     _, said = run(COMMAND, standings)
-    assert said[-1] == "retention not told (it takes a real Kafka, and the right DESCRIBE_CONFIGS on the topic): orders"
+    takes = "it takes a real Kafka, and the right DESCRIBE_CONFIGS on the topic"
+    assert said[-1] == f"retention not known ({takes}): orders"
 
 
 def test_json(standings: FakeStandings) -> None:
