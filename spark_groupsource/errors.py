@@ -141,7 +141,7 @@ GROUP_ACCESS_DENIED = Condition(
 )
 OTHER_GROUP_ACCESS_DENIED = Condition(
     "GROUPKAFKA.OTHER_GROUP_ACCESS_DENIED",
-    "The client may not look at the offsets of group '{group}'.",
+    "The client may not read the offsets of group '{group}'.",
     "grant DESCRIBE on that group to the client's principal.",
 )
 CLUSTER_REQUEST_FAILED = Condition(
@@ -342,8 +342,8 @@ GROUP_HAS_OFFSETS = Condition(
 )
 OFFSETS_BEHIND_END = Condition(
     "GROUPKAFKA.OFFSETS_BEHIND_END",
-    "The offsets of {origin} are behind the end of the log: {partitions}. The topic was deleted and made again, or its"
-    " log was truncated: which records were read cannot be told.",
+    "The offsets of {origin} are behind the end of the log: {partitions}. The topic was deleted and recreated, or its"
+    " log was truncated: which records were read cannot be determined.",
     "name the other topics with --topic; the query then starts with this topic's beginning.",
 )
 SAVEPOINT_INVALID = Condition(
