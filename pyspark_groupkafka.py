@@ -3,6 +3,6 @@
 PySpark imports every module whose name starts with `pyspark_` and registers its `DefaultSource`.
 """
 
-from spark_groupsource.source import GroupKafkaDataSource as DefaultSource
+from spark_groupsource.spark.source import GroupKafkaDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -12,8 +12,8 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "spark_groupsource.executor._gather",
-            ["spark_groupsource/executor/_gather.c"],
+            "spark_groupsource.executor.clients._gather",
+            ["spark_groupsource/executor/clients/_gather.c"],
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
             extra_compile_args=["-std=c11", *shlex.split(os.environ.get("GROUPKAFKA_CFLAGS", ""))],
             extra_link_args=shlex.split(os.environ.get("GROUPKAFKA_CFLAGS", "")),

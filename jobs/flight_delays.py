@@ -24,8 +24,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from spark_groupsource import ProgressListener
-from spark_groupsource.clean_stop import CleanStop
+from spark_groupsource import CleanStop, ProgressListener
 
 log = logging.getLogger("flight_delays")
 DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "conf" / "flight_delays.properties"

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_groupsource.executor.gathered import ConstantColumns
-from spark_groupsource.executor.rows import arrow_schema
-from spark_groupsource.source import source_schema
+from spark_groupsource.executor.clients.arrow_buffers import ConstantColumns
+from spark_groupsource.executor.clients.rows import arrow_schema
+from spark_groupsource.spark.source import source_schema
 
 NAME = "bare"
 _TASKS = 2  # as many as the session has cores

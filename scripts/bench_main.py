@@ -50,7 +50,7 @@ from peerjars import check_spark_version, peer_jars
 from pyspark.errors import PySparkException
 from realkafka import RealKafka
 
-from spark_groupsource.executor.clients import native_library, reading_path
+from spark_groupsource.executor.clients.choose import native_library, reading_path
 
 ROOT = Path(__file__).resolve().parent.parent
 

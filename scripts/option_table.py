@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from spark_groupsource.option_table import option_reference  # noqa: E402
+from spark_groupsource.options.table import option_reference  # noqa: E402
 
 TARGET = ROOT / "docs" / "reference" / "options.md"
 BEGIN, END = "<!-- options -->", "<!-- /options -->"

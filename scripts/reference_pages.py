@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from spark_groupsource import errors  # noqa: E402
 from spark_groupsource.cli.arguments import command_parsers  # noqa: E402
-from spark_groupsource.condition import Condition, Retry  # noqa: E402
+from spark_groupsource.errors import Condition, Retry  # noqa: E402
 from spark_groupsource.metrics import COUNTERS, EVENTS  # noqa: E402
 
 FOLDER = ROOT / "docs" / "reference"

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spark_groupsource.clock import Clock
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.model.offsets import TopicPartition
 
 LOG = logging.getLogger("spark_groupsource.metrics")
 

@@ -28,8 +28,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_groupsource.assignors.interface import Assignor, AssignorError, ClusterInfo, GroupAssignment, GroupMember
-from spark_groupsource.assignors.wire import LeaderNote
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.assignors.notes import LeaderNote
+from spark_groupsource.model.offsets import TopicPartition
 
 Parts = Mapping[str, frozenset[TopicPartition]]
 

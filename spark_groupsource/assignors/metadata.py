@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from spark_groupsource.offsets import PARTITION_MAX, TopicPartition
+from spark_groupsource.model.offsets import PARTITION_MAX, TopicPartition
 
 # More than any application has cores; a bound, because one absurd weight would starve all other members.
 COUNT_MAX = 1_000_000

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from spark_groupsource.assignors import metadata
+from spark_groupsource.assignors.fair_shares import Item, by_member, owners, quotas, share_out, subscribers
 from spark_groupsource.assignors.interface import Assignor, ClusterInfo, GroupAssignment, GroupMember, MemberSettings
-from spark_groupsource.assignors.shares import Item, by_member, owners, quotas, share_out, subscribers
-from spark_groupsource.assignors.wire import by_topic
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.assignors.notes import by_topic
+from spark_groupsource.model.offsets import TopicPartition
 
 _DEFAULT = MemberSettings().redundancy
 Warm = Mapping[TopicPartition, frozenset[str]]

@@ -7,11 +7,11 @@ import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 
-from spark_groupsource.assignors.copartitioned import CoPartitionedAssignor
+from spark_groupsource.assignors.co_partitioned import CoPartitionedAssignor
 from spark_groupsource.assignors.interface import Assignor, RebalanceProtocol, wire_name_of
-from spark_groupsource.assignors.rackaware import RackAwareAssignor
+from spark_groupsource.assignors.rack_aware import RackAwareAssignor
 from spark_groupsource.assignors.redundant import RedundantAssignor
-from spark_groupsource.assignors.singleactive import SingleActiveAssignor
+from spark_groupsource.assignors.single_active import SingleActiveAssignor
 from spark_groupsource.assignors.weighted import WeightedAssignor
 
 BUILT_IN: Mapping[str, type[Assignor]] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_groupsource.assignors import metadata
+from spark_groupsource.assignors.fair_shares import Item, by_member, owners, quotas, share_out, subscribers
 from spark_groupsource.assignors.interface import Assignor, ClusterInfo, GroupAssignment, GroupMember, MemberSettings
-from spark_groupsource.assignors.shares import Item, by_member, owners, quotas, share_out, subscribers
 
 
 class WeightedAssignor(Assignor):

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
-from spark_groupsource.client import (
+from spark_groupsource.client.settings import (
     CONTACT_TIMEOUT_S,
     LastTransportError,
     Patience,
@@ -23,11 +23,11 @@ from spark_groupsource.client import (
     map_error,
 )
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster import admin_client, answer_of
-from spark_groupsource.commits import CommitItem, GroupOffset, requests_of
+from spark_groupsource.cluster.admin import admin_client, answer_of
 from spark_groupsource.errors import CommandError
-from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, requests_of
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.model import SourceOptions
 
 # How a coordinator says that a group with members takes no commit of somebody else.
 _HAS_MEMBERS = {

@@ -14,14 +14,14 @@ from typing import Any
 
 from spark_groupsource import errors
 from spark_groupsource._version import __version__
-from spark_groupsource.cli import helptexts
+from spark_groupsource.cli import help_texts as helptexts
 from spark_groupsource.errors import CommandError
-from spark_groupsource.offsets import TIME_MAX_MS
-from spark_groupsource.option_table import OPTIONS
-from spark_groupsource.option_types import Reads, SourceOptions
-from spark_groupsource.options import parse_options
-from spark_groupsource.options_client import CLIENT_PREFIX, EXECUTOR_PREFIX, UNSAFE_SETTINGS
-from spark_groupsource.permissions import EVERYTHING
+from spark_groupsource.model.offsets import TIME_MAX_MS
+from spark_groupsource.options.client_settings import CLIENT_PREFIX, EXECUTOR_PREFIX, UNSAFE_SETTINGS
+from spark_groupsource.options.model import Reads, SourceOptions
+from spark_groupsource.options.parse import parse_options
+from spark_groupsource.options.permissions import EVERYTHING
+from spark_groupsource.options.table import OPTIONS
 
 # The pause of `--watch`: a rebalance takes some seconds.
 WATCH_S = 2.0

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
-from spark_groupsource.cli.adopt import Origin, checkpoint_origin, group_origin
+from spark_groupsource.cli.adopt_origins import Origin, checkpoint_origin, group_origin
 from spark_groupsource.cli.arguments import (
     AdoptCommand,
     Command,
@@ -25,22 +25,22 @@ from spark_groupsource.cli.arguments import (
     client_options,
     parse_arguments,
 )
-from spark_groupsource.cli.brokerfacts import LibrdkafkaFacts
-from spark_groupsource.cli.describer import GroupDescriber, RawGroups, live_members
-from spark_groupsource.cli.doctor import Doctor, report_doctor
-from spark_groupsource.cli.group import report_group
-from spark_groupsource.cli.groupview import Member
-from spark_groupsource.cli.lag import report_lag
-from spark_groupsource.cli.machinefacts import facts_here
+from spark_groupsource.cli.doctor.broker_facts import LibrdkafkaFacts
+from spark_groupsource.cli.doctor.command import Doctor, report_doctor
+from spark_groupsource.cli.doctor.machine_facts import facts_here
+from spark_groupsource.cli.group.command import report_group
+from spark_groupsource.cli.group.describe import GroupDescriber, RawGroups, live_members
+from spark_groupsource.cli.group.view import Member
+from spark_groupsource.cli.lag_command import report_lag
+from spark_groupsource.cli.offset_commands import Commands
 from spark_groupsource.cli.output import Output, OutputClosedError, warn
-from spark_groupsource.cli.reset import Commands
-from spark_groupsource.client import WAITING
+from spark_groupsource.client.settings import WAITING
 from spark_groupsource.clock import Clock, SystemClock
-from spark_groupsource.cluster import LibrdkafkaCluster
+from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.errors import GroupKafkaError
-from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.sparkprobe import survey
-from spark_groupsource.standing import LibrdkafkaStandings
+from spark_groupsource.lag.measure import LibrdkafkaStandings
+from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.spark.probe import survey
 
 # What shells say of a program that SIGINT has ended.
 INTERRUPTED = 130

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from spark_groupsource.offsets import OffsetRange, TopicPartition
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 
 
 class Histories:

@@ -20,11 +20,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_groupsource.clock import Clock, SystemClock
-from spark_groupsource.executor.clients import make_client
-from spark_groupsource.executor.consumer import REST_AFTER_S, RangeConsumer
+from spark_groupsource.executor.clients.choose import make_client
+from spark_groupsource.executor.range_consumer import REST_AFTER_S, RangeConsumer
 from spark_groupsource.executor.sizes import UNKNOWN_RECORD_BYTES
-from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.model.offsets import OffsetRange
+from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.executor")
 

@@ -19,18 +19,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from spark_groupsource.clock import Clock, Deadline, SystemClock
-from spark_groupsource.executor.clients import log_reading_path
-from spark_groupsource.executor.collector import freeze_imported
-from spark_groupsource.executor.consumer import RangeConsumer
-from spark_groupsource.executor.failures import OutOfRange, stalled, unreadable
-from spark_groupsource.executor.identity import TopicProof
-from spark_groupsource.executor.lost import LostRecords
+from spark_groupsource.executor.clients.choose import log_reading_path
+from spark_groupsource.executor.clients.rows import SmallBatches
+from spark_groupsource.executor.data_loss import LostRecords
+from spark_groupsource.executor.gc_control import freeze_imported
 from spark_groupsource.executor.pool import POOL, ConsumerPool
-from spark_groupsource.executor.rows import SmallBatches
+from spark_groupsource.executor.range_consumer import RangeConsumer
+from spark_groupsource.executor.read_errors import OutOfRange, stalled, unreadable
 from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.executor.topic_proof import TopicProof
 from spark_groupsource.failpoints import reach
-from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.model.offsets import OffsetRange
+from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.executor")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.options.model import SourceOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_groupsource.clock import Clock, Deadline, Pace
-from spark_groupsource.commits import CommitItem, requests_of
 from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.machine import MemberMachine, MemberState
 from spark_groupsource.membership.port import CommitResult, GroupPort, Refusal
 from spark_groupsource.membership.report import MemberReport
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.model.commit_metadata import CommitItem, requests_of
+from spark_groupsource.model.offsets import TopicPartition
 
 # A refused commit is sent again after this long.
 _RETRY_INTERVAL_S = 0.2

@@ -25,7 +25,7 @@ from spark_groupsource.clock import Clock, Deadline, Pace
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.lookout import Lookout
 from spark_groupsource.membership.port import BatchLog
-from spark_groupsource.offsets import SourceOffset
+from spark_groupsource.model.offsets import SourceOffset
 
 LOG = logging.getLogger("spark_groupsource.membership")
 

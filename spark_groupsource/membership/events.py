@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_groupsource.commits import CommitItem
-from spark_groupsource.offsets import SourceOffset, TopicPartition
+from spark_groupsource.model.commit_metadata import CommitItem
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 
 Partitions = tuple[TopicPartition, ...]
 

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spark_groupsource.commits import CommitItem, GroupOffset, of_another_topic
 from spark_groupsource.membership.events import (
     AssignmentReleased,
     BatchCompleted,
@@ -43,7 +42,8 @@ from spark_groupsource.membership.events import (
     StopRequested,
 )
 from spark_groupsource.membership.owned import Owned
-from spark_groupsource.offsets import SourceOffset, TopicPartition
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, of_another_topic
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 
 
 class MemberState(Enum):

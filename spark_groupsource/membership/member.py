@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spark_groupsource.clock import Clock, Deadline, Pace
-from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.membership.client_renewal import Reopening
 from spark_groupsource.membership.committer import Committer
 from spark_groupsource.membership.completion import CompletionWatch
 from spark_groupsource.membership.events import (
@@ -37,16 +37,16 @@ from spark_groupsource.membership.events import (
     Started,
     StopRequested,
 )
+from spark_groupsource.membership.liveness import MembershipProof
 from spark_groupsource.membership.machine import FINAL_STATES, MemberMachine, MemberState
 from spark_groupsource.membership.port import BatchLog, CommitResult, GroupPort, Refusal
-from spark_groupsource.membership.proof import MembershipProof
-from spark_groupsource.membership.reopening import Reopening
 from spark_groupsource.membership.report import MemberReport
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import StopRequest, StopWait
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.offsets import SourceOffset, TopicPartition
-from spark_groupsource.option_types import OnPartitionsLost, SourceOptions
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition
+from spark_groupsource.options.model import OnPartitionsLost, SourceOptions
 
 # How soon the thread notices a rebalance or a stop while it has no command. The client's own thread
 # heartbeats, so this bounds only the delay of a handover.

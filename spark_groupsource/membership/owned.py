@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_groupsource.commits import CommitItem, GroupOffset, overruled
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, overruled
 
 
 @dataclass(slots=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.events import Partitions
-from spark_groupsource.offsets import SourceOffset, TopicPartition
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 
 
 class Refusal(Enum):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 
-from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.options_client import GroupProtocol
+from spark_groupsource.options.client_settings import GroupProtocol
+from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.membership")
 

@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, StepDeadline
-from spark_groupsource.commits import CommitItem, GroupOffset
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.events import (
     BatchDiscarded,
@@ -28,8 +27,9 @@ from spark_groupsource.membership.port import BatchLog, GroupPort
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import StopRequest
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.offsets import SourceOffset, TopicPartition
-from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition
+from spark_groupsource.options.model import SourceOptions
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from spark_groupsource.commits import Anchor, CommitItem, CommitMetadata
-from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer, same_topic
-from spark_groupsource.option_types import OnConflict
+from spark_groupsource.model.commit_metadata import Anchor, CommitItem, CommitMetadata
+from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer, same_topic
+from spark_groupsource.options.model import OnConflict
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from spark_groupsource.commits import Anchor, CommitItem, CommitMetadata, GroupOffset, Pin, parse_metadata
-from spark_groupsource.offsets import Reset, TopicPartition
-from spark_groupsource.planning.start import Basis, StartDecision
+from spark_groupsource.model.commit_metadata import Anchor, CommitItem, CommitMetadata, GroupOffset, Pin, parse_metadata
+from spark_groupsource.model.offsets import Reset, TopicPartition
+from spark_groupsource.planning.start_position import Basis, StartDecision
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.planning.packing import PACK_RECORDS, Task, pack_tasks
+from spark_groupsource.model.offsets import OffsetRange
+from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.planning.tasks import PACK_RECORDS, Task, pack_tasks
 
 # Twice what a Spark Python task costs on its own, about: ranges are packed together up to as much reading.
 _PACK_S = 0.1

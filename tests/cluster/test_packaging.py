@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sparkcluster import SparkCluster
 
-from spark_groupsource.progress import error_line
+from spark_groupsource.spark.progress_listener import error_line
 from tests.kafka.harness import Independent, Query
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(1200)]

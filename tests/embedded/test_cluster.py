@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from spark_groupsource.clock import SystemClock
-from spark_groupsource.cluster import LibrdkafkaCluster
+from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.embedded import EmbeddedKafka
-from spark_groupsource.options import parse_options
+from spark_groupsource.options.parse import parse_options
 
 
 def test_brokers_that_are_slow_to_connect_are_waited_for() -> None:

@@ -15,9 +15,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from spark_groupsource import _mockcluster, embedded
 from spark_groupsource._librdkafka import library_path
 from spark_groupsource.embedded import ApiKey, EmbeddedKafka, EmbeddedKafkaError
+from spark_groupsource.embedded import broker as embedded
+from spark_groupsource.embedded import mock_cluster as _mockcluster
 
 _ROOT = Path(__file__).parents[2]
 _WAIT_S = 20.0
@@ -365,7 +366,9 @@ def test_the_command_explains_bad_arguments(arguments: list[str], text: str) -> 
 
 
 def test_the_plugin_is_light_and_its_fixtures_work(tmp_path: Path) -> None:
-    loaded = "import sys, spark_groupsource.pytest_plugin; print({'pyspark', 'confluent_kafka'} & set(sys.modules))"
+    loaded = (
+        "import sys, spark_groupsource.embedded.pytest_plugin; print({'pyspark', 'confluent_kafka'} & set(sys.modules))"
+    )
     light = subprocess.run(
         [sys.executable, "-c", loaded], cwd=_ROOT, capture_output=True, text=True, check=True, timeout=60
     )
@@ -377,7 +380,7 @@ def test_the_plugin_is_light_and_its_fixtures_work(tmp_path: Path) -> None:
         "    assert embedded_kafka.bootstrap_servers != embedded_kafka_session.bootstrap_servers\n"
     )
     # By module name, so that it works without an installed package, and not twice with one.
-    plugin = ["-p", "no:groupkafka", "-p", "spark_groupsource.pytest_plugin"]
+    plugin = ["-p", "no:groupkafka", "-p", "spark_groupsource.embedded.pytest_plugin"]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugin, "--rootdir", str(tmp_path), str(tmp_path)],
         cwd=_ROOT,

@@ -11,20 +11,20 @@ import pyarrow as pa
 import pytest
 
 from spark_groupsource.clock import SystemClock
+from spark_groupsource.driver.fast_lane import FastLane
 from spark_groupsource.embedded import EmbeddedKafka
-from spark_groupsource.executor.clients import native_library
-from spark_groupsource.executor.consumer import RangeConsumer
-from spark_groupsource.executor.events import executor_settings
-from spark_groupsource.executor.native import NativeClient, NativeLibrary
+from spark_groupsource.executor.clients.choose import native_library
+from spark_groupsource.executor.clients.error_events import executor_settings
+from spark_groupsource.executor.clients.native import NativeClient, NativeLibrary
+from spark_groupsource.executor.clients.port import FetchClient
+from spark_groupsource.executor.clients.pure_python import PythonClient
 from spark_groupsource.executor.pool import ConsumerPool
-from spark_groupsource.executor.port import FetchClient
-from spark_groupsource.executor.pyclient import PythonClient
+from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import read_task
 from spark_groupsource.executor.settings import ReadSettings
-from spark_groupsource.fastlane import FastLane
-from spark_groupsource.offsets import OffsetRange, TopicPartition
-from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.options import parse_options
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.options.parse import parse_options
 
 PARTITIONS, RECORDS = 6, 40
 Rows = list[tuple[int, int]]

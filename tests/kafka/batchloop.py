@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spark_groupsource.source import GroupKafkaDataSource, GroupKafkaStreamReader
+from spark_groupsource.spark.source import GroupKafkaDataSource, GroupKafkaStreamReader
 
 from .harness import Record, wait_for
 

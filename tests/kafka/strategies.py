@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from spark_groupsource.assignors.interface import Assignor, ClusterInfo, GroupAssignment, GroupMember, MemberSettings
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.model.offsets import TopicPartition
 
 
 class InTurn(Assignor):

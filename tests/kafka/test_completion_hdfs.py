@@ -24,8 +24,8 @@ pytestmark = pytest.mark.kafka
 LOOK = """
 import os, signal, sys, time
 from pathlib import Path
-from spark_groupsource.checkpoint import CheckpointLog
-from spark_groupsource.offsets import SourceOffset
+from spark_groupsource.checkpoint.log import CheckpointLog
+from spark_groupsource.model.offsets import SourceOffset
 caught = []
 signal.signal(signal.SIGTERM, lambda *_: caught.append(True))
 location, root = sys.argv[1], Path(sys.argv[2])

@@ -23,8 +23,8 @@ from kafkajars import RealKafkaError, find_java
 from moto.server import ThreadedMotoServer
 from s3jars import s3_jars
 
-from spark_groupsource.checkpoint import CheckpointLog, offsets_in_log_entry
-from spark_groupsource.offsets import parse_offset
+from spark_groupsource.checkpoint.log import CheckpointLog, offsets_in_log_entry
+from spark_groupsource.model.offsets import parse_offset
 
 from .application import Application
 from .harness import Independent, Record, wait_for

@@ -20,10 +20,10 @@ from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from kafkajars import KAFKA_VERSION, version_of
 
-from spark_groupsource import offsets
-from spark_groupsource.assignors.wire import LeaderNote, MemberNote
-from spark_groupsource.cli.describer import EXTRA_MISSING
+from spark_groupsource.assignors.notes import LeaderNote, MemberNote
+from spark_groupsource.cli.group.describe import EXTRA_MISSING
 from spark_groupsource.cli.main import main
+from spark_groupsource.model import offsets
 
 from .harness import Independent, wait_for
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_groupsource.topicwatch import REFRESH_S
+from spark_groupsource.driver.topics import REFRESH_S
 
 from .harness import Independent, Query, wait_for
 from .holding import Held, Told, released

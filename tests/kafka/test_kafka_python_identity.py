@@ -17,12 +17,12 @@ from confluent_kafka.admin import (
 from kafkasecurity import Security, allow, scram_settings
 from realkafka import RealKafka
 
-from spark_groupsource.commits import CommitItem
 from spark_groupsource.errors import GroupKafkaError
-from spark_groupsource.membership.choice import group_client
-from spark_groupsource.membership.kafkapython import KafkaPythonGroup
-from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.options import parse_options
+from spark_groupsource.membership.backends.choose import group_client
+from spark_groupsource.membership.backends.kafka_python.client import KafkaPythonGroup
+from spark_groupsource.model.commit_metadata import CommitItem
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.parse import parse_options
 
 from .harness import Independent, wait_for
 from .test_security import GROUP, READ, TOPIC

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 from realkafka import RealKafka
 
 from spark_groupsource.cli.main import main
-from spark_groupsource.progress import progress_line
+from spark_groupsource.spark.progress_listener import progress_line
 
 from .application import Application
 from .harness import Independent, wait_for

@@ -10,13 +10,13 @@ from kafka import TopicPartition as WriterPartition
 
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
 from spark_groupsource.clock import SystemClock
-from spark_groupsource.commits import CommitItem, CommitMetadata, GroupOffset, Pin
-from spark_groupsource.membership.choice import group_client
-from spark_groupsource.membership.librdkafka import LibrdkafkaGroup
+from spark_groupsource.membership.backends.choose import group_client
+from spark_groupsource.membership.backends.librdkafka import LibrdkafkaGroup
 from spark_groupsource.membership.port import MemberListener
-from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.options import parse_options
+from spark_groupsource.model.commit_metadata import CommitItem, CommitMetadata, GroupOffset, Pin
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.options.parse import parse_options
 
 from .harness import Independent, wait_for
 

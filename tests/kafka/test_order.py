@@ -10,13 +10,13 @@ from kafkaproxy import Action, Api, On, Rule
 from realkafka import RealKafka
 
 from spark_groupsource.clock import SystemClock
-from spark_groupsource.executor import clients
+from spark_groupsource.driver.fast_lane import FastLane
+from spark_groupsource.executor.clients import choose as clients
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.reader import read_task
 from spark_groupsource.executor.settings import ReadSettings
-from spark_groupsource.fastlane import FastLane
-from spark_groupsource.offsets import OffsetRange, TopicPartition
-from spark_groupsource.options import parse_options
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.options.parse import parse_options
 
 from .harness import Independent
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_groupsource.executor import clients
+from spark_groupsource.executor.clients import choose as clients
 
 from .harness import Independent, Query, wait_for
 from .holding import Held, released

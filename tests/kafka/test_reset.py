@@ -17,9 +17,9 @@ from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
 from spark_groupsource.cli.arguments import Connection, client_options
 from spark_groupsource.cli.main import main
 from spark_groupsource.clock import SystemClock
-from spark_groupsource.commits import CommitItem
 from spark_groupsource.errors import CommandError
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.model.commit_metadata import CommitItem
+from spark_groupsource.model.offsets import TopicPartition
 
 from .application import Application, AppQuery
 from .harness import Independent, Record, wait_for

@@ -17,20 +17,20 @@ from pyspark.sql import SparkSession
 from realkafka import RealKafka
 
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
-from spark_groupsource.client import LastTransportError, base_settings
+from spark_groupsource.client.settings import LastTransportError, base_settings
 from spark_groupsource.clock import SystemClock
-from spark_groupsource.cluster import LibrdkafkaCluster, admin_client
-from spark_groupsource.commits import CommitItem
+from spark_groupsource.cluster.admin import LibrdkafkaCluster, admin_client
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.reader import read_task
 from spark_groupsource.executor.settings import ReadSettings
-from spark_groupsource.membership.choice import group_client
-from spark_groupsource.offsets import OffsetRange, TopicPartition
-from spark_groupsource.option_types import SourceOptions, Subscription
-from spark_groupsource.options import parse_options
-from spark_groupsource.options_client import SHOWN_SECRETS
-from spark_groupsource.permissions import EVERYTHING
+from spark_groupsource.membership.backends.choose import group_client
+from spark_groupsource.model.commit_metadata import CommitItem
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.options.client_settings import SHOWN_SECRETS
+from spark_groupsource.options.model import SourceOptions, Subscription
+from spark_groupsource.options.parse import parse_options
+from spark_groupsource.options.permissions import EVERYTHING
 
 from .conftest import ReadAll
 from .harness import Independent, Query, wait_for

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROBE = """
 import importlib.metadata, sys
 import spark_groupsource
-from spark_groupsource.executor.clients import reading_path
+from spark_groupsource.executor.clients.choose import reading_path
 print(spark_groupsource.__file__, spark_groupsource.__version__, importlib.metadata.version("groupkafka"), sep="\\n")
 print(spark_groupsource.GroupKafkaDataSource.name(), reading_path(), sep="\\n")
 """
@@ -91,7 +91,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     # Every module, and the extension for the limited API: one wheel is good for all Pythons from 3.10 on.
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "spark_groupsource").rglob("*.py")}
     assert {name for name in names if name.startswith("spark_groupsource/")} == modules | {
-        "spark_groupsource/py.typed", "spark_groupsource/executor/_gather.abi3.so",
+        "spark_groupsource/py.typed", "spark_groupsource/executor/clients/_gather.abi3.so",
     }  # fmt: skip
     assert "-cp310-abi3-" in wheel.name
     assert {name.partition("/")[0] for name in names} == {"spark_groupsource", "pyspark_groupkafka.py", info}

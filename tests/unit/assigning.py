@@ -19,7 +19,7 @@ from spark_groupsource.assignors.interface import (
     MemberSettings,
     PartitionInfo,
 )
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.model.offsets import TopicPartition
 
 # The same examples in every run, and nothing written to the checkout. Sizes are drawn one by one, because failures
 # shrink by them; the rest from a seed, because drawing it takes longer than what is tested.

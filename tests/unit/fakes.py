@@ -15,13 +15,12 @@ from confluent_kafka.admin import AdminClient
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock
-from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey, TopicInfo
-from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.cluster.port import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.errors import AccessError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
-from spark_groupsource.executor.consumer import RangeConsumer
-from spark_groupsource.executor.events import executor_settings
-from spark_groupsource.executor.pyclient import PythonClient
-from spark_groupsource.executor.topicids import AdminClients
+from spark_groupsource.executor.clients.error_events import executor_settings
+from spark_groupsource.executor.clients.pure_python import PythonClient
+from spark_groupsource.executor.range_consumer import RangeConsumer
+from spark_groupsource.executor.topic_ids import AdminClients
 from spark_groupsource.membership.events import (
     BatchCompleted,
     BatchDiscarded,
@@ -37,9 +36,10 @@ from spark_groupsource.membership.events import (
 from spark_groupsource.membership.machine import GroupView, MemberMachine, MemberState
 from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition
-from spark_groupsource.option_types import SourceOptions, Subscription
-from spark_groupsource.options import parse_options
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.options.model import SourceOptions, Subscription
+from spark_groupsource.options.parse import parse_options
 
 WAIT_S = 5.0
 TOPIC_ID = "topic-id-1"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_groupsource.checkpoint import SparkCheckpoint, read_spark_checkpoint
-from spark_groupsource.cli.adopt import Origin, checkpoint_origin, group_origin
+from spark_groupsource.checkpoint.log import SparkCheckpoint, read_spark_checkpoint
+from spark_groupsource.cli.adopt_origins import Origin, checkpoint_origin, group_origin
 from spark_groupsource.cli.arguments import AdoptCommand, Command, parse_arguments
-from spark_groupsource.commits import CommitMetadata, GroupOffset, KnownTopics, Pin, parse_metadata
 from spark_groupsource.errors import COMMIT_REFUSED, CommandError, GroupKafkaError
-from spark_groupsource.offsets import OffsetRange, Reset, TopicPartition
+from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, KnownTopics, Pin, parse_metadata
+from spark_groupsource.model.offsets import OffsetRange, Reset, TopicPartition
 
 from .fakes import TOPIC_ID, offset_of, tp
 from .test_checkpoint import v1, v2

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_groupsource.assignors.copartitioned import CoPartitionedAssignor
+from spark_groupsource.assignors.co_partitioned import CoPartitionedAssignor
 from spark_groupsource.assignors.interface import (
     Assignor,
     AssignorError,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from spark_groupsource.assignors.interface import ClusterInfo, GroupMember, PartitionInfo
 from spark_groupsource.assignors.leader import JoinedMember, MemberPart
+from spark_groupsource.assignors.notes import LeaderNote
 from spark_groupsource.assignors.rounds import LIMIT, Again, Round, Rounds
-from spark_groupsource.assignors.wire import LeaderNote
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.model.offsets import TopicPartition
 
 P0 = TopicPartition("orders", 0)
 KNOWN = ClusterInfo({"orders": (PartitionInfo(),)})

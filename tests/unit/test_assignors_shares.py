@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_groupsource.assignors.shares import Item, share_out
+from spark_groupsource.assignors.fair_shares import Item, share_out
 
 from .assigning import PROPERTIES, SEEDS
 

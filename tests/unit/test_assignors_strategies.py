@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_groupsource.assignors import metadata
-from spark_groupsource.assignors.copartitioned import CoPartitionedAssignor
+from spark_groupsource.assignors.co_partitioned import CoPartitionedAssignor
 from spark_groupsource.assignors.interface import (
     Assignor,
     AssignorError,
@@ -20,12 +20,12 @@ from spark_groupsource.assignors.interface import (
     MemberSettings,
     PartitionInfo,
 )
-from spark_groupsource.assignors.rackaware import RackAwareAssignor
+from spark_groupsource.assignors.rack_aware import RackAwareAssignor
 from spark_groupsource.assignors.redundant import RedundantAssignor
 from spark_groupsource.assignors.registry import BUILT_IN
-from spark_groupsource.assignors.singleactive import SingleActiveAssignor
+from spark_groupsource.assignors.single_active import SingleActiveAssignor
 from spark_groupsource.assignors.weighted import WeightedAssignor
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.model.offsets import TopicPartition
 
 from .assigning import (
     PROPERTIES,

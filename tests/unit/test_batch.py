@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from spark_groupsource.commits import Anchor, CommitMetadata, Pin, parse_metadata
-from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
-from spark_groupsource.option_types import OnConflict
+from spark_groupsource.model.commit_metadata import Anchor, CommitMetadata, Pin, parse_metadata
+from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
+from spark_groupsource.options.model import OnConflict
 from spark_groupsource.planning.batch import (
     Backlog,
     Replay,

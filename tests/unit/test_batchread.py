@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_groupsource.batchread import batch_ranges, batch_tasks
+from spark_groupsource.driver.batch_read import batch_ranges, batch_tasks
 from spark_groupsource.errors import DataLossError, OptionError
-from spark_groupsource.option_types import Reads
-from spark_groupsource.options import parse_options
+from spark_groupsource.options.model import Reads
+from spark_groupsource.options.parse import parse_options
 
 from .fakes import FakeCluster, tp
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from spark_groupsource.checkpoint import CheckpointLog, offsets_in_log_entry
-from spark_groupsource.offsets import OffsetRange, SourceOffset
+from spark_groupsource.checkpoint.log import CheckpointLog, offsets_in_log_entry
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset
 
 from .fakes import LINEAGE, OTHER_LINEAGE, offset_of, tp
 
@@ -379,7 +379,7 @@ def test_a_log_that_lags_is_the_querys_own_and_one_that_never_moves_is_a_copy(
 ) -> None:
     """With async progress tracking Spark writes its logs later than it goes on."""
     now_s = [0.0]
-    monkeypatch.setattr("spark_groupsource.checkpoint.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("spark_groupsource.checkpoint.log.time.monotonic", lambda: now_s[0])
     log = CheckpointLog(str(checkpoint.root))
     for number in range(20):
         checkpoint.log(number, v1(text(10 * number + 5)), complete=True)
@@ -459,7 +459,7 @@ def test_the_jvm_of_libhdfs_leaves_the_signals_alone(
             seen.append(os.environ["LIBHDFS_OPTS"])
             raise OSError("no libhdfs")
 
-    monkeypatch.setattr("spark_groupsource.checkpoint.fs.FileSystem", NoLibrary)
+    monkeypatch.setattr("spark_groupsource.checkpoint.log.fs.FileSystem", NoLibrary)
     assert not CheckpointLog(f"{scheme}://name/checkpoint").is_complete(offset(5))
     assert seen == [kept]
 

@@ -9,11 +9,11 @@ import pytest
 
 from spark_groupsource.assignors.interface import MemberSettings
 from spark_groupsource.errors import OptionError
-from spark_groupsource.membership.assigned import AssignedPartitions
-from spark_groupsource.membership.choice import group_client, member_settings
-from spark_groupsource.membership.kafkapython import KafkaPythonGroup
-from spark_groupsource.membership.librdkafka import LibrdkafkaGroup
-from spark_groupsource.options import parse_options
+from spark_groupsource.membership.backends.assigned import AssignedPartitions
+from spark_groupsource.membership.backends.choose import group_client, member_settings
+from spark_groupsource.membership.backends.kafka_python.client import KafkaPythonGroup
+from spark_groupsource.membership.backends.librdkafka import LibrdkafkaGroup
+from spark_groupsource.options.parse import parse_options
 
 from .fakes import make_options
 
@@ -62,7 +62,7 @@ def test_partitions_that_an_option_names_need_no_strategy() -> None:
 
 def test_a_client_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an extra: only a query that needs it is told."""
-    monkeypatch.delitem(sys.modules, "spark_groupsource.membership.kafkapython")
+    monkeypatch.delitem(sys.modules, "spark_groupsource.membership.backends.kafka_python.client")
     monkeypatch.setitem(sys.modules, "kafka", None)
     with pytest.raises(OptionError) as raised:
         group_client(make_options(assignors="range,weighted"))

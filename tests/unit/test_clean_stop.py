@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_groupsource.clean_stop import CleanStop, StoppedBeforeBatch
+from spark_groupsource.spark.clean_stop import CleanStop, StoppedBeforeBatch
 
 
 class FakeQuery:

@@ -21,11 +21,10 @@ from spark_groupsource.cli.arguments import (
     parse_target,
     shown_time,
 )
-from spark_groupsource.cli.plan import Log, Move, Wish, next_reset, plan_move, table, warnings
-from spark_groupsource.cli.reset import Commands
-from spark_groupsource.cli.savepoint import Saved, Savepoint, read_savepoint, write_savepoint
-from spark_groupsource.clusterport import TopicInfo
-from spark_groupsource.commits import CommitItem, CommitMetadata, GroupOffset, KnownTopics, Pin, parse_metadata
+from spark_groupsource.cli.offset_commands import Commands
+from spark_groupsource.cli.offset_moves import Log, Move, Wish, next_reset, plan_move, table, warnings
+from spark_groupsource.cli.savepoint_file import Saved, Savepoint, read_savepoint, write_savepoint
+from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.errors import (
     BROKER_UNREACHABLE,
     CommandError,
@@ -33,7 +32,15 @@ from spark_groupsource.errors import (
     KafkaUnavailableError,
     OptionError,
 )
-from spark_groupsource.offsets import Reset, TopicPartition
+from spark_groupsource.model.commit_metadata import (
+    CommitItem,
+    CommitMetadata,
+    GroupOffset,
+    KnownTopics,
+    Pin,
+    parse_metadata,
+)
+from spark_groupsource.model.offsets import Reset, TopicPartition
 
 from .fakes import LINEAGE, TOPIC_ID, FakeCluster, ManualClock, tp
 

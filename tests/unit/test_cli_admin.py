@@ -9,8 +9,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource import errors
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
-from spark_groupsource.commits import CommitItem
 from spark_groupsource.errors import CommandError
+from spark_groupsource.model.commit_metadata import CommitItem
 
 from .fakes import ManualClock, make_options, tp
 

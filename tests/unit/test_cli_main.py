@@ -17,7 +17,7 @@ from spark_groupsource.cli import main as program
 from spark_groupsource.cli import output
 from spark_groupsource.cli.main import main
 from spark_groupsource.errors import BROKER_UNREACHABLE, KafkaUnavailableError
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.model.offsets import TopicPartition
 
 from .fakes import ManualClock
 from .test_adopt import ORDERS, written

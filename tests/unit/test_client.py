@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from spark_groupsource.client import (
+from spark_groupsource.client.settings import (
     CollapseRepeats,
     LastTransportError,
     Patience,
@@ -23,15 +23,15 @@ from spark_groupsource.client import (
     quiet_logger,
     reading_settings,
 )
-from spark_groupsource.commits import CommitItem, GroupOffset
+from spark_groupsource.cluster.probe import Probe
 from spark_groupsource.errors import KafkaUnavailableError, OptionError
-from spark_groupsource.executor.clients import make_client
-from spark_groupsource.masking import MASK
-from spark_groupsource.membership.librdkafka import LibrdkafkaGroup
+from spark_groupsource.executor.clients.choose import make_client
+from spark_groupsource.membership.backends.commit_errors import classify_refusal, denial
+from spark_groupsource.membership.backends.librdkafka import LibrdkafkaGroup
 from spark_groupsource.membership.port import Refusal
-from spark_groupsource.membership.refusals import classify_refusal, denial
-from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.probe import Probe
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.redaction import MASK
 
 from .fakes import ManualClock, make_options, tp
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_groupsource.executor import clients
-from spark_groupsource.executor.native import NativeClient, NativeLibrary
-from spark_groupsource.executor.pyclient import PythonClient
+from spark_groupsource.executor.clients import choose as clients
+from spark_groupsource.executor.clients.native import NativeClient, NativeLibrary
+from spark_groupsource.executor.clients.pure_python import PythonClient
 
 from .fakes import make_options
 
@@ -33,7 +33,7 @@ def test_the_environment_may_ask_for_pure_python(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_extension_that_was_not_built_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "spark_groupsource.executor._gather", None)
+    monkeypatch.setitem(sys.modules, "spark_groupsource.executor.clients._gather", None)
     assert "in pure Python" in clients.reading_path()
     client = clients.make_client(make_options(), 1_000_000)
     assert isinstance(client, PythonClient)
@@ -41,13 +41,13 @@ def test_an_extension_that_was_not_built_is_no_error(monkeypatch: pytest.MonkeyP
 
 
 def test_a_client_library_that_is_not_found_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("spark_groupsource.executor._gather")
+    pytest.importorskip("spark_groupsource.executor.clients._gather")
     monkeypatch.setattr(clients, "library_path", lambda: "/nowhere/librdkafka.so.1")
     assert "OSError: /nowhere/librdkafka.so.1" in clients.reading_path()
 
 
 def test_with_both_records_are_gathered_in_c(caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("spark_groupsource.executor._gather")
+    pytest.importorskip("spark_groupsource.executor.clients._gather")
     assert isinstance(clients.native_library(), NativeLibrary)
     client = clients.make_client(make_options(), 1_000_000)
     assert isinstance(client, NativeClient)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from spark_groupsource.commits import (
+from spark_groupsource.errors import OffsetFormatError
+from spark_groupsource.model.commit_metadata import (
     MAX_BYTES,
     CommitItem,
     CommitMetadata,
@@ -21,8 +22,7 @@ from spark_groupsource.commits import (
     parse_metadata,
     requests_of,
 )
-from spark_groupsource.errors import OffsetFormatError
-from spark_groupsource.offsets import NO_TOPIC_ID, OFFSET_MAX, PARTITION_MAX, TIME_MAX_MS, Reset, same_topic
+from spark_groupsource.model.offsets import NO_TOPIC_ID, OFFSET_MAX, PARTITION_MAX, TIME_MAX_MS, Reset, same_topic
 
 from .fakes import LINEAGE, tp
 

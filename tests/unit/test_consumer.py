@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from spark_groupsource.driver.fast_lane import make_driver_consumer
 from spark_groupsource.errors import AccessError, OptionError, ReadError
-from spark_groupsource.executor.consumer import REST_AFTER_S, RangeConsumer
-from spark_groupsource.executor.events import executor_settings
-from spark_groupsource.executor.failures import OutOfRange
+from spark_groupsource.executor.clients.error_events import executor_settings
+from spark_groupsource.executor.clients.pure_python import PythonClient
+from spark_groupsource.executor.clients.rows import last_offset
 from spark_groupsource.executor.pool import make_consumer
-from spark_groupsource.executor.pyclient import PythonClient
-from spark_groupsource.executor.rows import last_offset
-from spark_groupsource.fastlane import make_driver_consumer
-from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.executor.range_consumer import REST_AFTER_S, RangeConsumer
+from spark_groupsource.executor.read_errors import OutOfRange
+from spark_groupsource.model.offsets import OffsetRange
+from spark_groupsource.options.model import SourceOptions
 
 from .fakes import (
     FakeClient,

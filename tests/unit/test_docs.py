@@ -10,7 +10,7 @@ from pathlib import Path
 import docs_links
 import pytest
 
-from spark_groupsource.commits import CommitMetadata, Pin
+from spark_groupsource.model.commit_metadata import CommitMetadata, Pin
 
 ROOT = docs_links.ROOT
 # It is the table of contents.

@@ -18,8 +18,8 @@ from spark_groupsource import errors
 from spark_groupsource._version import __version__
 from spark_groupsource.cli import main as program
 from spark_groupsource.cli.arguments import Connection, DoctorCommand, client_options, parse_arguments
-from spark_groupsource.cli.brokerfacts import Rights
-from spark_groupsource.cli.doctor import (
+from spark_groupsource.cli.doctor.broker_facts import Rights
+from spark_groupsource.cli.doctor.command import (
     LEAST_PYTHON,
     SETTINGS,
     Doctor,
@@ -35,11 +35,11 @@ from spark_groupsource.cli.doctor import (
     release_of,
     report_doctor,
 )
-from spark_groupsource.cli.machinefacts import NAMES, SCRIPT, facts_here
+from spark_groupsource.cli.doctor.machine_facts import NAMES, SCRIPT, facts_here
 from spark_groupsource.errors import AccessError, KafkaUnavailableError
-from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.options_client import GroupProtocol
-from spark_groupsource.sparkprobe import Answer, Survey, answers_of, make_probe, python_of_source
+from spark_groupsource.model.offsets import OffsetRange
+from spark_groupsource.options.client_settings import GroupProtocol
+from spark_groupsource.spark.probe import Answer, Survey, answers_of, make_probe, python_of_source
 
 from .fakes import ManualClock, offset_of, tp
 from .test_adopt import written

@@ -11,9 +11,9 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
-from spark_groupsource.executor_python import misleading_variables, missing_in
-from spark_groupsource.progress import error_line
-from spark_groupsource.source import GroupKafkaDataSource, GroupKafkaStreamReader
+from spark_groupsource.driver.executor_python import misleading_variables, missing_in
+from spark_groupsource.spark.progress_listener import error_line
+from spark_groupsource.spark.source import GroupKafkaDataSource, GroupKafkaStreamReader
 
 _OPTIONS = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g", "subscribe": "t"}
 # An executor's Python: a package that it lacks is one that cannot be found.

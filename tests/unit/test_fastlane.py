@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 from spark_groupsource import errors
+from spark_groupsource.driver.fast_lane import MAX_BYTES, READ_TIMEOUT_S, REST_S, FastLane
 from spark_groupsource.errors import OptionError
-from spark_groupsource.executor.consumer import REST_AFTER_S, RangeConsumer
-from spark_groupsource.executor.rows import arrow_schema
-from spark_groupsource.fastlane import MAX_BYTES, READ_TIMEOUT_S, REST_S, FastLane
-from spark_groupsource.offsets import OffsetRange, TopicPartition
-from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.executor.clients.rows import arrow_schema
+from spark_groupsource.executor.range_consumer import REST_AFTER_S, RangeConsumer
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.options.model import SourceOptions
 
 from .fakes import (
     TOPIC_ID,

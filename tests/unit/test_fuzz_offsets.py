@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from spark_groupsource import starting
-from spark_groupsource.commits import CommitMetadata, KnownTopics, Pin, parse_metadata
 from spark_groupsource.errors import OffsetFormatError
-from spark_groupsource.offsets import OFFSET_MAX, OffsetRange, Reset, SourceOffset, parse_offset
-from spark_groupsource.option_values import partitions
+from spark_groupsource.model.commit_metadata import CommitMetadata, KnownTopics, Pin, parse_metadata
+from spark_groupsource.model.offsets import OFFSET_MAX, OffsetRange, Reset, SourceOffset, parse_offset
+from spark_groupsource.options import offset_spec as starting
+from spark_groupsource.options.values import partitions
 
 from .fakes import LINEAGE, tp
 

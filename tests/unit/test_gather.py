@@ -14,11 +14,11 @@ import pytest
 from confluent_kafka import KafkaError
 
 from spark_groupsource._librdkafka import library_path
-from spark_groupsource.executor.clients import native_library
-from spark_groupsource.executor.gathered import ConstantColumns, chunk_of
-from spark_groupsource.executor.native import GATHER_VERSION, NativeClient, NativeLibrary
-from spark_groupsource.executor.port import Chunk, EndOfPartition, IdentityRefused, Trouble
-from spark_groupsource.executor.rows import arrow_schema
+from spark_groupsource.executor.clients.arrow_buffers import ConstantColumns, chunk_of
+from spark_groupsource.executor.clients.choose import native_library
+from spark_groupsource.executor.clients.native import GATHER_VERSION, NativeClient, NativeLibrary
+from spark_groupsource.executor.clients.port import Chunk, EndOfPartition, IdentityRefused, Trouble
+from spark_groupsource.executor.clients.rows import arrow_schema
 
 from .fakes import make_options
 
@@ -156,7 +156,7 @@ def gather() -> Iterator[ModuleType]:
     if not isinstance(library, NativeLibrary):
         # Where it must not be left out, a compiler that is missing is a failure.
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"not built: {library}")
-    from spark_groupsource.executor import _gather  # type: ignore[attr-defined]
+    from spark_groupsource.executor.clients import _gather  # type: ignore[attr-defined]
 
     yield _gather
     NativeLibrary(library_path(), _gather)

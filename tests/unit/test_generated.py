@@ -13,7 +13,7 @@ import states
 
 from spark_groupsource.membership.machine import BATCH_TRANSITIONS, GROUP_TRANSITIONS, BatchState, MemberState
 from spark_groupsource.metrics import COUNTERS, EVENTS, MemberMetrics
-from spark_groupsource.option_table import option_reference
+from spark_groupsource.options.table import option_reference
 
 
 def test_the_page_of_states_is_up_to_date() -> None:

@@ -13,15 +13,16 @@ import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka import TopicPartition as ClientPartition
 
-from spark_groupsource import errors, masking
-from spark_groupsource.assignors.wire import MemberNote
+from spark_groupsource import errors
+from spark_groupsource import redaction as masking
+from spark_groupsource.assignors.notes import MemberNote
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
 from spark_groupsource.cli.arguments import Connection, GroupCommand, parse_arguments
-from spark_groupsource.cli.describer import EXTRA_MISSING, GroupDescriber, RawGroups, live_members
-from spark_groupsource.cli.group import look, report_group
-from spark_groupsource.cli.groupview import GroupDescription, Member
+from spark_groupsource.cli.group.command import look, report_group
+from spark_groupsource.cli.group.describe import EXTRA_MISSING, GroupDescriber, RawGroups, live_members
+from spark_groupsource.cli.group.view import GroupDescription, Member
 from spark_groupsource.errors import AccessError, CommandError, OptionError
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.model.offsets import TopicPartition
 
 from .fakes import ManualClock, make_options, tp
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from spark_groupsource.assignors.wire import LeaderNote, MemberNote
-from spark_groupsource.cli.groupview import GroupDescription, GroupReport, Member, json_line, lines, short_ids
-from spark_groupsource.cli.memberdata import MemberData, decoded, meaning, shown_data, shown_partitions
-from spark_groupsource.lag import Standing, lag_of
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.assignors.notes import LeaderNote, MemberNote
+from spark_groupsource.cli.group.member_data import MemberData, decoded, meaning, shown_data, shown_partitions
+from spark_groupsource.cli.group.view import GroupDescription, GroupReport, Member, json_line, lines, short_ids
+from spark_groupsource.lag.model import Standing, lag_of
+from spark_groupsource.model.offsets import TopicPartition
 
 from .fakes import tp
 

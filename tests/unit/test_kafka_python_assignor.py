@@ -24,8 +24,8 @@ from spark_groupsource.assignors.interface import (
     PartitionInfo,
     RebalanceProtocol,
 )
-from spark_groupsource.assignors.wire import LeaderNote, MemberNote
-from spark_groupsource.membership.kafkaassignor import (
+from spark_groupsource.assignors.notes import LeaderNote, MemberNote
+from spark_groupsource.membership.backends.kafka_python.assignor import (
     BROUGHT,
     BroughtAssignor,
     Holdings,
@@ -34,7 +34,7 @@ from spark_groupsource.membership.kafkaassignor import (
     cluster_info,
     joined_member,
 )
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.model.offsets import TopicPartition
 
 from .fakes import tp
 

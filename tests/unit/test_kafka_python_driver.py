@@ -20,7 +20,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 from kafka.structs import MemberState
 from kafka.structs import TopicPartition as ClientPartition
 
-from spark_groupsource.membership.kafkadriver import Callbacks, Driver, Happened, Kind, tell_losses
+from spark_groupsource.membership.backends.kafka_python.poller import Callbacks, Driver, Happened, Kind, tell_losses
 
 from .fakes import WAIT_S, ManualClock, tp
 

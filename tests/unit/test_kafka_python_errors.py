@@ -7,11 +7,16 @@ import ssl
 import pytest
 from kafka import errors as client_errors
 
-from spark_groupsource.membership import kafkaidentity
-from spark_groupsource.membership.kafkaerrors import classify_refusal, fatal, is_refused_identity, unreachable
-from spark_groupsource.membership.kafkaidentity import Identity
+from spark_groupsource.client.transport import LastTransportError
+from spark_groupsource.membership.backends.kafka_python import identity as kafkaidentity
+from spark_groupsource.membership.backends.kafka_python.errors import (
+    classify_refusal,
+    fatal,
+    is_refused_identity,
+    unreachable,
+)
+from spark_groupsource.membership.backends.kafka_python.identity import Identity
 from spark_groupsource.membership.port import Refusal
-from spark_groupsource.transport import LastTransportError
 
 from .fakes import ManualClock, make_options
 

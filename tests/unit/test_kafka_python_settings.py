@@ -13,10 +13,10 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.net.manager import KafkaConnectionManager
 
+from spark_groupsource.client.kafka_python_settings import admin_settings, member_settings
 from spark_groupsource.errors import OptionError
-from spark_groupsource.masking import MASK
-from spark_groupsource.membership.kafkapythonsettings import admin_settings, member_settings
-from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.redaction import MASK
 
 from .fakes import make_options
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_groupsource.executor.kept import Kept, beyond
-from spark_groupsource.executor.port import Chunk
-from spark_groupsource.executor.rows import record_batch
-from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.executor.clients.port import Chunk
+from spark_groupsource.executor.clients.rows import record_batch
+from spark_groupsource.executor.row_buffer import Kept, beyond
+from spark_groupsource.model.offsets import OffsetRange
 
 from .fakes import FakeMessage, records, tp
 

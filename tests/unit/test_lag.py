@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_groupsource.lag import Retention, Standing, lag_of, shown_duration, total
+from spark_groupsource.lag.model import Retention, Standing, lag_of, shown_duration, total
 
 from .fakes import tp
 

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from spark_groupsource.cli.arguments import Connection, LagCommand, parse_arguments
-from spark_groupsource.cli.groupview import Member
-from spark_groupsource.cli.lag import measure, report_lag
-from spark_groupsource.commits import GroupOffset
+from spark_groupsource.cli.group.view import Member
+from spark_groupsource.cli.lag_command import measure, report_lag
+from spark_groupsource.driver.lag_reporter import LagThread
 from spark_groupsource.errors import BROKER_UNREACHABLE as UNREACHABLE
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
-from spark_groupsource.lag import Lag, Retention, Standing
-from spark_groupsource.lagthread import LagThread
+from spark_groupsource.lag.measure import retention_of
+from spark_groupsource.lag.model import Lag, Retention, Standing
 from spark_groupsource.membership.events import RevokeStarted
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.standing import retention_of
+from spark_groupsource.model.commit_metadata import GroupOffset
+from spark_groupsource.model.offsets import TopicPartition
 
 from .fakes import FakeMember, ManualClock, tp
 

@@ -11,13 +11,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from spark_groupsource.commits import CommitItem, CommitMetadata, Pin
 from spark_groupsource.errors import GroupKafkaError
-from spark_groupsource.membership.assigned import AssignedPartitions
+from spark_groupsource.membership.backends.assigned import AssignedPartitions
+from spark_groupsource.membership.backends.librdkafka import LibrdkafkaGroup
 from spark_groupsource.membership.events import Partitions
-from spark_groupsource.membership.librdkafka import LibrdkafkaGroup
 from spark_groupsource.membership.port import CommitResult, Refusal
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.model.commit_metadata import CommitItem, CommitMetadata, Pin
+from spark_groupsource.model.offsets import TopicPartition
 
 from .fakes import ManualClock, make_options, tp
 

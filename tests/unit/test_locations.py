@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyarrow import fs
 
-from spark_groupsource.locations import location_to_open, scrubbed, shown_location
-from spark_groupsource.masking import MASK
+from spark_groupsource.checkpoint.location import location_to_open, scrubbed, shown_location
+from spark_groupsource.redaction import MASK
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from spark_groupsource.clusterport import Edge, LogEnd, LogSurvey
-from spark_groupsource.logwatch import SURVEY_AGE_S, LogWatch
-from spark_groupsource.lookup import all_partitions
-from spark_groupsource.offsets import TopicPartition
+from spark_groupsource.cluster.offset_lookup import all_partitions
+from spark_groupsource.cluster.port import Edge, LogEnd, LogSurvey
+from spark_groupsource.driver.log_ends import SURVEY_AGE_S, LogWatch
+from spark_groupsource.model.offsets import TopicPartition
 
 from .fakes import FakeCluster, ManualClock, tp
 

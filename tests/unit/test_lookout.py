@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from spark_groupsource.membership.lookout import Lookout
-from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.model.offsets import OffsetRange
 
 from .fakes import ManualClock, flight, tp
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from spark_groupsource.cluster.offset_lookup import check_named, look_up
 from spark_groupsource.errors import OptionError
-from spark_groupsource.lookup import check_named, look_up
-from spark_groupsource.offsets import TopicPartition
-from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Start, Starting
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtOffset, AtTime, Start, Starting
 
 from .fakes import FakeCluster, tp
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_groupsource.commits import CommitItem, CommitMetadata, GroupOffset, Pin
 from spark_groupsource.membership import events
 from spark_groupsource.membership.events import (
     AssignmentReleased,
@@ -38,7 +37,8 @@ from spark_groupsource.membership.machine import (
     MemberMachine,
     MemberState,
 )
-from spark_groupsource.offsets import OffsetRange, TopicPartition
+from spark_groupsource.model.commit_metadata import CommitItem, CommitMetadata, GroupOffset, Pin
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 
 from .fakes import flight, tp
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from spark_groupsource import metrics
-from spark_groupsource.commits import GroupOffset
 from spark_groupsource.membership.events import (
     BatchCompleted,
     BatchFixed,
@@ -27,7 +26,8 @@ from spark_groupsource.membership.machine import MemberMachine
 from spark_groupsource.membership.port import CommitResult, Refusal
 from spark_groupsource.membership.report import MemberReport
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.model.commit_metadata import GroupOffset
+from spark_groupsource.model.offsets import OffsetRange
 
 from .fakes import ManualClock, flight, tp
 

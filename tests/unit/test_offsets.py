@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_groupsource.errors import OffsetFormatError
-from spark_groupsource.offsets import (
+from spark_groupsource.model.offsets import (
     OFFSET_MAX,
     PARTITION_MAX,
     TIME_MAX_MS,

@@ -10,21 +10,21 @@ import pytest
 
 from spark_groupsource.errors import GroupKafkaError, OptionError
 from spark_groupsource.executor.settings import ReadSettings
-from spark_groupsource.masking import MASK
-from spark_groupsource.option_table import OPTIONS, option_reference
-from spark_groupsource.option_types import NoMatchStrategy, OnConflict, OnPartitionsLost, SourceOptions, Subscription
-from spark_groupsource.option_values import INT64_MAX
-from spark_groupsource.options import parse_options
-from spark_groupsource.options_client import (
+from spark_groupsource.options.client_settings import (
     REFUSED_CLIENT_SETTINGS,
     UNSAFE_SETTINGS,
     GroupProtocol,
     is_sensitive,
     shown_value,
 )
-from spark_groupsource.permissions import permissions_of
-from spark_groupsource.source import GroupKafkaDataSource
-from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Starting
+from spark_groupsource.options.model import NoMatchStrategy, OnConflict, OnPartitionsLost, SourceOptions, Subscription
+from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtOffset, AtTime, Starting
+from spark_groupsource.options.parse import parse_options
+from spark_groupsource.options.permissions import permissions_of
+from spark_groupsource.options.table import OPTIONS, option_reference
+from spark_groupsource.options.values import INT64_MAX
+from spark_groupsource.redaction import MASK
+from spark_groupsource.spark.source import GroupKafkaDataSource
 
 from .fakes import tp
 

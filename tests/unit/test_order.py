@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_groupsource.executor.consumer import RangeConsumer
-from spark_groupsource.executor.port import Chunk, EndOfPartition, Item, TopicInquiry
+from spark_groupsource.executor.clients.port import Chunk, EndOfPartition, Item, TopicInquiry
+from spark_groupsource.executor.clients.rows import record_batch
+from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import read_ranges
-from spark_groupsource.executor.rows import record_batch
 from spark_groupsource.executor.settings import ReadSettings
-from spark_groupsource.offsets import OffsetRange, TopicPartition
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 
 from .assigning import PROPERTIES, SEEDS
 from .fakes import FakeMessage, ManualClock, make_options, tp

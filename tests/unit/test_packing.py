@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.planning.packing import PACK_RECORDS, pack_tasks, split_range
+from spark_groupsource.model.offsets import OffsetRange
+from spark_groupsource.planning.tasks import PACK_RECORDS, pack_tasks, split_range
 
 from .fakes import tp
 

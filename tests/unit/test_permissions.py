@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from spark_groupsource import permissions as permissions_module
 from spark_groupsource._librdkafka import library_path
 from spark_groupsource.cli.arguments import Connection, client_options
-from spark_groupsource.client import base_settings
+from spark_groupsource.client.settings import base_settings
 from spark_groupsource.errors import OptionError
-from spark_groupsource.executor.events import executor_settings
-from spark_groupsource.option_types import SourceOptions
-from spark_groupsource.options import parse_options
-from spark_groupsource.options_client import CODE_SETTINGS, REFUSED_CLIENT_SETTINGS
-from spark_groupsource.permissions import EVERYTHING, OF_THE_PLATFORM, NotPermitted, Permissions, permissions_of
-from spark_groupsource.secrets import CLIENT_FILES, SECRET_SETTINGS, TRUST_STORES
+from spark_groupsource.executor.clients.error_events import executor_settings
+from spark_groupsource.options import permissions as permissions_module
+from spark_groupsource.options.client_settings import CODE_SETTINGS, REFUSED_CLIENT_SETTINGS
+from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.options.parse import parse_options
+from spark_groupsource.options.permissions import EVERYTHING, OF_THE_PLATFORM, NotPermitted, Permissions, permissions_of
+from spark_groupsource.options.secrets import CLIENT_FILES, SECRET_SETTINGS, TRUST_STORES
 
 REQUIRED = {"kafka.bootstrap.servers": "broker:9092", "kafka.group.id": "shop", "subscribe": "orders"}
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"

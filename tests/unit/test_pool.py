@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from spark_groupsource.executor.consumer import RangeConsumer
 from spark_groupsource.executor.pool import (
     IDLE_TIMEOUT_S,
     MAX_CONSUMERS,
@@ -16,8 +15,9 @@ from spark_groupsource.executor.pool import (
     pool_key,
     queue_bytes,
 )
-from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.executor.range_consumer import RangeConsumer
+from spark_groupsource.model.offsets import OffsetRange
+from spark_groupsource.options.model import SourceOptions
 
 from .fakes import WAIT_S, FakeClient, ManualClock, make_options, range_consumer, tp
 

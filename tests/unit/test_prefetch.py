@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 
-from spark_groupsource import prefetch
-from spark_groupsource.source import GroupKafkaStreamReader
+from spark_groupsource.spark import row_handover as prefetch
+from spark_groupsource.spark.source import GroupKafkaStreamReader
 
 from .fakes import make_options
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.progress import error_line, lag_of, progress_line, shown_partitions
+from spark_groupsource.model.offsets import OffsetRange
+from spark_groupsource.spark.progress_listener import error_line, lag_of, progress_line, shown_partitions
 
 from .fakes import offset_of, tp
 

@@ -13,19 +13,19 @@ from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock
-from spark_groupsource.clusterport import CONFIRM_S, TopicInfo
+from spark_groupsource.cluster.port import CONFIRM_S, TopicInfo
 from spark_groupsource.errors import AccessError, DataLossError, KafkaUnavailableError, ReadError
-from spark_groupsource.executor.collector import freeze_imported
-from spark_groupsource.executor.consumer import RangeConsumer
-from spark_groupsource.executor.lost import LostRecords
+from spark_groupsource.executor.clients.port import Chunk, EndOfPartition, IdentityRefused, ImpossibleTimestamp, Trouble
+from spark_groupsource.executor.clients.pure_python import PythonClient
+from spark_groupsource.executor.clients.rows import SmallBatches, arrow_schema, record_batch
+from spark_groupsource.executor.data_loss import LostRecords
+from spark_groupsource.executor.gc_control import freeze_imported
 from spark_groupsource.executor.pool import ConsumerPool
-from spark_groupsource.executor.port import Chunk, EndOfPartition, IdentityRefused, ImpossibleTimestamp, Trouble
-from spark_groupsource.executor.pyclient import PythonClient
+from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import read_task
-from spark_groupsource.executor.rows import SmallBatches, arrow_schema, record_batch
 from spark_groupsource.executor.settings import ReadSettings
-from spark_groupsource.offsets import NO_TOPIC_ID, OffsetRange
-from spark_groupsource.option_types import SourceOptions
+from spark_groupsource.model.offsets import NO_TOPIC_ID, OffsetRange
+from spark_groupsource.options.model import SourceOptions
 
 from .fakes import (
     TOPIC_ID,

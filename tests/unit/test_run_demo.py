@@ -13,7 +13,7 @@ from demo_processes import wait_until
 from load_flights import read_flights, records_of, to_record
 from run_demo import Member, embedded_options, fresh_directory, owned_partitions, parse_arguments, short_ranges
 
-from spark_groupsource.progress import progress_line
+from spark_groupsource.spark.progress_listener import progress_line
 
 OFFSET = {"v": 1, "lineage": "2f0c2cf6-0d5f-4a45-9f5e-d8f7b0a4c111"}
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from spark_groupsource.cli.savepoint import Saved, Savepoint, parse_savepoint, read_savepoint, write_savepoint
-from spark_groupsource.commits import KnownTopics, Pin
+from spark_groupsource.cli.savepoint_file import Saved, Savepoint, parse_savepoint, read_savepoint, write_savepoint
 from spark_groupsource.errors import CommandError, OffsetFormatError
-from spark_groupsource.offsets import OFFSET_MAX, TIME_MAX_MS, TopicPartition
+from spark_groupsource.model.commit_metadata import KnownTopics, Pin
+from spark_groupsource.model.offsets import OFFSET_MAX, TIME_MAX_MS, TopicPartition
 
 from .fakes import tp
 

@@ -16,17 +16,23 @@ from confluent_kafka import KafkaError
 from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
 from spark_groupsource._librdkafka import library_path
-from spark_groupsource.client import LastTransportError, base_settings, creating_client, map_error, quiet_logger
+from spark_groupsource.client.settings import (
+    LastTransportError,
+    base_settings,
+    creating_client,
+    map_error,
+    quiet_logger,
+)
 from spark_groupsource.errors import OptionError
-from spark_groupsource.executor.events import executor_settings, trouble
-from spark_groupsource.executor.port import IdentityRefused, Trouble
-from spark_groupsource.masking import MASK, masked, remember
-from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.option_types import Reads, SourceOptions
-from spark_groupsource.options import parse_options
-from spark_groupsource.options_client import CODE_SETTINGS, SHOWN_SECRETS, UNSAFE_SETTINGS, is_sensitive
-from spark_groupsource.secrets import CLIENT_FILES, SECRET_SETTINGS, reference
-from spark_groupsource.source import GroupKafkaBatchReader, GroupKafkaDataSource, GroupKafkaPartition
+from spark_groupsource.executor.clients.error_events import executor_settings, trouble
+from spark_groupsource.executor.clients.port import IdentityRefused, Trouble
+from spark_groupsource.model.offsets import OffsetRange
+from spark_groupsource.options.client_settings import CODE_SETTINGS, SHOWN_SECRETS, UNSAFE_SETTINGS, is_sensitive
+from spark_groupsource.options.model import Reads, SourceOptions
+from spark_groupsource.options.parse import parse_options
+from spark_groupsource.options.secrets import CLIENT_FILES, SECRET_SETTINGS, reference
+from spark_groupsource.redaction import MASK, masked, remember
+from spark_groupsource.spark.source import GroupKafkaBatchReader, GroupKafkaDataSource, GroupKafkaPartition
 
 from .fakes import tp
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from spark_groupsource.clusterport import Edge, LogEnd, TopicInfo
-from spark_groupsource.commits import CommitMetadata, GroupOffset, KnownTopics, Pin, parse_metadata
-from spark_groupsource.commitwait import COMMIT_S
+from spark_groupsource.cluster.port import Edge, LogEnd, TopicInfo
+from spark_groupsource.driver.readiness import COMMIT_S
+from spark_groupsource.driver.session import FIRST_ASSIGNMENT_S, SETTLE_S, Session
+from spark_groupsource.driver.topics import REFRESH_S
+from spark_groupsource.driver.truncation import SHORT_S
 from spark_groupsource.errors import DataLossError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.membership.events import FlightBatch
-from spark_groupsource.offsets import NO_TOPIC_ID, OffsetRange, Reset, SourceOffset, TopicPartition
-from spark_groupsource.option_types import ReadBounds
-from spark_groupsource.session import FIRST_ASSIGNMENT_S, SETTLE_S, Session
-from spark_groupsource.topicwatch import REFRESH_S
-from spark_groupsource.truncation import SHORT_S
+from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, KnownTopics, Pin, parse_metadata
+from spark_groupsource.model.offsets import NO_TOPIC_ID, OffsetRange, Reset, SourceOffset, TopicPartition
+from spark_groupsource.options.model import ReadBounds
 
 from .fakes import (
     LINEAGE,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from spark_groupsource.offsets import OffsetRange
-from spark_groupsource.planning.packing import PACK_RECORDS
+from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.planning.sizing import TaskSizing
+from spark_groupsource.planning.tasks import PACK_RECORDS
 
 from .fakes import make_options, tp
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from spark_groupsource import cluster
+from spark_groupsource.cluster import admin as cluster
 from spark_groupsource.executor import reader
-from spark_groupsource.offsets import OffsetRange, SourceOffset, TopicPartition
-from spark_groupsource.option_types import Reads
-from spark_groupsource.options import parse_options
-from spark_groupsource.source import GroupKafkaBatchReader, GroupKafkaPartition, GroupKafkaStreamReader
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.options.model import Reads
+from spark_groupsource.options.parse import parse_options
+from spark_groupsource.spark.source import GroupKafkaBatchReader, GroupKafkaPartition, GroupKafkaStreamReader
 
 from .fakes import LINEAGE, TOPIC_ID, FakeCluster, make_options, tp
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_groupsource.commits import CommitMetadata, GroupOffset, Pin
-from spark_groupsource.offsets import OffsetRange, TopicPartition
-from spark_groupsource.standby import Standby
+from spark_groupsource.driver.standby import Standby
+from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, Pin
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 
 from .fakes import LINEAGE, ManualClock, tp
 

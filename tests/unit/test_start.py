@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from spark_groupsource.commits import CommitMetadata, GroupOffset, KnownTopics, Pin
-from spark_groupsource.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
-from spark_groupsource.option_types import OnConflict
-from spark_groupsource.planning.start import (
+from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, KnownTopics, Pin
+from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
+from spark_groupsource.options.model import OnConflict
+from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, Starting
+from spark_groupsource.planning.start_position import (
     Age,
     Basis,
     Memory,
@@ -22,7 +23,6 @@ from spark_groupsource.planning.start import (
     open_start,
     voided,
 )
-from spark_groupsource.starting import AtEdge, AtOffset, AtTime, Starting
 
 from .fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, offset_of, tp
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_groupsource.offsets import OFFSET_MAX, PARTITION_MAX
-from spark_groupsource.starting import AtEdge, AtGroup, AtOffset, AtTime, Starting, start_of, times_of
+from spark_groupsource.model.offsets import OFFSET_MAX, PARTITION_MAX
+from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtOffset, AtTime, Starting, start_of, times_of
 
 from .fakes import tp
 

@@ -14,14 +14,14 @@ import pytest
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, SystemClock
-from spark_groupsource.commits import CommitItem, CommitMetadata, GroupOffset, Pin
 from spark_groupsource.errors import AccessError, MembershipError
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.membership.port import Refusal
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
-from spark_groupsource.offsets import OffsetRange, SourceOffset
+from spark_groupsource.model.commit_metadata import CommitItem, CommitMetadata, GroupOffset, Pin
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset
 
 from .fakes import (
     LINEAGE,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_groupsource.offsets import OffsetRange
+from spark_groupsource.driver.truncation import SHORT_S, TruncationWatch
+from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.planning.batch import Backlog
-from spark_groupsource.truncation import SHORT_S, TruncationWatch
 
 from .fakes import FakeCluster, ManualClock, tp
 

@@ -1,0 +1,458 @@
+"""Reads Spark's offset log and commit log, to see whether a batch is complete.
+
+Spark tells a source that a batch is complete only while it plans the next one. Its commit log says it at once:
+`commits/N` exists as soon as batch N is done. This module finds N for one of our offsets and looks; it writes
+nothing.
+
+A waiting revoke asks ten times a second, and on an object store each look is a request of tens of milliseconds: what
+was read is remembered, because Spark never changes an entry of its logs. A look costs one request once N is known. A
+local checkpoint is asked much more often, while any batch is in flight: by `glance`, which lists no folder.
+
+Formats: offset log v1 (a line per source) and v2 (`<source id>:` before each line), as in Spark's OffsetSeqLog. The
+checkpoint may be that of another source, whose users move over: `read_spark_checkpoint` says how far it has got.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from spark_groupsource.checkpoint.location import LOCATIONS, location_to_open, scrubbed, shown_location
+from spark_groupsource.errors import OffsetFormatError
+from spark_groupsource.model.offsets import SourceOffset, parse_offset
+
+LOG = logging.getLogger("spark_groupsource.checkpoint")
+
+Json = dict[str, Any]
+
+# The batch in flight is in the newest entry; another source's batch may have logged our offset once more. An entry
+# that is read in vain, because the plan is not logged yet, is not read again.
+_NEWEST_ENTRIES = 5
+# What pyarrow raises: besides OSError, for instance when it was built without a file system, or lacks its library.
+_TROUBLES = (OSError, ValueError, ImportError, pa.ArrowException)
+
+
+# A line of an offset log v2: ids are numbers, or names that the query gives its sources.
+_NAMED_OFFSET = re.compile(r"([A-Za-z0-9_]+):(.*)", re.DOTALL)
+_NO_OFFSET = "-"
+# With async progress tracking, Spark writes this query's own log later: a log without its start is not reported sooner.
+_LONGEST_LAG_S = 60.0
+# More ends than this are counted, not named.
+_NAMED = 5
+# pyarrow reads these with libhdfs, which takes the JVM's options from a variable of the environment.
+_HADOOP = ("hdfs://", "viewfs://")
+_LIBHDFS_OPTIONS, _NO_SIGNALS = "LIBHDFS_OPTS", "-Xrs"
+_STORE = re.compile(r"[a-z0-9]+://|/+(dbfs|Volumes)(/|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCheckpoint:
+    """How far a query has got, for any source.
+
+    `completed` is the number of the newest completed batch, None before the first one; `logged`, of the newest one in
+    the offset log. `offsets` has each source's text at the end of the completed batch, or of its initial offset.
+    """
+
+    completed: int | None
+    logged: int | None
+    offsets: Mapping[str, str]
+
+
+def sources_in_log_entry(text: str) -> dict[str, str]:
+    """Return the sources' offsets in one file of the offset log, as text, by source id, where there is one."""
+    version, _, body = text.partition("\n")
+    _metadata, *lines = body.rstrip("\n").split("\n")
+    match version.strip():
+        case "v1":
+            found = {str(number): line for number, line in enumerate(lines)}
+        case "v2":
+            named = (_NAMED_OFFSET.fullmatch(line) for line in lines)
+            found = {match[1]: match[2] for match in named if match is not None}
+        case _:
+            return {}
+    return {source: line for source, line in found.items() if line not in ("", _NO_OFFSET)}
+
+
+def offsets_in_log_entry(text: str) -> list[object]:
+    """Return the sources' offsets in one file of the offset log, parsed; what is no JSON is left out."""
+    values = (_json_or_none(line) for line in sources_in_log_entry(text).values())
+    return [value for value in values if value is not None]
+
+
+def _json_or_none(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def open_location(location: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a checkpoint location, and the path in it.
+
+    Raises ValueError for a location that cannot be read, and what pyarrow raises for one that it does not reach.
+    """
+    target = location_to_open(location)
+    if "://" in target:
+        if target.startswith(_HADOOP):
+            _keep_signals_from_libhdfs()
+        filesystem, root = fs.FileSystem.from_uri(target)
+    else:
+        filesystem, root = fs.LocalFileSystem(), target
+    return filesystem, root.rstrip("/")
+
+
+def _keep_signals_from_libhdfs() -> None:
+    """Add -Xrs to LIBHDFS_OPTS, before libhdfs starts its JVM in this process.
+
+    Guards against: 1. the first look at an `hdfs:` location starts a JVM inside the reader process, 2. the JVM takes
+    SIGTERM over, 3. a stop ends the process at once: the last batch is not committed, and the group waits for the
+    member until its session expires. With -Xrs the JVM leaves the signals alone.
+    """
+    given = os.environ.get(_LIBHDFS_OPTIONS, "")
+    if _NO_SIGNALS not in given.split():
+        os.environ[_LIBHDFS_OPTIONS] = f"{given} {_NO_SIGNALS}".strip()
+
+
+def read_spark_checkpoint(
+    location: str, open_location: Callable[[str], tuple[fs.FileSystem, str]] = open_location
+) -> SparkCheckpoint:
+    """Read how far the query of a checkpoint has got, whatever its sources are.
+
+    Raises ValueError, with a text for users, for a location that cannot be read or holds no checkpoint.
+    """
+    try:
+        filesystem, root = open_location(location)
+        logged, completed = (_newest_batch(filesystem, f"{root}/{name}") for name in ("offsets", "commits"))
+        if logged is None:
+            raise FileNotFoundError("there is no checkpoint of a query that has planned a batch")
+        if completed is None:
+            sources = _initial_offsets(filesystem, root)
+        else:
+            sources = sources_in_log_entry(_text(filesystem, f"{root}/offsets/{completed}"))
+    except _TROUBLES as error:
+        raise ValueError(scrubbed(str(error) or type(error).__name__, location)) from None
+    return SparkCheckpoint(completed, logged, sources)
+
+
+def _newest_batch(filesystem: fs.FileSystem, folder: str) -> int | None:
+    found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    return max((int(info.base_name) for info in found if info.base_name.isdigit()), default=None)
+
+
+def _initial_offsets(filesystem: fs.FileSystem, root: str) -> dict[str, str]:
+    """Return where the sources began that have written it down: `sources/<id>/0` is "v1" and the offset.
+
+    Spark's Kafka source writes a zero byte before it, for releases that are long gone.
+    """
+    found = {}
+    for info in filesystem.get_file_info(fs.FileSelector(f"{root}/sources", allow_not_found=True)):
+        try:
+            text = _text(filesystem, f"{root}/sources/{info.base_name}/0")
+        except (FileNotFoundError, UnicodeDecodeError):
+            continue  # a source that writes something else, or nothing
+        version, _, offset = text.removeprefix("\0").partition("\n")
+        if version == "v1":
+            found[info.base_name] = offset.strip()
+    return found
+
+
+def _text(filesystem: fs.FileSystem, path: str) -> str:
+    with filesystem.open_input_stream(path) as stream:
+        return bytes(stream.read()).decode("utf-8")
+
+
+class NoCheckpoint:
+    """Stands in where the query's checkpoint is not known: no batch is known to be complete."""
+
+    name = "(not set)"
+    is_local = False
+
+    def wants_start(self, _start: SourceOffset) -> bool:
+        """Return False."""
+        return False
+
+    def compare_start(self, _start: SourceOffset) -> None:
+        """Do nothing."""
+
+    def is_complete(self, end: SourceOffset) -> bool:
+        """Return False."""
+        return False
+
+    glance = is_complete
+
+
+class CheckpointLog:
+    """Spark's checkpoint of one query, at the location that was given to its writer.
+
+    `location` is a path or a URI (see `locations`). What cannot be read is logged once, and means that nothing is
+    known. The constructor does no I/O; it warns of a location that cannot be read at all.
+    """
+
+    def __init__(
+        self, location: str, open_location: Callable[[str], tuple[fs.FileSystem, str]] = open_location
+    ) -> None:
+        self._location = location
+        self._open_location = open_location
+        self._filesystem: fs.FileSystem | None = None
+        self._root = ""
+        self._entries: dict[int, list[object]] = {}
+        # The newest entry that was read.
+        self._newest: int | None = None
+        # What was asked for last, and its batch, once that is known.
+        self._end: SourceOffset | None = None
+        self._json: Json = {}
+        self._batch: int | None = None
+        self._in_trouble = False
+        self._seen = False
+        # Whether this log is known to be this query's, or not to be.
+        self._judged = False
+        self._compared: SourceOffset | None = None
+        # The newest entry that did not have Spark's start, and since when it is the newest.
+        self._behind: tuple[int, float] | None = None
+        self._readable = self._check()
+
+    def __repr__(self) -> str:
+        return f"CheckpointLog({shown_location(self._location)}, batch={self._batch})"
+
+    @property
+    def name(self) -> str:
+        """The location, without secrets."""
+        return shown_location(self._location)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a look is no request to a store; Databricks' file system and volumes are stores, too."""
+        return self._readable and not _STORE.match(location_to_open(self._location))
+
+    def is_complete(self, end: SourceOffset) -> bool:
+        """Whether the batch that ends at `end` is in the commit log."""
+        return self._look(end, self._find)
+
+    def glance(self, end: SourceOffset) -> bool:
+        """Say the same of a local checkpoint, at the cost of opening a file.
+
+        It may miss a batch, because it goes from entry to entry: with async progress tracking the offset log has gaps.
+        """
+        return self._look(end, self._follow)
+
+    def wants_start(self, start: SourceOffset) -> bool:
+        """Whether it is open whose log this is, and this start was not compared yet."""
+        return self._readable and not self._judged and start != self._compared
+
+    def compare_start(self, start: SourceOffset) -> None:
+        """Warn once when this is the checkpoint of another query: Spark's `start` contradicts it.
+
+        `start` is the end of the last batch in the commit log of the query that runs, or its initial offset.
+        Guards against: 1. a source is given the checkpointLocation of another query, 2. no batch of its own is ever
+        complete there, 3. every handover waits for the next trigger, and every stop repeats the last batch, without a
+        word.
+        """
+        self._compared = start
+        try:
+            found = self._find(start.to_json())
+            completed = max(self._numbers("commits"), default=None)
+        except _TROUBLES as error:
+            self._report(error)
+            return
+        self._in_trouble = False
+        self._judged = found is not None or self._contradicts(start, completed)
+        if self._judged and found is None:
+            LOG.warning(
+                "the log at checkpointLocation is not this query's: Spark starts from lineage=%s ends=%s;"
+                " checkpointLocation=%s has newest_batch=%s completed_batch=%s of %s. Handovers wait for the next"
+                " trigger, and every stop repeats the last batch: give the source the checkpointLocation of its own"
+                " writer",
+                start.lineage, _shown_ends(start), self.name,
+                None if self._newest == -1 else self._newest, completed, self._shown_owners(),
+            )  # fmt: skip
+
+    def _contradicts(self, start: SourceOffset, completed: int | None) -> bool:
+        """Whether the log, which does not have `start` among its newest entries, cannot be that of its query."""
+        newest = -1 if self._newest is None else self._newest
+        lineages = {offset["lineage"] for offset in self._own_offsets()}
+        if not start.ranges and not start.done:
+            # A query that has completed nothing; what was planned before may be in the offset log.
+            return completed is not None and start.lineage not in lineages
+        if newest >= 0 and start.lineage not in lineages:
+            return True
+        # With async progress tracking the log lags; a copy of the query's own checkpoint never moves.
+        if self._behind is None or self._behind[0] != newest:
+            self._behind = (newest, time.monotonic())
+        return time.monotonic() - self._behind[1] >= _LONGEST_LAG_S
+
+    def _own_offsets(self) -> list[Json]:
+        """Return the offsets of this source's kind in the newest entries, the newest last."""
+        values = (value for number in sorted(self._entries) for value in self._entries[number])
+        return [value for value in values if isinstance(value, dict) and isinstance(value.get("lineage"), str)]
+
+    def _shown_owners(self) -> str:
+        """Return whose entries the log has."""
+        found = self._own_offsets()
+        if not found:
+            return "no query of this source" if self._entries else "no query"
+        try:
+            newest = parse_offset(found[-1])
+        except OffsetFormatError:
+            return f"lineage={found[-1]['lineage']}"
+        return f"lineage={newest.lineage} ends={_shown_ends(newest)}"
+
+    def _look(self, end: SourceOffset, find: Callable[[Json], int | None]) -> bool:
+        if not self._readable:
+            return False
+        if end != self._end:
+            self._end, self._json, self._batch = end, end.to_json(), None
+        try:
+            if self._batch is None:
+                self._batch = find(self._json)
+            complete = self._batch is not None and self._exists(f"commits/{self._batch}") and self._is_new()
+        except _TROUBLES as error:
+            self._report(error)
+            return False
+        self._in_trouble = False
+        return complete
+
+    def _check(self) -> bool:
+        try:
+            location_to_open(self._location)
+        except ValueError as error:
+            LOG.warning(
+                "checkpoint not readable, as if option checkpointLocation were not set: checkpointLocation=%s error=%s"
+                " allowed=%s",
+                shown_location(self._location),
+                scrubbed(str(error), self._location),
+                LOCATIONS,
+            )
+            return False
+        return True
+
+    def _report(self, error: BaseException) -> None:
+        """Log the trouble, once until it is over: it is asked many times a second."""
+        if not self._in_trouble:
+            self._in_trouble = True
+            LOG.warning(
+                "checkpoint not readable: checkpointLocation=%s error=%s",
+                shown_location(self._location),
+                scrubbed(str(error) or type(error).__name__, self._location),
+            )
+
+    def _open(self) -> fs.FileSystem:
+        if self._filesystem is None:
+            self._filesystem, self._root = self._open_location(self._location)
+        return self._filesystem
+
+    def _exists(self, name: str) -> bool:
+        filesystem, path = self._open(), f"{self._root}/{name}"
+        if _is_hadoop(filesystem):
+            return _is_file(filesystem, path)
+        # On object stores opening is one request, where a missing file's info takes a second one for a directory.
+        try:
+            with filesystem.open_input_file(path):
+                return True
+        except FileNotFoundError:
+            return False
+
+    def _is_new(self) -> bool:
+        """Whether the batch's entry of the commit log is not older than that of the offset log.
+
+        Guards against: 1. a checkpoint is taken back by hand, and of the commit log more is kept than of the offset
+        log, 2. the batch that is planned next has the number of an old one, which is complete, 3. a revoke or a stop
+        commits its end, although Spark may never complete it: its records are lost.
+        """
+        names = [f"{self._root}/{folder}/{self._batch}" for folder in ("offsets", "commits")]
+        logged, completed = (info.mtime_ns or 0 for info in self._open().get_file_info(names))
+        return completed >= logged
+
+    def _find(self, offset: Json) -> int | None:
+        """Return the first batch that logged this offset; an idle source's offset is logged again later.
+
+        When only entries that are older than the newest ones hold it too, a later one is returned. If that is
+        complete, so is the first.
+        """
+        newest = sorted(self._logged_batches(), reverse=True)[:_NEWEST_ENTRIES]
+        self._entries = {number: self._entries[number] for number in newest if number in self._entries}
+        self._newest = newest[0] if newest else -1
+        found = None
+        for number in newest:
+            if offset in self._entry(number):
+                found = number
+            elif found is not None:
+                break
+        return found
+
+    def _follow(self, offset: Json) -> int | None:
+        """Return the first of the known entries, and of those that follow, that has this offset."""
+        if self._newest is None:
+            return self._find(offset)
+        number = min((known for known, entry in self._entries.items() if offset in entry), default=None)
+        while number is None and (entry := self._entry(self._newest + 1)):
+            self._newest += 1
+            self._entries.pop(self._newest - _NEWEST_ENTRIES, None)
+            number = self._newest if offset in entry else None
+        return number
+
+    def _entry(self, number: int) -> list[object]:
+        """Return the offsets of an entry; none when it is not there, not yet or not any more."""
+        known = self._entries.get(number)
+        if known is None:
+            try:
+                known = offsets_in_log_entry(self._read(f"offsets/{number}"))
+            except FileNotFoundError:
+                return []
+            if known:
+                # Without offsets it may be half written, where the file system cannot rename.
+                self._entries[number] = known
+        return known
+
+    def _numbers(self, folder: str) -> list[int]:
+        """Return the numbers of a log's entries."""
+        selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
+        names = [info.base_name for info in self._open().get_file_info(selector)]
+        return [int(name) for name in names if name.isdigit()]
+
+    def _logged_batches(self) -> list[int]:
+        self._open()
+        numbers = self._numbers("offsets")
+        self._seen = self._seen or bool(numbers) or self._has_metadata()
+        return numbers
+
+    def _has_metadata(self) -> bool:
+        """Whether Spark has a checkpoint here. It writes `metadata` before it starts any source.
+
+        The sequence this is for: the writer's path has no scheme, and Spark's default file system is HDFS: the
+        same path means another place here, and without a word every handover would wait for the next trigger.
+        """
+        if not self._exists("metadata"):
+            raise FileNotFoundError("there is no checkpoint of Spark here; give the writer's location, with its scheme")
+        return True
+
+    def _read(self, name: str) -> str:
+        filesystem, path = self._open(), f"{self._root}/{name}"
+        if _is_hadoop(filesystem) and not _is_file(filesystem, path):
+            raise FileNotFoundError(path)
+        return _text(filesystem, path)
+
+
+def _is_hadoop(filesystem: fs.FileSystem) -> bool:
+    """Whether opening a missing file prints Java's stack trace, as libhdfs does."""
+    return bool(filesystem.type_name == "hdfs")
+
+
+def _is_file(filesystem: fs.FileSystem, path: str) -> bool:
+    """Whether there is a file; prints nothing where there is none, on any file system."""
+    return bool(filesystem.get_file_info(path).type == fs.FileType.File)
+
+
+def _shown_ends(offset: SourceOffset) -> str:
+    """Return the first ends of an offset."""
+    ends = sorted(offset.ends().items())
+    more = f" and {len(ends) - _NAMED} more" if len(ends) > _NAMED else ""
+    return "[" + ", ".join(f"{partition}:{end}" for partition, end in ends[:_NAMED]) + more + "]"

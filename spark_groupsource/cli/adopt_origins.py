@@ -1,0 +1,172 @@
+"""What `adopt` takes over: how far a query of Spark's own Kafka source has got, or another consumer group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from spark_groupsource import errors
+from spark_groupsource.checkpoint.location import shown_location
+from spark_groupsource.checkpoint.log import SparkCheckpoint, read_spark_checkpoint
+from spark_groupsource.cli.admin import GroupAdmin
+from spark_groupsource.cli.offset_moves import Log, Wish, names
+from spark_groupsource.cluster.port import TopicInfo
+from spark_groupsource.errors import CommandError, OffsetFormatError
+from spark_groupsource.model.commit_metadata import GroupOffset, parse_metadata
+from spark_groupsource.model.offsets import OFFSET_MAX, TopicPartition, parse_offset
+from spark_groupsource.options.offset_spec import partition_values
+
+_NAME_THE_CHECKPOINT = "name the checkpointLocation of the writer of a query with format('kafka')"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose offsets are taken over: `name` in errors, `why` in the table; `notes` are for the user."""
+
+    name: str
+    why: str
+    positions: Mapping[TopicPartition, int]
+    notes: tuple[str, ...] = ()
+
+
+def checkpoint_origin(location: str, source: str | None) -> Origin:
+    """Return how far the query of a checkpoint has got: the end of its newest completed batch.
+
+    `source` is the id of its source in the offset log, needed when several are Kafka's. Raises `CommandError`.
+    """
+    name = f"the checkpoint '{shown_location(location)}'"
+    try:
+        checkpoint = read_spark_checkpoint(location)
+    except ValueError as error:
+        raise _unusable(name, str(error), _NAME_THE_CHECKPOINT) from None
+    positions = _kafka_source(name, checkpoint, source)
+    if checkpoint.completed is None:
+        why, where = "initial offset, no batch was completed", "the initial offsets"
+    else:
+        why = where = f"end of batch {checkpoint.completed}"
+    notes: tuple[str, ...] = ()
+    if checkpoint.logged != checkpoint.completed:
+        notes = (
+            f"NOTE: batch {checkpoint.logged} of {name} was begun and is not complete. Its records are read again, from"
+            f" {where}: let the old query complete it first, if its sink may not have them twice.",
+        )
+    return Origin(name, why, positions, notes)
+
+
+def _kafka_source(name: str, checkpoint: SparkCheckpoint, source: str | None) -> dict[TopicPartition, int]:
+    found = {}
+    for number, text in checkpoint.offsets.items():
+        try:
+            found[number] = partition_values(text, 0, OFFSET_MAX)
+        except ValueError:
+            continue  # another kind of source
+    if not found and any(map(_is_ours, checkpoint.offsets.values())):
+        raise _unusable(
+            name, "it is one of groupkafka", "give it to the query itself, whose group has its offsets already"
+        )
+    if source is None and len(found) == 1:
+        return next(iter(found.values()))
+    if source in found:
+        return found[source]
+    listed = ", ".join(f"{number} ({', '.join(_topics(positions))})" for number, positions in sorted(found.items()))
+    if source is None and found:
+        raise _unusable(name, f"it has several sources with offsets of Kafka: {listed}", "choose one with --source")
+    wanted = "no source" if source is None else f"no source {source}"
+    reason = f"it has {wanted} with offsets of Spark's own Kafka source"
+    raise _unusable(name, reason + (f", only {listed}" if found else ""), _NAME_THE_CHECKPOINT)
+
+
+def _is_ours(text: str) -> bool:
+    try:
+        parse_offset(json.loads(text))
+    except (ValueError, OffsetFormatError):
+        return False
+    return True
+
+
+def group_origin(group: str, admin: GroupAdmin) -> Origin:
+    """Return how far another group has got. Raises `CommandError` when it has no offsets."""
+    name = f"group '{group}'"
+    held = {p: committed.offset for p, committed in admin.offsets().items() if committed.offset is not None}
+    if not held:
+        raise _unusable(name, "it has no committed offsets", "check --from-group and --bootstrap-servers")
+    members = admin.members()
+    notes: tuple[str, ...] = ()
+    if members:
+        notes = (
+            f"WARNING: {name} has live members ({', '.join(members)}): what they read from now on is read again. Stop"
+            " them first.",
+        )
+    return Origin(name, f"committed by {name}", held, notes)
+
+
+def chosen_topics(origin: Origin, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the topics that the user has named. Raises `CommandError` for one that the old query has not read."""
+    there = _topics(origin.positions)
+    strange = [topic for topic in wanted if topic not in there]
+    if strange:
+        reason = f"there are none of topic {', '.join(strange)}, only of {', '.join(there)}"
+        raise _unusable(origin.name, reason, "check --topic")
+    return wanted
+
+
+def check_held(group: str, held: Mapping[TopicPartition, GroupOffset], wishes: Mapping[TopicPartition, Wish]) -> None:
+    """Raise `CommandError` when the group has offsets of these partitions already.
+
+    Those do not count that an earlier run has left where this one wants them: a commit may be taken in part, or its
+    answer may be lost, and then the command is repeated.
+    """
+    both = [p for p, wish in wishes.items() if p in held and not _is_adopted(held[p], wish.offset)]
+    if both:
+        raise CommandError(errors.GROUP_HAS_OFFSETS, group=group, partitions=names(both))
+
+
+def _is_adopted(held: GroupOffset, offset: int) -> bool:
+    """Whether the group's offset is this one, and all that is committed again would say the same.
+
+    So it was no query that has committed it, whose checkpoint would lose, and the partition began there: another
+    initial position would be forgotten.
+    """
+    metadata = parse_metadata(held.metadata)
+    if metadata is None or metadata.reset is None or metadata.lineage != metadata.reset.id:
+        return False
+    return held.offset == metadata.pin.offset == offset
+
+
+def wishes_of(
+    origin: Origin, logs: Mapping[TopicPartition, Log], described: Mapping[str, TopicInfo]
+) -> dict[TopicPartition, Wish]:
+    """Return where each partition goes; one that the old query has not seen goes to its beginning, as in Spark.
+
+    Raises `CommandError` for offsets behind the end of their log: by name alone they would land on a topic that was
+    made anew, and skip its records.
+    """
+    positions = {p: offset for p, offset in origin.positions.items() if p.topic in described}
+    strange = [
+        f"{partition} is at {offset}, {_end_of(partition, logs, described)}"
+        for partition, offset in sorted(positions.items())
+        if partition not in logs or offset > logs[partition].end
+    ]
+    if strange:
+        raise CommandError(errors.OFFSETS_BEHIND_END, origin=origin.name, partitions="; ".join(strange))
+    return {
+        partition: Wish(positions[partition], origin.why)
+        if partition in positions
+        else Wish(log.beginning, f"not in {origin.name}: beginning of the log")
+        for partition, log in logs.items()
+    }
+
+
+def _end_of(partition: TopicPartition, logs: Mapping[TopicPartition, Log], described: Mapping[str, TopicInfo]) -> str:
+    if partition in logs:
+        return f"its log ends at {logs[partition].end}"
+    return f"the topic has {described[partition.topic].partition_count} partitions"
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> list[str]:
+    return sorted({partition.topic for partition in partitions})
+
+
+def _unusable(origin: str, reason: str, instead: str) -> CommandError:
+    return CommandError(errors.ORIGIN_UNUSABLE, origin=origin, reason=reason, instead=instead)

@@ -1,0 +1,185 @@
+"""Asks a cluster what the command `doctor` wants to know of it: brokers, their releases, rights, times of records.
+
+Every request is bounded; errors are the catalogue's.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.client.settings import (
+    CONTACT_TIMEOUT_S,
+    FETCH_SETTINGS,
+    LastTransportError,
+    creating_client,
+    kafka_error,
+    map_error,
+    outsider_settings,
+)
+from spark_groupsource.clock import SystemClock
+from spark_groupsource.cluster.admin import admin_client, answer_of
+from spark_groupsource.options.model import SourceOptions
+
+# What the client says of a broker's requests, at debug level: no function of it returns them.
+_REQUEST = re.compile(r"ApiKey (\w+) \((\d+)\) Versions (\d+)\.\.(\d+)")
+_NEWEST = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+_VERSIONS_S = 5.0
+_STEP_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What the client may do with a topic or a group, in Kafka's words; None when the broker does not report it."""
+
+    operations: frozenset[str] | None
+    partitions: int = 0
+    exists: bool = True
+
+
+class ClusterFacts(Protocol):
+    """What `doctor` needs of a cluster."""
+
+    def brokers(self) -> tuple[str, ...]:
+        """Return the brokers as `host:port (id)`. Raises when none can be reached."""
+
+    def requests(self) -> Mapping[str, int]:
+        """Return the requests that a broker knows, each with its newest version; nothing when none was heard."""
+
+    def topic(self, name: str) -> Rights:
+        """Return the rights on a topic; without operations where it may not even be described."""
+
+    def group(self) -> Rights:
+        """Return the rights on the group."""
+
+    def group_topics(self) -> tuple[str, ...]:
+        """Return the topics that the group has committed offsets of."""
+
+    def newest_record_ms(self, topic: str, partitions: int) -> int | None:
+        """Return the time of the newest record of a topic; None where there is none, or it cannot be asked."""
+
+
+class LibrdkafkaFacts:
+    """A `ClusterFacts` on confluent-kafka's AdminClient."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._transport = LastTransportError()
+        self._client: AdminClient = admin_client(options, self._transport)
+
+    def brokers(self) -> tuple[str, ...]:
+        """See `ClusterFacts`."""
+        answer = self._ask("DescribeCluster", self._client.describe_cluster(request_timeout=CONTACT_TIMEOUT_S))
+        return tuple(sorted(f"{node.host}:{node.port} ({node.id})" for node in answer.nodes))
+
+    def requests(self) -> Mapping[str, int]:
+        """See `ClusterFacts`."""
+        logger = logging.Logger("spark_groupsource.doctor", logging.DEBUG)
+        heard = _Heard()
+        logger.addHandler(heard)
+        settings = outsider_settings(self._options, "doctor", FETCH_SETTINGS, r"isolation\.level|debug|log_level")
+        with creating_client(self._options):
+            client = AdminClient(settings | {"logger": logger, "debug": "feature", "log_level": 7})
+        deadline_s = time.monotonic() + _VERSIONS_S
+        while not heard.requests and time.monotonic() < deadline_s:
+            client.poll(_STEP_S)
+        # The rest of the list.
+        client.poll(_STEP_S)
+        return heard.requests
+
+    def topic(self, name: str) -> Rights:
+        """See `ClusterFacts`."""
+        wanted = TopicCollection([name])
+        try:
+            future = self._client.describe_topics(
+                wanted, include_authorized_operations=True, request_timeout=CONTACT_TIMEOUT_S
+            )[name]
+            answer = self._ask("DescribeTopics", future, mapped=False)
+        except KafkaException as error:
+            code = kafka_error(error).code()
+            if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                return Rights(frozenset())
+            if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return Rights(None, exists=False)
+            if code == KafkaError._UNSUPPORTED_FEATURE:
+                return Rights(None)
+            raise self._mapped(error, "DescribeTopics") from None
+        return Rights(_operations(answer.authorized_operations), len(answer.partitions))
+
+    def group(self) -> Rights:
+        """See `ClusterFacts`."""
+        try:
+            answer = self._group_admin().ask_description(with_rights=True)
+        except KafkaException as error:
+            code = kafka_error(error).code()
+            if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                return Rights(frozenset())
+            if code == KafkaError.GROUP_ID_NOT_FOUND:
+                return Rights(None, exists=False)
+            if code == KafkaError._UNSUPPORTED_FEATURE:
+                return Rights(None)
+            raise self._mapped(error, "DescribeGroups") from None
+        operations = _operations(answer.authorized_operations)
+        return Rights(operations, exists=str(answer.state.name) != "DEAD" or bool(operations))
+
+    def group_topics(self) -> tuple[str, ...]:
+        """See `ClusterFacts`."""
+        return tuple(sorted({partition.topic for partition in self._group_admin().offsets()}))
+
+    def _group_admin(self) -> LibrdkafkaGroupAdmin:
+        return LibrdkafkaGroupAdmin(self._options, SystemClock(), time.sleep)
+
+    def newest_record_ms(self, topic: str, partitions: int) -> int | None:
+        """See `ClusterFacts`."""
+        wanted = {ClientPartition(topic, number): _NEWEST for number in range(partitions)}
+        newest: list[int] = []
+        try:
+            for future in self._client.list_offsets(wanted, request_timeout=CONTACT_TIMEOUT_S).values():
+                answer = self._ask("ListOffsets", future, mapped=False)
+                newest += [answer.timestamp] if answer.timestamp > 0 else []
+        except KafkaException:
+            # Brokers before 3.0 do not know the question, and a topic that may not be read is reported elsewhere.
+            return None
+        return max(newest, default=None)
+
+    def _ask(self, request: str, future: Future[Any], *, mapped: bool = True) -> Any:
+        try:
+            return answer_of(self._client, future, self._transport)
+        except KafkaException as error:
+            if mapped:
+                raise self._mapped(error, request) from None
+            raise
+
+    def _mapped(self, error: KafkaException, request: str) -> Exception:
+        self._client.poll(0)
+        return map_error(self._options, kafka_error(error), request, self._transport)
+
+
+class _Heard(logging.Handler):
+    """Collects what a client says of a broker's requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: dict[str, int] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line."""
+        match = _REQUEST.search(record.getMessage())
+        if match:
+            # The lowest of all brokers: what all of them know.
+            newest = int(match[4])
+            self.requests[match[1]] = min(newest, self.requests.get(match[1], newest))
+
+
+def _operations(found: Iterable[Any] | None) -> frozenset[str] | None:
+    return None if found is None else frozenset(str(operation.name) for operation in found)

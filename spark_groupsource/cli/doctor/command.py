@@ -1,0 +1,416 @@
+"""The command `doctor`: checks what goes wrong in practice, and says what to do about it.
+
+Each check turns facts into findings and is pure; `Doctor` collects the facts. A finding that is wrong makes the exit
+code 1, an advice does not. Nothing is changed anywhere: no group is joined, nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from pyarrow import fs
+
+from spark_groupsource.checkpoint.location import scrubbed, shown_location
+from spark_groupsource.checkpoint.log import SparkCheckpoint, open_location, read_spark_checkpoint
+from spark_groupsource.cli.arguments import DoctorCommand
+from spark_groupsource.cli.doctor.broker_facts import ClusterFacts, Rights
+from spark_groupsource.cli.doctor.machine_facts import SCRIPT
+from spark_groupsource.clock import Clock
+from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.model.offsets import parse_offset
+from spark_groupsource.options.client_settings import GroupProtocol
+
+if TYPE_CHECKING:
+    from spark_groupsource.spark.probe import Answer, Survey
+
+# (major, minor) that pyproject.toml asks for.
+LEAST_PYTHON = (3, 10)
+NEEDED = ("groupkafka", "pyspark", "pyarrow", "confluent-kafka")
+# A driver with a few queries, each with clients of some ten brokers.
+FEW_DESCRIPTORS, LEAST_DESCRIPTORS = 4096, 1024
+# Clocks that are kept by NTP differ by milliseconds; watermarks and `startingTimestamp` bear some seconds.
+CLOCK_OFF_S = 5.0
+# A release, and a request that came with it. From the newest to the oldest.
+RELEASES = (
+    ("4.1", "ShareFetch", 1),
+    ("4.0", "ConsumerGroupHeartbeat", 1),
+    ("3.9", "Fetch", 17),
+    ("3.7", "Fetch", 16),
+    ("3.5", "Fetch", 15),
+    ("3.1", "Fetch", 13),
+    ("2.8", "Metadata", 10),
+)
+_LOCATION = (
+    "give the writer's checkpointLocation with its scheme, and pyarrow its credentials (docs/explanation/limits.md)"
+)
+# Lines of Spark's errors that say what went wrong, the most telling kind first.
+_CAUSES = (
+    "Cannot run program|PYTHON_VERSION_MISMATCH|failed to connect back|No module named",
+    "^Caused by: ",
+    r"^[\w.]*(Error|Exception): ",
+)
+_LONGEST_CAUSE = 500
+_KIP_848 = "ConsumerGroupHeartbeat"
+_TOPIC_IDS = ("Metadata", 10)
+_INSTALL = "pip install groupkafka into {executable} on every machine, or let PYSPARK_PYTHON name a Python that has it"
+
+
+def _redacts(pattern: str) -> bool:
+    try:
+        return all(re.search(pattern, name) for name in ("kafka.ssl.key.pem", "checkpointlocation")) and pattern != ""
+    except re.error:
+        return False
+
+
+# Spark setting -> (whether a value is as recommended, what to set, what it is good for), as in conf/spark-defaults.conf
+SETTINGS: Mapping[str, tuple[Callable[[str], bool], str, str]] = {
+    "spark.python.unix.domain.socket.enabled": (
+        lambda value: value.lower() == "true", "true", "a batch of one task takes 27 ms instead of 70",
+    ),
+    "spark.python.worker.reuse": (
+        lambda value: value.lower() in ("", "true"), "true", "workers keep their connections between batches",
+    ),
+    "spark.sql.streaming.stopTimeout": (
+        lambda value: re.search("[1-9]", value) is not None, "60s", "query.stop() ends when a batch hangs",
+    ),
+    "spark.sql.redaction.options.regex": (
+        _redacts, "the value of conf/spark-defaults.conf",
+        "plans and the event log show no secret in ssl.key.pem or checkpointLocation",
+    ),
+}  # fmt: skip
+
+
+class Verdict(Enum):
+    """What a check came to."""
+
+    OK = "ok"
+    ADVICE = "advice"
+    WRONG = "wrong"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A line of the report: `cure` says what to do, and is empty where there is nothing to do."""
+
+    check: str
+    verdict: Verdict
+    text: str
+    cure: str = ""
+
+
+def _ok(check: str, text: str) -> Finding:
+    return Finding(check, Verdict.OK, text)
+
+
+def of_error(check: str, error: GroupKafkaError) -> Finding:
+    """Return the finding of an error, which brings its own cure."""
+    text, _, cure = str(error).partition(" What to do: ")
+    return Finding(check, Verdict.WRONG, text, cure)
+
+
+# --- machines
+
+
+def of_machine(where: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
+    """Judge a Python: versions, how it reads, descriptors."""
+    executable = facts.get("executable", "the Python of PYSPARK_PYTHON")
+    if "failed" in facts:
+        cure = "let PYSPARK_PYTHON name a Python that is there under the same path on every machine"
+        yield Finding("versions", Verdict.WRONG, f"{where}: the source's Python does not run: {facts['failed']}", cure)
+        return
+    versions = {name: value for name, value in facts["versions"].items() if value is not None}
+    text = f"{where}: Python {facts['python']}, " + ", ".join(f"{name} {value}" for name, value in versions.items())
+    missing = [name for name in NEEDED if name not in versions]
+    if tuple(map(int, facts["python"].split(".")[:2])) < LEAST_PYTHON:
+        yield Finding("versions", Verdict.WRONG, text, f"use Python {'.'.join(map(str, LEAST_PYTHON))} or newer")
+    elif "missing" in facts or (missing and where == "here"):
+        reason = facts.get("missing") or f"without {', '.join(missing)}"
+        yield Finding("versions", Verdict.WRONG, f"{text} ({reason})", _INSTALL.format(executable=executable))
+    else:
+        yield _ok("versions", text)
+    if "reads" in facts:
+        yield _reading(where, facts)
+    yield from _descriptors(where, facts.get("descriptors"))
+
+
+def _reading(where: str, facts: Mapping[str, Any]) -> Finding:
+    if facts["reads_in_c"]:
+        return _ok("reading", f"{where}: {facts['reads']}")
+    cure = "install a wheel, or install again where there is a C compiler; rows are the same either way"
+    return Finding("reading", Verdict.ADVICE, f"{where}: {facts['reads']}", cure)
+
+
+def _descriptors(where: str, limit: int | None) -> Iterator[Finding]:
+    if limit is None:
+        return
+    text = f"{where}: {limit if limit >= 0 else 'any number of'} files and connections at once"
+    cure = "raise it: ulimit -n 65536 before Spark starts; LimitNOFILE=65536 for systemd"
+    if 0 <= limit < LEAST_DESCRIPTORS:
+        yield Finding("descriptors", Verdict.WRONG, text, cure)
+    elif 0 <= limit < FEW_DESCRIPTORS:
+        yield Finding("descriptors", Verdict.ADVICE, text, cure)
+    else:
+        yield _ok("descriptors", text)
+
+
+def of_survey(survey: Survey, here: Mapping[str, Any]) -> Iterator[Finding]:
+    """Judge executors: each by itself, and whether they are as the driver is."""
+    for answer in sorted(survey.answers, key=lambda each: each.place):
+        yield from of_machine(f"executor {answer.place}", answer.facts)
+        yield from _as_here(answer, here)
+        if abs(answer.clock_off_s) > CLOCK_OFF_S:
+            text = (
+                f"executor {answer.place}: its clock differs from the driver's by {answer.clock_off_s:+.1f} s or more"
+            )
+            yield Finding("clock", Verdict.WRONG, text, "let NTP set the clocks of all machines")
+    if survey.answers and all(abs(answer.clock_off_s) <= CLOCK_OFF_S for answer in survey.answers):
+        yield _ok("clock", f"the executors' clocks agree with the driver's within {CLOCK_OFF_S:.0f} s")
+    count = len(survey.answers)
+    if count < survey.executors:
+        yield Finding("executors", Verdict.ADVICE, f"{count} of {survey.executors} executors have answered",
+                      "run doctor again when the cluster is less busy")  # fmt: skip
+    else:
+        yield _ok("executors", f"{count} of {survey.executors} have answered")
+    yield from of_settings(survey)
+
+
+def _as_here(answer: Answer, here: Mapping[str, Any]) -> Iterator[Finding]:
+    """Judge what must be the same on both sides: what is pickled here is unpickled there."""
+    if "versions" not in answer.facts or "versions" not in here:
+        return
+    pairs = [("Python", *(".".join(facts["python"].split(".")[:2]) for facts in (answer.facts, here)))]
+    pairs += [
+        (name, answer.facts["versions"].get(name), here["versions"].get(name)) for name in ("groupkafka", "pyspark")
+    ]
+    for name, there, own in pairs:
+        if there is not None and own is not None and there != own:
+            yield Finding("versions", Verdict.WRONG, f"executor {answer.place}: {name} {there}, here {own}",
+                          f"install the same {name} on all machines")  # fmt: skip
+
+
+def of_settings(survey: Survey) -> Iterator[Finding]:
+    """Judge Spark's settings."""
+    advices = 0
+    for name, (is_good, wanted, use) in SETTINGS.items():
+        value = survey.settings.get(name, "")
+        if not is_good(value):
+            advices += 1
+            shown = f"is '{value}'" if value else "is not set"
+            yield Finding("settings", Verdict.ADVICE, f"{name} {shown}; it is recommended so that {use}",
+                          f"set it to {wanted} (conf/spark-defaults.conf)")  # fmt: skip
+    python = survey.settings.get("spark.pyspark.python")
+    if python is not None and python != survey.python:
+        advices += 1
+        yield Finding(
+            "settings", Verdict.WRONG,
+            f"spark.pyspark.python is '{python}', which does not reach the source: it is run by '{survey.python}'",
+            "set the variable PYSPARK_PYTHON (and no PYSPARK_DRIVER_PYTHON) before the driver starts",
+        )  # fmt: skip
+    if not advices:
+        yield _ok("settings", "Spark's settings are as recommended")
+
+
+# --- the cluster
+
+
+def release_of(requests: Mapping[str, int]) -> str | None:
+    """Return the oldest release that knows these requests; None for one before those of the table."""
+    known = (release for release, name, version in RELEASES if requests.get(name, -1) >= version)
+    return next(known, None)
+
+
+def of_requests(requests: Mapping[str, int], protocol: GroupProtocol) -> Iterator[Finding]:
+    """Judge the brokers' release by the requests that they know."""
+    if not requests:
+        yield Finding("release", Verdict.SKIPPED, "no broker has said which requests it knows")
+        return
+    release = release_of(requests)
+    if requests.get(_TOPIC_IDS[0], -1) < _TOPIC_IDS[1]:
+        yield Finding("release", Verdict.ADVICE, "Kafka before 2.8, or another program with its protocol: no topic ids",
+                      "do not recreate topics: it cannot be noticed that one has been")  # fmt: skip
+    else:
+        yield _ok("release", f"Kafka {release} or newer, or another program with its protocol")
+    version = requests.get(_KIP_848, -1)
+    if version >= 1:
+        yield _ok("KIP-848", "the brokers know it (kafka.group.protocol=consumer)")
+    elif protocol is GroupProtocol.CONSUMER:
+        yield Finding("KIP-848", Verdict.WRONG, "kafka.group.protocol is consumer, and the brokers do not know it",
+                      "use kafka.group.protocol=classic, or Kafka 4.0 or newer")  # fmt: skip
+    else:
+        yield _ok("KIP-848", "the brokers do not know it; the classic protocol, which is the default, needs nothing")
+
+
+def of_topic(name: str, rights: Rights) -> Finding:
+    """Judge the rights on a topic."""
+    if not rights.exists:
+        return Finding("rights", Verdict.WRONG, f"topic {name} does not exist, or may not be described",
+                       "check --topic; or grant READ on the topic")  # fmt: skip
+    return _rights(f"topic {name}", rights, f"--operation Read --topic {name}")
+
+
+def of_group(name: str, rights: Rights) -> Finding:
+    """Judge the rights on the group."""
+    if not rights.exists:
+        text = f"group {name} does not exist yet: whether it may be joined is seen when a query does"
+        return Finding("rights", Verdict.SKIPPED, text)
+    return _rights(f"group {name}", rights, f"--operation Read --group {name}")
+
+
+def _rights(what: str, rights: Rights, grant: str) -> Finding:
+    if rights.operations is None:
+        return Finding("rights", Verdict.SKIPPED, f"{what}: the broker does not report rights")
+    # ALL contains READ; brokers name both.
+    if rights.operations & {"READ", "ALL"}:
+        return _ok("rights", f"{what}: READ is there")
+    return Finding(
+        "rights", Verdict.WRONG, f"{what}: READ is missing", f"kafka-acls.sh --add {grant} (docs/security.md)"
+    )
+
+
+def of_newest_record(topic: str, newest_ms: int | None, now_s: float) -> Finding | None:
+    """Judge the clock here by a topic's newest record: nobody has written it in the future."""
+    if newest_ms is None:
+        return None
+    ahead_s = newest_ms / 1000 - now_s
+    if ahead_s <= CLOCK_OFF_S:
+        return _ok("clock", f"topic {topic}: no record is from the future")
+    text = f"topic {topic}: its newest record is {ahead_s:.1f} s in the future by the clock here"
+    return Finding(
+        "clock", Verdict.WRONG, text, "let NTP set the clocks of this machine, the producers and the brokers"
+    )
+
+
+# --- the checkpoint
+
+
+def of_checkpoint(location: str, open_: Callable[[str], tuple[fs.FileSystem, str]] = open_location) -> Finding:
+    """Judge whether the source could read the checkpoint from this machine, and whose it is."""
+    shown = shown_location(location)
+    try:
+        filesystem, root = open_(location)
+        found = filesystem.get_file_info([root, f"{root}/offsets"])
+    except Exception as error:  # noqa: BLE001 - pyarrow raises all kinds where it lacks a library
+        text = scrubbed(str(error) or type(error).__name__, location)
+        return Finding("checkpoint", Verdict.WRONG, f"{shown} cannot be read: {text}", _LOCATION)
+    if any(info.type == fs.FileType.NotFound for info in found):
+        text = f"{shown}: there is no checkpoint yet"
+        return Finding("checkpoint", Verdict.ADVICE, text, f"nothing for a new query; else {_LOCATION}")
+    try:
+        return _whose(shown, read_spark_checkpoint(location, open_))
+    except ValueError as error:
+        return Finding("checkpoint", Verdict.WRONG, f"{shown} cannot be read: {error}", _LOCATION)
+
+
+def _whose(shown: str, checkpoint: SparkCheckpoint) -> Finding:
+    errors: list[GroupKafkaError] = []
+    for text in checkpoint.offsets.values():
+        try:
+            parse_offset(json.loads(text))
+        except ValueError as error:
+            return Finding("checkpoint", Verdict.WRONG, f"{shown}: no offset of this source: {error}", "check the path")
+        except GroupKafkaError as error:
+            errors.append(error)
+    if checkpoint.offsets and len(errors) == len(checkpoint.offsets):
+        return of_error("checkpoint", errors[0])
+    done = "no batch is complete" if checkpoint.completed is None else f"batch {checkpoint.completed} is complete"
+    return _ok("checkpoint", f"{shown}: {done}, batch {checkpoint.logged} is planned")
+
+
+# --- the command
+
+
+@dataclass(frozen=True, slots=True)
+class Doctor:
+    """Collects the facts. `cluster` makes the client: wrong settings show only then."""
+
+    command: DoctorCommand
+    protocol: GroupProtocol
+    cluster: Callable[[], ClusterFacts]
+    facts_here: Callable[[], Mapping[str, Any]]
+    survey: Callable[[str, str, Iterable[str]], Survey]
+    clock: Clock
+
+    def findings(self) -> Iterator[Finding]:
+        """Return all findings, as they are made."""
+        try:
+            here = self.facts_here()
+        except (OSError, ValueError) as error:
+            here = {"failed": str(error)}
+        yield from of_machine("here", here)
+        yield from self._of_cluster()
+        if self.command.checkpoint is not None:
+            yield of_checkpoint(self.command.checkpoint)
+        if self.command.master is None:
+            yield Finding("executors", Verdict.SKIPPED, "executors and Spark's settings are looked at with --master")
+            return
+        try:
+            yield from of_survey(self.survey(self.command.master, SCRIPT, SETTINGS), here)
+        except Exception as error:  # noqa: BLE001 - whatever Spark raises, the other findings count
+            yield _of_failed_survey(error)
+
+    def _of_cluster(self) -> Iterator[Finding]:
+        try:
+            cluster = self.cluster()
+            brokers = cluster.brokers()
+            yield _ok("brokers", f"{len(brokers)} can be reached: {', '.join(brokers)}")
+            yield from of_requests(cluster.requests(), self.protocol)
+            topics = list(self.command.topics)
+            if self.command.connection.group:
+                rights = cluster.group()
+                yield of_group(self.command.connection.group, rights)
+                if rights.exists and not topics and rights.operations != frozenset():
+                    topics = list(cluster.group_topics())
+        except GroupKafkaError as error:
+            yield of_error("brokers", error)
+            return
+        if not topics:
+            yield Finding("rights", Verdict.SKIPPED, "no topic is known: name one with --topic")
+        for topic in topics:
+            yield from self._of_topic(cluster, topic)
+
+    def _of_topic(self, cluster: ClusterFacts, topic: str) -> Iterator[Finding]:
+        try:
+            rights = cluster.topic(topic)
+        except GroupKafkaError as error:
+            yield of_error("rights", error)
+            return
+        yield of_topic(topic, rights)
+        if rights.partitions:
+            found = of_newest_record(topic, cluster.newest_record_ms(topic, rights.partitions), self.clock.epoch_s())
+            if found is not None:
+                yield found
+
+
+def _of_failed_survey(error: Exception) -> Finding:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    causes = (line for pattern in _CAUSES for line in lines if re.search(pattern, line))
+    text = next(causes, lines[0])[:_LONGEST_CAUSE]
+    return Finding(
+        "executors", Verdict.WRONG, f"the cluster cannot be asked: {text}",
+        "check --master; let PYSPARK_PYTHON name one Python, with the package, on every machine (docs/deploying.md)",
+    )  # fmt: skip
+
+
+def report_doctor(doctor: Doctor, say: Callable[[str], None]) -> int:
+    """Print the findings and return how many are wrong."""
+    findings: Sequence[Finding] = []
+    if doctor.command.as_json:
+        findings = list(doctor.findings())
+        wrong = sum(finding.verdict is Verdict.WRONG for finding in findings)
+        rows = [asdict(finding) | {"verdict": finding.verdict.value} for finding in findings]
+        say(json.dumps({"wrong": wrong, "findings": rows}, sort_keys=True))
+        return wrong
+    wrong = 0
+    for finding in doctor.findings():
+        say(f"{finding.verdict.value:<8} {finding.check:<12} {finding.text}")
+        if finding.cure:
+            say(f"{'':<8} {'':<12} -> {finding.cure}")
+        wrong += finding.verdict is Verdict.WRONG
+    say(f"{wrong} wrong" if wrong else "nothing is wrong")
+    return wrong

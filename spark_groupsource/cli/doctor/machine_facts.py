@@ -1,0 +1,58 @@
+"""What a Python on some machine is: its version, its packages, how records are read there, its descriptors.
+
+`SCRIPT` runs in that Python, where the package may be missing: it imports nothing that has to be there.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+NAMES = ("groupkafka", "pyspark", "pyarrow", "confluent-kafka", "kafka-python")
+
+SCRIPT = (
+    f"PACKAGES = {NAMES!r}\n"
+    """
+import json, os, platform, sys
+from importlib import metadata
+
+def version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+facts = {"python": platform.python_version(), "executable": sys.executable}
+facts["versions"] = {name: version(name) for name in PACKAGES}
+try:
+    import spark_groupsource
+    facts["versions"]["groupkafka"] = spark_groupsource.__version__
+    import pyarrow
+    from confluent_kafka import libversion
+    from spark_groupsource.executor.clients.choose import native_library, reading_path
+    facts["versions"]["librdkafka"] = libversion()[0]
+    facts["reads_in_c"], facts["reads"] = not isinstance(native_library(), str), reading_path()
+except Exception as error:
+    facts["missing"] = "%s: %s" % (type(error).__name__, error)
+try:
+    import resource
+    facts["descriptors"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+except Exception:
+    facts["descriptors"] = None
+print(json.dumps(facts))
+"""
+)
+
+
+def facts_here() -> Mapping[str, Any]:
+    """Return the facts of this Python. Raises OSError or ValueError when it cannot be asked."""
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)  # noqa: S603 - our own
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        raise OSError(done.stderr.strip().rpartition("\n")[2] or f"it ended with {done.returncode}")
+    facts: dict[str, Any] = json.loads(lines[-1])
+    return facts

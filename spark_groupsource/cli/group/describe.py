@@ -1,0 +1,251 @@
+"""Asks what a group is: state, members, assignment, and the raw bytes that members of a classic group told each other.
+
+confluent-kafka answers everything but these bytes, which kafka-python's admin client tells where it is installed (the
+extra `assignors`). Without them the rest is shown: no trouble of the second client is an error of the command.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType
+from confluent_kafka.admin import ConsumerGroupDescription  # type: ignore[attr-defined]
+
+from spark_groupsource import errors
+from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.cli.group.member_data import decoded
+from spark_groupsource.cli.group.view import GroupDescription, Member
+from spark_groupsource.errors import AccessError, CommandError
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.redaction import masked
+
+EXTRA_MISSING = (
+    "what the members reported to each other (weights, racks, standby partitions) is shown with kafka-python"
+    " (the extra of groupkafka[assignors])"
+)
+# Kafka's own names, where they are not those of the client in another spelling.
+_STATES: dict[object, str] = {
+    ConsumerGroupState.PREPARING_REBALANCING: "PreparingRebalance",
+    ConsumerGroupState.COMPLETING_REBALANCING: "CompletingRebalance",
+}
+# The other client has reached the brokers before: who does not answer this one in time has another reason.
+_SECOND_CLIENT = {"bootstrap_timeout_ms": 10_000, "request_timeout_ms": 10_000}
+
+
+class DescriberPort(Protocol):
+    """What the command needs to know of a group. Errors are the catalogue's, and all waits are bounded."""
+
+    def describe(self) -> GroupDescription | None:
+        """Return the group as its coordinator has it; None when the coordinator knows no such group."""
+
+    def close(self) -> None:
+        """Free the clients; idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawMember:
+    """A member of a classic group, undecoded."""
+
+    member: Member
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RawGroup:
+    """A classic group as DescribeGroups tells it."""
+
+    state: str
+    protocol_type: str
+    strategy: str
+    members: tuple[RawMember, ...]
+
+
+class GroupDescriber:
+    """A `DescriberPort` on both clients."""
+
+    def __init__(self, admin: LibrdkafkaGroupAdmin, group: str, raw: RawGroups) -> None:
+        self._admin = admin
+        self._group = group
+        self._raw = raw
+
+    def describe(self) -> GroupDescription | None:
+        """See `DescriberPort`."""
+        try:
+            told = self._admin.described()
+        except AccessError as error:
+            if error.condition is errors.GROUP_ACCESS_DENIED:
+                raise AccessError(errors.OTHER_GROUP_ACCESS_DENIED, group=self._group) from None
+            raise
+        except CommandError as error:
+            if error.condition is errors.GROUP_NOT_OF_CONSUMERS:
+                return self._of_others(str(error.parameters["reason"]))
+            raise
+        if told is None or (told.state is ConsumerGroupState.DEAD and not told.members):
+            return None
+        description = description_of(told)
+        if told.type is ConsumerGroupType.CONSUMER or not told.members:
+            # The coordinator keeps no such bytes.
+            return description
+        raw, why = self._raw.describe(self._group)
+        return replace(description, notes=(why,)) if raw is None else with_data(description, raw)
+
+    def close(self) -> None:
+        """See `DescriberPort`."""
+        self._raw.close()
+
+    def _of_others(self, reason: str) -> GroupDescription:
+        """Return a classic group whose members are no consumers, of which the first client says no more."""
+        raw, why = self._raw.describe(self._group)
+        if raw is None:
+            return GroupDescription(self._group, protocol="classic", notes=(reason, why))
+        return GroupDescription(
+            self._group, raw.state, "classic", raw.protocol_type, raw.strategy,
+            members=tuple(
+                replace(one.member, data=decoded(raw.protocol_type, one.subscription, one.assignment))
+                for one in raw.members
+            ),
+        )  # fmt: skip
+
+
+def live_members(admin: LibrdkafkaGroupAdmin) -> tuple[Member, ...]:
+    """Return who is in the group, without what the members reported to each other.
+
+    Nobody, where there is no such group, its members are no consumers, or the broker cannot tell (the embedded one).
+    """
+    try:
+        told = admin.described()
+    except CommandError as error:
+        if error.condition in (errors.GROUP_NOT_OF_CONSUMERS, errors.COMMAND_UNSUPPORTED):
+            return ()
+        raise
+    return () if told is None else description_of(told).members
+
+
+def description_of(told: ConsumerGroupDescription) -> GroupDescription:
+    """Return what confluent-kafka tells."""
+    is_new = told.type is ConsumerGroupType.CONSUMER
+    return GroupDescription(
+        group=told.group_id,
+        state=_STATES.get(told.state, told.state.name.capitalize()),
+        protocol="consumer" if is_new else "classic",
+        protocol_type=None if is_new else "" if told.is_simple_consumer_group else "consumer",
+        strategy=told.partition_assignor or None,
+        coordinator=None if told.coordinator is None else (
+            f"{told.coordinator.host}:{told.coordinator.port}", told.coordinator.id
+        ),
+        members=tuple(
+            Member(
+                member_id=one.member_id,
+                client_id=one.client_id,
+                host=one.host.lstrip("/"),
+                instance_id=one.group_instance_id,
+                partitions=_partitions(one.assignment),
+                target=None if one.target_assignment is None else _partitions(one.target_assignment),
+            )
+            for one in sorted(told.members, key=lambda one: (one.client_id, one.member_id))
+        ),
+    )  # fmt: skip
+
+
+def with_data(description: GroupDescription, raw: RawGroup) -> GroupDescription:
+    """Return a description with what its members told; those that joined between the two requests told nothing yet."""
+    found = {one.member.member_id: one for one in raw.members}
+    members = []
+    for member in description.members:
+        one = found.get(member.member_id)
+        data = None if one is None else decoded(raw.protocol_type, one.subscription, one.assignment)
+        members.append(replace(member, data=data))
+    return replace(description, protocol_type=raw.protocol_type, members=tuple(members))
+
+
+def _partitions(assignment: Any) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(part.topic, part.partition) for part in assignment.topic_partitions)
+
+
+class RawGroups:
+    """Classic groups with their members' bytes, by kafka-python's admin client, which is made when it is first needed.
+
+    `make_client` is for tests. It returns a client whose `describe_groups` tells undecoded answers, see
+    `kafka_python_client`; an ImportError of it means that kafka-python is not there.
+    """
+
+    def __init__(self, options: SourceOptions, make_client: Callable[[SourceOptions], Any] | None = None) -> None:
+        self._options = options
+        self._make_client = make_client or kafka_python_client
+        self._client: Any = None
+        # Why it cannot be made. It is not tried again: a client that does not connect leaves a thread behind.
+        self._hopeless = ""
+
+    def describe(self, group: str) -> tuple[RawGroup | None, str]:
+        """Return the group, or else why it is not told, for the user."""
+        if self._client is None and not self._hopeless:
+            try:
+                self._client = self._make_client(self._options)
+            except ImportError:
+                self._hopeless = EXTRA_MISSING
+            except Exception as error:  # noqa: BLE001 - what it raises for settings, TLS, SASL and time-outs is its own
+                self._hopeless = _trouble(error)
+        if self._client is None:
+            return None, self._hopeless
+        try:
+            answer = self._client.describe_groups([group])[group]
+        except Exception as error:  # noqa: BLE001 - see above
+            return None, self._given_up(error)
+        if answer.error_code:
+            return None, self._given_up(f"DescribeGroups was answered with error {answer.error_code}")
+        return raw_group(answer), ""
+
+    def _given_up(self, reason: object) -> str:
+        # The next look begins anew: the client goes on asking the coordinator that it knows.
+        self.close()
+        return _trouble(reason)
+
+    def close(self) -> None:
+        """Free the client; idempotent."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+def kafka_python_client(options: SourceOptions) -> Any:
+    """Return kafka-python's admin client, whose `describe_groups` leaves the answer as it came.
+
+    It would decode the members' bytes as those of consumers, and fail as a whole for a group of anything else. Raises
+    ImportError without kafka-python, `OptionError` for a setting that it does not have, and what else it pleases.
+    """
+    # An extra that may be missing.
+    from kafka.admin import KafkaAdminClient  # noqa: PLC0415
+
+    from spark_groupsource.client.kafka_python_settings import admin_settings  # noqa: PLC0415
+
+    class UndecodedAdmin(KafkaAdminClient):  # type: ignore[misc]
+        def _describe_groups_process_response(self, response: Any) -> dict[str, Any]:
+            return {group.group_id: group for group in response.groups}
+
+    # What it logs is in its errors, too.
+    logging.getLogger("kafka").addHandler(logging.NullHandler())
+    return UndecodedAdmin(**(admin_settings(options) | _SECOND_CLIENT))
+
+
+def raw_group(answer: Any) -> RawGroup:
+    """Return a group of kafka-python's DescribeGroupsResponse."""
+    members = [
+        RawMember(
+            Member(one.member_id, one.client_id, one.client_host.lstrip("/"), one.group_instance_id),
+            bytes(one.member_metadata or b""),
+            bytes(one.member_assignment or b""),
+        )
+        for one in sorted(answer.members, key=lambda one: (one.client_id, one.member_id))
+    ]
+    return RawGroup(answer.group_state, answer.protocol_type, answer.protocol_data, tuple(members))
+
+
+def _trouble(error: object) -> str:
+    # One line: errors of TLS and of several brokers have more.
+    reason = " ".join(masked(str(error) or type(error).__name__).split())
+    return f"what the members reported to each other is not known: {reason}"

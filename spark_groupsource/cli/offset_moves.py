@@ -1,0 +1,113 @@
+"""What a reset moves where: pure decisions, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from spark_groupsource.model.commit_metadata import CommitItem, CommitMetadata, GroupOffset, Pin, parse_metadata
+from spark_groupsource.model.offsets import Reset, TopicPartition, same_topic
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A partition's log: the bounds of its offsets, and the id and partition count of its topic."""
+
+    topic_id: str
+    partition_count: int
+    beginning: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Where a partition should go, before the log's bounds are looked at, and why. `pin` if one is known."""
+
+    offset: int
+    why: str
+    pin: Pin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One partition's move. `gone` is the half-open range of unread offsets that the log does not have any more."""
+
+    partition: TopicPartition
+    current: int | None
+    new: int
+    why: str
+    gone: tuple[int, int] | None = None
+
+    @property
+    def row(self) -> tuple[str, str, str, str, str]:
+        """The cells of the table."""
+        if self.current is None:
+            return str(self.partition), "-", str(self.new), "-", self.why
+        difference = self.new - self.current
+        return str(self.partition), str(self.current), str(self.new), f"{difference:+}" if difference else "0", self.why
+
+
+HEADER = ("partition", "current", "new", "difference", "why")
+
+
+def pin_of(group: GroupOffset | None, topic_id: str) -> Pin | None:
+    """Return the partition's pinned initial position; None when there is none, or it is a deleted topic's."""
+    metadata = None if group is None else parse_metadata(group.metadata)
+    return metadata.pin if metadata is not None and same_topic(metadata.topic_id, topic_id) else None
+
+
+def plan_move(partition: TopicPartition, group: GroupOffset | None, log: Log, wish: Wish) -> Move:
+    """Return the move of one partition.
+
+    An offset below the log's beginning stays as it is, so that the query itself reports the loss (failOnDataLoss).
+    One above the log's end is moved to it: the log was truncated, and the records written there since would be
+    skipped.
+    """
+    current = None if group is None else group.offset
+    if wish.offset > log.end:
+        return Move(partition, current, log.end, f"{wish.why}, but the log ends here")
+    gone = (wish.offset, log.beginning) if wish.offset < log.beginning else None
+    return Move(partition, current, wish.offset, wish.why, gone)
+
+
+def next_reset(groups: Iterable[GroupOffset], now_ms: int, name: str) -> Reset:
+    """Return a reset that is newer than all that the group remembers, whatever the clocks say."""
+    known = [m.reset.at_ms for m in (parse_metadata(group.metadata) for group in groups) if m is not None and m.reset]
+    return Reset(max([now_ms, *(at_ms + 1 for at_ms in known)]), name)
+
+
+def commit_item(move: Move, pin: Pin, topic_id: str, reset: Reset) -> CommitItem:
+    """Return the offset to commit, with the marker: it is the reset's own, and of no query's lineage."""
+    metadata = CommitMetadata(reset.id, topic_id, move.new, move.new, pin, reset=reset)
+    return CommitItem(move.partition, move.new, metadata.to_text())
+
+
+def table(moves: Iterable[Move]) -> str:
+    """Return the moves as aligned text."""
+    rows = [HEADER, *(move.row for move in moves)]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = []
+    for first, *numbers, why in rows:
+        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells, why]))
+    return "\n".join(lines)
+
+
+def warnings(moves: Iterable[Move]) -> list[str]:
+    """Return a line per partition whose new offset is not in its log any more."""
+    return [
+        f"WARNING: the records {move.partition} [{move.gone[0]}, {move.gone[1]}) are gone from the broker; the query"
+        " reports them as lost (failOnDataLoss)"
+        for move in moves
+        if move.gone is not None
+    ]
+
+
+def names(partitions: Iterable[TopicPartition]) -> str:
+    """Return partitions as a person reads them."""
+    return ", ".join(map(str, sorted(partitions)))
+
+
+def by_topic(partitions: Iterable[TopicPartition], known: Mapping[str, object]) -> list[TopicPartition]:
+    """Return the partitions of known topics, sorted."""
+    return sorted(partition for partition in partitions if partition.topic in known)

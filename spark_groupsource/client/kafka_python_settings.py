@@ -1,0 +1,157 @@
+"""librdkafka's settings in kafka-python's words: what a member on that client, and its admin client, are made with.
+
+`kafka.*` options keep librdkafka's names whichever client the member runs on. A setting is translated, or it concerns
+the reading of records and is left to the executors, or it is refused by its name: one that was ignored silently could
+be the one that a cluster's security rests on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_groupsource import errors
+from spark_groupsource.client.settings import CONTACT_TIMEOUT_S, base_settings
+from spark_groupsource.errors import OptionError
+from spark_groupsource.options.client_settings import shown_unknown, shown_value
+from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.options.secrets import setting_of
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _upper(value: str) -> str:
+    return value.upper()
+
+
+def _security_protocol(value: str) -> str:
+    # The client takes whatever it does not know for PLAINTEXT.
+    if value.upper() not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+        raise ValueError("plaintext, ssl, sasl_plaintext or sasl_ssl")
+    return value.upper()
+
+
+def _endpoint_check(value: str) -> bool:
+    if value.lower() not in ("https", "none"):
+        raise ValueError("https or none")
+    return value.lower() == "https"
+
+
+# librdkafka's name -> (kafka-python's, how the value is read). Not ssl.cipher.suites: the consumer takes ssl_ciphers,
+# and no part of the client reads it.
+_BOTH: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "bootstrap.servers": ("bootstrap_servers", _text),
+    "client.id": ("client_id", _text),
+    "security.protocol": ("security_protocol", _security_protocol),
+    "sasl.mechanism": ("sasl_mechanism", _upper),
+    "sasl.mechanisms": ("sasl_mechanism", _upper),
+    "sasl.username": ("sasl_plain_username", _text),
+    "sasl.password": ("sasl_plain_password", _text),
+    "sasl.kerberos.service.name": ("sasl_kerberos_service_name", _text),
+    "ssl.ca.location": ("ssl_cafile", _text),
+    "ssl.certificate.location": ("ssl_certfile", _text),
+    "ssl.key.location": ("ssl_keyfile", _text),
+    "ssl.key.password": ("ssl_password", _text),
+    "ssl.crl.location": ("ssl_crlfile", _text),
+    "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", _endpoint_check),
+    "client.dns.lookup": ("client_dns_lookup", _text),
+    "connections.max.idle.ms": ("connections_max_idle_ms", int),
+    "metadata.max.age.ms": ("metadata_max_age_ms", int),
+    "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
+    "retry.backoff.ms": ("retry_backoff_ms", int),
+    "socket.timeout.ms": ("request_timeout_ms", int),
+}
+_MEMBER: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "client.rack": ("client_rack", _text),
+    "group.instance.id": ("group_instance_id", _text),
+    "session.timeout.ms": ("session_timeout_ms", int),
+    "heartbeat.interval.ms": ("heartbeat_interval_ms", int),
+    "max.poll.interval.ms": ("max_poll_interval_ms", int),
+    # How soon a new partition is noticed.
+    "topic.metadata.refresh.interval.ms": ("metadata_max_age_ms", int),
+}
+# What the group's strategies are, the source says itself; what only readers of records need; what only makes
+# librdkafka talk.
+_LEFT_TO_OTHERS = re.compile(
+    r"partition\.assignment\.strategy|group\.protocol|isolation\.level|logger"
+    r"|fetch\..*|queued\..*|max\.partition\.fetch\.bytes|receive\.message\.max\.bytes|message\.max\.bytes"
+    r"|socket\.(receive|send)\.buffer\.bytes|topic\.metadata\.(refresh\.(fast|sparse)|propagation)\..*"
+    r"|statistics\.interval\.ms|debug|log_level|log\..*|broker\.version\.fallback|api\.version\..*"
+)
+_REFUSED = "the membership runs on kafka-python, because of option assignors, and that client has no such setting."
+_INSTEAD = "leave it out (executor.kafka.{name} sets it for the executors alone), or leave assignors out."
+# kafka-python's own default, which is also the shortest that it takes: longer than a fetch may wait.
+_MIN_REQUEST_MS = 1_000
+_METADATA_AGE_MS = 5_000
+
+
+def member_settings(options: SourceOptions) -> dict[str, Any]:
+    """Return what `KafkaConsumer` is made with, without strategies.
+
+    Raises `OptionError` for a setting that the client does not have, or whose value it would not understand.
+    """
+    settings = _translated(options, "member", {**_BOTH, **_MEMBER})
+    # An answer that takes longer than the session lasts is of no use to a member.
+    settings.setdefault("request_timeout_ms", max(_MIN_REQUEST_MS, round(options.session_timeout_s * 1000)))
+    # The client's own default is five minutes.
+    settings.setdefault("metadata_max_age_ms", _METADATA_AGE_MS)
+    settings.setdefault("heartbeat_interval_ms", round(options.heartbeat_interval_s * 1000))
+    settings["connections_max_idle_ms"] = max(
+        settings.get("connections_max_idle_ms", 540_000), 2 * settings["request_timeout_ms"]
+    )
+    return settings | {
+        "group_id": options.group_id,
+        "enable_auto_commit": False,
+        "allow_auto_create_topics": False,
+        "metrics_enabled": False,
+        "bootstrap_timeout_ms": round(CONTACT_TIMEOUT_S * 1000),
+    }
+
+
+def named_in(options: SourceOptions, text: str) -> tuple[str, str]:
+    """Return the option that a refusal of kafka-python's names under its own name, and the option's value as shown."""
+    for name, value in options.client_settings.items():
+        key = {**_BOTH, **_MEMBER}.get(name, ("", str))[0]
+        if key and key in text:
+            return options.option_name(name), shown_value(name, value)
+    return "kafka.*", "..."
+
+
+def admin_settings(options: SourceOptions) -> dict[str, Any]:
+    """Return what `KafkaAdminClient` is made with; a member's settings mean nothing to it. Raises as above."""
+    settings = _translated(options, "admin", dict(_BOTH), ignored=set(_MEMBER))
+    return settings | {"bootstrap_timeout_ms": round(CONTACT_TIMEOUT_S * 1000)}
+
+
+def _translated(
+    options: SourceOptions,
+    role: str,
+    table: Mapping[str, tuple[str, Callable[[str], Any]]],
+    ignored: set[str] | frozenset[str] = frozenset(),
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in base_settings(options, role).items():
+        if name in ignored or _LEFT_TO_OTHERS.fullmatch(name):
+            continue
+        # As it was given, when a secret stands elsewhere.
+        given = next((each for each in options.client_settings if setting_of(each) == name), name)
+        option = options.option_name(given)
+        if name not in table:
+            raise OptionError(
+                errors.OPTION_REFUSED, option=option, value=shown_unknown(name, str(value)), reason=_REFUSED,
+                replacement=_INSTEAD.format(name=given),
+            )  # fmt: skip
+        key, read = table[name]
+        try:
+            new = read(str(value))
+            # Two settings bound how old metadata may be.
+            found[key] = min(new, found[key]) if key == "metadata_max_age_ms" and key in found else new
+        except ValueError as error:
+            raise OptionError(
+                errors.CLIENT_REFUSED_OPTION, option=option, value=shown_value(name, str(value)), reason=str(error)
+            ) from None
+    return found

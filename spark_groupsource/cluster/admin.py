@@ -1,0 +1,482 @@
+"""What the driver asks the cluster outside of the group: topics, their ids, and offsets of partitions.
+
+Used by the main thread of the reader process with a client of its own (the consumer belongs to the membership
+thread). Every request is bounded; errors are the catalogue's.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
+
+from spark_groupsource import errors
+from spark_groupsource.client.settings import (
+    CONTACT_TIMEOUT_S,
+    FETCH_SETTINGS,
+    LastTransportError,
+    Patience,
+    creating_client,
+    kafka_error,
+    map_error,
+    outsider_settings,
+)
+from spark_groupsource.clock import Clock, Deadline, StepDeadline
+from spark_groupsource.cluster.port import Edge, LogEnd, LogSurvey, TopicInfo
+from spark_groupsource.cluster.probe import Probe
+from spark_groupsource.errors import AccessError, KafkaUnavailableError
+from spark_groupsource.model.offsets import NO_TOPIC_ID, TopicPartition, same_topic
+from spark_groupsource.options.model import SourceOptions, Subscription
+
+LOG = logging.getLogger("spark_groupsource.cluster")
+T = TypeVar("T")
+
+# What else means nothing to an admin client: librdkafka would warn about it.
+_CONSUMER_SETTINGS = r"isolation\.level|coordinator\.query\.interval\.ms|auto\..*|check\.crcs|client\.rack"
+# Metadata may lag behind a change of partitions or leaders: these are asked again until the deadline.
+_STALE_METADATA = {
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+}
+# The connection or the brokers are away for now. _NOENT is the client's word for "no leader is known": its own
+# metadata request was cut.
+_AWAY = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._WAIT_COORD,
+    KafkaError._NOENT,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
+# After how long a topic or partition that does not exist is an error; new partitions and moving leaders take longer.
+_UNKNOWN_TOPIC_PATIENCE_S = 3.0
+# How the client answers a request for offsets of what does not exist. _NOENT ("no leaders found") has no cause: the
+# client returns it when none of the partitions of a request has a leader, whether they do not exist or their leaders
+# are away.
+_MAY_NOT_EXIST = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._NOENT}
+# How long brokers that have answered before may be away before the query fails, as kafkaConsumer.pollTimeoutMs does
+# for executors: a restart of a broker, or the election of a new leader, is no reason to end a query.
+OUTAGE_TIMEOUT_S = 120.0
+# How long one request to brokers that have answered before may take; twice as long each time that it is repeated. The
+# client does not send a request anew by itself when the broker that has it stops: it waits until its time is over.
+_REQUEST_TIMEOUT_S = 3.0
+# More than one request takes, at the longest.
+_STEP_S = 2 * CONTACT_TIMEOUT_S
+# How long one look into logs may take.
+_PROBE_TIMEOUT_S = 3.0
+# Of a group; where it is not set, the answer has the brokers' group.consumer.session.timeout.ms.
+_SESSION_CONFIG = "consumer.session.timeout.ms"
+# How often the client is asked for its errors while a request is under way.
+_LISTEN_S = 0.25
+
+
+def admin_client(options: SourceOptions, transport: LastTransportError) -> AdminClient:
+    """Return a client for requests outside of the group. Raises `OptionError` for a setting that it refuses."""
+    settings = outsider_settings(options, "admin", FETCH_SETTINGS, _CONSUMER_SETTINGS)
+    with creating_client(options):
+        return AdminClient(settings | {"error_cb": transport})
+
+
+def answer_of(
+    client: AdminClient, future: Future[T], transport: LastTransportError, waits: Callable[[], object] = lambda: None
+) -> T:
+    """Return what a request was answered; `waits` is called as long as it is not.
+
+    Raises `KafkaException`; at once when the brokers refuse the identity for good. An admin client tells its errors,
+    and what it logs, only to who polls it.
+    """
+    # The request has a deadline of its own; this one only guards against a client that forgets it.
+    for _ in range(round((CONTACT_TIMEOUT_S + 10.0) / _LISTEN_S)):
+        try:
+            return future.result(timeout=_LISTEN_S)
+        except FutureTimeout:
+            client.poll(0)
+            if transport.refused_for_good:
+                raise KafkaException(KafkaError(KafkaError._AUTHENTICATION, transport.text)) from None
+            waits()
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the request was not answered"))
+
+
+class LibrdkafkaCluster:
+    """A `ClusterPort` on confluent-kafka's AdminClient.
+
+    The first contact fails after `CONTACT_TIMEOUT_S`; brokers that have answered once are waited for as long as
+    `OUTAGE_TIMEOUT_S`, unless `abandoned` says that nobody wants the answer any more.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        clock: Clock,
+        pause: Callable[[float], object],
+        abandoned: Callable[[], bool] = lambda: False,
+        make_client: Callable[[SourceOptions, LastTransportError], AdminClient] = admin_client,
+    ) -> None:
+        self._make_client = make_client
+        self._options = options
+        self._clock = clock
+        self._pause = pause
+        self._abandoned = abandoned
+        self._transport = LastTransportError(clock)
+        self._patience = Patience(options, clock, self._transport)
+        self._admin: AdminClient | None = None
+        self._probe = Probe(options, self._transport)
+        self._answered = False
+        self._told_without_ids = False
+        self._topics: dict[str, TopicInfo] = {}  # as last told
+
+    def _client(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = self._make_client(self._options, self._transport)
+        return self._admin
+
+    def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
+        """See `ClusterPort`. A pattern matches whole names, and no internal topics (`__...`)."""
+        if subscription.pattern is None:
+            return subscription.topics
+        matches = re.compile(subscription.pattern).fullmatch
+        return tuple(sorted(name for name in self.topics() if matches(name) and not name.startswith("__")))
+
+    def topics(self) -> dict[str, int]:
+        """Return all topics that the client may see, with their numbers of partitions."""
+
+        def ask(timeout_s: float) -> dict[str, int]:
+            deadline, client = Deadline(self._clock, timeout_s), self._client()
+            while True:
+                try:
+                    # Not longer at once: what refuses the client is only told in between.
+                    metadata = client.list_topics(timeout=min(timeout_s, _REQUEST_TIMEOUT_S))
+                except KafkaException as error:
+                    client.poll(0)
+                    slow = kafka_error(error).code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
+                    if not slow or deadline.expired() or self._transport.refused_for_good or self._abandoned():
+                        raise _topic_error("?", error) from None
+                    # It goes on connecting meanwhile, which takes some round trips.
+                    self._patience()
+                    self._pause(self._options.fetch_retry_interval_s)
+                else:
+                    return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
+
+        return self._asked("ListTopics", ask, CONTACT_TIMEOUT_S)
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
+        """See `ClusterPort`."""
+        names = sorted(topics)
+        if not names:
+            return {}
+        return self._asked(
+            "DescribeTopics", lambda timeout_s: self._topics_sent(names, timeout_s)(), _UNKNOWN_TOPIC_PATIENCE_S
+        )
+
+    def log_offsets(
+        self, wanted: Mapping[TopicPartition, Edge | int], *, uncommitted: bool = False
+    ) -> dict[TopicPartition, LogEnd | None]:
+        """See `ClusterPort`."""
+        if not wanted:
+            return {}
+
+        def ask(timeout_s: float) -> dict[TopicPartition, LogEnd | None]:
+            with self._absence_told(wanted, timeout_s):
+                return self._offsets_sent(wanted, timeout_s, uncommitted=uncommitted)()
+
+        return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
+
+    def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
+        """See `ClusterPort`."""
+        wanted = list(partitions)
+        if not wanted:
+            return LogSurvey({}, {}, {})
+        names = sorted({partition.topic for partition in wanted})
+
+        def ask(timeout_s: float) -> LogSurvey:
+            """Ask for the ends alone, then for the rest at once.
+
+            Guards against:
+            1. The client does not know the leaders: it is new, or the topic was deleted.
+            2. A request for offsets makes it ask for metadata. A second request registers for the answer.
+            3. The answer comes at that moment. librdkafka's main thread ends the second request and frees it, while
+               the calling thread still uses it (`rd_kafka_topic_partition_list_query_leaders_async`, 2.16): the
+               process dies of SIGSEGV, or the request is never answered.
+            Once the ends are known, the leaders are.
+            """
+            with self._absence_told(wanted, timeout_s):
+                ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)()
+                beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
+                topics = self._topics_sent(names, timeout_s)
+                return LogSurvey(ends, beginnings(), self._or_known(names, topics))
+
+        return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
+
+    def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """See `ClusterPort`."""
+        wanted = list(partitions)
+
+        def ask(timeout_s: float) -> dict[TopicPartition, int]:
+            try:
+                answers = self._probe.committed(group, wanted, timeout_s)
+            except KafkaException as error:
+                if kafka_error(error).code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    raise AccessError(errors.OTHER_GROUP_ACCESS_DENIED, group=group) from None
+                raise _topic_error("?", error) from None
+            for part in answers:
+                if part.error is not None:
+                    raise _TopicError(part.topic, part.error)
+            return {TopicPartition(part.topic, part.partition): part.offset for part in answers if part.offset >= 0}
+
+        return self._asked("OffsetFetch", ask, CONTACT_TIMEOUT_S)
+
+    def group_session_s(self, group: str) -> float | None:
+        """See `ClusterPort`."""
+        resource = ConfigResource(ResourceType.GROUP, group)
+        future = self._client().describe_configs([resource], request_timeout=_REQUEST_TIMEOUT_S)[resource]
+        try:
+            found = answer_of(self._client(), future, self._transport)
+        except KafkaException as error:
+            LOG.info("the group's configuration cannot be read: group=%s error=%s", group, kafka_error(error).str())
+            return None
+        entry = found.get(_SESSION_CONFIG)
+        return None if entry is None or not (entry.value or "").isdecimal() else int(entry.value) / 1000
+
+    def missing_topics(self, topics: Iterable[str]) -> set[str]:
+        """See `ClusterPort`. The controller, which may be away, is asked about those only that no broker lists."""
+        names = set(topics)
+
+        def confirmed(timeout_s: float) -> set[str]:
+            return {name for name, count in self._partition_counts(suspects, timeout_s).items() if count == 0}
+
+        suspects = names - self.topics().keys() if names else set()
+        return self._asked("DescribeTopics", confirmed, CONTACT_TIMEOUT_S) if suspects else set()
+
+    def missing_partitions(self, topic_ids: Mapping[TopicPartition, str]) -> set[TopicPartition]:
+        """See `ClusterPort`. As with topics; brokers may list fewer than there are for a while."""
+        counts = self.topics() if topic_ids else {}
+        suspects = {p for p in topic_ids if p.partition >= counts.get(p.topic, p.partition + 1)}
+        topics = self.describe({partition.topic for partition in suspects})
+        absent = {p for p in suspects if p.partition >= topics[p.topic].partition_count}
+        return {p for p in absent if not same_topic(topics[p.topic].topic_id, topic_ids[p])}
+
+    def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
+        """See `ClusterPort`. Leaders that are away are waited for: nobody else can tell. Raises for a deleted topic."""
+        found: dict[TopicPartition, int | None] = {}
+        outage = StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _STEP_S)
+        while left := {partition: asked for partition, asked in positions.items() if partition not in found}:
+            found |= self._probe.diverged(left, _PROBE_TIMEOUT_S)
+            if silent := positions.keys() - found:
+                # A deleted topic has no leader that could answer.
+                self._asked("DescribeTopics", partial(self._check_exist, silent), _UNKNOWN_TOPIC_PATIENCE_S)
+            if len(found) < len(positions) and (outage.expired() or self._abandoned()):
+                reason = self._transport.describe(f"{min(left)} did not answer within {OUTAGE_TIMEOUT_S:.0f} s")
+                raise KafkaUnavailableError(
+                    errors.CLUSTER_REQUEST_FAILED, request="OffsetForLeaderEpoch", reason=reason
+                )
+        return found
+
+    def record_bytes(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        """See `ClusterPort`."""
+        return self._probe.record_bytes(positions, _PROBE_TIMEOUT_S)
+
+    def close(self) -> None:
+        """See `ClusterPort`."""
+        self._admin = None
+        self._probe.close()
+
+    # --- helpers: requests that are sent, and the answers when they are asked for
+
+    def _or_known(self, names: Sequence[str], topics: Callable[[], dict[str, TopicInfo]]) -> dict[str, TopicInfo]:
+        """Return the topics; as they were, when their leaders answer and the controller, which is asked, does not.
+
+        A topic that is made anew meanwhile is noticed as soon as the controller is back: what was read of it until
+        then is read again from its beginning.
+        """
+        try:
+            return topics()
+        except _TopicError as error:
+            if error.cause.code() not in _AWAY or not self._topics.keys() >= set(names):
+                raise
+            # This client goes on asking the dead one.
+            self._admin = None
+            return {name: self._topics[name] for name in names}
+
+    def _partition_counts(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:
+        """Return the number of partitions of topics: 0 when one does not exist.
+
+        A topic that may not be described is left out: nobody can tell whether it exists.
+        """
+        futures = self._client().describe_topics(TopicCollection(sorted(names)), request_timeout=timeout_s)
+        counts: dict[str, int] = {}
+        for name, future in futures.items():
+            try:
+                counts[name] = len(self._result(future, name).partitions)
+            except _TopicError as error:
+                if error.cause.code() in _AWAY:
+                    raise
+                if error.cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    counts[name] = 0
+        return counts
+
+    @contextmanager
+    def _absence_told(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Iterator[None]:
+        """Raise `_Absent` where offsets cannot be had because a topic or partition does not exist.
+
+        Guards against: 1. The partitions of a request are all of one topic. 2. The topic is deleted. 3. The client
+        answers "no leaders found", as it does when the leaders are away. 4. The request is repeated until the brokers
+        count as unreachable.
+        """
+        try:
+            yield
+        except _TopicError as error:
+            if error.cause.code() not in _MAY_NOT_EXIST:
+                raise
+            self._check_exist(wanted, timeout_s)
+            raise
+
+    def _check_exist(self, partitions: Iterable[TopicPartition], timeout_s: float) -> None:
+        """Raise `_Absent` for the first partition that does not exist."""
+        every = sorted(partitions)
+        counts = self._partition_counts({partition.topic for partition in every}, timeout_s)
+        for topic, number in every:
+            if number >= counts.get(topic, number + 1):
+                reason = "the topic or partition does not exist"
+                raise _Absent(topic, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, reason)) from None
+
+    def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
+        futures = self._client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
+
+        def answers() -> dict[str, TopicInfo]:
+            told = {name: self._result(futures[name], name) for name in names}
+            found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in told.items()}
+            self._topics |= found
+            self._warn_without_ids(found)
+            return found
+
+        return answers
+
+    def _warn_without_ids(self, topics: Mapping[str, TopicInfo]) -> None:
+        without = sorted(name for name, info in topics.items() if info.topic_id == NO_TOPIC_ID)
+        if without and not self._told_without_ids:
+            self._told_without_ids = True
+            LOG.warning(
+                "the brokers tell no topic ids (Kafka before 2.8, or another server): a topic that is deleted and"
+                " created again is not noticed, and its first records may be skipped; stop the queries that read it"
+                " and reset the group before you do that (docs/brokers.md): topics=%s",
+                without[:10],
+            )  # fmt: skip
+
+    def _offsets_sent(
+        self, wanted: Mapping[TopicPartition, Edge | int], timeout_s: float, *, uncommitted: bool = False
+    ) -> Callable[[], dict[TopicPartition, LogEnd | None]]:
+        committed = self._options.read_committed and not uncommitted
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        request = {ClientPartition(tp.topic, tp.partition): _spec(edge) for tp, edge in wanted.items()}
+        futures = self._client().list_offsets(request, isolation_level=isolation, request_timeout=timeout_s)
+
+        def answers() -> dict[TopicPartition, LogEnd | None]:
+            return {
+                TopicPartition(part.topic, part.partition): _log_end(part, self._result(future, part.topic))
+                for part, future in futures.items()
+            }
+
+        return answers
+
+    def _asked(self, request: str, ask: Callable[[float], T], stale_s: float) -> T:
+        """Ask again while metadata is stale (for `stale_s`), or while the brokers are away."""
+        stale = Deadline(self._clock, stale_s)
+        outage = StepDeadline(self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S, _STEP_S)
+        absent: Deadline | None = None
+        timeout_s = _REQUEST_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S
+        left, begun_s = self._options.fetch_retries, self._clock.monotonic_s()
+        self._patience.begin()
+        while True:
+            try:
+                answer = ask(timeout_s)
+            except _TopicError as error:
+                self._client().poll(0)
+                # A broker that has just started may not know all topics yet.
+                absent = absent or Deadline(self._clock, _UNKNOWN_TOPIC_PATIENCE_S)
+                absent = absent if isinstance(error, _Absent) else None
+                if left == 0 or not self._may_heal(error.cause, absent or stale, outage):
+                    waited_s = self._clock.monotonic_s() - begun_s
+                    raise map_error(
+                        self._options, error.cause, request, self._transport, error.topic, waited_s=waited_s
+                    ) from None
+                if error.cause.code() in _AWAY:
+                    # A client goes on asking the controller and the leaders that it knows, also dead ones.
+                    self._admin = None
+                self._patience()
+                left = None if left is None else left - 1
+                timeout_s = min(2 * timeout_s, CONTACT_TIMEOUT_S)
+                self._pause(self._options.fetch_retry_interval_s)
+            else:
+                self._answered = True
+                self._transport.worked()
+                return answer
+
+    def _may_heal(self, cause: KafkaError, stale: Deadline, outage: StepDeadline) -> bool:
+        if self._transport.refused_for_good or self._abandoned():
+            return False
+        if cause.code() in _STALE_METADATA:
+            return not stale.expired()
+        return cause.code() in _AWAY and not outage.expired()
+
+    def _result(self, future: Future[Any], topic: str) -> Any:
+        try:
+            return answer_of(self._client(), future, self._transport, self._patience)
+        except KafkaException as error:
+            raise _topic_error(topic, error) from None
+
+
+class _TopicError(Exception):
+    """A client's error about one topic, on its way to being retried or mapped."""
+
+    def __init__(self, topic: str, cause: KafkaError) -> None:
+        super().__init__(cause.str())
+        self.topic = topic
+        self.cause = cause
+
+
+class _Absent(_TopicError):
+    """The cluster answers that a topic or a partition of it does not exist."""
+
+
+def _topic_error(topic: str, error: KafkaException) -> _TopicError:
+    return _TopicError(topic, kafka_error(error))
+
+
+def _spec(edge: Edge | int) -> Any:
+    spec: Any = OffsetSpec
+    if edge is Edge.EARLIEST:
+        return spec.earliest()
+    return spec.latest() if edge is Edge.LATEST else spec.for_timestamp(edge)
+
+
+def _log_end(part: ClientPartition, answer: Any) -> LogEnd | None:
+    if answer.offset == OFFSET_INVALID:
+        # How the client tells, without an error, that the leader it knows is dead; it goes on asking that one.
+        reason = f"the leader of {part.topic}-{part.partition} did not answer"
+        raise _TopicError(part.topic, KafkaError(KafkaError._TIMED_OUT, reason))
+    if answer.offset < 0:
+        return None
+    epoch = getattr(answer, "leader_epoch", None)
+    return LogEnd(answer.offset, epoch if epoch is not None and epoch >= 0 else None)

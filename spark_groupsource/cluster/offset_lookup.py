@@ -1,0 +1,171 @@
+"""Turns what the starting and ending options say of partitions into offsets: asks the log, and other groups.
+
+It also tells which partitions a subscription reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from spark_groupsource import errors
+from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
+from spark_groupsource.errors import OptionError
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.model import Subscription
+from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtOffset, AtTime, Start, Starting
+
+# How many partitions of an option an error shows.
+_MAX_SHOWN = 10
+
+LOG = logging.getLogger("spark_groupsource.lookup")
+
+
+def look_up(
+    cluster: ClusterPort, starts: Mapping[TopicPartition, Start | None], option: str, *, unmatched_is_latest: bool
+) -> dict[TopicPartition, int]:
+    """Return the offset of each partition; `option` is named in errors.
+
+    `unmatched_is_latest`: the log's end stands for a time that no record is at or after; else it is an error.
+    Raises `OptionError` also for a partition that the option does not name, and for an offset behind the log's end. One
+    of another group may be behind the end of what is committed.
+    """
+    unnamed = sorted(partition for partition, start in starts.items() if start is None)
+    if unnamed:
+        names = ", ".join(map(str, unnamed))
+        edge = {"startingOffsets": " (-2 is earliest)", "endingOffsets": " (-1 is latest)"}.get(option, "")
+        raise _not_allowed(option, _shown(starts), f"a value for every partition of the topics; {names} has none{edge}")
+    known = {partition: start for partition, start in starts.items() if start is not None}
+    of_groups = _of_other_groups(cluster, known)
+    known |= of_groups
+    given = {partition: start.offset for partition, start in known.items() if isinstance(start, AtOffset)}
+    _check_given(cluster, given, of_groups.keys(), option)
+    wanted: dict[TopicPartition, Edge | int] = {}
+    for partition, start in known.items():
+        if isinstance(start, AtEdge):
+            wanted[partition] = Edge.LATEST if start.latest else Edge.EARLIEST
+        elif isinstance(start, AtTime):
+            wanted[partition] = start.timestamp_ms
+    answers = cluster.log_offsets(wanted)
+    unmatched = [partition for partition, answer in answers.items() if answer is None]
+    if unmatched and not unmatched_is_latest:
+        raise _not_allowed(
+            option,
+            str(wanted[unmatched[0]]),
+            f"a time at or before the newest record of every partition ({unmatched[0]} has none), or"
+            " startingOffsetsByTimestampStrategy=latest",
+        )
+    latest = cluster.log_offsets(dict.fromkeys(unmatched, Edge.LATEST))
+    return given | {partition: end.offset for partition, end in (answers | latest).items() if end is not None}
+
+
+def reads(subscription: Subscription, topic: str) -> bool:
+    """Whether a topic is read, if there is one of that name: a pattern matches no internal topics."""
+    if subscription.pattern is None:
+        return topic in subscription.topics
+    return re.fullmatch(subscription.pattern, topic) is not None and not topic.startswith("__")
+
+
+def all_partitions(described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
+    """Return all partitions of these topics."""
+    return [
+        TopicPartition(topic, number)
+        for topic, info in sorted(described.items())
+        for number in range(info.partition_count)
+    ]
+
+
+def check_assigned(subscription: Subscription, described: Mapping[str, TopicInfo]) -> None:
+    """Raise `OptionError` when option assign names a partition that its topic does not have."""
+    for partition in subscription.partitions:
+        count = described[partition.topic].partition_count if partition.topic in described else None
+        if count is not None and partition.partition >= count:
+            allowed = f"partitions 0 to {count - 1} of topic '{partition.topic}'"
+            raise OptionError(errors.OPTION_INVALID, option="assign", value=partition, allowed=allowed)
+
+
+def partitions_of(subscription: Subscription, described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
+    """Return the partitions to read: those of option assign, or all of these topics."""
+    check_assigned(subscription, described)
+    return list(subscription.partitions) or all_partitions(described)
+
+
+def check_named(starting: Starting, partitions: Iterable[TopicPartition]) -> None:
+    """Raise `OptionError` when the option names a partition or topic that is not among these: it would not count."""
+    existing = set(partitions)
+    topics = starting.topics.keys() - {partition.topic for partition in existing}
+    unknown = [*map(str, sorted(starting.each.keys() - existing)), *sorted(topics)]
+    if unknown:
+        shown, names = _shown({**starting.each, **starting.topics}), ", ".join(unknown)
+        raise _not_allowed(starting.option, shown, f"partitions of the topics that are read; {names} is none of them")
+
+
+def check_order(
+    cluster: ClusterPort,
+    starting: Starting,
+    ending: Starting,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    """Raise `OptionError` when a start that the options give turns out to be behind the end that they give.
+
+    Where another group has got to, and the log's edges, are no such start or end: they move by themselves, and what
+    lies between is nothing yet, or nothing any more. A starting time that no record is at or after is the log's end.
+    """
+    given = (AtOffset, AtTime)
+    behind = [p for p in starts if isinstance(starting.of(p), given) and isinstance(ending.of(p), given)]
+    behind = sorted(p for p in behind if p in ends and starts[p] > ends[p])
+    log_ends = cluster.log_offsets({p: Edge.LATEST for p in behind if isinstance(starting.of(p), AtTime)})
+    for partition in behind:
+        log_end = log_ends.get(partition)
+        if log_end is None or starts[partition] < log_end.offset:
+            raise _not_allowed(
+                starting.option,
+                str(starting.of(partition)),
+                f"no start behind the end. The resolved start offset {starts[partition]} is greater than the resolved"
+                f" end offset {ends[partition]} for {partition} (option '{ending.option}', value"
+                f" '{ending.of(partition)}')",
+            )
+
+
+def _of_other_groups(cluster: ClusterPort, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+    """Return where other groups have got to; the log's beginning where they have no offset."""
+    asked = {partition: start.group for partition, start in starts.items() if isinstance(start, AtGroup)}
+    found: dict[TopicPartition, Start] = {}
+    for group in sorted(set(asked.values())):
+        partitions = [partition for partition, other in asked.items() if other == group]
+        offsets = cluster.group_offsets(group, partitions)
+        if not offsets:
+            # A misspelt name looks like that: it would read all, or nothing, without a word.
+            topics = ", ".join(sorted({partition.topic for partition in partitions}))
+            LOG.warning("group has no offsets, taken are the logs' beginnings: group=%s topics=%s", group, topics)
+        found |= {p: AtEdge() if (at := offsets.get(p)) is None else AtOffset(at) for p in partitions}
+    return found
+
+
+def _check_given(
+    cluster: ClusterPort, given: Mapping[TopicPartition, int], of_groups: Collection[TopicPartition], option: str
+) -> None:
+    """Raise for an offset behind the log's end; one before its beginning is data loss, told when it is planned.
+
+    A group that reads uncommitted records may be ahead of an open transaction, where the log ends for read_committed.
+    """
+    ends = cluster.log_offsets(dict.fromkeys(given, Edge.LATEST))
+    ahead = [p for p, end in ends.items() if p in of_groups and end is not None and given[p] > end.offset]
+    ends |= cluster.log_offsets(dict.fromkeys(ahead, Edge.LATEST), uncommitted=True)
+    for partition, end in sorted(ends.items()):
+        if end is not None and given[partition] > end.offset:
+            allowed = f"for {partition} an offset up to {end.offset}, where its log ends"
+            raise _not_allowed(option, str(given[partition]), allowed)
+
+
+def _shown(starts: Mapping[Any, Start | None]) -> str:
+    """Return what an option says of partitions and topics, shortened."""
+    named = [f"{where}: {start}" for where, start in starts.items() if start is not None]
+    return ", ".join([*named[:_MAX_SHOWN], *(["..."] if len(named) > _MAX_SHOWN else [])])
+
+
+def _not_allowed(option: str, value: str, allowed: str) -> OptionError:
+    return OptionError(errors.OPTION_INVALID, option=option, value=value, allowed=allowed)

@@ -1,0 +1,76 @@
+"""One read of a range, `spark.read.format("groupkafka")`: where it begins and ends, and its tasks. Joins no group.
+
+Runs where Spark plans the read: in a Python process of the driver, which ends with the plan.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from spark_groupsource import errors
+from spark_groupsource.cluster.offset_lookup import check_named, check_order, look_up, partitions_of
+from spark_groupsource.cluster.port import ClusterPort, Edge
+from spark_groupsource.driver.data_loss import lost_before
+from spark_groupsource.errors import DataLossError
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.options.model import NoMatchStrategy, SourceOptions
+from spark_groupsource.options.offset_spec import AtGroup
+from spark_groupsource.planning.sizing import unmeasured_pack
+from spark_groupsource.planning.tasks import Task, pack_tasks
+
+LOG = logging.getLogger("spark_groupsource.batch")
+
+
+def batch_ranges(options: SourceOptions, cluster: ClusterPort) -> tuple[OffsetRange, ...]:
+    """Return what to read, a range per partition of the topics that has any.
+
+    Raises `DataLossError` when the log no longer has the start and failOnDataLoss is true, and `OptionError` for a
+    start behind the end. A group that is behind the end, or a log that begins there, leaves nothing to read.
+    """
+    topics = cluster.matching_topics(options.subscription)
+    existing = partitions_of(options.subscription, cluster.describe(topics))
+    check_named(options.starting, existing)
+    check_named(options.ending, existing)
+    unmatched_is_latest = options.no_match_strategy is NoMatchStrategy.LATEST
+    starts = look_up(
+        cluster,
+        {partition: options.starting.of(partition) for partition in existing},
+        options.starting.option,
+        unmatched_is_latest=unmatched_is_latest,
+    )
+    ends = look_up(
+        cluster,
+        {partition: options.ending.of(partition) for partition in existing},
+        options.ending.option,
+        unmatched_is_latest=True,
+    )
+    check_order(cluster, options.starting, options.ending, starts, ends)
+    if options.read_committed:
+        ends |= _readable(cluster, {p: at for p, at in ends.items() if isinstance(options.ending.of(p), AtGroup)})
+    beginnings = _beginnings(cluster, starts, options)
+    found = [OffsetRange(p, beginnings[p], max(beginnings[p], ends[p])) for p in existing if p in starts and p in ends]
+    return tuple(item for item in found if len(item))
+
+
+def _readable(cluster: ClusterPort, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the ends, moved down to the open transactions that other groups are ahead of."""
+    answers = cluster.log_offsets(dict.fromkeys(ends, Edge.LATEST))
+    return {p: min(ends[p], answer.offset) for p, answer in answers.items() if answer is not None}
+
+
+def _beginnings(
+    cluster: ClusterPort, starts: Mapping[TopicPartition, int], options: SourceOptions
+) -> dict[TopicPartition, int]:
+    """Return the starts, moved up to where the logs begin now."""
+    lost = lost_before(starts, cluster.log_offsets(dict.fromkeys(starts, Edge.EARLIEST)))
+    if lost and options.fail_on_data_loss:
+        raise DataLossError(errors.DATA_LOST, ranges=", ".join(map(str, lost)))
+    if lost:
+        LOG.warning("data lost and skipped, failOnDataLoss=false: %s", ", ".join(map(str, lost)))
+    return {**starts, **{item.partition: item.end for item in lost}}
+
+
+def batch_tasks(ranges: tuple[OffsetRange, ...], options: SourceOptions) -> tuple[Task, ...]:
+    """Return the Spark tasks."""
+    return pack_tasks(ranges, options.min_partitions, options.max_records_per_partition, unmeasured_pack(ranges))

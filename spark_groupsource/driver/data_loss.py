@@ -1,0 +1,198 @@
+"""Data loss: records that are gone before this group has read them are never skipped silently (promise P8).
+
+Nor are batches that Spark takes as complete without having read them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from spark_groupsource import errors
+from spark_groupsource.cluster.port import LogEnd, TopicInfo
+from spark_groupsource.errors import DataLossError
+from spark_groupsource.metrics import MetricsLog
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.planning.batch import Backlog
+
+LOG = logging.getLogger("spark_groupsource.losses")
+
+
+# An offset that a log never had looks like one that it has no more.
+_TRUNCATED = (
+    "the log was truncated, what it has there now is skipped; or another program has set the group's offset beyond the"
+    " log's end: then reset the group"
+)
+
+_WHILE_READ = "between the plan and the end of the batch (at most; the executors' logs have what was skipped)"
+
+
+class LossReporter:
+    """Fails, or reports and counts, as option failOnDataLoss says.
+
+    `last_ends` are the logs' ends as they were last seen.
+    """
+
+    def __init__(self, options: SourceOptions, metrics: MetricsLog) -> None:
+        self._options = options
+        self._metrics = metrics
+        # How far losses were told: a plan that comes to nothing is made anew.
+        self._told: dict[TopicPartition, int] = {}
+        # What was told to be gone with its topic, until it has a position again.
+        self._told_gone: set[TopicPartition] = set()
+        self._told_unread = False
+        self.last_ends: Mapping[TopicPartition, int] = {}
+
+    def skip_lost(
+        self, backlogs: Mapping[TopicPartition, Backlog], beginnings: Mapping[TopicPartition, LogEnd | None]
+    ) -> dict[TopicPartition, Backlog]:
+        """Return the backlogs without what retention or delete_records has removed.
+
+        Raises `DataLossError` when failOnDataLoss is true and anything was removed.
+        """
+        lost = lost_before({p: backlog.position for p, backlog in backlogs.items()}, beginnings)
+        self._count(self._untold(lost))
+        kept = dict(backlogs)
+        for item in lost:
+            backlog = backlogs[item.partition]
+            kept[item.partition] = Backlog(item.end, max(backlog.end, item.end), backlog.leader_epoch)
+        return kept
+
+    def trim_lost(
+        self, ranges: Iterable[OffsetRange], beginnings: Mapping[TopicPartition, LogEnd | None]
+    ) -> tuple[OffsetRange, ...]:
+        """Return the ranges of a batch that runs again, without what was removed since it was planned.
+
+        Raises `DataLossError` when failOnDataLoss is true and anything was removed.
+        """
+        kept, lost = [], []
+        for item in ranges:
+            beginning = beginnings.get(item.partition)
+            start = item.start if beginning is None else min(max(item.start, beginning.offset), item.end)
+            if start > item.start:
+                lost.append(OffsetRange(item.partition, item.start, start))
+            kept.append(OffsetRange(item.partition, start, item.end, item.leader_epoch))
+        self._count(lost)
+        return tuple(kept)
+
+    def skip_truncated(
+        self, ranges: Iterable[OffsetRange], logs: Mapping[TopicPartition, int]
+    ) -> tuple[OffsetRange, ...]:
+        """Return the ranges of a batch that runs again, without what a truncated log has no more.
+
+        Raises `DataLossError` when failOnDataLoss is true and anything was cut.
+        """
+        every = tuple(ranges)
+        self.report_truncated({r.partition: (logs[r.partition], r.end) for r in every if r.partition in logs})
+        ends = {r.partition: max(r.start, min(r.end, logs.get(r.partition, r.end))) for r in every}
+        return tuple(OffsetRange(r.partition, r.start, ends[r.partition], r.leader_epoch) for r in every)
+
+    def report_recreated(self, positions: Mapping[TopicPartition, int | None], topics: Mapping[str, TopicInfo]) -> None:
+        """Report partitions whose topic was deleted and made again, and how far they were read before."""
+        there = {p: at for p, at in positions.items() if p.partition < topics[p.topic].partition_count}
+        self._gone(there, "the topic was deleted and made again, and is read from its beginning")
+        self.report_cut({p: at for p, at in positions.items() if p not in there})
+
+    def report_cut(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """Report partitions that their topic, deleted and made again, does not have, and how far they were read."""
+        self._gone(positions, "the topic was deleted and made again with fewer partitions")
+
+    def report_deleted(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """Report partitions whose topic was deleted, and how far they were read."""
+        self._gone(positions, "the topic was deleted")
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Forget what was told of a partition: its topic is another one now, whose offsets begin anew."""
+        self._told.pop(partition, None)
+
+    def settled(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take that these have a position (again): whatever becomes of them from now on is another loss."""
+        self._told_gone.difference_update(partitions)
+
+    def report_truncated(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Report logs that were truncated at the first offset and had been read up to the second one."""
+        lost = [OffsetRange(partition, at, position) for partition, (at, position) in sorted(logs.items())]
+        self._count(lost, _TRUNCATED)
+
+    def report_gone_while_read(self, ranges: Iterable[OffsetRange], gone: Mapping[TopicPartition, int | None]) -> None:
+        """Report what was removed of a completed batch between its plan and its end: executors may have skipped it.
+
+        `gone` is where the log began when the batch was complete; None when the topic was deleted, or recreated. An
+        executor reports what it skips in its own log only. It has no way to the driver, so this is an upper bound: it
+        may have read the records before they were removed.
+        """
+        cut, replaced = [], []
+        for item in ranges:
+            beginning = gone.get(item.partition, item.start)
+            if beginning is None:
+                replaced.append(item)
+            elif beginning > item.start:
+                cut.append(OffsetRange(item.partition, item.start, min(beginning, item.end)))
+        self._count(self._untold(cut), f"removed {_WHILE_READ}")
+        self._count([item for item in replaced if len(item)], f"the topic was deleted or made again {_WHILE_READ}")
+
+    def report_unread(self, ranges: Iterable[OffsetRange]) -> None:
+        """Report a batch that is complete and that Spark has not read. It need not be a loss: told once, never raised.
+
+        The sequence it is for (Spark's `FileStreamSink.addBatch`): a query with a checkpoint of its own writes to a
+        folder whose log another checkpoint's query has brought to batch 5; Spark drops batches 0 to 5, and they count
+        as complete. A query that has no use for its rows looks the same.
+        """
+        unread = [item for item in ranges if len(item)]
+        if not unread:
+            return
+        self._metrics.write("unread", (item.partition for item in unread), ranges=_listed(unread))
+        if not self._told_unread:
+            self._told_unread = True
+            LOG.warning(
+                "a batch is complete, but Spark has not read it (told once): group=%s %s: a file sink (parquet, json,"
+                " ...) drops a batch without a word when another checkpoint's query has written one of that number to"
+                " its folder, and these records are missing there; give each query, and each new checkpoint, a folder"
+                " of its own",
+                self._options.group_id, ", ".join(map(str, unread)),
+            )  # fmt: skip
+
+    def _untold(self, lost: Iterable[OffsetRange]) -> list[OffsetRange]:
+        new = []
+        for item in lost:
+            start = max(item.start, self._told.get(item.partition, 0))
+            if start < item.end:
+                new.append(OffsetRange(item.partition, start, item.end))
+            self._told[item.partition] = item.end
+        return new
+
+    def _gone(self, positions: Mapping[TopicPartition, int | None], reason: str) -> None:
+        """Report what is known to be lost: from the position to the end that was last seen, which may be more."""
+        lost = []
+        for partition, position in sorted(positions.items()):
+            if partition in self._told_gone:
+                continue
+            self._told.pop(partition, None)
+            start = position or 0
+            lost.append(OffsetRange(partition, start, max(start, self.last_ends.get(partition, start))))
+        self._count(lost, reason)
+        self._told_gone |= positions.keys()
+
+    def _count(self, lost: list[OffsetRange], reason: str = "") -> None:
+        if not lost:
+            return
+        shown = ", ".join(map(str, lost)) + (f": {reason}" if reason else "")
+        if self._options.fail_on_data_loss:
+            raise DataLossError(errors.DATA_LOST, ranges=shown)
+        LOG.warning("data lost and skipped, failOnDataLoss=false: group=%s %s", self._options.group_id, shown)
+        self._metrics.records_lost += sum(map(len, lost))
+        why = {"reason": reason} if reason else {}
+        self._metrics.write("data_lost", (item.partition for item in lost), ranges=_listed(lost), **why)
+
+
+def _listed(ranges: Iterable[OffsetRange]) -> list[list[str | int]]:
+    return [[*item.partition, item.start, item.end] for item in ranges]
+
+
+def lost_before(
+    positions: Mapping[TopicPartition, int], beginnings: Mapping[TopicPartition, LogEnd | None]
+) -> list[OffsetRange]:
+    """Return what was to be read from these positions on, and lies before where the logs begin now."""
+    lows = {partition: begin.offset for partition, begin in beginnings.items() if begin is not None}
+    return [OffsetRange(p, at, lows[p]) for p, at in sorted(positions.items()) if lows.get(p, at) > at]

@@ -1,0 +1,143 @@
+"""Reads small batches on the driver: a Spark Python task costs tens of milliseconds before it reads anything.
+
+Either the driver or the executors read the ranges of a batch, which are the same: so a batch that Spark runs again may
+take the other way. How the rows come to Spark is in prefetch.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.executor.clients.choose import make_client
+from spark_groupsource.executor.pool import fits, queue_bytes
+from spark_groupsource.executor.range_consumer import RangeConsumer
+from spark_groupsource.executor.reader import read_ranges
+from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.model.offsets import OFFSET_MAX, OffsetRange, TopicPartition
+from spark_groupsource.options.model import SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LOG = logging.getLogger("spark_groupsource.fastlane")
+
+# A batch that is not there by then is the executors', which wait for as long as kafkaConsumer.pollTimeoutMs.
+READ_TIMEOUT_S = 2.0
+# How long the executors read everything after the fast lane was too slow or failed.
+REST_S = 30.0
+# A small batch takes little of each partition: a longer queue would hold up its first records.
+_QUEUE_BYTES = 4 * 1024 * 1024
+# What passes through the driver at once.
+MAX_BYTES = 16 * 1024 * 1024
+
+
+def make_driver_consumer(options: SourceOptions, partitions: int) -> RangeConsumer:
+    """Return a new consumer for about so many partitions: the only one, with a short queue for small batches."""
+    queued = min(_QUEUE_BYTES, queue_bytes(options))
+    make = functools.partial(make_client, max_queued_bytes=queued, partitions=partitions)
+    return RangeConsumer(options, make, partitions, options.prefetch_memory_bytes - queued)
+
+
+class FastLane:
+    """The driver's consumer. Main thread only. It is open while batches are small, and closed by a large one."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        clock: Clock,
+        make: Callable[[SourceOptions, int], RangeConsumer] = make_driver_consumer,
+    ) -> None:
+        self._settings = ReadSettings(options.for_reading())
+        # Its batch is one task.
+        self._limit = min(options.fast_lane_max_offsets, options.max_records_per_partition or OFFSET_MAX)
+        self._clock = clock
+        self._make = make
+        self._consumer: RangeConsumer | None = None
+        # Empty ranges, with the leader epoch in which was fetched what comes next.
+        self._stands: dict[TopicPartition, OffsetRange] = {}
+        self._rest: Deadline | None = None
+
+    def read(
+        self, ranges: Sequence[OffsetRange], owned: Collection[TopicPartition], topic_ids: Mapping[str, str] = {}
+    ) -> tuple[pa.RecordBatch, ...] | None:
+        """Return the records of the ranges, planned for these topics; None when the executors are to read them.
+
+        The consumer keeps all owned partitions that it has seen, because a batch of a trickle has now these and now
+        those of them.
+        """
+        if sum(map(len, ranges)) > self._limit or len({item.partition for item in ranges}) < len(ranges):
+            self.close()
+            return None
+        if self._rest is not None and not self._rest.expired():
+            return None
+        try:
+            rows = self._read(ranges, owned, topic_ids)
+        except GroupKafkaError as error:
+            # The executors meet it too, and tell it with all that it needs.
+            LOG.info("left to the executors for %.0f s: group=%s %s", REST_S, self._settings.options.group_id, error)
+            rows = None
+            self._rest = Deadline(self._clock, REST_S)
+        except BaseException:
+            self.close()
+            raise
+        if rows is None:
+            self.close()
+        return rows
+
+    def warm(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
+        """Connect to where these empty ranges are, and fetch what comes first there; nobody waits for it."""
+        if not ranges or (self._rest is not None and not self._rest.expired()):
+            return
+        try:
+            consumer = self._fitting(len({*self._stands, *(item.partition for item in ranges)}), topic_ids)
+            consumer.position_at(ranges, topic_ids)
+        except GroupKafkaError as error:
+            # Nothing depends on it.
+            LOG.info("not kept warm: group=%s %s", self._settings.options.group_id, error)
+            self.close()
+            return
+        except BaseException:
+            self.close()
+            raise
+        self._stands |= {item.partition: item for item in ranges}
+
+    def close(self) -> None:
+        """Free the consumer; the next small batch makes another one."""
+        consumer, self._consumer = self._consumer, None
+        self._stands = {}
+        if consumer is not None:
+            consumer.close()
+
+    def _fitting(self, partitions: int, topic_ids: Mapping[str, str]) -> RangeConsumer:
+        """Return the consumer; a new one when it was made for far fewer partitions, or has read other topics."""
+        known = self._consumer
+        if known is not None and not (fits(known, partitions) and known.current(topic_ids)):
+            self.close()
+        if self._consumer is None:
+            self._consumer = self._make(self._settings.options, partitions)
+        return self._consumer
+
+    def _read(
+        self, ranges: Sequence[OffsetRange], owned: Collection[TopicPartition], topic_ids: Mapping[str, str]
+    ) -> tuple[pa.RecordBatch, ...] | None:
+        wanted = {item.partition: item for item in ranges}
+        consumer = self._fitting(len({*owned, *wanted}), topic_ids)
+        # The ranges with their ends: the consumer asks its client for as many records as they have.
+        stands = {partition: at for partition, at in self._stands.items() if partition in owned} | wanted
+        consumer.forget(partition for partition in self._stands if partition not in stands)
+        consumer.position_at(list(stands.values()), topic_ids)
+        rows, size = [], 0
+        for batch in read_ranges(self._settings, consumer, ranges, self._clock, READ_TIMEOUT_S, topic_ids=topic_ids):
+            size += batch.nbytes
+            if size > MAX_BYTES:
+                # The next batches are most likely as large, and would be read twice, too.
+                self._rest = Deadline(self._clock, REST_S)
+                return None
+            rows.append(batch)
+        self._stands = stands | {r.partition: OffsetRange(r.partition, r.end, r.end, r.leader_epoch) for r in ranges}
+        return tuple(rows)

@@ -1,0 +1,129 @@
+"""The lag of a running query, told in its metrics: measured beside the batches, which never wait for it.
+
+The thread owns the clients that measure. Of the member it knows the frozen view, which it asks for as the main thread
+does. It ends by itself when a stop was requested.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.lag.measure import StandingsPort
+from spark_groupsource.lag.model import Lag, lag_of, total
+from spark_groupsource.membership.machine import GroupView, MemberState
+from spark_groupsource.metrics import MetricsLog
+
+LOG = logging.getLogger("spark_groupsource.lag")
+
+# How soon it notices a stop.
+_STEP_S = 0.1
+# A request may be under way when the query stops. It is not waited for any longer: the process ends all the same.
+_STOP_S = 1.0
+# While there is nothing to measure yet.
+_RETRY_S = 1.0
+
+
+class MemberView(Protocol):
+    """What is asked of the membership thread."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was requested."""
+
+    def view(self) -> GroupView:
+        """Return a frozen look at the member."""
+
+
+class LagThread:
+    """Writes an event `lag` per interval: how far the group is behind on the partitions of this member.
+
+    What counts is the group's offset: what a crash would repeat is behind, too.
+    """
+
+    def __init__(
+        self,
+        interval_s: float,
+        *,
+        clock: Clock,
+        member: MemberView,
+        standings: StandingsPort,
+        metrics: MetricsLog,
+        pause: Callable[[float], object],
+    ) -> None:
+        self._interval_s = interval_s
+        self._clock = clock
+        self._member = member
+        self._standings = standings
+        self._metrics = metrics
+        self._pause = pause
+        self._trouble = False
+        self._thread = threading.Thread(target=self.run, name="groupkafka-lag", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait a moment for its end, which a request to stop brings."""
+        if self._thread.ident is not None:
+            self._thread.join(_STOP_S)
+
+    def run(self) -> None:
+        """Lag thread only. Measure until a stop is requested."""
+        wait = Deadline(self._clock, 0.0)
+        while not self._member.stopping:
+            if wait.expired():
+                told = self._measured()
+                wait = Deadline(self._clock, self._interval_s if told else min(self._interval_s, _RETRY_S))
+            self._pause(_STEP_S)
+        self._standings.close()
+
+    def _measured(self) -> bool:
+        """Measure once; False when there is nothing to measure. What goes wrong is logged until it is over."""
+        try:
+            told = self._measure()
+        except Exception as error:  # noqa: BLE001 - a query does not fail for its metrics
+            if not self._trouble and not self._member.stopping:
+                self._trouble = True
+                LOG.warning("the lag is not measured: %s", error)
+            return True
+        if told and self._trouble:
+            self._trouble = False
+            LOG.info("the lag is measured again")
+        return told
+
+    def _measure(self) -> bool:
+        view = self._member.view()
+        if view.state is not MemberState.JOINED:
+            return False
+        committed = {
+            owned.partition: owned.group.offset
+            for owned in view.partitions
+            # Until its start position is pinned, nothing says that the records before it are to be read.
+            if owned.position is not None and owned.group is not None and owned.group.offset is not None
+        }
+        if not committed:
+            return False
+        standings = self._standings.standings(committed)
+        now_ms = int(self._clock.epoch_s() * 1000)
+        lags = [lag_of(standing, now_ms) for standing in standings]
+        if not self._member.stopping:
+            self._metrics.write("lag", (lag.partition for lag in lags), **lag_details(lags))
+        return True
+
+
+def lag_details(lags: list[Lag]) -> dict[str, Any]:
+    """Return what an event says: [topic, partition, records, seconds behind, seconds safe] of each, and the worst."""
+    records, lost, behind_s, safe_s = total(lags)
+    return {
+        "lag": [[*lag.partition, lag.records, _rounded(lag.behind_s), _rounded(lag.safe_s)] for lag in lags],
+        "total": {"records": records, "lost": lost, "behind_s": _rounded(behind_s), "safe_s": _rounded(safe_s)},
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

@@ -1,0 +1,439 @@
+"""The driver-side state behind one stream reader: join, plan, complete, stop.
+
+Duty: lead Spark's calls through the pure planning functions and the membership thread. It runs on the main
+thread of the reader process; it owns no Kafka consumer, and what it remembers between calls can be derived again
+from Spark's offset log and the group.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, Deadline, StepDeadline
+from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
+from spark_groupsource.cluster.offset_lookup import partitions_of, reads
+from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
+from spark_groupsource.driver.data_loss import LossReporter
+from spark_groupsource.driver.lag_reporter import LagThread
+from spark_groupsource.driver.log_ends import LogWatch
+from spark_groupsource.driver.readiness import CommitWait
+from spark_groupsource.driver.start_positions import StartPositions, metadata_of
+from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
+from spark_groupsource.driver.truncation import beyond
+from spark_groupsource.errors import KafkaUnavailableError, MembershipError, OptionError
+from spark_groupsource.failpoints import reach
+from spark_groupsource.membership.events import FlightBatch
+from spark_groupsource.membership.machine import GroupView
+from spark_groupsource.membership.session_length import SessionLength
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.metrics import MetricsLog
+from spark_groupsource.model.commit_metadata import Anchor, CommitItem
+from spark_groupsource.model.offsets import Json, OffsetRange, SourceOffset, TopicPartition, same_topic
+from spark_groupsource.options.model import UNBOUNDED, ReadBounds, SourceOptions
+from spark_groupsource.planning.batch import commit_items, next_offset, plan_ranges, plan_replay, within_bytes
+from spark_groupsource.planning.pins import Lineage
+from spark_groupsource.planning.sizing import TaskSizing
+from spark_groupsource.planning.tasks import Task
+
+LOG = logging.getLogger("spark_groupsource.session")
+
+# A newcomer's first assignment may be empty and followed by another one; a standby's stays empty. Spark runs an
+# empty first batch when this is too short, and a standby's first trigger takes as long.
+FIRST_ASSIGNMENT_S = 5.0
+# How long a trigger waits for a rebalance to settle before it reports no new data.
+SETTLE_S = 1.0
+# AvailableNow must not end because nothing is assigned yet: the session of a killed member has to expire first.
+AVAILABLE_NOW_MARGIN_S = 30.0
+# A plan is made anew when ownership changes under it; more often than this in one trigger is no coincidence.
+PLAN_TIMEOUT_S = 30.0
+# What one step towards a plan counts for at most with AvailableNow.
+_PLAN_STEP_S = 10.0
+STOP_TIMEOUT_S = 15.0
+# Topics may be deleted one after the other in one trigger, but not so many times.
+_MAX_DELETED = 10
+_PAUSE_S = 0.01
+_DOUBT_PAUSE_S = 0.5
+_NO_PARTITIONS = "AvailableNow ends without a partition: others have them (a static member also when it was stopped)"
+
+
+class Session:
+    """One query's share of the group. Main thread only, apart from `request_stop`."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        *,
+        clock: Clock,
+        cluster: ClusterPort,
+        member: MembershipThread,
+        metrics: MetricsLog,
+        pause: Callable[[float], object],
+        lag: LagThread | None = None,
+        length: SessionLength | None = None,
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._cluster = cluster
+        self._member = member
+        self._lag = lag
+        # The member's, too.
+        self._length = SessionLength(options) if length is None else length
+        self._metrics = metrics
+        self._pause = pause
+        self._losses = LossReporter(options, metrics)
+        self._sizing = TaskSizing(options)
+        self._starts = StartPositions(
+            options, clock=clock, cluster=cluster, member=member, losses=self._losses, metrics=metrics, pause=pause
+        )
+        self._started = False
+        self._own: Lineage | None = None
+        self._topics = TopicWatch(options, cluster, clock, self._losses, self._starts)
+        self._first_assignment: Deadline | None = None
+        self._flight: SourceOffset | None = None
+        self._read = False
+        # What executors read of the batch in flight; nothing when the driver has read it, which it does to the end.
+        self._given_out: tuple[OffsetRange, ...] = ()
+        self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
+        self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
+        self._commits = CommitWait(options, self._length, clock=clock, member=member, metrics=metrics, pause=pause)
+        self._available_now = False
+
+    def __repr__(self) -> str:
+        lineage = None if self._own is None else self._own.name
+        return f"Session(group={self._options.group_id!r}, lineage={lineage}, {self._member!r})"
+
+    # --- life
+
+    def start(self, known: Known = NOTHING) -> None:
+        """Contact the cluster and join the group; does nothing when already done. `known` is what was read before.
+
+        Raises what the cluster or the client refuses: unknown topics, missing rights, wrong settings.
+        """
+        self._member.check()
+        if self._started:
+            return
+        self._topics.find(known)
+        if self._options.checkpoint_location is None:
+            LOG.warning(
+                "option checkpointLocation is not set: a handover waits for the next trigger, and the last batch"
+                " before a stop is not committed (it is repeated by the next owner); give the source the writer's"
+                " checkpointLocation: group=%s",
+                self._options.group_id,
+            )
+        if self._length.is_the_brokers:
+            self._length.learn(self._cluster.group_session_s(self._options.group_id))
+        self._member.start()
+        self._member.subscribe(self._topics.names)
+        if self._lag is not None:
+            self._lag.start()
+        self._first_assignment = Deadline(self._clock, FIRST_ASSIGNMENT_S)
+        self._started = True
+
+    def request_stop(self) -> None:
+        """Ask the member to leave when the batch in flight is complete; safe in a signal handler."""
+        self._member.request_stop()
+
+    def stop(self) -> None:
+        """Commit what is complete, leave the group and free all clients; idempotent and bounded."""
+        self._member.stop_now()
+        if not self._member.join(STOP_TIMEOUT_S):
+            LOG.warning("the member did not leave within %.0f s: %r", STOP_TIMEOUT_S, self._member)
+        if self._lag is not None:
+            self._lag.join()
+        self._cluster.close()
+
+    def prepare_available_now(self) -> None:
+        """Fix the targets: the newest offsets of all partitions of the subscription, now."""
+        self._available_now = True
+        try:
+            self._begin(NOTHING)
+        except OptionError as error:
+            # It may be a topic that was read before and is gone: the first `latest_offset` knows what was read.
+            if error.condition != errors.TOPIC_UNKNOWN:
+                raise
+
+    def _begin(self, known: Known) -> None:
+        self.start(known)
+        if self._available_now and self._logs.targets is None:
+            described = self._topics.describe(self._topics.present, known)
+            wanted = partitions_of(self._options.subscription, described)
+            self._logs.fix_targets(partition for partition in wanted if partition.topic in described)
+
+    # --- planning
+
+    def latest_offset(self, start: SourceOffset, bounds: ReadBounds = UNBOUNDED) -> SourceOffset:
+        """Complete the batch that ended at `start`, plan the next one and fix it.
+
+        Returns `start` itself when there is nothing to read. 1. complete, 2. settle, 3. establish start
+        positions, 4. plan, 5. fix; from 2 again when ownership changed meanwhile.
+        """
+        known, looks = Known.of(start), 0
+        while True:
+            try:
+                self._begin(known)
+                self._go_by(self._lineage(start))
+                self._complete(start)
+                if self._topics.refresh(known):
+                    self._member.subscribe(self._topics.names)
+                self._topics.look_back(known)
+                return start if self._logs.targets == {} else self._planned(start, bounds)
+            except OptionError as error:
+                looks += 1
+                if looks == _MAX_DELETED:
+                    raise
+                self._topics.on_unknown(error, known)
+
+    def _planned(self, start: SourceOffset, bounds: ReadBounds) -> SourceOffset:
+        deadline: StepDeadline | None = None
+        while deadline is None or not deadline.expired():
+            view = self._settled_view()
+            if view is not None:
+                view = self._topics.without_deleted(view, start.ends())
+            if view is None or not view.partitions:
+                return start
+            deadline = deadline or self._planning_deadline()
+            if any(owned.position is None for owned in view.partitions):
+                self._go_by(self._starts.establish(view, start, self._topics.present, self._lineage(start)))
+                self._logs.forget()
+                continue
+            reach("before-backlogs", self._options.client_id)
+            backlogs = self._logs.backlogs(view.positions, bounds.max_rows)
+            self._tell_truncated(view.positions)
+            enough = self._logs.enough(backlogs, bounds.min_rows)
+            if not enough and not self._logs.suspicious(backlogs):
+                if self._available_now and self._starts.truncation.in_doubt:
+                    # No later trigger would tell: the query would end, and none of its runs ever read the partition.
+                    self._pause(_DOUBT_PAUSE_S)
+                    continue
+                return start
+            reach("before-survey", self._options.client_id)
+            survey = self._logs.survey(backlogs)
+            if self._starts.forget_made_anew(backlogs, survey.topics) or not self._commits.taken():
+                continue
+            if not enough:
+                return start
+            left = self._losses.skip_lost(backlogs, survey.beginnings)
+            if bounds.max_bytes is not None:
+                sizes = self._cluster.record_bytes({p: backlog.position for p, backlog in left.items() if backlog.size})
+                left = within_bytes(left, sizes, bounds.max_bytes)
+            ranges = plan_ranges(left, bounds.max_rows)
+            if all(item.end == backlogs[item.partition].position for item in ranges):
+                return start
+            end = self._fix(view, start, ranges, survey.topics)
+            if end is not None:
+                return end
+        LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
+        if self._available_now:
+            # AvailableNow would end here with records unread.
+            reason = f"the group took no start positions, or gave partitions anew, for {OUTAGE_TIMEOUT_S:.0f} s"
+            raise KafkaUnavailableError(errors.CLUSTER_REQUEST_FAILED, request="latestOffset", reason=reason)
+        return start
+
+    def _planning_deadline(self) -> StepDeadline:
+        """Return by when a trigger must have a plan.
+
+        AvailableNow cannot leave it to the next trigger: a coordinator that is away is waited for as brokers are, and
+        a wait for the assignment, which has bounds of its own, counts as one step only.
+        """
+        if self._available_now:
+            return StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _PLAN_STEP_S)
+        return StepDeadline(self._clock, PLAN_TIMEOUT_S, PLAN_TIMEOUT_S)
+
+    def newest_offsets(self) -> Json:
+        """Return the newest offsets of the owned partitions, as of the last plan: {topic: {partition: offset}}."""
+        report: Json = {}
+        for partition, offset in sorted(self._logs.newest.items()):
+            report.setdefault(partition.topic, {})[str(partition.partition)] = offset
+        return report
+
+    @property
+    def owned(self) -> Collection[TopicPartition]:
+        """The partitions that the last plan could read."""
+        return self._logs.newest.keys()
+
+    def commit(self, end: SourceOffset) -> None:
+        """Take Spark's own, late word that the batch that ends at `end` is complete."""
+        self.start()
+        self._member.complete(end, self._items(end))
+
+    def _items(self, end: SourceOffset) -> tuple[CommitItem, ...]:
+        """Return what to commit when the batch that ends at `end` is complete.
+
+        The sequence that the lineage is for: group 50, checkpoint 100, onConflict=group: [50, 55) is planned in a new
+        lineage's name, and Spark says late that the old batch is complete, which ended at 100.
+        """
+        if end != self._flight and end.lineage != self._lineage(end).name:
+            return ()
+        return commit_items(end, self._starts.anchors)
+
+    def _complete(self, start: SourceOffset) -> None:
+        reach("before-complete", self._options.client_id)
+        completed_s = self._member.complete(start, self._items(start))
+        if self._flight is not None and self._flight != start:
+            # Spark goes on from an older offset: it never logged the plan.
+            self._member.discard()
+        elif self._flight is not None:
+            self._sizing.completed(completed_s)
+            self._look_back(start, self._given_out)
+            if not self._read:
+                self._losses.report_unread(start.ranges)
+        self._flight, self._given_out = None, ()
+        self._replays.clear()
+
+    def _look_back(self, end: SourceOffset, ranges: tuple[OffsetRange, ...]) -> None:
+        """Report what executors may have skipped of the completed batch that ended at `end`.
+
+        Not asked with failOnDataLoss=true: an executor fails then, and with it the batch.
+        """
+        if self._options.fail_on_data_loss or not ranges:
+            return
+        topics = {item.partition.topic for item in ranges}
+        try:
+            described = self._cluster.describe(topics)
+        except OptionError as error:
+            if error.condition != errors.TOPIC_UNKNOWN:
+                raise
+            described = self._cluster.describe(topics - self._cluster.missing_topics(topics))
+        same = {topic for topic, info in described.items() if same_topic(info.topic_id, end.topic_id(topic))}
+        asked = [item.partition for item in ranges if item.partition.topic in same]
+        beginnings = self._cluster.log_offsets(dict.fromkeys(asked, Edge.EARLIEST))
+        gone: dict[TopicPartition, int | None] = {p: at.offset for p, at in beginnings.items() if at is not None}
+        gone |= {item.partition: None for item in ranges if item.partition.topic not in same}
+        self._losses.report_gone_while_read(ranges, gone)
+
+    def _lineage(self, start: SourceOffset) -> Lineage:
+        return self._own or Lineage(start.lineage, start.reset)
+
+    def _go_by(self, own: Lineage) -> Lineage:
+        self._own, self._metrics.lineage = own, own.name
+        return own
+
+    def _settled_view(self) -> GroupView | None:
+        """Wait until the member may plan; None when that takes longer than a trigger should.
+
+        Only the first call of a session waits for an assignment that is not empty.
+        """
+        settle = Deadline(self._clock, SETTLE_S)
+        available_now = self._available_now
+        longest_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S
+        patience = Deadline(self._clock, longest_s if available_now else SETTLE_S)
+        while True:
+            self._member.check()
+            if self._member.stopping:
+                if self._available_now:
+                    # Spark would take "nothing new" for the end of all there is to read.
+                    raise MembershipError(errors.MEMBER_LEFT, group=self._options.group_id)
+                return None
+            view = self._member.view()
+            settled = view.settled and not self._commits.cut_off(view)
+            if settled and view.partitions:
+                self._first_assignment = None
+                return view
+            waits_first = self._first_assignment is not None and not self._first_assignment.expired()
+            if not waits_first:
+                if available_now and not settled and patience.expired():
+                    raise self._no_assignment(view)
+                if settle.expired() and not (available_now and not settled):
+                    self._first_assignment = None
+                    if available_now:
+                        LOG.warning("%s: group=%s", _NO_PARTITIONS, self._options.group_id)
+                    return view if settled else None
+            self._pause(_PAUSE_S)
+
+    def _no_assignment(self, view: GroupView) -> MembershipError:
+        return MembershipError(
+            errors.NO_ASSIGNMENT,
+            group=self._options.group_id,
+            timeout_s=self._length.longest_s + AVAILABLE_NOW_MARGIN_S,
+            state=view.state.name,
+        )
+
+    def _tell_truncated(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Report logs that have lost what was read already; what they have there now is skipped."""
+        found = self._starts.truncation.truncated(beyond(positions, self._logs.ends))
+        self._losses.report_truncated({p: (at, positions[p]) for p, at in found.items()})
+
+    def _fix(
+        self,
+        view: GroupView,
+        start: SourceOffset,
+        ranges: tuple[OffsetRange, ...],
+        described: Mapping[str, TopicInfo],
+    ) -> SourceOffset | None:
+        """Put the plan in flight; None when ownership changed since it was made.
+
+        A plan without records but past lost ones is a batch too: it takes the positions behind the loss.
+        """
+        reach("before-fix", self._options.client_id)
+        ids = {topic: info.topic_id for topic, info in described.items()}
+        own = self._lineage(start)
+        end = next_offset(start, own.name, ids, ranges, own.reset, deleted=self._topics.deleted)
+        if not self._member.fix(FlightBatch(end, commit_items(end, self._starts.anchors)), view.assignment):
+            return None
+        self._logs.planned()
+        self._losses.last_ends = self._logs.newest
+        self._starts.truncation.learn(ranges)
+        self._flight, self._read = end, False
+        return end
+
+    # --- tasks
+
+    def read_on_driver(self) -> None:
+        """Note that the batch in flight was read on the driver, all of it: no executor can lose anything of it."""
+        self._given_out = ()
+
+    def tasks(self, start: SourceOffset, end: SourceOffset) -> tuple[Task, ...]:
+        """Return the Spark tasks of the batch from `start` to `end`: the one in flight, or a replay.
+
+        Nothing when they are the same: Spark's first batch is empty when nothing was assigned in time.
+        """
+        if start == end:
+            return ()
+        self._read = True
+        reach("before-partitions", self._options.client_id)
+        if self._flight == end and (start, end) not in self._replays:
+            tasks = self._sizing.tasks(end.ranges, self._clock.monotonic_s())
+        else:
+            if (start, end) not in self._replays:
+                self._replays[start, end] = self._replay(end)
+            tasks = self._replays[start, end]
+        self._given_out = tuple(item for task in tasks for item in task)
+        return tasks
+
+    def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
+        """Read a logged batch once more: its ranges, owned or not, less what is completed already."""
+        # Nothing is to be read of what was unsubscribed since; it may be deleted.
+        every = [item for item in end.ranges if len(item) or reads(self._options.subscription, item.partition.topic)]
+        begun = {item.partition: item.start for item in every}
+        self._losses.last_ends = {**self._losses.last_ends, **end.ends()}
+        known = replace(Known.of(end), last=begun)
+        self.start(known)
+        described = self._topics.describe({partition.topic for partition in begun}, known)
+        ids = {topic: info.topic_id for topic, info in described.items()}
+        gone = {p: at for p, at in begun.items() if not same_topic(ids.get(p.topic), end.topic_id(p.topic))}
+        self._losses.report_recreated({p: at for p, at in gone.items() if p.topic in ids}, described)
+        ranges = [item for item in every if item.partition not in gone]
+        found = self._starts.fetch_offsets(item.partition for item in ranges)
+        committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
+        for partition, (_, metadata) in committed.items():
+            if metadata is not None:
+                self._starts.anchors[partition] = Anchor(metadata.topic_id, metadata.pin, metadata.reset)
+        replay = plan_replay(end, ranges, committed, self._options.on_conflict)
+        unread = [item for item in replay.ranges if len(item)]
+        survey = self._cluster.survey(item.partition for item in unread)
+        self._starts.truncation.learn(unread)
+        cut = self._starts.truncation.truncated(beyond({item.partition: item.end for item in unread}, survey.ends))
+        read = self._losses.trim_lost(self._losses.skip_truncated(replay.ranges, cut), survey.beginnings)
+        self._go_by(Lineage(self._starts.settle_conflict(replay.conflict, end.lineage), end.reset))
+        self._member.replay(FlightBatch(end, commit_items(end, self._starts.anchors)))
+        self._flight = end
+        records = sum(map(len, read))
+        self._metrics.write("replayed", (item.partition for item in read), records=records)
+        LOG.info(
+            "replay: group=%s records=%d of=%d reset=%s",
+            self._options.group_id, records, sum(map(len, end.ranges)), replay.reset,
+        )  # fmt: skip
+        return self._sizing.tasks(read, self._clock.monotonic_s())

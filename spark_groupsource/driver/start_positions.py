@@ -1,0 +1,390 @@
+"""Gives newly assigned partitions a start position: asks the group and the log, and pins the answer in the group.
+
+Duty: the I/O around the decisions of `planning/start.py`. Main thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, Deadline, StepDeadline
+from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
+from spark_groupsource.cluster.offset_lookup import all_partitions, check_named, look_up, partitions_of
+from spark_groupsource.cluster.port import CONFIRM_S, ClusterPort, TopicInfo
+from spark_groupsource.driver.data_loss import LossReporter
+from spark_groupsource.driver.truncation import TruncationWatch
+from spark_groupsource.errors import KafkaUnavailableError, MembershipError
+from spark_groupsource.failpoints import reach
+from spark_groupsource.membership.machine import GroupView, OwnedView
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.metrics import MetricsLog
+from spark_groupsource.model.commit_metadata import (
+    MAX_KNOWN_TOPICS,
+    Anchor,
+    CommitMetadata,
+    GroupOffset,
+    KnownTopics,
+    Pin,
+    parse_metadata,
+)
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, newer, same_topic
+from spark_groupsource.options.model import NoMatchStrategy, OnConflict, SourceOptions
+from spark_groupsource.planning.pins import (
+    Lineage,
+    decided_again,
+    initial_topics,
+    is_initial,
+    offset_to_pin,
+    start_item,
+)
+from spark_groupsource.planning.start_position import (
+    Basis,
+    Memory,
+    StartDecision,
+    Takeover,
+    age_of,
+    conflicts,
+    decide_start,
+    left_alone,
+    newest_reset,
+    open_start,
+    voided,
+)
+
+LOG = logging.getLogger("spark_groupsource.session")
+
+# How long a trigger may wait for the group's coordinator before the query fails.
+FETCH_TIMEOUT_S = OUTAGE_TIMEOUT_S
+# More than one try takes: the member's request, and what else it is busy with.
+_FETCH_STEP_S = 30.0
+_PAUSE_S = 0.1
+
+
+class StartPositions:
+    """`anchors` are those of the positions established so far; `truncation` knows the leader epochs of these.
+
+    `seen` are the ids of the topics that there were when the query started.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        *,
+        clock: Clock,
+        cluster: ClusterPort,
+        member: MembershipThread,
+        losses: LossReporter,
+        metrics: MetricsLog,
+        pause: Callable[[float], object],
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._cluster = cluster
+        self._member = member
+        self._losses = losses
+        self._metrics = metrics
+        self._pause = pause
+        self.anchors: dict[TopicPartition, Anchor] = {}
+        self.seen: dict[str, str] = {}
+        # Ids of topics that had positions, and maybe no batch: made again they are no new ones.
+        self._forgotten: dict[str, str] = {}
+        # Topics (name, id) that are told to be others than the group's, and when that is believed.
+        self._told_anew: dict[tuple[str, str], Deadline] = {}
+        self._told_too_many = False
+        self.truncation = TruncationWatch(cluster, clock, read_committed=options.read_committed)
+
+    def establish(self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage) -> Lineage:
+        """Find the start of each new partition and pin it in the group; nothing is planned from it before.
+
+        `topics` are those of the subscription that exist. Returns the lineage to go on with: a new one after a
+        conflict or a reset. Raises what options onConflict and failOnDataLoss ask for.
+
+        The sequence this protects against: 'latest' is looked up, a batch is planned, the process dies before
+        anything is committed; started again, 'latest' is further on and the records between are lost.
+        """
+        described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
+        reach("before-start-positions", self._options.client_id)
+        known, before = self._known_pins(view, described), {own.name, start.lineage}
+        new = [owned for owned in view.partitions if owned.position is None]
+        own = self._learn_resets(view, start, own)
+        decisions = [self._decide(owned, start, described, known, own) for owned in new]
+        recreated = {d.partition for d in decisions if d.recreated}
+        if not self._made_anew_for_sure({(p.topic, described[p.topic].topic_id) for p in recreated}):
+            self._pause(_PAUSE_S)
+            return own
+        own = own.named(self.settle_conflict(conflicts(decisions), own.name))
+        ends, newest = start.ends(), {item.partition for item in start.ranges}
+        group = {owned.partition: owned.group for owned in view.partitions}
+        self._losses.report_recreated({p: _furthest(group[p], ends.get(p)) for p in recreated}, described)
+        positions = self._resolve(decisions, described)
+        ids = {topic: info.topic_id for topic, info in described.items()}
+        old = {topic: topic_id for topic, topic_id in ids.items() if same_topic(self.seen.get(topic), topic_id)}
+        initial, pinned = initial_topics(old, known, has_read=bool(ends)), {partition.topic for partition in known}
+        items = []
+        for decision in decisions:
+            partition = decision.partition
+            position = positions.get(partition)
+            if position is None:
+                continue
+            metadata = metadata_of(group[partition])
+            pin = self._pin(decision, position, group[partition], described, initial=initial, pinned=pinned)
+            if self._id_before(partition) != ids[partition.topic]:
+                self._losses.forget(partition)
+            self.anchors[partition] = Anchor(ids[partition.topic], pin, own.reset)
+            self.truncation.forget([partition])
+            if same_topic(start.topic_id(partition.topic), described[partition.topic].topic_id):
+                self.truncation.learn(item for item in start.ranges if item.partition == partition)
+            if not decision.recreated:
+                self.truncation.learn(_reached(partition, group[partition]))
+            offset = offset_to_pin(decision, position, group[partition], metadata, was_ours=partition in newest)
+            if offset is not None:
+                overruled = None if decision.conflict is None else start.lineage
+                items.append(start_item(partition, offset, self.anchors[partition], own, overruled))
+        fixed = {item.partition for item in items}
+        behind = {p: held for p, held in _behind(view, positions).items() if p not in fixed}
+        items += decided_again(behind, before, own.name, start.lineage)
+        if self._member.establish(positions, items, view.assignment):
+            self._losses.settled(positions)
+            self._tell_forgotten(decisions, ends, group)
+        else:
+            self._pause(_PAUSE_S)
+        return own
+
+    def _made_anew_for_sure(self, topics: Collection[tuple[str, str]]) -> bool:
+        """Whether all of these are told to be new ones for some time.
+
+        The sequence this protects against: a topic is made again, and read to 500; its partition goes to another
+        member, which asks a broker that lags behind and still knows the topic before: 0 would be committed over 500.
+        """
+        self._told_anew = {each: self._told_anew.get(each, Deadline(self._clock, CONFIRM_S)) for each in topics}
+        return all(deadline.expired() for deadline in self._told_anew.values())
+
+    def see(self, described: Mapping[str, TopicInfo]) -> None:
+        """Remember which topics there are when the query starts: all others are new ones."""
+        self.seen = {topic: info.topic_id for topic, info in described.items()}
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop what is held of partitions, which are gone or belong to another topic of that name now."""
+        self._member.forget(tuple(partitions))
+        for partition in partitions:
+            anchor = self.anchors.pop(partition, None)
+            if anchor is not None:
+                self._forgotten[partition.topic] = anchor.topic_id
+
+    def _id_before(self, partition: TopicPartition) -> str | None:
+        """Return the id of the topic that the partition had a position of the last time."""
+        anchor = self.anchors.get(partition)
+        return self._forgotten.get(partition.topic) if anchor is None else anchor.topic_id
+
+    def forget_made_anew(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> bool:
+        """Whether a topic was made anew since its positions were pinned; they are then forgotten.
+
+        The sequence this protects against: a topic is deleted and made again with more records than were read of
+        the old one: by name alone the position would skip its first records.
+        """
+        changed = [p for p in partitions if not same_topic(self.anchors[p].topic_id, topics[p.topic].topic_id)]
+        if changed:
+            self.forget(changed)
+        return bool(changed)
+
+    def _learn_resets(self, view: GroupView, start: SourceOffset, own: Lineage) -> Lineage:
+        """Return the lineage that knows what the group's metadata says of resets: a new one when ends are void."""
+        found = [metadata.reset for metadata in map(metadata_of, (o.group for o in view.partitions)) if metadata]
+        reset = newest_reset([own.reset, *found])
+        if reset is None or not newer(reset, own.reset):
+            return own
+        void = voided(start, reset, {owned.partition: owned.group for owned in view.partitions if owned.group})
+        if void:
+            own = own.named(SourceOffset.initial().lineage)
+            LOG.warning(
+                "the group was reset, its offsets win over this checkpoint, with a new lineage: group=%s lineage=%s"
+                " reset=%s %s",
+                self._options.group_id, own.name, reset, void,
+            )  # fmt: skip
+            self._metrics.write("reset", reset=str(reset), void=void)
+        return replace(own, reset=reset)
+
+    def _decide(
+        self,
+        owned: OwnedView,
+        start: SourceOffset,
+        described: Mapping[str, TopicInfo],
+        known: Mapping[TopicPartition, Pin],
+        own: Lineage,
+    ) -> StartDecision:
+        partition = owned.partition
+        topic_id = described[partition.topic].topic_id
+        logged_id, metadata = start.topic_id(partition.topic), metadata_of(owned.group)
+        if logged_id is None and (owned.group is None or owned.group.offset is None):
+            logged_id = self._forgotten.get(partition.topic)
+        takeover = Takeover(
+            partition=partition,
+            topic_id=topic_id,
+            recreated=logged_id is not None and not same_topic(logged_id, topic_id),
+            group_offset=owned.group.offset if owned.group else None,
+            group_metadata=metadata,
+            own_end=start.ends().get(partition) if same_topic(logged_id, topic_id) else None,
+            # After a conflict or a reset, and until the next batch is logged, both names are this query's. What was
+            # written to decide a conflict is no progress: it is decided once more, in the same way.
+            lineage=own.name
+            if metadata and (metadata.lineage, metadata.instead_of) == (own.name, None)
+            else start.lineage,
+            reset=newer(own.reset, start.reset) and not left_alone(metadata, start.reset),
+            decided=metadata is not None and metadata.decides_for({own.name, start.lineage}),
+        )
+        memory = Memory(
+            topic_id=logged_id,
+            has_read=bool(start.ends()),
+            appeared=not same_topic(self.seen.get(partition.topic), topic_id),
+            by_pattern=self._options.subscription.pattern is not None,
+        )
+        return decide_start(takeover, self._options.on_conflict, age_of(partition, topic_id, known, memory))
+
+    def _known_pins(self, view: GroupView, described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
+        """Return the pins of all partitions of the subscription, owned or not.
+
+        They are asked for only when a partition has none.
+        """
+        new = ((owned.partition.topic, metadata_of(owned.group)) for owned in view.partitions if owned.position is None)
+        if all(metadata and same_topic(metadata.topic_id, described[topic].topic_id) for topic, metadata in new):
+            return {}
+        found = self.fetch_offsets(all_partitions(described))
+        metadata = {partition: metadata_of(group) for partition, group in found.items()}
+        return {
+            partition: item.pin
+            for partition, item in metadata.items()
+            if item is not None and same_topic(item.topic_id, described[partition.topic].topic_id)
+        }
+
+    def fetch_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
+        """Return the group's offsets of any partitions. Raises when the coordinator does not answer in time."""
+        wanted = list(partitions)
+        deadline = StepDeadline(self._clock, FETCH_TIMEOUT_S, _FETCH_STEP_S)
+        while True:
+            found = self._member.fetch_offsets(wanted)
+            if len(found) == len(wanted):
+                return found
+            if deadline.expired() or self._member.stopping:
+                raise KafkaUnavailableError(
+                    errors.CLUSTER_REQUEST_FAILED,
+                    request="OffsetFetch",
+                    reason=f"the group's coordinator did not answer within {FETCH_TIMEOUT_S:.0f} s",
+                )
+            self._pause(_PAUSE_S)
+
+    def settle_conflict(self, details: str, lineage: str) -> str:
+        """Return the name of the lineage to go on with: a new one if there are `details` of a conflict.
+
+        Raises `MembershipError` when option onConflict says so.
+        """
+        if not details:
+            return lineage
+        if self._options.on_conflict is OnConflict.FAIL:
+            raise MembershipError(errors.CONFLICT, details=details)
+        lineage = SourceOffset.initial().lineage
+        LOG.warning(
+            "conflict, going on as onConflict=%s says, with a new lineage: group=%s lineage=%s %s",
+            self._options.on_conflict.value, self._options.group_id, lineage, details,
+        )  # fmt: skip
+        self._metrics.write("conflict", on_conflict=self._options.on_conflict.value, ranges=details)
+        return lineage
+
+    def _resolve(self, decisions: list[StartDecision], described: Mapping[str, TopicInfo]) -> dict[TopicPartition, int]:
+        """Return the positions, and look up those that are open."""
+        positions = {d.partition: d.offset for d in decisions if d.offset is not None}
+        open_ones = [decision for decision in decisions if decision.offset is None]
+        if any(decision.basis is Basis.STARTING_POSITION for decision in open_ones):
+            check_named(self._options.starting, partitions_of(self._options.subscription, described))
+        starts = {decision.partition: open_start(decision, self._options.starting) for decision in open_ones}
+        latest = self._options.no_match_strategy is NoMatchStrategy.LATEST
+        option = self._options.starting.option
+        # All are looked up: a partition that is not there is told by its log. The group would refuse its commit, and
+        # with that the start positions of all.
+        found = look_up(self._cluster, starts, option, unmatched_is_latest=latest)
+        return positions | found | {d.partition: 0 for d in open_ones if d.basis is Basis.FIRST_OFFSET}
+
+    def _pin(
+        self,
+        decision: StartDecision,
+        position: int,
+        group: GroupOffset | None,
+        described: Mapping[str, TopicInfo],
+        *,
+        initial: Mapping[str, str],
+        pinned: Collection[str],
+    ) -> Pin:
+        partition = decision.partition
+        info, metadata, known = described[partition.topic], metadata_of(group), self.anchors.get(partition)
+        if metadata is not None and same_topic(metadata.topic_id, info.topic_id):
+            return metadata.pin
+        # Another program has committed meanwhile, without the text that remembers it.
+        overwritten = metadata is None and group is not None and group.offset is not None
+        if overwritten and known is not None and same_topic(known.topic_id, info.topic_id):
+            return known.pin
+        if self._options.starting.is_earliest:
+            return Pin(position, info.partition_count)
+        if not is_initial(decision, group, pinned):
+            # So that its other partitions, wherever they are pinned, start at their beginning, too.
+            initial = {topic: topic_id for topic, topic_id in initial.items() if topic != partition.topic}
+        topics = KnownTopics.of(initial)
+        if topics.too_many and not self._told_too_many:
+            self._told_too_many = True
+            LOG.warning(
+                "the group's start positions cannot name all topics of the subscription: a partition that gets its"
+                " first position later is read from its beginning, whatever %s says: group=%s topics=%d most=%d",
+                self._options.starting.option, self._options.group_id, len(initial), MAX_KNOWN_TOPICS,
+            )  # fmt: skip
+        return Pin(position, info.partition_count, topics)
+
+    def _tell_forgotten(
+        self,
+        decisions: Iterable[StartDecision],
+        ends: Mapping[TopicPartition, int],
+        group: Mapping[TopicPartition, GroupOffset | None],
+    ) -> None:
+        """Say that the group has lost offsets: what this query has not read itself may be read twice."""
+        held = {partition for partition, offset in group.items() if offset is not None and offset.offset is not None}
+        found = [
+            d for d in decisions if d.basis is Basis.FORGOTTEN or (d.basis is Basis.LINEAGE and d.partition not in held)
+        ]
+        if found:
+            LOG.warning(
+                "the group has no offsets of what was read before (offsets.retention.minutes, a deleted group, another"
+                " kafka.group.id): partitions go on where the checkpoint ends, and those that it does not have are read"
+                " from their beginning, also what other queries have read of them: group=%s %s",
+                self._options.group_id, ", ".join(f"{d.partition} checkpoint={ends.get(d.partition)}" for d in found),
+            )  # fmt: skip
+
+
+def _behind(view: GroupView, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, GroupOffset]:
+    """Return what the group holds of partitions whose position, old or new, is behind that.
+
+    What is read beyond it is committed, and that may be on its way: the older offset sent after it would go back.
+    """
+    held = {}
+    for owned in view.partitions:
+        position = positions.get(owned.partition, owned.position)
+        if position is not None and owned.group and owned.group.offset is not None and position < owned.group.offset:
+            held[owned.partition] = owned.group
+    return held
+
+
+def _furthest(group: GroupOffset | None, own_end: int | None) -> int | None:
+    known = [offset for offset in (group.offset if group else None, own_end) if offset is not None]
+    return max(known, default=None)
+
+
+def _reached(partition: TopicPartition, group: GroupOffset | None) -> list[OffsetRange]:
+    """Return what the group knows of the leader epoch in which its offset was reached."""
+    metadata = metadata_of(group)
+    if group is None or metadata is None or metadata.end != group.offset:
+        return []
+    return [OffsetRange(partition, metadata.start, metadata.end, metadata.leader_epoch)]
+
+
+def metadata_of(group: GroupOffset | None) -> CommitMetadata | None:
+    """Return what accompanies the group's offset; None when this package did not write it."""
+    return None if group is None else parse_metadata(group.metadata)

@@ -1,0 +1,245 @@
+"""Which topics are read now: matches a pattern again and again, and notices topics that are deleted or made smaller.
+
+Main thread of the reader process only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.cluster.offset_lookup import check_assigned, reads
+from spark_groupsource.cluster.port import CONFIRM_S, ClusterPort, TopicInfo
+from spark_groupsource.driver.data_loss import LossReporter
+from spark_groupsource.driver.start_positions import StartPositions
+from spark_groupsource.errors import OptionError
+from spark_groupsource.membership.machine import GroupView
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition
+from spark_groupsource.options.model import SourceOptions
+
+LOG = logging.getLogger("spark_groupsource.session")
+
+# How often a pattern is matched, and a topic that is gone looked for, at least.
+REFRESH_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """How far the lineage has read: what its newest batch has, and what it had handed over before; and topics' ids.
+
+    What is gone of the newest batch is a loss; of the others it is their next owner's to tell.
+    """
+
+    last: Mapping[TopicPartition, int]
+    done: Mapping[TopicPartition, int]
+    ids: Mapping[str, str]
+
+    @classmethod
+    def of(cls, offset: SourceOffset) -> Known:
+        """Return what an entry of the offset log tells."""
+        return cls({item.partition: item.end for item in offset.ranges}, dict(offset.done), dict(offset.topic_ids))
+
+
+NOTHING = Known({}, {}, {})
+
+
+class TopicWatch:
+    """`names` are the subscription's topics that exist, as far as is known."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        cluster: ClusterPort,
+        clock: Clock,
+        losses: LossReporter,
+        starts: StartPositions,
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._losses = losses
+        self._starts = starts
+        self._clock = clock
+        refresh_s = int(options.client_settings.get("topic.metadata.refresh.interval.ms", "0")) / 1000
+        self._refresh_s = min(REFRESH_S, refresh_s) if refresh_s > 0 else REFRESH_S
+        self._checked = Deadline(clock, 0.0)
+        self._looked_back = False
+        self._owned: dict[TopicPartition, int | None] = {}
+        self._gone: set[str] = set()
+        # Topics of partitions that were handed over, which the cluster does not know, and when that is believed.
+        self._doubted: dict[str, Deadline] = {}
+        # Partitions that their topic does not have, and the id of the one that had them; empty if none is known.
+        self._cut: dict[TopicPartition, str] = {}
+        self.names: tuple[str, ...] = ()
+
+    def find(self, known: Known) -> None:
+        """Look for the topics. Raises `OptionError` for one that is named, does not exist and was never read."""
+        subscription = self._options.subscription
+        self.names = self._cluster.matching_topics(subscription)
+        found = self.describe(self.names, known)
+        self._starts.see(found)
+        if subscription.pattern is None:
+            check_assigned(subscription, found)
+        self._checked = Deadline(self._clock, self._refresh_s)
+
+    def look_back(self, known: Known) -> None:
+        """Look once, after a start, for what is gone of the newest batch: nobody assigns it, nobody would miss it.
+
+        What was unsubscribed since is not missed: it may have been read to its end, and deleted for that.
+        """
+        if self._looked_back:
+            return
+        last = {p: at for p, at in known.last.items() if reads(self._options.subscription, p.topic)}
+        missing = self._cluster.missing_topics({partition.topic for partition in [*last, *known.done]})
+        lost = {partition: at for partition, at in last.items() if partition.topic in missing}
+        self._losses.report_deleted(lost)
+        self._leave_out_deleted(missing - {partition.topic for partition in lost}, known)
+        self._gone |= missing
+        self._notice_cut(last, known)
+        self._looked_back = True
+
+    def refresh(self, known: Known) -> bool:
+        """Look for them again when it is time to; whether the member is to subscribe anew."""
+        cut = {partition: topic_id for partition, topic_id in self._cut.items() if partition in self._owned}
+        unsettled = self._options.subscription.pattern is not None or self._gone or cut
+        if not self._checked.expired() or not unsettled:
+            return False
+        self.names = self._cluster.matching_topics(self._options.subscription)
+        # Only what is listed again is asked for: with a pattern over short-lived topics, more and more are gone.
+        listed = self._gone & set(self.names)
+        self._gone -= listed - self._cluster.missing_topics(listed)
+        for partition in cut.keys() - self._cluster.missing_partitions(cut):
+            del self._cut[partition]
+        self._checked = Deadline(self._clock, self._refresh_s)
+        if self._options.subscription.pattern is None:
+            return False
+        self._check_handed_over(known)
+        self._gone &= {partition.topic for partition in [*self._owned, *known.last, *known.done]}
+        return True
+
+    def _check_handed_over(self, known: Known) -> None:
+        """Look for topics that were deleted after their partitions were handed over, so that their ends are forgotten.
+
+        Guards against: 1. A pattern matches short-lived topics. 2. This member hands a partition over; the offset log
+        keeps its end. 3. Another member reads the rest, and the topic is deleted. 4. No partition leaves this member,
+        so nothing makes it look. Each such topic would stay in every later entry of the offset log.
+
+        An end goes with its topic only. 1. A partition is handed over at 150, and the group forgets its offsets.
+        2. A broker that has just started does not list the topic, or the right to describe it is taken away for a
+        while. 3. The partition comes back: without its end, [0, 150) is read once more. So the topic must be unknown,
+        which is another answer than "not authorized", whenever it is looked for during `CONFIRM_S`.
+        """
+        unlisted = {partition.topic for partition in known.done} - set(self.names) - self._gone
+        missing = self._cluster.missing_topics(unlisted) if unlisted else ()
+        self._doubted = {topic: self._doubted.get(topic) or Deadline(self._clock, CONFIRM_S) for topic in missing}
+        self._leave_out_deleted({topic for topic, deadline in self._doubted.items() if deadline.expired()}, known)
+
+    @property
+    def present(self) -> list[str]:
+        """The names without those of topics that were deleted."""
+        return [name for name in self.names if name not in self._gone]
+
+    @property
+    def deleted(self) -> Collection[str]:
+        """Topics that are gone and not named. A restart is to know that named ones, which are few, were read."""
+        return self._gone.difference(self._options.subscription.topics)
+
+    def describe(self, topics: Iterable[str], known: Known) -> dict[str, TopicInfo]:
+        """Return what exists of these topics; for the others see `on_unknown`."""
+        try:
+            return self._cluster.describe(set(topics) - self._gone)
+        except OptionError as error:
+            self.on_unknown(error, known)
+            return self._cluster.describe(set(topics) - self._gone)
+
+    def without_deleted(self, view: GroupView, known: Mapping[TopicPartition, int]) -> GroupView:
+        """Return the view without partitions that are gone; those that left it since the last one are looked up.
+
+        `known` is how far the lineage has completed all that it has read.
+
+        The sequence this protects against: a topic with unread records is deleted; the group takes its partitions
+        from the members, and a query without partitions would idle for ever, as if all were read.
+        """
+        before, self._owned = self._positions, {owned.partition: owned.position for owned in view.partitions}
+        left = {p: max(at, known.get(p, at)) for p, at in before.items() if p not in self._owned}
+        if left:
+            self._notice(left, self._cluster.missing_topics({partition.topic for partition in left}))
+            self._notice_cut(left, NOTHING)
+        gone = self.gone(self._owned)
+        if stale := sorted(p for p in self._starts.anchors.keys() & gone if self._cut.get(p) != ""):
+            # Nobody is to wait for the commit of one that is gone.
+            self._starts.forget(stale)
+        return replace(view, partitions=tuple(o for o in view.partitions if o.partition not in gone))
+
+    def gone(self, partitions: Iterable[TopicPartition]) -> Collection[TopicPartition]:
+        """Return those of the partitions that do not exist any more."""
+        if not self._gone and not self._cut:
+            return ()
+        return {partition for partition in partitions if partition.topic in self._gone or partition in self._cut}
+
+    def on_unknown(self, error: OptionError, known: Known) -> None:
+        """Take the cluster's answer that a topic or partition does not exist: a loss when it was read, else the error.
+
+        The sequence that the partitions are for: a topic is deleted and made again with fewer of them; the group leaves
+        them with the member until it looks at the topic again, minutes later, and none of the others would be read.
+        """
+        if error.condition != errors.TOPIC_UNKNOWN:
+            raise error
+        own = {partition: known.done.get(partition) for partition in self._owned}
+        read = {**own, **self._positions, **known.last}
+        elsewhere = {partition.topic for partition in known.done}
+        topics = {*self.names, *elsewhere, *(partition.topic for partition in read)}
+        missing = self._cluster.missing_topics(topics - self._gone)
+        self._notice({partition: at for partition, at in read.items() if partition.topic in missing}, missing)
+        untold = missing - self._gone
+        if untold - elsewhere - self._starts.seen.keys() and self._options.subscription.pattern is None:
+            raise error
+        # Read by others, handed over before, or told by an earlier run; a pattern's may have come and gone unseen.
+        self._leave_out_deleted(untold, known)
+        self._notice_cut({partition: at for partition, at in read.items() if at is not None}, known)
+        self._leave_out_absent()
+
+    def _leave_out_deleted(self, topics: set[str], known: Known) -> None:
+        """Go on without topics of which this query has nothing; it says how far it had read those it handed over."""
+        done = [f"{partition} at {at}" for partition, at in sorted(known.done.items()) if partition.topic in topics]
+        if topics - self._gone:
+            LOG.warning(
+                "deleted topics that others have read last, if anybody: group=%s topics=%s handed_over=%s",
+                self._options.group_id, sorted(topics - self._gone), done,
+            )  # fmt: skip
+        self._gone |= topics
+
+    def _notice(self, positions: Mapping[TopicPartition, int | None], missing: set[str]) -> None:
+        deleted = {partition: at for partition, at in positions.items() if partition.topic in missing - self._gone}
+        self._losses.report_deleted(deleted)
+        self._gone |= {partition.topic for partition in deleted}
+
+    def _notice_cut(self, positions: Mapping[TopicPartition, int], known: Known) -> None:
+        """Look for partitions that a topic made again does not have."""
+        anchors = self._starts.anchors
+        ids = {p: anchors[p].topic_id if p in anchors else known.ids.get(p.topic) for p in self._untold(positions)}
+        asked = {partition: topic_id for partition, topic_id in ids.items() if topic_id is not None}
+        cut = self._cluster.missing_partitions(asked)
+        self._losses.report_cut({partition: positions[partition] for partition in cut})
+        self._cut |= {partition: asked[partition] for partition in cut}
+
+    def _leave_out_absent(self) -> None:
+        """Leave out other assigned partitions that do not exist, until they do.
+
+        Two sequences that this protects against. A topic is made again with fewer partitions, and the member that had
+        one of the others leaves before the group looks at the topic again: this member is given what does not exist.
+        Partitions are added, and assigned; the broker asked has not heard of them for a while.
+        """
+        absent = self._cluster.missing_partitions(dict.fromkeys(self._untold(self._owned), ""))
+        if absent:
+            LOG.warning("assigned, and not there; left out until they are: %s", ", ".join(map(str, sorted(absent))))
+        self._cut |= dict.fromkeys(absent, "")
+
+    @property
+    def _positions(self) -> dict[TopicPartition, int]:
+        return {partition: position for partition, position in self._owned.items() if position is not None}
+
+    def _untold(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        return {p for p in partitions if p.topic not in self._gone and p not in self._cut}

@@ -1,0 +1,66 @@
+"""The errors of a task that cannot read, in the catalogue's words."""
+
+from __future__ import annotations
+
+from spark_groupsource import errors
+from spark_groupsource.errors import AccessError, GroupKafkaError, ReadError
+from spark_groupsource.executor.clients.port import Damaged, PositionLost, TopicForbidden
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.options.model import SourceOptions
+
+
+class OutOfRange(Exception):
+    """The log no longer has (or does not have yet) the offset that a partition is positioned at, or is gone itself."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        super().__init__(str(partition))
+        self.partition = partition
+
+
+def denied(options: SourceOptions, topic: str) -> AccessError:
+    """Return the error of a topic that the client may not read."""
+    option = options.subscription
+    return AccessError(errors.TOPIC_ACCESS_DENIED, option=option.option, value=option.value, topic=topic)
+
+
+def refused(options: SourceOptions, reason: str) -> AccessError:
+    """Return the error of a client whose identity the brokers refuse."""
+    return AccessError(errors.AUTHENTICATION_FAILED, servers=options.bootstrap_servers, reason=reason)
+
+
+def unreadable(partition: TopicPartition, offset: int, reason: str) -> ReadError:
+    """Return the error of a partition that cannot be read at an offset."""
+    return ReadError(
+        errors.READ_FAILED,
+        topic=partition.topic,
+        partition=partition.partition,
+        offset=offset,
+        start=offset,
+        end="?",
+        reason=reason,
+    )
+
+
+def stalled(item: OffsetRange, offset: int, timeout_s: float, reason: str) -> ReadError:
+    """Return the error of a range of which nothing came at an offset for so long."""
+    return ReadError(
+        errors.READ_STALLED,
+        topic=item.partition.topic,
+        partition=item.partition.partition,
+        timeout_s=timeout_s,
+        offset=offset,
+        start=item.start,
+        end=item.end,
+        reason=reason,
+    )
+
+
+def end_of(
+    options: SourceOptions, event: PositionLost | TopicForbidden | Damaged, offset: int
+) -> GroupKafkaError | OutOfRange:
+    """Return why nothing more comes of a partition that stands at an offset."""
+    if isinstance(event, TopicForbidden):
+        return denied(options, event.partition.topic)
+    if isinstance(event, Damaged):
+        return unreadable(event.partition, offset, event.reason)
+    return OutOfRange(event.partition)

@@ -1,0 +1,186 @@
+"""What a consumer has fetched beyond what was taken: record batches per partition, in the order of their offsets."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_groupsource import errors
+from spark_groupsource.errors import ReadError
+from spark_groupsource.executor.clients.port import Chunk, ImpossibleTimestamp
+from spark_groupsource.executor.clients.rows import first_offset, last_offset, split_at
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+
+# What a chunk takes besides its rows: seven arrays with their buffers, as objects of Python and of Arrow. Measured.
+_CHUNK_BYTES = 5_000
+
+
+@dataclass(slots=True)
+class _Entry:
+    """An item with its offsets and size, which are measured once: Arrow takes a microsecond for each."""
+
+    item: Chunk | ImpossibleTimestamp
+    first: int
+    last: int
+    bytes: int
+    within: int = 0
+
+    def part(self, rows: pa.RecordBatch) -> _Entry:
+        """Return the entry of some of this one's rows."""
+        whole = self.item.batch.num_rows if isinstance(self.item, Chunk) else 1
+        size = _CHUNK_BYTES + (self.bytes - _CHUNK_BYTES) * rows.num_rows // whole
+        return _Entry(Chunk(self.item.partition, rows), first_offset(rows), last_offset(rows), size)
+
+    def before(self, limit: int) -> int:
+        """Return about how many bytes lie before an offset."""
+        if self.last < limit or self.first >= limit:
+            return self.bytes if self.last < limit else 0
+        return self.bytes * (limit - self.first) // (self.last + 1 - self.first)
+
+
+class Kept:
+    """Rows that are cut by offsets; nothing is copied.
+
+    `limit` says where the ranges of the task end: what lies before that is kept within it, the rest beyond it, that is
+    for later tasks. Sizes are measured on the rows when they come, and shared out by rows and offsets from then on.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[TopicPartition, deque[_Entry]] = {}
+        self._limits: Mapping[TopicPartition, int] = {}
+        self._within: dict[TopicPartition, int] = {}
+        self._beyond: dict[TopicPartition, int] = {}
+        # Of all partitions together.
+        self.within_bytes = 0
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return bool(self._entries.get(partition))
+
+    def within(self, partition: TopicPartition) -> int:
+        """Return how many bytes are kept of a partition's range."""
+        return self._within.get(partition, 0)
+
+    def beyond(self) -> dict[TopicPartition, int]:
+        """Return how many bytes are kept of each partition that no range of the task has."""
+        return {partition: size for partition, size in self._beyond.items() if size}
+
+    def limit(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Take where the ranges of the next task end; partitions that are not named have no range."""
+        touched = [partition for partition in self._entries if self._limits.get(partition) != ends.get(partition)]
+        self._limits = ends
+        for partition in touched:
+            self._keep(partition, self._entries[partition])
+
+    def add(self, item: Chunk | ImpossibleTimestamp, position: int, size: int | None = None) -> None:
+        """Keep what lies at or behind the position. `size` is that of a chunk's rows, if it is known."""
+        if isinstance(item, ImpossibleTimestamp):
+            entry = _Entry(item, item.offset, item.offset, _CHUNK_BYTES)
+        else:
+            first, last = first_offset(item.batch), last_offset(item.batch)
+            taken = _CHUNK_BYTES + (item.batch.nbytes if size is None else size)
+            entry = _Entry(item, first, last, taken)
+        self._append(item.partition, entry, position)
+
+    def blocked(self, partition: TopicPartition) -> bool:
+        """Whether the next record of a partition is one that no row can hold."""
+        entries = self._entries.get(partition)
+        return entries is not None and len(entries) > 0 and isinstance(entries[0].item, ImpossibleTimestamp)
+
+    def advance(self, partition: TopicPartition, position: int) -> None:
+        """Drop what lies before the position."""
+        entries = self._entries.get(partition)
+        if entries and entries[0].first < position:
+            self._keep(partition, entries, position)
+
+    def drop(self, partition: TopicPartition) -> None:
+        """Drop all of a partition."""
+        self._entries.pop(partition, None)
+        self._beyond.pop(partition, None)
+        self.within_bytes -= self._within.pop(partition, 0)
+
+    def trim(self, partition: TopicPartition) -> None:
+        """Drop what a partition has beyond its range."""
+        limit = self._limits.get(partition, 0)
+        entries = [entry for entry in self._entries.get(partition, ()) if entry.first < limit]
+        if entries and entries[-1].last >= limit:
+            item = entries[-1].item
+            if isinstance(item, Chunk):
+                entries[-1] = entries[-1].part(split_at(item.batch, limit)[0])
+        self._keep(partition, entries)
+
+    def take(self, wanted: OffsetRange, position: int) -> tuple[list[pa.RecordBatch], int]:
+        """Return the rows from the position on that are in the range, and the position behind them.
+
+        Raises `ReadError` for a record that no row can hold, when it is the next one.
+        """
+        partition = wanted.partition
+        entries = self._entries.get(partition)
+        taken: list[pa.RecordBatch] = []
+        while entries and position < wanted.end:
+            entry = entries[0]
+            head = entry.item
+            if isinstance(head, ImpossibleTimestamp):
+                if taken or head.offset >= wanted.end:
+                    return taken, min(head.offset, wanted.end)
+                raise _timestamp_error(head)
+            entries.popleft()
+            self._count(partition, -entry.bytes, -entry.within)
+            if entry.last < wanted.end:
+                taken.append(head.batch)
+                position = entry.last + 1
+                continue
+            rows, rest = split_at(head.batch, wanted.end)
+            left = entry.part(rest)
+            left.within = left.before(self._limits.get(partition, 0))
+            entries.appendleft(left)
+            self._count(partition, left.bytes, left.within)
+            if rows.num_rows:
+                taken.append(rows)
+            position = wanted.end
+        return taken, position
+
+    def _keep(self, partition: TopicPartition, entries: Iterable[_Entry], position: int = 0) -> None:
+        """Keep these entries of a partition only, from the position on."""
+        self.drop(partition)
+        for entry in entries:
+            self._append(partition, entry, position)
+
+    def _append(self, partition: TopicPartition, entry: _Entry, position: int) -> None:
+        if entry.last < position:
+            return
+        if entry.first < position and isinstance(entry.item, Chunk):
+            entry = entry.part(split_at(entry.item.batch, position)[1])
+        entry.within = entry.before(self._limits.get(partition, 0))
+        self._entries.setdefault(partition, deque()).append(entry)
+        self._count(partition, entry.bytes, entry.within)
+
+    def _count(self, partition: TopicPartition, size: int, within: int) -> None:
+        self._within[partition] = self._within.get(partition, 0) + within
+        self._beyond[partition] = self._beyond.get(partition, 0) + size - within
+        self.within_bytes += within
+
+
+def beyond(sizes: Mapping[TopicPartition, int], most: int) -> list[TopicPartition]:
+    """Return what to give up, the largest first, so that the sizes of the others are `most` together at most."""
+    found: list[TopicPartition] = []
+    too_much = sum(sizes.values()) - most
+    if too_much > 0:
+        for partition in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            found.append(partition)
+            too_much -= sizes[partition]
+            if too_much <= 0:
+                break
+    return found
+
+
+def _timestamp_error(item: ImpossibleTimestamp) -> ReadError:
+    return ReadError(
+        errors.TIMESTAMP_IMPOSSIBLE,
+        topic=item.partition.topic,
+        partition=item.partition.partition,
+        offset=item.offset,
+        value=item.value_ms,
+    )

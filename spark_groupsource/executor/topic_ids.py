@@ -1,0 +1,109 @@
+"""Asks for the ids that topics have now, on connections of its own.
+
+A consumer's connection is no place for it: a broker answers one connection's requests in turn, and the consumer's next
+fetch waits there for records, for up to fetch.wait.max.ms. One client serves all consumers of a process that have the
+same settings; a client is given up after a request that failed, because it goes on asking brokers that are dead.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from spark_groupsource.client.settings import LastTransportError, kafka_error
+from spark_groupsource.cluster.admin import admin_client
+from spark_groupsource.executor.clients.error_events import check_unknown
+from spark_groupsource.executor.clients.port import RequestFailed
+from spark_groupsource.options.model import SourceOptions
+
+# Of different settings; a worker most often serves one query.
+_MAX_CLIENTS = 4
+
+Key = tuple[tuple[str, str], ...]
+
+
+class AdminClients:
+    """Clients by their settings, the least recently used first. Thread-safe."""
+
+    def __init__(self, make: Callable[[SourceOptions, LastTransportError], AdminClient] = admin_client) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._clients: OrderedDict[Key, AdminClient] = OrderedDict()
+
+    def get(self, options: SourceOptions) -> AdminClient:
+        """Return the client with these settings."""
+        key = _key(options)
+        with self._lock:
+            if key not in self._clients:
+                self._clients[key] = self._make(options, LastTransportError())
+                if len(self._clients) > _MAX_CLIENTS:
+                    self._clients.popitem(last=False)
+            self._clients.move_to_end(key)
+            return self._clients[key]
+
+    def discard(self, options: SourceOptions) -> None:
+        """Make a new client when these settings are wanted again."""
+        with self._lock:
+            self._clients.pop(_key(options), None)
+
+
+def _key(options: SourceOptions) -> Key:
+    return tuple(sorted((dict(options.client_settings) | {"bootstrap.servers": options.bootstrap_servers}).items()))
+
+
+ADMINS = AdminClients()
+
+
+class TopicIdInquiry:
+    """A `TopicInquiry` on an admin client's futures, one per topic."""
+
+    def __init__(self, options: SourceOptions, topics: Sequence[str], timeout_s: float, admins: AdminClients) -> None:
+        self._options = options
+        self._admins = admins
+        self._admin = admins.get(options)
+        wanted = TopicCollection(list(topics))
+        self._futures: dict[str, Future[Any]] = self._admin.describe_topics(wanted, request_timeout=timeout_s)
+        self._found: dict[str, str | None] = {}
+
+    def answer(self, wait_s: float) -> Mapping[str, str | None] | None:
+        """See `TopicInquiry`. An admin client reports its errors only to whoever polls it."""
+        deadline_s = time.monotonic() + wait_s
+        while self._futures:
+            topic, future = next(iter(self._futures.items()))
+            try:
+                found = future.result(timeout=max(0.0, deadline_s - time.monotonic()))
+            except FutureTimeout:
+                self._admin.poll(0)
+                return None
+            except KafkaException as error:
+                cause = kafka_error(error)
+                try:
+                    check_unknown(cause.code(), cause.str())
+                except RequestFailed:
+                    self.close()
+                    self._admins.discard(self._options)
+                    raise
+                self._found[topic] = None
+            else:
+                self._found[topic] = str(found.topic_id)
+            del self._futures[topic]
+        return self._found
+
+    def close(self) -> None:
+        """See `TopicInquiry`."""
+        self._futures = {}
+
+
+def identify(
+    options: SourceOptions, topics: Sequence[str], timeout_s: float, admins: AdminClients = ADMINS
+) -> TopicIdInquiry:
+    """Send a question for the ids of topics."""
+    return TopicIdInquiry(options, topics, timeout_s, admins)

@@ -1,0 +1,232 @@
+"""Asks a cluster how partitions stand, as `lag.py` wants to know it, without joining or telling any group.
+
+The time of a record is known by nobody but who reads it, so the next unread record of each partition is fetched: by
+an assigned consumer, in small requests, for a bounded time. One thread uses it, with clients of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+from spark_groupsource.client.settings import (
+    FETCH_SETTINGS,
+    LastTransportError,
+    creating_client,
+    mapped_errors,
+    partition_of,
+    reading_settings,
+    received,
+)
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.cluster.admin import LibrdkafkaCluster, admin_client, answer_of
+from spark_groupsource.lag.model import Retention, Standing
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.model import SourceOptions
+
+# How many partitions one request is about. A request for 5,000 offsets of a group is some 100 KB.
+_CHUNK = 5_000
+# How long all next records together may take: some never come, because only transaction markers are left.
+_RECORDS_S = 10.0
+_STEP_S = 0.2
+_MAX_RECORDS = 1_000
+# A producer's usual batch. The broker answers with a larger one if it is the first of its answer.
+_FETCH_BYTES = 16 * 1024
+# The client takes no less than its message.max.bytes, which is 1,000,000 unless it is set.
+_ANSWER_BYTES = 4 * 1024 * 1024
+_CONFIGS_S = 5.0
+# One record of each partition will do.
+_SETTINGS: dict[str, Any] = {
+    # Removed since the log's beginning was asked for: then it is the first one that is left.
+    "auto.offset.reset": "earliest",
+    "fetch.message.max.bytes": _FETCH_BYTES,
+    "fetch.max.bytes": _ANSWER_BYTES,
+    "fetch.wait.max.ms": 100,
+    "fetch.queue.backoff.ms": 1,
+    "queued.min.messages": 1,
+    "queued.max.messages.kbytes": _ANSWER_BYTES // 1024,
+}
+
+
+class StandingsPort(Protocol):
+    """What lag reports need of a cluster. Errors are the catalogue's, and all waits are bounded."""
+
+    def topics(self) -> dict[str, int]:
+        """Return all topics that the client may see, with their numbers of partitions."""
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the committed offsets of any group; partitions without one are left out."""
+
+    def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the beginnings and the ends of these logs; those that are not known are left out."""
+
+    def standings(self, committed: Mapping[TopicPartition, int | None]) -> list[Standing]:
+        """Return how these partitions stand; `next_ms` is None where no record came in time, or none is left."""
+
+    def close(self) -> None:
+        """Free the clients; idempotent."""
+
+
+class LibrdkafkaStandings:
+    """A `StandingsPort` on confluent-kafka. `abandoned` tells that nobody wants the answer any more."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        clock: Clock,
+        pause: Callable[[float], object],
+        abandoned: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._abandoned = abandoned
+        self._transport = LastTransportError()
+        self._cluster = LibrdkafkaCluster(options, clock, pause, abandoned)
+        self._admin: AdminClient | None = None
+        self._consumer: Consumer | None = None
+
+    def topics(self) -> dict[str, int]:
+        """See `StandingsPort`."""
+        return self._cluster.topics()
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See `StandingsPort`."""
+        found: dict[TopicPartition, int] = {}
+        for chunk in _chunks(partitions):
+            found |= self._cluster.group_offsets(group, chunk)
+        return found
+
+    def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """See `StandingsPort`."""
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        for chunk in _chunks(partitions):
+            survey = self._cluster.survey(chunk)
+            for partition in chunk:
+                beginning, end = survey.beginnings[partition], survey.ends[partition]
+                if beginning is not None and end is not None:
+                    found[partition] = beginning.offset, end.offset
+        return found
+
+    def standings(self, committed: Mapping[TopicPartition, int | None]) -> list[Standing]:
+        """See `StandingsPort`. The log's ends are asked after the group's offsets, so that no lag is below 0."""
+        retentions = self._retentions({partition.topic for partition in committed})
+        deadline = Deadline(self._clock, _RECORDS_S)
+        standings = []
+        for chunk in _chunks(list(committed)):
+            bounds = self.bounds(chunk)
+            starts = {p: max(beginning, committed[p] or 0) for p, (beginning, _) in bounds.items()}
+            unread = {p: (starts[p], end) for p, (_, end) in bounds.items() if starts[p] < end}
+            times = self._times(unread, deadline) if unread else {}
+            for partition, (first, last) in bounds.items():
+                retention = retentions.get(partition.topic, Retention(known=False))
+                next_ms = times.get(partition)
+                none_left = partition in times and next_ms is None
+                standings.append(Standing(partition, committed[partition], first, last, next_ms, retention, none_left))
+        return standings
+
+    def close(self) -> None:
+        """See `StandingsPort`."""
+        self._cluster.close()
+        self._admin = None
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    # --- the next records
+
+    def _times(
+        self, unread: Mapping[TopicPartition, tuple[int, int]], deadline: Deadline
+    ) -> dict[TopicPartition, int | None]:
+        """Return the time (ms) of the first record in each of these ranges of offsets; None: there is no record.
+
+        Those of which neither is known are left out.
+        """
+        consumer = self._reader()
+        waiting, times = dict(unread), dict[TopicPartition, int | None]()
+        with mapped_errors(self._options, "Fetch", self._transport):
+            consumer.assign([ClientPartition(*partition, at) for partition, (at, _) in unread.items()])
+            while waiting and not deadline.expired() and not self._abandoned():
+                answered = []
+                for message in received(consumer, _STEP_S, _MAX_RECORDS):
+                    partition = partition_of(message)
+                    if partition in waiting and _answers(message, waiting[partition][1]):
+                        kind, at_ms = message.timestamp()
+                        if _is_end(message):
+                            times[partition] = None
+                        elif message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE and at_ms >= 0:
+                            times[partition] = at_ms
+                        del waiting[partition]
+                        answered.append(ClientPartition(*partition))
+                if answered:
+                    consumer.incremental_unassign(answered)
+            consumer.unassign()
+        return times
+
+    def _reader(self) -> Consumer:
+        if self._consumer is None:
+            settings = reading_settings(self._options, "lag", FETCH_SETTINGS) | _SETTINGS
+            with creating_client(self._options):
+                self._consumer = Consumer({**settings, "error_cb": self._transport})
+        return self._consumer
+
+    # --- retention
+
+    def _retentions(self, topics: set[str]) -> dict[str, Retention]:
+        """Return what removes the topics' records; without those that do not tell.
+
+        It takes a right of its own (DESCRIBE_CONFIGS), and nothing else depends on it: no error comes of it.
+        """
+        if not topics:
+            return {}
+        if self._admin is None:
+            self._admin = admin_client(self._options, self._transport)
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(topics)]
+        found = {}
+        for resource, future in self._admin.describe_configs(resources, request_timeout=_CONFIGS_S).items():
+            try:
+                entries = answer_of(self._admin, future, self._transport)
+            except KafkaException:
+                continue
+            found[resource.name] = retention_of({name: str(entry.value) for name, entry in entries.items()})
+        return found
+
+
+def retention_of(config: Mapping[str, str]) -> Retention:
+    """Return what a topic's configuration says about removing records; a log that is only compacted keeps the last."""
+    if "delete" not in (policy.strip() for policy in config.get("cleanup.policy", "delete").split(",")):
+        return Retention()
+    return Retention(_limit(config.get("retention.ms")), _limit(config.get("retention.bytes")))
+
+
+def _limit(text: str | None) -> int | None:
+    try:
+        value = -1 if text is None else int(text)
+    except ValueError:
+        return None
+    return value if value >= 0 else None
+
+
+def _answers(message: Message, end: int) -> bool:
+    """Whether there is nothing more to wait for: a record, no record up to the end, or no right to read."""
+    error = message.error()
+    if error is None or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return True
+    offset: Any = message.offset()
+    # A follower or a new leader may say "end" too early.
+    return _is_end(message) and offset is not None and offset >= end
+
+
+def _is_end(message: Message) -> bool:
+    error = message.error()
+    return error is not None and error.code() == KafkaError._PARTITION_EOF
+
+
+def _chunks(partitions: Sequence[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    rest = iter(partitions)
+    while chunk := list(islice(rest, _CHUNK)):
+        yield chunk

@@ -1,0 +1,62 @@
+"""Which client a query's member runs on: librdkafka, unless a strategy is asked for that it does not have."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+from spark_groupsource import errors
+from spark_groupsource.assignors.interface import Assignor, MemberSettings
+from spark_groupsource.assignors.registry import common_protocol, find
+from spark_groupsource.errors import OptionError
+from spark_groupsource.membership.backends.assigned import AssignedPartitions
+from spark_groupsource.membership.backends.librdkafka import LibrdkafkaGroup
+from spark_groupsource.membership.port import GroupPort
+from spark_groupsource.options.client_settings import librdkafka_has
+from spark_groupsource.options.model import SourceOptions
+
+
+def group_client(options: SourceOptions) -> GroupPort:
+    """Return the client that the options ask for; it connects when it is opened.
+
+    Raises `OptionError` when it is not installed.
+    """
+    if options.subscription.partitions:
+        return AssignedPartitions(options)
+    if librdkafka_has(options.assignors):
+        return LibrdkafkaGroup(options)
+    return _kafka_python(options)
+
+
+def member_settings(options: SourceOptions) -> MemberSettings:
+    """Return what the member tells the strategies of itself."""
+    return MemberSettings(
+        client_id=options.client_id or "",
+        rack=options.client_settings.get("client.rack") or None,
+        # The reader process is told nothing of the application's executors.
+        weight=options.member_weight or _cores(),
+        redundancy=options.member_redundancy,
+    )
+
+
+def _cores() -> int:
+    """Return how many cores this process may use; a container's share where the system tells it."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def _kafka_python(options: SourceOptions) -> GroupPort:
+    found = tuple(map(find, options.assignors))
+    shown = ",".join(options.assignors)
+    try:
+        offered: tuple[Assignor | str, ...] = tuple(each if isinstance(each, str) else each() for each in found)
+    except Exception as error:
+        reason = f"it cannot be made: {type(error).__name__}: {error}"
+        raise OptionError(errors.ASSIGNORS_UNUSABLE, value=shown, reason=reason) from error
+    try:
+        # Imported here: kafka-python is an extra.
+        adapter = import_module("spark_groupsource.membership.backends.kafka_python.client")
+    except ImportError as error:
+        raise OptionError(errors.ASSIGNORS_NOT_INSTALLED, value=shown, reason=str(error)) from None
+    port: GroupPort = adapter.KafkaPythonGroup(options, offered, common_protocol(found), member_settings(options))
+    return port

@@ -1,0 +1,77 @@
+"""What a refused commit means, by Kafka's error code, and the error of one that is refused for good.
+
+Duty: tell apart what the group's coordinator answers. Both clients have their codes from the protocol.
+
+The sequence that `Refusal.DENIED` protects against: the right to use the group is taken away while the query runs; its
+commit is refused; taken for one without a clear answer, it is sent again for ever, holds up all others, and the query
+reads on without a commit and without an error: all of that would be read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError
+
+from spark_groupsource import errors
+from spark_groupsource.client.settings import map_group_error
+from spark_groupsource.errors import AccessError, GroupKafkaError, MembershipError
+from spark_groupsource.membership.port import Refusal
+from spark_groupsource.model.commit_metadata import CommitItem
+from spark_groupsource.options.model import SourceOptions
+
+_LOST = {
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.FENCED_MEMBER_EPOCH,
+    KafkaError._FENCED,
+    KafkaError._ASSIGNMENT_LOST,
+}
+_REBALANCE = {
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.STALE_MEMBER_EPOCH,
+}
+DENIED = {
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.OFFSET_METADATA_TOO_LARGE,
+    KafkaError.INVALID_COMMIT_OFFSET_SIZE,
+}
+
+
+def classify_refusal(error: KafkaError) -> Refusal:
+    """Tell a lost membership, a rebalance under way, a deleted topic and a commit that is refused for good from what
+    leaves the outcome open.
+    """
+    if error.code() in _LOST:
+        return Refusal.LOST
+    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return Refusal.NO_TOPIC
+    if error.code() in DENIED:
+        return Refusal.DENIED
+    return Refusal.REBALANCE if error.code() in _REBALANCE else Refusal.UNCERTAIN
+
+
+def denial(options: SourceOptions, error: KafkaError, items: Sequence[CommitItem]) -> GroupKafkaError | None:
+    """Return the catalogue's error of a commit that was refused for good; None where it was refused for another reason.
+
+    `items` are those of the request that were refused with this error.
+    """
+    code, group, reason = error.code(), options.group_id, error.str()
+    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        topics = ", ".join(sorted({item.partition.topic for item in items}))
+        option, value = options.subscription.option, options.subscription.value
+        return AccessError(errors.TOPIC_ACCESS_DENIED, option=option, value=value, topic=topics)
+    # With the zero byte that ends each text.
+    sizes = {item.partition: len(item.metadata.encode()) + 1 for item in items}
+    if code == KafkaError.OFFSET_METADATA_TOO_LARGE:
+        largest = max(sizes, key=lambda partition: sizes[partition])
+        what, setting = f"the metadata committed with the offset of {largest}", "offset.metadata.max.bytes"
+        size = sizes[largest]
+    elif code == KafkaError.INVALID_COMMIT_OFFSET_SIZE:
+        what, setting = f"a commit of {len(items)} partitions", "max.message.bytes of the topic __consumer_offsets"
+        size = sum(sizes.values())
+    else:
+        return map_group_error(options, error) if code in DENIED else None
+    return MembershipError(errors.COMMIT_TOO_LARGE, group=group, what=what, size=size, reason=reason, setting=setting)

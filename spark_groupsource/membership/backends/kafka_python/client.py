@@ -1,0 +1,365 @@
+"""The group client on kafka-python 3: for assignment strategies that librdkafka does not have.
+
+Duty: translate between `GroupPort` and the client; decide nothing. The client's thread and the thread that drives it
+hand events over (`kafkadriver.py`); the membership thread takes them in `poll` and `close`, and answers.
+
+A commit is one request, made under the generation of that moment, and never repeated here. The sequence that this
+protects against: a commit is refused for a reason that passes, and the client repeats it by itself; meanwhile the
+session expires, another member gets the partition, and this one joins again; the repeated commit, now under the new
+generation, is taken, and the group's offset goes back. (`KafkaConsumer.commit` repeats.)
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import KafkaConsumer
+from kafka import errors as client_errors
+from kafka.coordinator.assignors.abstract import RebalanceProtocol as ClientProtocol
+from kafka.structs import MemberState, OffsetAndMetadata
+from kafka.structs import TopicPartition as ClientPartition
+
+from spark_groupsource import errors
+from spark_groupsource.assignors.interface import Assignor, MemberSettings, RebalanceProtocol
+from spark_groupsource.assignors.notes import LeaderNote
+from spark_groupsource.assignors.rounds import Again
+from spark_groupsource.client.kafka_python_log import quiet
+from spark_groupsource.client.kafka_python_settings import member_settings, named_in
+from spark_groupsource.clock import Clock, Deadline, SystemClock
+from spark_groupsource.errors import GroupKafkaError, MembershipError, OptionError
+from spark_groupsource.membership.backends.kafka_python.assignor import Holdings, client_assignors
+from spark_groupsource.membership.backends.kafka_python.errors import (
+    classify_refusal,
+    fatal,
+    is_refused_identity,
+    not_authenticated,
+    refused_commit,
+    unreachable,
+)
+from spark_groupsource.membership.backends.kafka_python.identity import Identity
+from spark_groupsource.membership.backends.kafka_python.peers import others
+from spark_groupsource.membership.backends.kafka_python.poller import Callbacks, Driver, Happened, Kind
+from spark_groupsource.membership.events import Partitions
+from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.model import SourceOptions
+
+LOG = logging.getLogger("spark_groupsource.membership")
+
+# How often a closing member looks whether the client wants something of it.
+_STEP_S = 0.01
+# How long a member that was never served waits while the strategy refuses.
+_REFUSAL_S = 15.0
+# How long a leader waits for a topic's metadata before it asks for another round.
+_METADATA_WAIT_S = 10.0
+# Beyond any request's own timeout, which is kafka.session.timeout.ms unless kafka.socket.timeout.ms is set.
+_ANSWER_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the leader gave this member, and said to it."""
+
+    active: frozenset[TopicPartition]
+    note: LeaderNote
+
+
+class KafkaPythonGroup:
+    """A `GroupPort` on `kafka.KafkaConsumer`, with the strategies that it is to offer, the preferred one first."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        offered: Sequence[Assignor | str],
+        protocol: RebalanceProtocol,
+        settings: MemberSettings,
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = options
+        self._offered = tuple(offered)
+        self._protocol = protocol
+        self._settings = settings
+        self._listener: MemberListener | None = None
+        self._consumer: KafkaConsumer | None = None
+        self._driver: Driver | None = None
+        self._callbacks: Callbacks | None = None
+        # Filled by the client's threads, emptied by the membership thread.
+        self._events: queue.SimpleQueue[Happened | CommitResult | Part] = queue.SimpleQueue()
+        self._passing = ""
+        self._heartbeat_s = float("-inf")
+        self._clock = clock or SystemClock()
+        self._identity = Identity(self._clock)
+        # Whether it has ever had a partition; and why it refuses, and until when that is waited out.
+        self._served = False
+        self._refusal = ""
+        self._refused_until: Deadline | None = None
+
+    @property
+    def incremental(self) -> bool:
+        """See `GroupPort`."""
+        return self._protocol is RebalanceProtocol.COOPERATIVE
+
+    # --- life
+
+    def open(self, listener: MemberListener) -> None:
+        """See `GroupPort`."""
+        self._listener = listener
+        quiet()
+        settings = member_settings(self._options)
+        holdings = Holdings(self._protocol, self._settings, lambda active, note: self._events.put(Part(active, note)))
+        settings["partition_assignment_strategy"] = client_assignors(self._offered, holdings)
+        self._callbacks = Callbacks(self._events.put, holdings.lost, holdings.gave_up)
+        settings["kafka_client"] = self._identity.make_client
+        try:
+            self._consumer = KafkaConsumer(**settings)
+        except (client_errors.KafkaConfigurationError, ValueError, TypeError) as error:
+            raise self._refused(error) from None
+        except (client_errors.KafkaError, OSError) as error:
+            self._identity.learn()
+            raise unreachable(self._options, error, self._identity.transport) from None
+        self._identity.opened()
+        # The consumer does not hand this setting on, and asking for a deleted topic would make it again.
+        self._consumer._manager.cluster.config["allow_auto_create_topics"] = False
+        agreed = self._consumer._coordinator._rebalance_protocol
+        if (agreed == ClientProtocol.COOPERATIVE) is not self.incremental:
+            raise RuntimeError(f"the client goes through rebalances as {agreed!r}, not as {self._protocol}")
+        self._driver = Driver(
+            self._consumer, self._callbacks, self._events.put, again_after_s=lambda: self._again_after_s(holdings.again)
+        )
+
+    def _refused(self, error: Exception) -> GroupKafkaError:
+        option, value = named_in(self._options, str(error))
+        return OptionError(errors.CLIENT_REFUSED_OPTION, option=option, value=value, reason=f"kafka-python: {error}")
+
+    def _again_after_s(self, again: Again) -> float | None:
+        drain_ms = self._options.client_settings.get("max.poll.interval.ms", "300000")
+        return {Again.NO: None, Again.SOON: _METADATA_WAIT_S, Again.LATE: int(drain_ms) / 1000}[again]
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """See `GroupPort`."""
+        self._client().subscribe(topics=sorted(topics), listener=self._callbacks)
+        if self._driver is not None:
+            self._driver.start()
+
+    def poll(self) -> None:
+        """See `GroupPort`."""
+        self._serve()
+        if self._listener is None:
+            return
+        if self._refused_until is not None and self._refused_until.expired():
+            group = self._options.group_id
+            self._listener.on_error(MembershipError(errors.ASSIGNMENT_REFUSED, group=group, reason=self._refusal))
+        if self._driver is not None:
+            self._listener.on_coordinator(self._driver.coordinator_known)
+            self._check_identity(self._driver, self._listener)
+
+    def _check_identity(self, driver: Driver, listener: MemberListener) -> None:
+        """Report an identity that is refused for good; see `LastTransportError`."""
+        self._identity.learn()
+        answered_s = driver.heartbeat_answered_s
+        if answered_s > self._heartbeat_s:
+            self._heartbeat_s = answered_s
+            self._identity.transport.worked()
+        if self._identity.transport.refused_for_good:
+            listener.on_error(not_authenticated(self._options, self._identity.transport.text))
+
+    def _serve(self) -> None:
+        listener = self._listener
+        while listener is not None:
+            try:
+                event = self._events.get_nowait()
+            except queue.Empty:
+                break
+            self._deal_with(event, listener)
+
+    def close(self) -> None:
+        """See `GroupPort`. The client gives its partitions up first, which this thread has to serve.
+
+        When the listener raises it goes on where it was left: otherwise the next callback of the client would wait for
+        ever, and the member keep its partitions.
+        """
+        driver = self._driver
+        if driver is None:
+            return
+        driver.request_close()
+        pause = threading.Event()
+        while not driver.ended:
+            self._serve()
+            pause.wait(_STEP_S)
+        self._driver = None
+        try:
+            self._serve()
+        finally:
+            self._consumer = None
+
+    # --- events
+
+    def _deal_with(self, event: Happened | CommitResult | Part, listener: MemberListener) -> None:
+        if isinstance(event, CommitResult):
+            if event.acknowledged:
+                self._identity.transport.worked()
+            listener.on_commit_result(event)
+        elif isinstance(event, Part):
+            self._take_part(event, listener)
+        else:
+            try:
+                self._tell(event, listener)
+            finally:
+                if event.answer is not None and self._consumer is not None:
+                    self._consumer._manager.call_soon(event.answer.success, None)
+
+    def _take_part(self, part: Part, listener: MemberListener) -> None:
+        """Tell what the leader said.
+
+        A member that was never served has nothing to go on with when the strategy refuses. It waits a little: topics
+        that must be alike are made, or given partitions, one after the other.
+        """
+        listener.on_note(tuple(sorted(part.note.standby)), part.note.error)
+        if not part.note.error:
+            # An empty part may be that of a leader which knows no topic yet.
+            self._served, self._refused_until = self._served or bool(part.active), None
+        elif not self._served and not part.active:
+            self._refusal = part.note.error
+            self._refused_until = self._refused_until or Deadline(self._clock, _REFUSAL_S)
+
+    def _tell(self, event: Happened, listener: MemberListener) -> None:
+        match event.kind:
+            case Kind.ASSIGNED:
+                self._identity.transport.worked()
+                listener.on_assigned(event.partitions)
+            case Kind.REVOKED:
+                listener.on_revoked(event.partitions)
+            case Kind.LOST:
+                listener.on_lost(event.partitions)
+            case Kind.FAILED:
+                self._on_error(event.error or RuntimeError("unknown"), listener)
+
+    def _on_error(self, error: BaseException, listener: MemberListener) -> None:
+        if isinstance(error, client_errors.InconsistentGroupProtocolError):
+            mapped: GroupKafkaError | None = self._nothing_in_common()
+        elif is_refused_identity(error):
+            # It may heal: `poll` reports one that does not. It belongs to a request whose connection has reported it.
+            mapped = None
+        else:
+            mapped = fatal(self._options, error)
+        if mapped is not None:
+            listener.on_error(mapped)
+        elif str(error) != self._passing:
+            self._passing = str(error)
+            LOG.info("member error that heals: group=%s error=%s", self._options.group_id, error)
+
+    def _nothing_in_common(self) -> GroupKafkaError:
+        offered = ", ".join(each if isinstance(each, str) else each.wire_name for each in self._offered)
+        return MembershipError(
+            errors.NO_COMMON_STRATEGY, group=self._options.group_id, offered=offered, others=others(self._options)
+        )
+
+    # --- partitions and offsets
+
+    def accept(self, partitions: Partitions) -> None:
+        """See `GroupPort`. The client has them already, and fetches nothing."""
+
+    def release(self, partitions: Partitions) -> None:
+        """See `GroupPort`. The client gives them up when its callback returns."""
+
+    def fetch_offsets(
+        self, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, GroupOffset]:
+        """See `GroupPort`.
+
+        The sequence that forgetting the earlier request protects against: an answer takes longer than the timeout, and
+        the client keeps it; the partition goes to another member, which reads on, and comes back; asked again for the
+        same partitions, the client would hand out the old answer, and what the other has read is read again.
+
+        While the client joins, nothing is asked: a broker answers a connection's requests in order, so this one would
+        wait for the JoinGroup, which waits for the group's slowest member; and the client closes the connection when it
+        times out, which ends the JoinGroup, too.
+        """
+        if self._client().group_metadata().state == MemberState.REBALANCING:
+            return {}
+        wanted = [ClientPartition(*partition) for partition in map(_pair, partitions)]
+        try:
+            coordinator = self._client()._coordinator
+            coordinator._offset_fetch_futures.pop(frozenset(wanted), None)
+            answers = coordinator.fetch_committed_offsets(wanted, timeout_ms=round(timeout_s * 1000))
+        except client_errors.KafkaError as error:
+            LOG.info("offset fetch failed and is repeated: group=%s error=%s", self._options.group_id, error)
+            return {}
+        found = {}
+        for partition in partitions:
+            answer = answers.get(ClientPartition(*_pair(partition)))
+            found[partition] = GroupOffset(None, "") if answer is None else _group_offset(answer)
+        return found
+
+    def commit_later(self, items: Sequence[CommitItem]) -> None:
+        """See `GroupPort`."""
+        self._send(tuple(items)).add_both(self._events.put)
+
+    def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
+        """See `GroupPort`."""
+        done, found = threading.Event(), []
+
+        def answered(result: CommitResult) -> None:
+            found.append(result)
+            done.set()
+
+        self._send(tuple(items)).add_both(answered)
+        # The client answers every request, at the latest when it times out; unless its I/O thread has died.
+        if not done.wait(_ANSWER_TIMEOUT_S):
+            return CommitResult(refused=tuple((item, Refusal.UNCERTAIN) for item in items), reason="no answer")
+        return found[0]
+
+    def _send(self, items: tuple[CommitItem, ...]) -> Any:
+        return self._client()._manager.call_soon(self._commit, items)
+
+    async def _commit(self, items: tuple[CommitItem, ...]) -> CommitResult:
+        """Send one request; the client's I/O thread. Never raises: an exception would be nobody's answer."""
+        try:
+            await self._client()._coordinator._send_offset_commit_request(_client_items(items))
+        except BaseException as error:  # noqa: BLE001 - it is the answer
+            refusal = classify_refusal(error)
+            topics = sorted({item.partition.topic for item in items})
+            if refusal is not Refusal.NO_TOPIC or len(topics) == 1:
+                return refused_commit(self._options, error, items)
+        else:
+            return CommitResult(acknowledged=items)
+        # The client tells the first error of a request only: one of these topics is gone, which one?
+        each = [await self._commit(tuple(i for i in items if i.partition.topic == topic)) for topic in topics]
+        return CommitResult(
+            tuple(item for result in each for item in result.acknowledged),
+            tuple(refused for result in each for refused in result.refused),
+            next((result.reason for result in each if result.reason), ""),
+            next((result.error for result in each if result.error), None),
+        )
+
+    def _client(self) -> KafkaConsumer:
+        if self._consumer is None:
+            raise MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason="its client is closed")
+        return self._consumer
+
+
+def _pair(partition: TopicPartition) -> tuple[str, int]:
+    return partition.topic, partition.partition
+
+
+def _group_offset(answer: OffsetAndMetadata) -> GroupOffset:
+    # confluent-kafka commits the zero byte that ends a text in C, too, and leaves it out when it reads.
+    return GroupOffset(answer.offset, (answer.metadata or "").rstrip("\0"))
+
+
+def _client_items(items: Sequence[CommitItem]) -> dict[ClientPartition, OffsetAndMetadata]:
+    return {
+        ClientPartition(*_pair(item.partition)): OffsetAndMetadata(
+            # With the zero byte that readers on confluent-kafka go by: without it they read on behind the text.
+            item.offset,
+            item.metadata + "\0",
+            -1 if item.leader_epoch is None else item.leader_epoch,
+        )
+        for item in items
+    }

@@ -1,0 +1,110 @@
+"""kafka-python's errors in the words of the catalogue, and what they mean for a commit.
+
+The error codes are the protocol's: where librdkafka's errors are mapped already, the code is all that is needed.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from confluent_kafka import KafkaError as ProtocolError
+from kafka import errors as client_errors
+
+from spark_groupsource import errors
+from spark_groupsource.assignors.interface import AssignorError
+from spark_groupsource.client.settings import CONTACT_TIMEOUT_S, map_group_error
+from spark_groupsource.client.transport import LastTransportError
+from spark_groupsource.errors import AccessError, GroupKafkaError, KafkaUnavailableError, MembershipError
+from spark_groupsource.membership.backends.commit_errors import DENIED, denial
+from spark_groupsource.membership.port import CommitResult, Refusal
+from spark_groupsource.model.commit_metadata import CommitItem
+from spark_groupsource.options.model import SourceOptions
+
+_LOST = (client_errors.UnknownMemberIdError, client_errors.FencedInstanceIdError)
+_REBALANCE = (client_errors.RebalanceInProgressError, client_errors.IllegalGenerationError)
+_AUTHENTICATION = (
+    client_errors.SaslAuthenticationFailedError,
+    client_errors.UnsupportedSaslMechanismError,
+    client_errors.IllegalSaslStateError,
+)
+_HANDSHAKE = "Handshake failed: "
+
+
+def classify_refusal(error: BaseException) -> Refusal:
+    """Tell why a commit was not taken; see `membership.refusals.classify_refusal`."""
+    if isinstance(error, client_errors.CommitFailedError):
+        cause = error.args[0] if error.args else None
+        # Without a cause the client has no generation: it joins, or will tell that it has lost its partitions.
+        return classify_refusal(cause) if isinstance(cause, BaseException) else Refusal.REBALANCE
+    if isinstance(error, _LOST):
+        return Refusal.LOST
+    if isinstance(error, _REBALANCE):
+        return Refusal.REBALANCE
+    if isinstance(error, client_errors.UnknownTopicOrPartitionError):
+        return Refusal.NO_TOPIC
+    return Refusal.DENIED if _code(error) in DENIED else Refusal.UNCERTAIN
+
+
+def refused_commit(options: SourceOptions, error: BaseException, items: tuple[CommitItem, ...]) -> CommitResult:
+    """Return what a commit has come to that was not taken."""
+    refused, code = tuple((item, classify_refusal(error)) for item in items), _code(error)
+    cause = denial(options, ProtocolError(code, str(error)), items) if code in DENIED else None
+    return CommitResult(refused=refused, reason=str(error), error=cause)
+
+
+def _code(error: BaseException) -> int | None:
+    return error.errno if isinstance(error, client_errors.BrokerResponseError) else None
+
+
+def fatal(options: SourceOptions, error: BaseException) -> GroupKafkaError | None:
+    """Return the catalogue's error when only a person can heal it; None when the client tries again.
+
+    Not for a refused identity, which may heal: see `kafkaidentity.py`.
+    """
+    if isinstance(error, AssignorError):
+        return MembershipError(errors.ASSIGNMENT_REFUSED, group=options.group_id, reason=str(error))
+    if isinstance(error, client_errors.TopicAuthorizationFailedError):
+        subscription = options.subscription
+        topics = ", ".join(sorted(map(str, error.args[0]))) if error.args else "?"
+        return AccessError(
+            errors.TOPIC_ACCESS_DENIED, option=subscription.option, value=subscription.value, topic=topics
+        )
+    code = _code(error)
+    if code is not None:
+        mapped = map_group_error(options, ProtocolError(code, str(error)))
+        if mapped is not None:
+            return mapped
+    if isinstance(error, client_errors.KafkaError) and error.retriable:
+        return None
+    return MembershipError(errors.MEMBER_FAILED, group=options.group_id, reason=str(error) or type(error).__name__)
+
+
+def not_authenticated(options: SourceOptions, reason: str) -> GroupKafkaError:
+    """Return the error of an identity that is refused for good."""
+    return AccessError(errors.AUTHENTICATION_FAILED, servers=options.bootstrap_servers, reason=reason)
+
+
+def unreachable(options: SourceOptions, error: BaseException, transport: LastTransportError) -> GroupKafkaError:
+    """Return the error of a first contact that failed; the client's own may only be that its time is over."""
+    if transport.authentication_failed or is_refused_identity(error):
+        return not_authenticated(options, transport.describe(str(error)))
+    return KafkaUnavailableError(
+        errors.BROKER_UNREACHABLE,
+        servers=options.bootstrap_servers,
+        timeout_s=CONTACT_TIMEOUT_S,
+        reason=transport.describe(str(error) or type(error).__name__),
+    )
+
+
+def is_refused_identity(error: BaseException) -> bool:
+    """Whether a broker refuses who the client is, or the client the broker, in clear words.
+
+    A connection that ends in the middle of a handshake does not: a broker that stops or starts does so.
+    """
+    if isinstance(error, _AUTHENTICATION) or "AuthenticationFailed" in type(error).__name__:
+        return True
+    text = str(error)
+    if isinstance(error, ssl.SSLError):
+        return not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)) and "EOF" not in text
+    # How the client reports what went wrong before a connection was there.
+    return _HANDSHAKE in text and ("[SSL" in text or "certificate" in text.lower()) and "EOF" not in text

@@ -1,0 +1,108 @@
+"""Whether the brokers accept the identity of a kafka-python client: watches the client's connections.
+
+The client forgets why a connection failed: a wrong password at the first contact ends as a timeout. It does not even
+read why when the broker answers and hangs up at once: it drops what it has received together with the end. And it
+reports a refusal that heals as an error of whatever request was under way. This module hands what connections report
+to `LastTransportError`, which decides as it does for librdkafka: at once at the first contact, later only after 20 s
+without any answer.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+from confluent_kafka import KafkaError as ProtocolError
+from kafka.net.compat import KafkaNetClient
+from kafka.net.connection import KafkaConnection
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+
+from spark_groupsource.client.transport import LastTransportError
+from spark_groupsource.clock import Clock
+from spark_groupsource.membership.backends.kafka_python.errors import is_refused_identity
+
+_Receive = Callable[[], tuple[bytes, BaseException | None]]
+
+
+class _Manager(KafkaConnectionManager):  # type: ignore[misc]
+    """Makes the client's connections, and reports how each one begins and ends. The client's I/O thread."""
+
+    def __init__(self, net: NetworkSelector, report: Callable[[BaseException | None], None], **settings: Any) -> None:
+        self._report = report
+        self._watched: WeakSet[KafkaConnection] = WeakSet()
+        super().__init__(net, **settings)
+
+    async def _build_transport(self, *args: Any, **settings: Any) -> Any:
+        """See the base class."""
+        transport = await super()._build_transport(*args, **settings)
+        transport._sock_recv = _data_first(transport._sock_recv)
+        return transport
+
+    def get_connection(self, *args: Any, **settings: Any) -> KafkaConnection:
+        """See the base class."""
+        connection = super().get_connection(*args, **settings)
+        if connection not in self._watched:
+            self._watched.add(connection)
+            # After the handshakes, and the answer to the first request.
+            connection.init_future.add_callback(lambda _: self._report(None))
+            connection.init_future.add_errback(self._report)
+            connection.close_future.add_errback(self._report)
+        return connection
+
+
+def _data_first(receive: _Receive) -> _Receive:
+    """Return a transport's way to receive that leaves an error for the next time, when there is data."""
+
+    def run() -> tuple[bytes, BaseException | None]:
+        data, error = receive()
+        # A connection that has ended reports it again.
+        return (data, None) if data else (data, error)
+
+    return run
+
+
+class Identity:
+    """Membership thread only, apart from `_report`.
+
+    `transport` is brought up to date by `learn`.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.transport = LastTransportError(clock)
+        # What the connections report; None: one works.
+        self._reported: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._manager: _Manager | None = None
+        self._is_open = False
+
+    def make_client(self, **settings: Any) -> KafkaNetClient:
+        """Make what a consumer or an admin client is given as its setting `kafka_client`."""
+        net = NetworkSelector(**settings)
+        self._manager = _Manager(net, self._report, **settings)
+        return KafkaNetClient(net=net, manager=self._manager, **settings)
+
+    def opened(self) -> None:
+        """Note that the first contact has succeeded."""
+        self._is_open = True
+
+    def _report(self, error: BaseException | None) -> None:
+        self._reported.put(error)
+        if error is not None and not self._is_open and self._manager is not None and is_refused_identity(error):
+            # The client would try again until its time for the first contact is over. Not from within a callback of a
+            # connection, which this closes.
+            self._manager.call_soon(self._manager.close)
+
+    def learn(self) -> None:
+        """Take what the connections have reported."""
+        while not self._reported.empty():
+            self.take(self._reported.get_nowait())
+
+    def take(self, error: BaseException | None) -> None:
+        """Take an error, or None for an answer."""
+        if error is None:
+            self.transport.worked()
+            return
+        code = ProtocolError._AUTHENTICATION if is_refused_identity(error) else ProtocolError._TRANSPORT
+        self.transport(ProtocolError(code, str(error) or type(error).__name__))

@@ -1,0 +1,412 @@
+"""The group client on confluent-kafka (librdkafka).
+
+Duty: translate between `GroupPort` and the client; decide nothing. All calls come from the membership thread:
+confluent-kafka serialises the calls on one client, and a thread that polls starves all others.
+
+The partitions are assigned paused: executors read the records, the member only keeps its place. An exception in
+one of the client's callbacks surfaces as a SystemError from `poll`, or not at all; so callbacks catch everything
+and `poll` raises it afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from spark_groupsource import errors
+from spark_groupsource.client.settings import (
+    LastTransportError,
+    base_settings,
+    creating_client,
+    group_offsets,
+    kafka_error,
+    map_error,
+    map_group_error,
+)
+from spark_groupsource.clock import Clock
+from spark_groupsource.errors import MembershipError
+from spark_groupsource.membership.backends.commit_errors import DENIED, classify_refusal, denial
+from spark_groupsource.membership.backends.peers import others
+from spark_groupsource.membership.events import Partitions
+from spark_groupsource.membership.port import CommitResult, MemberListener
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.client_settings import GroupProtocol
+from spark_groupsource.options.model import SourceOptions
+
+LOG = logging.getLogger("spark_groupsource.membership")
+
+# Errors that the poll of a consumer without fetches may show and that heal by themselves.
+_PASSING = {
+    KafkaError._PARTITION_EOF,
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError._MAX_POLL_EXCEEDED,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+# Errors of a commit that may be about one of its partitions only.
+_OF_A_PARTITION = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.OFFSET_METADATA_TOO_LARGE,
+}
+_UNKNOWN = KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
+# The code of a fatal error may be the general one; its text then names the cause.
+_FATAL_TEXTS = {
+    KafkaError.UNRELEASED_INSTANCE_ID: ("still used by another member",),
+    KafkaError.UNSUPPORTED_ASSIGNOR: ("assignor or its version range is not supported",),
+    KafkaError.FENCED_INSTANCE_ID: ("static consumer fenced", "fenced by"),
+    KafkaError.GROUP_AUTHORIZATION_FAILED: ("Group authorization failed",),
+    KafkaError.GROUP_ID_NOT_FOUND: ("group id does not exist",),
+}
+# How soon a new partition or a new topic of a pattern is noticed; librdkafka's own default is five minutes.
+_METADATA_REFRESH_MS = "5000"
+# The client's statistics are the only place that tells whether it knows its coordinator.
+_STATISTICS_MS = "2000"
+
+
+class LibrdkafkaGroup:
+    """A `GroupPort` on `confluent_kafka.Consumer`."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        make_client: Callable[[dict[str, Any]], Consumer] = Consumer,
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = options
+        self._make_client = make_client
+        self._consumer: Consumer | None = None
+        self._listener: MemberListener | None = None
+        self._callback_error: BaseException | None = None
+        self._transport = LastTransportError(clock)
+        self._unreleased = False
+        self._joined = False
+        # The member id under which a static member was given its partitions, and whether it has another one by now.
+        self._held_as = ""
+        self._is_renewed = False
+        # The client while it closes: it calls back from there.
+        self._closing: Consumer | None = None
+        strategy = options.client_settings.get("partition.assignment.strategy", "")
+        self._incremental = options.group_protocol is GroupProtocol.CONSUMER or strategy == "cooperative-sticky"
+
+    @property
+    def incremental(self) -> bool:
+        """See `GroupPort`."""
+        return self._incremental
+
+    # --- life
+
+    def open(self, listener: MemberListener) -> None:
+        """See `GroupPort`."""
+        self._listener = listener
+        self._unreleased, self._joined, self._is_renewed, self._held_as = False, False, False, ""
+        settings = base_settings(self._options, "member") | {
+            "group.id": self._options.group_id,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            # Never used: partitions are assigned at explicit offsets and stay paused.
+            "auto.offset.reset": "error",
+            "allow.auto.create.topics": False,
+            "queued.min.messages": 1,
+            "error_cb": self._guarded(self._on_client_error),
+            "on_commit": self._guarded(self._on_commit),
+            "stats_cb": self._guarded(self._on_statistics),
+        }
+        settings.setdefault("topic.metadata.refresh.interval.ms", _METADATA_REFRESH_MS)
+        settings.setdefault("statistics.interval.ms", _STATISTICS_MS)
+        with creating_client(self._options):
+            self._consumer = self._make_client(settings)
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """See `GroupPort`."""
+        listener = self._listener
+        if listener is None:
+            raise RuntimeError("subscribe before open")
+        try:
+            self._client().subscribe(
+                list(topics),
+                on_assign=self._guarded(lambda _, parts: self._tell(listener.on_assigned, parts)),
+                on_revoke=self._guarded(lambda _, parts: self._tell(listener.on_revoked, parts)),
+                on_lost=self._guarded(lambda _, parts: self._tell(listener.on_lost, parts)),
+            )
+        except KafkaException as error:
+            raise self._mapped(error, "subscribe") from None
+
+    def poll(self) -> None:
+        """See `GroupPort`."""
+        if self._renewed():
+            return
+        message = self._client().poll(0)
+        self._raise_callback_error()
+        error = message.error() if message is not None else None
+        if error is not None:
+            self._on_poll_error(error)
+
+    def close(self) -> None:
+        """See `GroupPort`."""
+        consumer, self._consumer = self._consumer, None
+        group = self._options.group_id
+        if consumer is not None:
+            try:
+                self._closing = consumer
+                consumer.close()
+            finally:
+                self._closing = None
+                error, self._callback_error = self._callback_error, None
+                if error is not None:
+                    # Nobody polls any more who could raise it.
+                    LOG.error("a callback failed while the client closed: group=%s", group, exc_info=error)
+
+    # --- partitions and offsets
+
+    def accept(self, partitions: Partitions) -> None:
+        """See `GroupPort`."""
+        # An explicit offset spares the client an offset look-up; nothing is fetched from it.
+        client_partitions = [ClientPartition(tp.topic, tp.partition, 0) for tp in partitions]
+        client = self._client()
+        if self._incremental:
+            client.incremental_assign(client_partitions)
+        else:
+            client.assign(client_partitions)
+        if client_partitions:
+            client.pause(client_partitions)
+        if not self._options.subscription.partitions:
+            # The group has given them.
+            self._joined = True
+            self._transport.worked()
+        if self._options.instance_id:
+            self._held_as = self._held_as or client.memberid()
+
+    def release(self, partitions: Partitions) -> None:
+        """See `GroupPort`."""
+        client = self._client()
+        if self._incremental:
+            client.incremental_unassign([ClientPartition(tp.topic, tp.partition) for tp in partitions])
+        else:
+            client.unassign()
+        # A client that closes answers no more questions, and holds nothing soon.
+        if self._held_as and self._closing is None and not client.assignment():
+            self._held_as = ""
+
+    def fetch_offsets(
+        self, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, GroupOffset]:
+        """See `GroupPort`."""
+        wanted = [ClientPartition(tp.topic, tp.partition) for tp in partitions]
+
+        def ask() -> list[ClientPartition]:
+            return [each for each in self._client().committed(wanted, timeout=timeout_s) if each.error is None]
+
+        try:
+            return group_offsets(ask)
+        except KafkaException as error:
+            LOG.info("offset fetch failed and is repeated: group=%s error=%s", self._options.group_id, error)
+            return {}
+
+    def commit_later(self, items: Sequence[CommitItem]) -> None:
+        """See `GroupPort`."""
+        if self._renewed():
+            self._report(self._refuse_all(items, _UNKNOWN))
+            return
+        try:
+            self._client().commit(offsets=_client_items(items), asynchronous=True)
+        except KafkaException as error:
+            self._report(self._refuse_all(items, error))
+
+    def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
+        """See `GroupPort`.
+
+        Guards against:
+        1. A topic is deleted, or recreated with fewer partitions. The group leaves its partitions with the member.
+        2. A commit of these and of others is answered. The coordinator accepts the others.
+        3. The client raises one error for the whole commit. If nothing counted as accepted, no membership would be
+           proven, no start position established, and a handover would be reported as a repeat.
+        So a commit that is refused for what may be one partition's fault is sent again in halves: the same offsets.
+        """
+        if self._renewed():
+            return self._refuse_all(items, _UNKNOWN)
+        try:
+            answers = self._client().commit(offsets=_client_items(items), asynchronous=False)
+        except KafkaException as error:
+            if len(items) == 1 or kafka_error(error).code() not in _OF_A_PARTITION:
+                return self._refuse_all(items, error)
+            half = len(items) // 2
+            first, second = (LibrdkafkaGroup.commit_now(self, part) for part in (items[:half], items[half:]))
+            return first.and_also(second)
+        return self._result(items, answers or [])
+
+    # --- callbacks
+
+    def _guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
+        def run(*args: Any) -> None:
+            try:
+                callback(*args)
+            except BaseException as error:  # noqa: BLE001 - the client would turn it into a SystemError
+                self._callback_error = self._callback_error or error
+
+        return run
+
+    def _raise_callback_error(self) -> None:
+        error, self._callback_error = self._callback_error, None
+        if error is not None:
+            raise error
+
+    def _tell(self, callback: Callable[[Partitions], None], parts: list[ClientPartition]) -> None:
+        # What one that is renewed is given, or gives up, is the next client's matter.
+        if not self._renewed():
+            callback(_partitions(parts))
+
+    def _on_commit(self, error: KafkaError | None, parts: list[ClientPartition]) -> None:
+        items = [CommitItem(TopicPartition(p.topic, p.partition), p.offset, p.metadata or "") for p in parts]
+        if error is not None and not any(p.error for p in parts):
+            self._report(self._refuse_all(items, KafkaException(error)))
+        else:
+            self._report(self._result(items, parts))
+
+    def _on_client_error(self, error: KafkaError) -> None:
+        self._transport(error)
+        if error.code() == KafkaError._FATAL or error.fatal():
+            self._on_fatal(error)
+        elif self._transport.refused_for_good:
+            self._fail(map_error(self._options, error, "connect", self._transport))
+
+    def _on_statistics(self, text: str) -> None:
+        group = json.loads(text).get("cgrp")
+        known = group is not None and group.get("state") == "up"
+        if known:
+            # It is connected to it, so its identity is taken.
+            self._transport.worked()
+        if group is not None and self._listener is not None:
+            self._listener.on_coordinator(known)
+
+    def _on_poll_error(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() == KafkaError._FATAL:
+            self._on_fatal(error)
+            return
+        topic = self._options.subscription.value
+        if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
+            error = KafkaError(error.code(), f"{error.str()}; {others(self._options)}")
+        group_error = map_group_error(self._options, error)
+        if group_error is not None:
+            self._fail(group_error)
+        elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            self._fail(map_error(self._options, error, "subscribe", self._transport, topic))
+        elif error.code() in _PASSING:
+            LOG.info("member error that heals: group=%s error=%s", self._options.group_id, error)
+        else:
+            LOG.warning("member error: group=%s error=%s", self._options.group_id, error)
+
+    def _renewed(self) -> bool:
+        """Whether the client has become another member and keeps what it had before; the listener is told once.
+
+        The sequence this is for: a static member of a cooperative group sends a JoinGroup and keeps its partitions; it
+        is cut off, its session ends, and others read them; its JoinGroup is refused, and librdkafka joins as a new
+        member. It tells dynamic members that their partitions are lost. A static one would commit its old offsets under
+        the new generation, or be fenced by itself.
+
+        A membership that has ended leaves the client without a member id until it joins again, also after a session
+        timeout: confluent-kafka says None then. A client that closes is not asked: what it goes without is no loss.
+        """
+        asks = self._held_as and not self._is_renewed and self._closing is None
+        if asks and self._client().memberid() != self._held_as:
+            self._renew()
+        return self._is_renewed
+
+    def _renew(self) -> None:
+        self._is_renewed = True
+        if self._listener is not None:
+            self._listener.on_renewed()
+
+    def _on_fatal(self, error: KafkaError) -> None:
+        if self._renewed():
+            return
+        cause = _cause(error)
+        if cause == KafkaError.UNRELEASED_INSTANCE_ID:
+            if not self._unreleased and self._listener is not None:
+                self._unreleased = True
+                self._listener.on_instance_id_unreleased()
+        elif cause == KafkaError.GROUP_ID_NOT_FOUND and self._joined:
+            # All members were cut off, and somebody has deleted the group (KIP-848): a new client makes it anew.
+            self._renew()
+        else:
+            reason = error.str()
+            mapped = map_group_error(self._options, KafkaError(cause, reason))
+            self._fail(mapped or MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason=reason))
+
+    # --- helpers
+
+    def _client(self) -> Consumer:
+        client = self._consumer or self._closing
+        if client is None:
+            raise MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason="its client is closed")
+        return client
+
+    def _fail(self, error: errors.GroupKafkaError) -> None:
+        if self._listener is not None:
+            self._listener.on_error(error)
+
+    def _report(self, result: CommitResult) -> None:
+        if self._listener is not None:
+            self._listener.on_commit_result(result)
+
+    def _mapped(self, error: KafkaException, request: str) -> errors.GroupKafkaError:
+        return map_error(self._options, kafka_error(error), request, self._transport)
+
+    def _refuse_all(self, items: Sequence[CommitItem], error: KafkaException) -> CommitResult:
+        cause = kafka_error(error)
+        refusal = classify_refusal(cause)
+        refused = tuple((item, refusal) for item in items)
+        return CommitResult(refused=refused, reason=cause.str(), error=denial(self._options, cause, items))
+
+    def _result(self, items: Sequence[CommitItem], answers: Sequence[ClientPartition]) -> CommitResult:
+        causes = {TopicPartition(answer.topic, answer.partition): answer.error for answer in answers if answer.error}
+        refused = [(item, causes[item.partition]) for item in items if item.partition in causes]
+        if len(refused) < len(items):
+            self._transport.worked()
+        denied = next((cause for _, cause in refused if cause.code() in DENIED), None)
+        alike = [item for item, cause in refused if denied is not None and cause.code() == denied.code()]
+        return CommitResult(
+            acknowledged=tuple(item for item in items if item.partition not in causes),
+            refused=tuple((item, classify_refusal(cause)) for item, cause in refused),
+            reason=refused[0][1].str() if refused else "",
+            error=None if denied is None else denial(self._options, denied, alike),
+        )
+
+
+def _cause(error: KafkaError) -> int:
+    """Return the code of what a fatal error is about."""
+    code: int = error.code()
+    if code in _FATAL_TEXTS:
+        return code
+    return next((known for known, texts in _FATAL_TEXTS.items() if any(text in error.str() for text in texts)), code)
+
+
+def _partitions(parts: Sequence[ClientPartition]) -> Partitions:
+    return tuple(sorted(TopicPartition(part.topic, part.partition) for part in parts))
+
+
+def _client_items(items: Sequence[CommitItem]) -> list[ClientPartition]:
+    return [
+        ClientPartition(
+            item.partition.topic,
+            item.partition.partition,
+            item.offset,
+            metadata=item.metadata,
+            **({} if item.leader_epoch is None else {"leader_epoch": item.leader_epoch}),
+        )
+        for item in items
+    ]

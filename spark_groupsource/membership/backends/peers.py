@@ -1,0 +1,47 @@
+"""Who is in a group, and what strategy it runs, as its coordinator tells anybody who may describe it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConsumerGroupDescription  # type: ignore[attr-defined]
+
+from spark_groupsource.client.settings import LastTransportError
+from spark_groupsource.cluster.admin import admin_client, answer_of
+from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.options.model import SourceOptions
+
+
+def others(options: SourceOptions) -> str:
+    """Return in words what the broker tells of the others; it does not tell what else they offer."""
+    try:
+        group = _described(options)
+    except (KafkaException, GroupKafkaError) as error:
+        return f"what the others run could not be asked ({error})"
+    return in_words(str(group.partition_assignor or ""), _clients(group))
+
+
+def members(options: SourceOptions) -> list[str]:
+    """Return the client ids of the group's members; none when the coordinator does not tell them."""
+    try:
+        return _clients(_described(options))
+    except (KafkaException, GroupKafkaError):
+        return []
+
+
+def _described(options: SourceOptions) -> ConsumerGroupDescription:
+    transport = LastTransportError()
+    client = admin_client(options, transport)
+    asked = client.describe_consumer_groups([options.group_id], request_timeout=10)
+    group: ConsumerGroupDescription = answer_of(client, asked[options.group_id], transport)
+    return group
+
+
+def _clients(group: ConsumerGroupDescription) -> list[str]:
+    return [str(member.client_id) for member in group.members]
+
+
+def in_words(strategy: str, members: Collection[str]) -> str:
+    """Return what a group runs, and who is in it."""
+    return f"the group runs {strategy or 'none yet'!r}, with {len(members)} members: {'; '.join(sorted(members))}"

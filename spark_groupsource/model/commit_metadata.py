@@ -1,0 +1,321 @@
+"""Committed offsets, and the text that accompanies them, so that the group remembers who got how far.
+
+    {"e":3,"gk":1,"l":"<lineage>","n":4,"p":0,"r":[100,200],"t":"<topic id>"}
+
+`l` lineage, `t` topic id, `e` leader epoch of the offset, `r` half-open range of the batch, `p` the partition's
+pinned initial offset, `n` the topic's partition count when it was pinned, `k` digests of the topics (name and id)
+that the subscription matched then (see `KnownTopics`), `z` the newest reset of the group (`[ms,"<uuid>"]`) that the
+writer knows: the `reset` command writes it, and every later commit carries it on. At most 4,096 bytes (the broker's
+default offset.metadata.max.bytes). Text of another writer is not an error: it says that the offset is nobody's lineage.
+
+Version 1 has `k` as one text of digests of 6 hexadecimal characters, or no `k`. Version 2 has `k` as
+`[<characters per digest>,"<digests>"]`. A text is written in the lowest version that holds it, so that members of an
+older release read all but the new pins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from spark_groupsource.errors import OffsetFormatError
+from spark_groupsource.model import offsets
+from spark_groupsource.model.offsets import NO_TOPIC_ID, Reset, TopicPartition, newer, same_topic
+
+VERSION = 2
+MAX_BYTES = 4096
+_WHAT = "commit metadata"
+# Version 1: 6 hexadecimal characters, 24 bits, of at most 400 topics.
+_HEX_CHARS = 6
+_HEX_ROOM = 400 * _HEX_CHARS
+# How long a digest may be, in characters of 6 bits, the best first. 36 bits are the least: two of 540 topics then share
+# one once in 500,000 groups.
+_DIGEST_CHARS = (12, 10, 8, 6)
+# What digests may take of MAX_BYTES: 270 topics at 12 characters, 540 at 6.
+_DIGEST_ROOM = 3_240
+MAX_KNOWN_TOPICS = _DIGEST_ROOM // _DIGEST_CHARS[-1]
+# Half of what the coordinator's log takes at once by default (message.max.bytes): the group's name comes with each.
+_REQUEST_BYTES = 500_000
+_ITEM_BYTES = 80
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopics:
+    """Digests of the topics that there were when a position was pinned.
+
+    `width` is the number of characters per digest, 0 where the topics were too many for the metadata: then no topic
+    is known. `is_hex` is the form of version 1, which had 24 bits.
+
+    The sequence that the width is for: a group begins at "latest" with 300 topics; 10,000 more are made over time. With
+    24 bits, the chance that one of them shares its digest with one of the 300 is 16 %: its first records are skipped.
+    """
+
+    width: int
+    digests: str
+    is_hex: bool = False
+
+    @classmethod
+    def of(cls, topic_ids: Mapping[str, str]) -> KnownTopics:
+        """Return the digests of all topics (name, id), as long as they fit."""
+        known = [(topic, "" if each == NO_TOPIC_ID else each) for topic, each in sorted(topic_ids.items())]
+        for width in _DIGEST_CHARS:
+            if len(topic_ids) * width <= _DIGEST_ROOM:
+                return cls(width, "".join(_digest(*each)[:width] for each in known))
+        return cls(0, "")
+
+    @property
+    def too_many(self) -> bool:
+        """Whether there were more topics than the metadata holds."""
+        return self.width == 0
+
+    def has(self, topic: str, topic_id: str) -> bool:
+        """Whether the topic is one of these. One that was recorded without an id stands for all of its name."""
+        if self.too_many:
+            return False
+        digest = _hex_digest if self.is_hex else _digest
+        # Releases that knew no better recorded the id that stands for none.
+        wanted = tuple(digest(topic, each)[: self.width] for each in {topic_id, NO_TOPIC_ID, ""})
+        return any(self.digests.startswith(wanted, at) for at in range(0, len(self.digests), self.width))
+
+    def to_json(self) -> object:
+        """Return the JSON value."""
+        return self.digests if self.is_hex else [self.width, self.digests]
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A partition's initial position in the group, fixed once.
+
+    `partition_count` is the topic's number of partitions at that time: a partition with a number at or above it
+    appeared later. `known_topics` are those that the subscription matched then, or None where it does not matter: a
+    topic that is not among them appeared later.
+    """
+
+    offset: int
+    partition_count: int
+    known_topics: KnownTopics | None = None
+
+    def knows_topic(self, topic: str, topic_id: str) -> bool:
+        """Whether the topic existed when this position was pinned, as far as the pin can tell.
+
+        The sequence that the id is for: a topic is deleted, and made again with records before a query gets it that
+        never had it. By name alone it is no new topic, and with startingOffsets=latest the records would be skipped.
+        """
+        return self.known_topics is None or self.known_topics.has(topic, topic_id)
+
+    def leaves_out(self, topic: str, topic_id: str) -> bool:
+        """Whether the pin names topics, and this one is not among them."""
+        known = self.known_topics
+        return known is not None and not known.too_many and not known.has(topic, topic_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """What a partition's offsets hold for: one topic id, the pinned initial position, and the newest reset."""
+
+    topic_id: str
+    pin: Pin
+    reset: Reset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitItem:
+    """An offset to commit (the next record to read), with the text that accompanies it."""
+
+    partition: TopicPartition
+    offset: int
+    metadata: str
+    leader_epoch: int | None = None
+
+
+def requests_of(items: Iterable[CommitItem]) -> list[tuple[CommitItem, ...]]:
+    """Cut a commit into requests that the coordinator can store.
+
+    It writes each of them as one batch of records, and answers one that is too large for its log with an unknown
+    error, again and again: some thousand partitions, or some hundred with the digests of hundreds of topics.
+    """
+    requests: list[list[CommitItem]] = []
+    room = 0
+    for item in items:
+        size = _ITEM_BYTES + len(item.partition.topic) + len(item.metadata)
+        if size > room:
+            requests.append([])
+            room = _REQUEST_BYTES
+        requests[-1].append(item)
+        room -= size
+    return [tuple(request) for request in requests]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """What the group holds for a partition; `offset` is None when nothing was ever committed."""
+
+    offset: int | None
+    metadata: str = ""
+
+
+def _sha256(topic: str, topic_id: str) -> hashlib._Hash:
+    return hashlib.sha256((f"{topic}/{topic_id}" if topic_id else topic).encode())
+
+
+def _digest(topic: str, topic_id: str) -> str:
+    return urlsafe_b64encode(_sha256(topic, topic_id).digest()).decode()
+
+
+def _hex_digest(topic: str, topic_id: str) -> str:
+    return _sha256(topic, topic_id).hexdigest()
+
+
+def checked_hex_topics(what: str, value: object) -> KnownTopics | None:
+    """Return `value` as what version 1 wrote. Raises `OffsetFormatError`."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) % _HEX_CHARS or len(value) > _HEX_ROOM:
+        raise offsets.malformed(what, "expected digests of topic names")
+    return KnownTopics(_HEX_CHARS, value, is_hex=True)
+
+
+def checked_topics(what: str, value: object) -> KnownTopics:
+    """Return `value` as what `KnownTopics.to_json` writes since version 2. Raises `OffsetFormatError`."""
+    match value:
+        case [0, ""] if value[0] is not False:
+            return KnownTopics(0, "")
+        case [int(width), str(digests)] if width in _DIGEST_CHARS:
+            if len(digests) % width == 0 and len(digests) <= _DIGEST_ROOM:
+                return KnownTopics(width, digests)
+    raise offsets.malformed(what, "expected digests of topic names, and how long they are")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMetadata:
+    """What a committed offset says about the batch that led to it."""
+
+    lineage: str
+    topic_id: str
+    start: int
+    end: int
+    pin: Pin
+    leader_epoch: int | None = None
+    reset: Reset | None = None
+    # The lineage of the checkpoint that disagreed with the group, where this commit is how that was decided.
+    instead_of: str | None = None
+
+    def decides_for(self, lineages: Collection[str]) -> bool:
+        """Whether one of these lineages has begun with this commit, which decided a conflict for its checkpoint.
+
+        It stands where the group was. How far the lineage has read since is behind it: its checkpoint alone tells.
+        """
+        return self.instead_of is not None and self.lineage in lineages
+
+    def to_text(self) -> str:
+        """Return the text to commit."""
+        known = self.pin.known_topics
+        value: dict[str, object] = {
+            "gk": 1 if known is None or known.is_hex else 2,
+            "l": self.lineage,
+            "t": self.topic_id,
+            "r": [self.start, self.end],
+            "p": self.pin.offset,
+            "n": self.pin.partition_count,
+        }
+        if self.leader_epoch is not None:
+            value["e"] = self.leader_epoch
+        if known is not None:
+            value["k"] = known.to_json()
+        if self.instead_of is not None:
+            value["o"] = self.instead_of
+        if self.reset is not None:
+            value["z"] = self.reset.to_json()
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def parse_metadata(text: str | None) -> CommitMetadata | None:
+    """Read the text of a committed offset back; None when this package did not write it.
+
+    Raises `OffsetFormatError` for a newer format version.
+    """
+    if not text or len(text) > MAX_BYTES or not text.startswith("{"):
+        return None
+    try:
+        value = json.loads(text, object_pairs_hook=offsets.without_duplicates)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or type(value.get("gk")) is not int or value["gk"] < 1:
+        return None
+    offsets.check_version(_WHAT, value["gk"], VERSION)
+    try:
+        return _parse(value, value["gk"])
+    except OffsetFormatError:
+        return None
+
+
+def without_tail(text: str) -> str:
+    """Return a committed offset's text without what was read behind it, if it may be of this package.
+
+    confluent-kafka goes by a zero byte at the end, which it commits itself, and which other clients do not.
+    """
+    if not text.startswith("{"):
+        return text
+    try:
+        _, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return text
+    return text[:end]
+
+
+def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True) -> bool:
+    """Whether the group's offset is not for this item to move, the end of a batch that was planned before.
+
+    1. The group was reset since. The sequence this protects against: a process is stopped while a batch is in flight,
+       its session expires, the group has no member and is reset to 0; the process goes on, gets its partition back,
+       completes the batch, and would commit its end over the reset.
+    2. The topic was made again. A has completed [0, 40) and loses the partition; the topic is made again, B is given
+       the partition and pins 0; A gets it back, and what Spark has completed would move it to 40.
+    3. The start position is not `established`, and another program has set the offset: option onConflict decides then.
+       A has completed 100, its session expires, another tool moves the empty group back to 40; A gets the partition
+       back, and Spark says at the next trigger that 100 is complete, before A looks where to go on.
+    """
+    held, own = parse_metadata(group.metadata), parse_metadata(item.metadata)
+    if own is None:
+        return False
+    if held is None:
+        return group.offset is not None and not established
+    return not same_topic(held.topic_id, own.topic_id) or newer(held.reset, own.reset)
+
+
+def of_another_topic(item: CommitItem, newer_item: CommitItem) -> bool:
+    """Whether an item is of a topic that was deleted, and made again under the same name, before the newer one."""
+    old, new = parse_metadata(item.metadata), parse_metadata(newer_item.metadata)
+    return old is not None and new is not None and not same_topic(old.topic_id, new.topic_id)
+
+
+def _parse(value: object, version: int) -> CommitMetadata | None:
+    required, optional = {"gk", "l", "t", "r", "p", "n"}, {"e", "o", "z"}
+    if version == 1:
+        root = offsets.checked_object(_WHAT, value, required, optional | {"k"})
+        known = checked_hex_topics(_WHAT, root["k"]) if "k" in root else None
+    else:
+        root = offsets.checked_object(_WHAT, value, required | {"k"}, optional)
+        known = checked_topics(_WHAT, root["k"])
+    if not isinstance(root["r"], list) or len(root["r"]) != 2:
+        return None
+    start, end = (offsets.checked_int(_WHAT, item) for item in root["r"])
+    if start > end:
+        return None
+    return CommitMetadata(
+        lineage=offsets.checked_text(_WHAT, root["l"]),
+        topic_id=offsets.checked_text(_WHAT, root["t"]),
+        start=start,
+        end=end,
+        pin=Pin(
+            offset=offsets.checked_int(_WHAT, root["p"]),
+            partition_count=offsets.checked_int(_WHAT, root["n"], offsets.PARTITION_MAX),
+            known_topics=known,
+        ),
+        leader_epoch=offsets.checked_int(_WHAT, root["e"], 2**31 - 1) if "e" in root else None,
+        reset=offsets.checked_reset(_WHAT, root["z"]) if "z" in root else None,
+        instead_of=offsets.checked_text(_WHAT, root["o"]) if "o" in root else None,
+    )

@@ -1,0 +1,140 @@
+"""Where partitions start that the group has no offset for: what startingOffsets and its relatives say. Pure.
+
+As in Spark's own source, of several options the first one given counts: startingTimestamp, then
+startingOffsetsByTimestamp, then startingOffsets. The JSON is Spark's: {"topic": {"partition": value}}, where the
+offset -1 stands for the log's end and -2 for its beginning, and {"topic": "earliest"} for all partitions of a topic.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from spark_groupsource.model.offsets import OFFSET_MAX, PARTITION_MAX, TopicPartition, without_duplicates
+
+EARLIEST, LATEST = "earliest", "latest"
+GROUP_PREFIX = "group:"
+_LATEST_OFFSET, _EARLIEST_OFFSET = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffset:
+    """At an offset of the log."""
+
+    offset: int
+
+    def __str__(self) -> str:
+        return str(self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """At the first record at or after a time."""
+
+    timestamp_ms: int
+
+    def __str__(self) -> str:
+        return str(self.timestamp_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class AtEdge:
+    """At the log's beginning or at its end."""
+
+    latest: bool = False
+
+    def __str__(self) -> str:
+        return LATEST if self.latest else EARLIEST
+
+
+@dataclass(frozen=True, slots=True)
+class AtGroup:
+    """Where another group has got to; at the log's beginning where it has no offset."""
+
+    group: str
+
+
+Start: TypeAlias = AtOffset | AtTime | AtEdge | AtGroup
+PartitionValues: TypeAlias = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """`everywhere` counts for all partitions; when it is None, `each` names every partition, or `topics` its topic.
+
+    `option` is the name of the option that counts, for errors.
+    """
+
+    everywhere: Start | None = field(default_factory=lambda: AtEdge(latest=True))
+    each: Mapping[TopicPartition, Start] = field(default_factory=dict)
+    option: str = "startingOffsets"
+    topics: Mapping[str, Start] = field(default_factory=dict)
+
+    def of(self, partition: TopicPartition) -> Start | None:
+        """Return where a partition starts; None when the option does not name it."""
+        if self.everywhere is not None:
+            return self.everywhere
+        return self.each.get(partition, self.topics.get(partition.topic))
+
+    @property
+    def is_earliest(self) -> bool:
+        """Whether every partition starts at its log's beginning."""
+        return self.everywhere == AtEdge()
+
+
+def start_of(value: str) -> Start | Starting:
+    """Read startingOffsets: one start for all partitions, or several. Raises `ValueError`."""
+    text = value.strip()
+    if text.lower() in (EARLIEST, LATEST):
+        return AtEdge(latest=text.lower() == LATEST)
+    if text.lower().startswith(GROUP_PREFIX):
+        group = text[len(GROUP_PREFIX) :].strip()
+        if not group:
+            raise ValueError("no group")
+        return AtGroup(group)
+    named = _topics(text)
+    topics = {topic: AtEdge(latest=edge == LATEST) for topic, edge in named.items() if edge in (EARLIEST, LATEST)}
+    by_number = {topic: offsets for topic, offsets in named.items() if topic not in topics}
+    each = {partition: _at(offset) for partition, offset in _values(by_number, _EARLIEST_OFFSET, OFFSET_MAX).items()}
+    return Starting(None, each, topics=topics)
+
+
+def times_of(value: str) -> dict[TopicPartition, Start]:
+    """Read startingOffsetsByTimestamp, with any time that a broker can be asked for. Raises `ValueError`."""
+    return {partition: AtTime(ms) for partition, ms in partition_values(value, 0, OFFSET_MAX).items()}
+
+
+def partition_values(text: str, low: int, high: int) -> dict[TopicPartition, int]:
+    """Read Spark's JSON of a number per partition. Raises `ValueError` for anything else, duplicates included."""
+    return _values(_topics(text), low, high)
+
+
+def _topics(text: str) -> dict[str, Any]:
+    try:
+        topics = json.loads(text, object_pairs_hook=without_duplicates)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(topics, dict) or not topics:
+        raise ValueError("no object of topics")
+    return topics
+
+
+def _values(topics: Mapping[str, Any], low: int, high: int) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in topics.items():
+        if not isinstance(partitions, dict) or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic):
+            raise ValueError("no object of partitions")
+        for number, value in partitions.items():
+            if not re.fullmatch(r"0|[1-9][0-9]{0,9}", number) or int(number) > PARTITION_MAX:
+                raise ValueError("no partition number")
+            if type(value) is not int or not low <= value <= high:
+                raise ValueError("no number in range")
+            found[TopicPartition(topic, int(number))] = value
+    return found
+
+
+def _at(offset: int) -> Start:
+    return AtEdge(latest=offset == _LATEST_OFFSET) if offset < 0 else AtOffset(offset)

@@ -1,0 +1,363 @@
+"""Checks the options of a reader.
+
+Duty: turn Spark's string options into one frozen `SourceOptions`, or raise an `OptionError` that names the
+option, the value and what is allowed. No I/O apart from a look at the environment, no Kafka client, no Spark.
+
+Client settings (`kafka.*`) pass through to librdkafka, apart from those of `REFUSED_CLIENT_SETTINGS`, which
+would break a promise. Durations are milliseconds in options and seconds inside; they are converted here only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from spark_groupsource import errors
+from spark_groupsource.assignors.registry import (
+    AssignorNotFound,
+    ProtocolConflict,
+    SameName,
+    common_protocol,
+    find_all,
+)
+from spark_groupsource.errors import OptionError
+from spark_groupsource.options.client_settings import (
+    CLIENT_PREFIX,
+    EXECUTOR_PREFIX,
+    GroupProtocol,
+    check_client_settings,
+    check_executor_settings,
+    librdkafka_has,
+    shown_value,
+)
+from spark_groupsource.options.model import Reads, SourceOptions, Subscription
+from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, Start, Starting
+from spark_groupsource.options.permissions import NotPermitted, Permissions, permissions_of
+from spark_groupsource.options.secrets import not_permitted
+from spark_groupsource.options.table import OPTIONS, OptionSpec
+
+_BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
+# Options that Spark itself puts among a source's options.
+_IGNORED_KEYS = frozenset({"path"})
+_MAX_TRIGGER_DELAY_S = 900.0
+# What one strategy wants to know of a member -> that strategy.
+_OF_STRATEGIES = {"memberWeight": "weighted", "memberRedundancy": "redundant"}
+_SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+# What is wrong with an empty one, in the words of Spark's own source.
+_EMPTY = {
+    "subscribe": "there are no topics to subscribe to",
+    "subscribePattern": "the pattern to subscribe is empty",
+    "assign": "there are no topicpartitions to assign",
+}
+# What users write for `subscribe`.
+_MEANT = {
+    "topic": " Did you mean 'subscribe'? To write, use Spark's own format 'kafka': this one only reads.",
+    "topics": " Did you mean 'subscribe'?",
+}
+
+
+# --- parsing
+
+
+def parse_options(
+    raw: Mapping[str, str], reads: Reads | None = Reads.STREAM, permissions: Permissions | None = None
+) -> SourceOptions:
+    """Check all options of a reader; names are case-insensitive, as in Spark.
+
+    Without `reads` it is not known yet what they are for: what only one of both needs or forbids is not checked.
+    `permissions` say what options may name: by default, what the environment of this process permits.
+    Raises `OptionError` for the first option that is missing, unknown, malformed, out of range or refused. What is
+    missing is told in the order of Spark's own source: the subscription comes before the brokers.
+    """
+    given = {key.lower(): value for key, value in raw.items() if key.lower() not in _IGNORED_KEYS}
+    for key, value in given.items():
+        if key not in _BY_KEY and not key.startswith((CLIENT_PREFIX, EXECUTOR_PREFIX)):
+            raise _unknown_option(key, value)
+    values = {spec.name: _parse_one(spec, given.get(spec.name.lower())) for spec in OPTIONS}
+    if reads is not None:
+        _check_use(values, given, reads)
+    _check_subscription(values, given)
+    permitted = permissions_of(os.environ) if permissions is None else permissions
+    shown: frozenset[str] = values["allowedUnsafeSettings"] or frozenset()  # type: ignore[assignment]
+    client = check_client_settings(_with_prefix(given, CLIENT_PREFIX), shown, permitted)
+    executor = check_executor_settings(_with_prefix(given, EXECUTOR_PREFIX), shown, permitted)
+    _check_required(values, reads)
+    _check_permitted(values, permitted)
+    _check_strategies(values, client, given.get("kafka.partition.assignment.strategy"))
+    if values["assignors"] is None:
+        _check_without_strategies(given)
+    return replace(_assemble(values, client, executor, reads), permissions=permitted)
+
+
+def _check_permitted(values: Mapping[str, object], permissions: Permissions) -> None:
+    """Raise for what only the driver's environment can allow, before anything is imported or connected to."""
+    servers, names = str(values["kafka.bootstrap.servers"]), values["assignors"]
+    option, value = "kafka.bootstrap.servers", servers
+    try:
+        permissions.check_brokers(servers)
+        for name in names if isinstance(names, tuple) else ():
+            option, value = "assignors", name
+            if ":" in name:
+                permissions.check_assignor(name)
+    except NotPermitted as refusal:
+        raise not_permitted(option, value, refusal) from None
+
+
+def _with_prefix(given: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return the client settings with this prefix, without it and without those that are options of their own."""
+    return {key[len(prefix) :]: value for key, value in given.items() if key.startswith(prefix) and key not in _BY_KEY}
+
+
+def _parse_one(spec: OptionSpec, value: str | None) -> object:
+    if value is None:
+        return spec.default
+    try:
+        return spec.parse(value)
+    except ValueError:
+        empty = spec.name in _EMPTY and not value.strip(" ,{}")
+        raise invalid_option(
+            spec.name, value, f"{spec.allowed}; {_EMPTY[spec.name]}" if empty else spec.allowed
+        ) from None
+
+
+def invalid_option(name: str, value: str, allowed: str) -> OptionError:
+    """Build the error of a malformed or out-of-range value; a secret value is masked."""
+    return OptionError(errors.OPTION_INVALID, option=name, value=shown_value(name, value), allowed=allowed)
+
+
+def _unknown_option(key: str, value: str) -> OptionError:
+    if key == "groupidprefix":
+        return OptionError(
+            errors.OPTION_REFUSED, option="groupIdPrefix", value=value,
+            reason="no group's name is made up here.", replacement="leave it out; kafka.group.id names the group.",
+        )  # fmt: skip
+    near = difflib.get_close_matches(key, _BY_KEY, n=1, cutoff=0.6)
+    suggestion = f" Did you mean '{_BY_KEY[near[0]].name}'?" if near else ""
+    return OptionError(errors.OPTION_UNKNOWN, option=key, suggestion=_MEANT.get(key, suggestion))
+
+
+def _check_use(values: Mapping[str, object], given: Mapping[str, str], reads: Reads) -> None:
+    """Raise for what makes no sense in a streaming query, or in a batch read.
+
+    Of several starting options the first one counts, as everywhere, and so it is with ending options: what the others
+    say is no error.
+    """
+    if reads is Reads.STREAM:
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if values[name] is not None:
+                what = "offset" if name == "endingOffsets" else "timestamp"
+                raise OptionError(
+                    errors.OPTION_REFUSED, option=name, value=given[name.lower()],
+                    reason=f"ending {what} not valid in streaming queries, which have no end.",
+                    replacement="leave it out, or read with spark.read.",
+                )  # fmt: skip
+    else:
+        starting = _position(values, "starting", AtEdge())
+        ending = _position(values, "ending", AtEdge(latest=True))
+        _check_edge(starting, latest=True)
+        _check_edge(ending, latest=False)
+        _check_order(starting, ending)
+
+
+def _check_edge(position: Starting, *, latest: bool) -> None:
+    """Raise when a batch read is to start at the log's end, or to end at its beginning: it would be empty."""
+    wrong = AtEdge(latest=latest)
+    shown, what = ("latest (-1)", "starting offset") if latest else ("earliest (-2)", "ending offset")
+    allowed = f"in a batch read no {shown}: {{}} can't be {wrong} for batch queries on Kafka"
+    if position.everywhere == wrong:
+        raise invalid_option(position.option, str(wrong), allowed.format(what))
+    for where, start in (*sorted(position.each.items()), *sorted(position.topics.items())):
+        if start == wrong:
+            what = position.option if latest else what
+            raise invalid_option(position.option, shown, allowed.format(f"{what} for {where}"))
+
+
+def _check_order(starting: Starting, ending: Starting) -> None:
+    """Raise for a start behind the end, as far as the options alone tell: by two offsets or two times."""
+    named = sorted(starting.each.keys() | ending.each.keys())
+    ranges = [(str(partition), starting.of(partition), ending.of(partition)) for partition in named]
+    for where, start, end in ranges or [("every partition", starting.everywhere, ending.everywhere)]:
+        match start, end:
+            case (AtOffset(first), AtOffset(last)) | (AtTime(first), AtTime(last)) if first > last:
+                kind = "timestamp" if isinstance(start, AtTime) else "offset"
+                raise invalid_option(
+                    starting.option,
+                    str(start),
+                    f"no start behind the end. The specified start {kind} {first} is greater than the end {kind} {last}"
+                    f" for {where} (option '{ending.option}')",
+                )
+
+
+def _check_required(values: Mapping[str, object], reads: Reads | None) -> None:
+    """Raise for an option that is missing."""
+    for spec in OPTIONS:
+        if spec.required and values[spec.name] is None:
+            raise OptionError(errors.OPTION_MISSING, option=spec.name, meaning=spec.doc)
+    if reads is Reads.STREAM and values["kafka.group.id"] is None:
+        raise OptionError(errors.OPTION_MISSING, option="kafka.group.id", meaning="the consumer group to join.")
+
+
+def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], strategy: str | None) -> None:
+    """Raise for strategies that do not exist, or that cannot decide here."""
+    names = values["assignors"]
+    remote = client.get("group.remote.assignor")
+    consumer = client.get("group.protocol", "classic").lower() == GroupProtocol.CONSUMER.value
+    if remote is not None and not consumer:
+        raise _conflict(
+            "kafka.group.remote.assignor",
+            remote,
+            "kafka.group.protocol",
+            "classic",
+            "only under KIP-848 the broker assigns; use kafka.partition.assignment.strategy or assignors.",
+        )
+    if not isinstance(names, tuple):
+        return
+    shown = ",".join(names)
+    if consumer:
+        raise _conflict(
+            "assignors",
+            shown,
+            "kafka.group.protocol",
+            "consumer",
+            "under KIP-848 the broker assigns, by kafka.group.remote.assignor.",
+        )
+    if values["assign"] is not None:
+        raise _conflict("assignors", shown, "assign", str(values["assign"]), "'assign' makes no member of a group.")
+    if strategy is not None:
+        raise _conflict(
+            "assignors",
+            shown,
+            "kafka.partition.assignment.strategy",
+            strategy,
+            "both name the strategies that the member offers.",
+        )
+    try:
+        common_protocol(find_all(names))
+    except (AssignorNotFound, SameName, ProtocolConflict) as error:
+        raise OptionError(errors.ASSIGNORS_UNUSABLE, value=shown, reason=str(error)) from None
+
+
+def _check_without_strategies(given: Mapping[str, str]) -> None:
+    """Raise for what only strategies read: it would change nothing.
+
+    With strategies that do not read it, it is allowed: a group that changes its strategy keeps its other options.
+    """
+    for name, strategy in _OF_STRATEGIES.items():
+        value = given.get(name.lower())
+        if value is not None:
+            raise OptionError(
+                errors.OPTION_REFUSED, option=name, value=value,
+                reason="only strategies that option assignors names read it.",
+                replacement=f"set assignors={strategy}, in all queries of the group, or leave {name} out.",
+            )  # fmt: skip
+
+
+def _conflict(one: str, value: str, other: str, other_value: str, reason: str) -> OptionError:
+    options = f"'{one}' (value '{value}') and '{other}' (value '{other_value}')"
+    return OptionError(errors.OPTION_CONFLICT, options=options, reason=reason)
+
+
+def _check_subscription(values: Mapping[str, object], given: Mapping[str, str]) -> None:
+    """Raise when it is not said once what is read."""
+    found = [name for name in _SUBSCRIPTIONS if values[name] is not None]
+    choices = ", ".join(_SUBSCRIPTIONS)
+    if not found:
+        meaning = f"to say what is read, one of these options must be specified: {choices}."
+        raise OptionError(errors.OPTION_MISSING, option="subscribe", meaning=meaning)
+    if len(found) > 1:
+        options = " and ".join(f"'{name}' (value '{given[name.lower()]}')" for name in found)
+        reason = f"only one of these options can be specified: {choices}."
+        raise OptionError(errors.OPTION_CONFLICT, options=options, reason=reason)
+
+
+def _subscription(values: Mapping[str, object]) -> Subscription:
+    name = next(name for name in _SUBSCRIPTIONS if values[name] is not None)
+    value = values[name]
+    if not isinstance(value, tuple):
+        return Subscription(pattern=str(value))
+    if name == "subscribe":
+        return Subscription(topics=value)
+    return Subscription(tuple(dict.fromkeys(partition.topic for partition in value)), partitions=value)
+
+
+def _position(values: Mapping[str, object], kind: str, default: Start) -> Starting:
+    """Return what the first of the starting (or ending) options says that is given, as in Spark."""
+    timestamp_ms, times = values[f"{kind}Timestamp"], values[f"{kind}OffsetsByTimestamp"]
+    if isinstance(timestamp_ms, int):
+        return Starting(AtTime(timestamp_ms), option=f"{kind}Timestamp")
+    if isinstance(times, dict):
+        return Starting(None, times, f"{kind}OffsetsByTimestamp")
+    given, option = values[f"{kind}Offsets"], f"{kind}Offsets"
+    if isinstance(given, Starting):
+        return replace(given, option=option)
+    return Starting(default if given is None else given, option=option)  # type: ignore[arg-type]
+
+
+def _max_batch_ms(values: Mapping[str, object]) -> int | None:
+    """Return option maxBatchMs. Raises without a commit log: a batch would take until the next trigger."""
+    value = values["maxBatchMs"]
+    if value is not None and values["checkpointLocation"] is None:
+        raise OptionError(
+            errors.OPTION_REFUSED, option="maxBatchMs", value=str(value),
+            reason="without option checkpointLocation the source does not see when a batch ends.",
+            replacement="give the source the writer's checkpointLocation, or leave maxBatchMs out.",
+        )  # fmt: skip
+    return value if isinstance(value, int) else None
+
+
+def _assemble(
+    values: Mapping[str, object], client: Mapping[str, str], executor: Mapping[str, str], reads: Reads | None
+) -> SourceOptions:
+    names: tuple[str, ...] = values["assignors"] or ()  # type: ignore[assignment]
+    if names and librdkafka_has(names):
+        client = {**client, "partition.assignment.strategy": ",".join(names)}
+    max_poll_interval_ms = int(client.get("max.poll.interval.ms", "300000"))
+    drain_timeout_ms = values["drainTimeoutMs"]
+    if isinstance(drain_timeout_ms, int) and drain_timeout_ms > max_poll_interval_ms:
+        raise invalid_option("drainTimeoutMs", str(drain_timeout_ms), f"0 to {max_poll_interval_ms}")
+    max_batch_ms = _max_batch_ms(values)
+    least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        allowed = f"1 to {most}; it is higher than the maxOffsetsPerTrigger({most})"
+        raise invalid_option("minOffsetsPerTrigger", str(least), allowed)
+    typed: dict[str, object] = {
+        "bootstrap_servers": values["kafka.bootstrap.servers"],
+        "group_id": values["kafka.group.id"] or "",
+        "subscription": _subscription(values),
+        "starting": _position(values, "starting", AtEdge(latest=reads is not Reads.BATCH)),
+        "ending": _position(values, "ending", AtEdge(latest=True)),
+        "no_match_strategy": values["startingOffsetsByTimestampStrategy"],
+        "max_offsets_per_trigger": values["maxOffsetsPerTrigger"],
+        "min_offsets_per_trigger": values["minOffsetsPerTrigger"],
+        "max_trigger_delay_s": _MAX_TRIGGER_DELAY_S if values["maxTriggerDelay"] is None else values["maxTriggerDelay"],
+        "max_bytes_per_trigger": values["maxBytesPerTrigger"],
+        "min_partitions": values["minPartitions"],
+        "max_records_per_partition": values["maxRecordsPerPartition"],
+        "fail_on_data_loss": values["failOnDataLoss"],
+        "include_headers": values["includeHeaders"],
+        "checkpoint_location": values["checkpointLocation"],
+        "drain_timeout_s": 0.8 * max_poll_interval_ms / 1000
+        if drain_timeout_ms is None
+        else float(str(drain_timeout_ms)) / 1000,
+        "max_batch_s": None if max_batch_ms is None else max_batch_ms / 1000,
+        "on_partitions_lost": values["onPartitionsLost"],
+        "on_conflict": values["onConflict"],
+        "metrics_path": values["metricsPath"],
+        "metrics_lag_interval_s": float(str(values["metricsLagIntervalMs"])) / 1000,
+        "poll_timeout_s": float(str(values["kafkaConsumer.pollTimeoutMs"])) / 1000,
+        "fetch_retries": values["fetchOffset.numRetries"],
+        "fetch_retry_interval_s": float(str(values["fetchOffset.retryIntervalMs"])) / 1000,
+        "fast_lane_max_offsets": values["fastLaneMaxOffsets"],
+        "prefetch_memory_bytes": values["kafkaConsumer.prefetchMemoryBytes"],
+        "session_timeout_s": int(client.get("session.timeout.ms", "45000")) / 1000,
+        "heartbeat_interval_s": int(client.get("heartbeat.interval.ms", "3000")) / 1000,
+        "group_protocol": GroupProtocol(client.get("group.protocol", "classic").lower()),
+        "assignors": names,
+        "member_weight": values["memberWeight"],
+        "member_redundancy": values["memberRedundancy"],
+        "client_settings": dict(client),
+        "executor_settings": dict(executor),
+    }
+    return SourceOptions(**typed)  # type: ignore[arg-type]

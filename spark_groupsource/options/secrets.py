@@ -1,0 +1,225 @@
+"""Secrets that stand in a file or in an environment variable: `kafka.X.file` and `kafka.X.env` instead of `kafka.X`.
+
+An option names only where the secret is. It is read each time that a client is made, on the machine that makes it, so
+plans, pickles, logs and Spark's own pages never hold it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from spark_groupsource import errors
+from spark_groupsource.errors import OptionError
+from spark_groupsource.options.permissions import NotPermitted, Permissions
+from spark_groupsource.redaction import MASK
+
+# What may be referred to: who a client is, and how it proves that. No setting that options are checked against.
+SECRET_SETTINGS = frozenset(
+    {
+        "sasl.username",
+        "sasl.password",
+        "sasl.oauthbearer.config",
+        "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.client.credentials.client.id",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.assertion.private.key.pem",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.certificate.pem",
+        "ssl.ca.pem",
+        "ssl.keystore.password",
+        "https.ca.pem",
+    }
+)
+# Files that librdkafka reads itself. What they hold may be sent to a broker or a token endpoint, or proves who the
+# client is; what the trust stores hold does neither.
+TRUST_STORES = frozenset({"ssl.ca.location", "ssl.crl.location", "https.ca.location"})
+CLIENT_FILES = TRUST_STORES | {
+    "ssl.key.location",
+    "ssl.certificate.location",
+    "ssl.keystore.location",
+    "sasl.kerberos.keytab",
+    "sasl.oauthbearer.assertion.file",
+    "sasl.oauthbearer.assertion.private.key.file",
+    "sasl.oauthbearer.assertion.jwt.template.file",
+}
+# Means the system's own list of authorities.
+_PROBE = "probe"
+_KINDS = {"file": "file", "env": "environment variable"}
+# Far above any key or chain of certificates; a path given by mistake may be endless.
+_LARGEST_FILE = 1024 * 1024
+
+
+class Reference(NamedTuple):
+    """Where the value of a setting is: `kind` is file or env."""
+
+    setting: str
+    kind: str
+
+
+def reference(name: str) -> Reference | None:
+    """Return what a setting's name refers to; None when it is a setting of librdkafka's own, or no known one."""
+    setting, _, kind = name.rpartition(".")
+    return Reference(setting, kind) if kind in _KINDS and setting in SECRET_SETTINGS else None
+
+
+def setting_of(name: str) -> str:
+    """Return the setting that is meant: what a reference refers to, or the name itself."""
+    refers = reference(name)
+    return name if refers is None else refers.setting
+
+
+def check_references(settings: Mapping[str, str], prefix: str, permissions: Permissions) -> None:
+    """Raise `OptionError` when a secret is given twice, when a setting that is no secret is referred to, or when a
+    secret may not be in the variable that is named.
+
+    Files are checked on the machine that reads them, by `resolved`.
+    """
+    for name, value in settings.items():
+        setting, _, kind = name.rpartition(".")
+        found = reference(name)
+        if found is None:
+            if kind in _KINDS and name not in CLIENT_FILES:
+                raise OptionError(
+                    errors.OPTION_REFUSED,
+                    option=prefix + name,
+                    value="...",
+                    reason="only what a client identifies itself with is taken from a file or an environment variable: "
+                    + ", ".join(sorted(SECRET_SETTINGS)),
+                    replacement=f"use {prefix}{setting} itself.",
+                )
+            continue
+        given = [item for item in (setting, f"{setting}.file", f"{setting}.env") if item in settings]
+        if len(given) > 1:
+            raise OptionError(
+                errors.OPTION_CONFLICT,
+                options=" and ".join(f"'{prefix}{item}'" for item in given),
+                reason="a setting has one value.",
+            )
+        if not value:
+            allowed = "an absolute path" if kind == "file" else "the name of an environment variable"
+            raise OptionError(errors.OPTION_INVALID, option=prefix + name, value="", allowed=allowed)
+        if kind == "env":
+            try:
+                permissions.check_variable(value)
+            except NotPermitted as refusal:
+                raise not_permitted(prefix + name, _shown_place("env", value), refusal) from None
+
+
+def not_permitted(option: str, value: str, refusal: NotPermitted) -> OptionError:
+    """Build the error of an option that names what options may not name."""
+    return OptionError(errors.NOT_PERMITTED, option=option, value=value, reason=str(refusal), remedy=refusal.remedy)
+
+
+# What is no name of a variable may be the secret itself, by mistake.
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+
+
+def _shown_place(kind: str, place: str) -> str:
+    return place if kind == "file" or _VARIABLE.fullmatch(place) else MASK
+
+
+def resolved(
+    settings: Mapping[str, str], option_name: Callable[[str], str], side: str, permissions: Permissions
+) -> dict[str, str]:
+    """Return the settings with what is referred to in its place. Reads files and the environment.
+
+    `option_name` gives a setting's name as an option, `side` says who makes the client. Raises `OptionError` for a file
+    that options may not name, also where librdkafka is to read it, and for a file or a variable that is missing or
+    empty.
+    """
+    found: dict[str, str] = {}
+    for name, place in settings.items():
+        refers = reference(name)
+        kind = "file" if refers is None else refers.kind
+        try:
+            if refers is None:
+                _check_client_file(name, place, permissions)
+                found[name] = place
+            else:
+                found[refers.setting] = (
+                    _text_of_file(place, permissions) if kind == "file" else _text_of_variable(place)
+                )
+        except NotPermitted as refusal:
+            raise not_permitted(option_name(name), place, refusal) from None
+        except (OSError, ValueError) as error:
+            raise OptionError(
+                errors.SECRET_UNREADABLE,
+                option=option_name(name),
+                kind=_KINDS[kind],
+                value=_shown_place(kind, place),
+                host=socket.gethostname(),
+                side=side,
+                reason=getattr(error, "strerror", None) or str(error),
+                remedy=_REMEDIES[kind],
+            ) from None
+    return found
+
+
+_REMEDIES = {
+    "file": "put the file on the driver's machine and on those of all executors, readable to the user that Spark runs"
+    " as; a path is best absolute.",
+    "env": "set the variable before the driver starts, and for executors with spark.executorEnv.*; what a Python"
+    " program puts into os.environ comes too late.",
+}
+
+
+def _check_client_file(name: str, place: str, permissions: Permissions) -> None:
+    """Raise `NotPermitted` when librdkafka is to read a file that options may not name.
+
+    What else is wrong with it, librdkafka reports.
+    """
+    if name not in CLIENT_FILES or permissions.everything:
+        return
+    with suppress(OSError):
+        if name not in TRUST_STORES:
+            permissions.check_file(place)
+        elif place != _PROBE:
+            permissions.check_trust_store(place)
+
+
+def _text_of_file(place: str, permissions: Permissions) -> str:
+    try:
+        content = _content(permissions.check_file(place))
+    except FileNotFoundError:
+        # Kubernetes replaces a secret's directory by another one: the real path may be gone since it was looked up.
+        content = _content(permissions.check_file(place))
+    if len(content) > _LARGEST_FILE:
+        raise ValueError(f"it is larger than {_LARGEST_FILE} bytes")
+    try:
+        return _not_empty(content.decode())
+    except UnicodeDecodeError:
+        raise ValueError("it is no text in UTF-8") from None
+
+
+def _content(path: str) -> bytes:
+    """Return what a file holds, up to a byte more than is allowed."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        # Whoever opens a named pipe waits for its writer, and a device may never end.
+        raise ValueError("it is no regular file")
+    # A link that has taken the file's place since it was checked is not followed.
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        return file.read(_LARGEST_FILE + 1)
+
+
+def _text_of_variable(name: str) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        raise ValueError("it is not set")
+    return _not_empty(value)
+
+
+def _not_empty(text: str) -> str:
+    # Editors and `echo` end a file with a new line, which is no part of the secret.
+    text = text.rstrip("\r\n")
+    if not text:
+        raise ValueError("it is empty")
+    return text

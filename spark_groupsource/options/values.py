@@ -1,0 +1,154 @@
+"""Parsers of single option values: text in, a value out, or `ValueError`. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from enum import Enum
+
+from spark_groupsource.model.offsets import PARTITION_MAX, TopicPartition, without_duplicates
+from spark_groupsource.options.client_settings import CLIENT_PREFIX, UNSAFE_SETTINGS
+
+INT64_MAX = 2**63 - 1
+# What a pattern is made of, as far as sets go: a "]" that comes first in one does not end it.
+_SET_TOKEN = re.compile(r"\\.|\[\^?\]?|.", re.DOTALL)
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+# As librdkafka takes it: the client finds out, and says, only after its first waits what is wrong with one.
+_BROKER = re.compile(
+    r"((PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(\[[0-9a-f:.%a-z]+\]|[^\s:/\[\]]+)(:(?P<port>[0-9]{1,5}))?",
+    re.IGNORECASE,
+)
+_PORT_MAX = 65_535
+
+
+def text(value: str) -> str:
+    """Return the text without surrounding white space; it may not be empty."""
+    if not value.strip():
+        raise ValueError
+    return value.strip()
+
+
+def brokers(value: str) -> str:
+    """Return a comma list of `[protocol://]host[:port]` as it is."""
+    found = [_BROKER.fullmatch(entry.strip()) for entry in value.split(",") if entry.strip()]
+    if not found or not all(match and 1 <= int(match["port"] or 1) <= _PORT_MAX for match in found):
+        raise ValueError
+    return value.strip()
+
+
+def topics(value: str) -> tuple[str, ...]:
+    """Return the names of a comma list, each once."""
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    if not names or not all(_TOPIC.fullmatch(name) for name in names):
+        raise ValueError
+    return names
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Return the entries of a comma list, which may not repeat one."""
+    found = tuple(name.strip() for name in value.split(","))
+    if not all(found) or len(set(found)) != len(found):
+        raise ValueError
+    return found
+
+
+def pattern(value: str) -> str:
+    """Return a regular expression that compiles, and has no set that means something else in Java ([a[b]], [a&&b])."""
+    try:
+        with warnings.catch_warnings():
+            # Python warns of the others, and up to 3.10 of flags that are not at the beginning.
+            warnings.simplefilter("error")
+            re.compile(value)
+    except (re.error, OverflowError, RecursionError, Warning) as error:
+        raise ValueError from error
+    if _has_nested_set(value):
+        raise ValueError
+    return text(value)
+
+
+def _has_nested_set(value: str) -> bool:
+    inside = False
+    for part in _SET_TOKEN.findall(value):
+        if part.startswith("["):
+            if inside:
+                return True
+            inside = True
+        elif part == "]":
+            inside = False
+    return False
+
+
+def boolean(value: str) -> bool:
+    """Return true or false."""
+    lowered = value.strip().lower()
+    if lowered not in ("true", "false"):
+        raise ValueError
+    return lowered == "true"
+
+
+def integer(low: int, high: int = INT64_MAX) -> Callable[[str], int]:
+    """Return a parser of integers from `low` to `high`."""
+
+    def parse(value: str) -> int:
+        if not re.fullmatch(r"\+?[0-9]{1,19}", value.strip()):
+            raise ValueError
+        number = int(value)
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    return parse
+
+
+def choice(kind: type[Enum], *members: Enum) -> Callable[[str], Enum]:
+    """Return a parser of these members of an enumeration, all without any, by their values in any case."""
+    allowed = members or tuple(kind)
+
+    def parse(value: str) -> Enum:
+        member = kind(value.strip().lower())
+        if member not in allowed:
+            raise ValueError
+        return member
+
+    return parse
+
+
+def unsafe_settings(value: str) -> frozenset[str]:
+    """Return the names of a comma list of client settings that are refused otherwise."""
+    names = {name.strip().lower().removeprefix(CLIENT_PREFIX) for name in value.split(",") if name.strip()}
+    if not names <= set(UNSAFE_SETTINGS):
+        raise ValueError
+    return frozenset(names)
+
+
+def partitions(value: str) -> tuple[TopicPartition, ...]:
+    """Return the partitions of Spark's JSON {"topic": [0, 1]}, each once."""
+    try:
+        given = json.loads(value, object_pairs_hook=without_duplicates)
+    except RecursionError as error:
+        raise ValueError from error
+    if not isinstance(given, dict) or not given:
+        raise ValueError
+    found: list[TopicPartition] = []
+    for topic, numbers in given.items():
+        if not _TOPIC.fullmatch(topic) or not isinstance(numbers, list) or not numbers:
+            raise ValueError
+        for number in numbers:
+            if type(number) is not int or not 0 <= number <= PARTITION_MAX:
+                raise ValueError
+            found.append(TopicPartition(topic, number))
+    return tuple(sorted(set(found)))
+
+
+# Spark's own units of a duration (JavaUtils.timeStringAsMs); without one it is milliseconds.
+_UNITS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration_s(value: str) -> float:
+    """Return seconds of a duration such as 500ms, 15m or 1h, as Spark writes it."""
+    match = re.fullmatch(r"([0-9]{1,12})\s*([a-z]*)", value.strip().lower())
+    if match is None or match[2] not in _UNITS_MS:
+        raise ValueError
+    return int(match[1]) * _UNITS_MS[match[2]] / 1000

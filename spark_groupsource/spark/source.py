@@ -1,0 +1,396 @@
+"""Spark's edge: the data source and its stream reader. Translates between Spark's calls and the session.
+
+Spark builds the reader twice: in the long-lived reader process of the query, and in a plan worker that pickles it
+for the executors. So constructors do no I/O, and the member joins at the first call that only the driver makes.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_groupsource import errors
+from spark_groupsource.driver.executor_python import guarded, misleading_variables
+from spark_groupsource.errors import OptionError
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, parse_offset
+from spark_groupsource.options.model import UNBOUNDED, ReadBounds, Reads, SourceOptions
+from spark_groupsource.options.parse import parse_options
+from spark_groupsource.redaction import MaskSecrets
+from spark_groupsource.spark.row_handover import HandsOverRows, spark_hook
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_groupsource.driver.fast_lane import FastLane
+    from spark_groupsource.driver.lag_reporter import LagThread
+    from spark_groupsource.driver.session import Session
+    from spark_groupsource.driver.standby import Standby
+    from spark_groupsource.membership.thread import MembershipThread
+    from spark_groupsource.metrics import MetricsLog
+
+LOG = logging.getLogger("spark_groupsource")
+
+
+def source_schema(include_headers: bool) -> StructType:
+    """Return the columns: those of Spark's own Kafka source."""
+    fields = [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+    if include_headers:
+        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+        fields.append(StructField("headers", ArrayType(header)))
+    return StructType(fields)
+
+
+class GroupKafkaDataSource(DataSource):
+    """`spark.readStream.format("groupkafka")`: a streaming query that is a member of a Kafka consumer group.
+
+    Raises `OptionError` when an option is missing, unknown, malformed or refused.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        # Spark does not say yet whether it will be a streaming query or a batch read.
+        self._parsed = parse_options(options, None)
+        self._has_reader = False
+
+    def __repr__(self) -> str:
+        return f"GroupKafkaDataSource({self._parsed!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What other processes get; the executors, to whom it goes together with the reader, none of the options."""
+        return self.__dict__ | {"options": {}, "_parsed": None} if self._has_reader else self.__dict__
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Check the packages of the executor's Python before it unpickles anything of this one."""
+        made = super().__reduce_ex__(protocol)
+        return guarded(_remade, self.__class__, self.__getstate__()) if self._has_reader else made
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format(...)`."""
+        return "groupkafka"
+
+    def schema(self) -> StructType:
+        """Return the fixed schema."""
+        return source_schema(self._parsed.include_headers)
+
+    def streamReader(self, schema: StructType) -> GroupKafkaStreamReader:
+        """Return a reader; it does no I/O before its first driver-side call."""
+        self._check_schema(schema)
+        self._has_reader = True
+        return GroupKafkaStreamReader(parse_options(self.options, Reads.STREAM))
+
+    def reader(self, schema: StructType) -> GroupKafkaBatchReader:
+        """Return the reader of a range."""
+        self._check_schema(schema)
+        self._has_reader = True
+        return GroupKafkaBatchReader(parse_options(self.options, Reads.BATCH))
+
+    def _check_schema(self, schema: StructType) -> None:
+        if schema != self.schema():
+            raise OptionError(errors.SCHEMA_FIXED, given=schema.simpleString())
+
+
+def _remade(kind: type[GroupKafkaDataSource], state: dict[str, Any]) -> GroupKafkaDataSource:
+    """Return a data source as the driver had it, without what executors do not need."""
+    made = kind.__new__(kind)
+    made.__dict__.update(state)
+    return made
+
+
+class GroupKafkaPartition(InputPartition):
+    """One Spark task: ranges of one or more Kafka partitions, and the ids of the topics that they were planned for."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...], topic_ids: Mapping[str, str] = {}) -> None:
+        self.ranges = ranges
+        topics = {item.partition.topic for item in ranges}
+        self.topic_ids = {topic: topic_ids[topic] for topic in topics if topic in topic_ids}
+
+    def __repr__(self) -> str:
+        return f"GroupKafkaPartition({', '.join(map(str, self.ranges))})"
+
+
+class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Serves Spark's calls for one streaming query."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._session: Session | None = None
+        self._lane: FastLane | None = None
+        self._standby: Standby | None = None
+        self._initial: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"GroupKafkaStreamReader(group={self._options.group_id!r}, session={self._session!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What executors get: their part of the options; the session stays with the driver."""
+        return dict.fromkeys(("_session", "_lane", "_standby", "_initial")) | {"_options": self._options.for_reading()}
+
+    # --- driver
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the start of a new lineage; Spark asks more than once, and gets the same answer."""
+        if self._initial is None:
+            self._initial = SourceOffset.initial().to_json()
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return options minOffsetsPerTrigger, maxOffsetsPerTrigger or maxBytesPerTrigger as Spark's read limit.
+
+        Python has no composite limit: of several, Spark is told the first one, and the others are kept here.
+        """
+        options = self._options
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        return (
+            ReadAllAvailable() if options.max_bytes_per_trigger is None else ReadMaxBytes(options.max_bytes_per_trigger)
+        )
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Plan the next batch; returns `start` itself, to the letter, when there is nothing to read."""
+        bounds = self._bounds(limit)
+        offset = parse_offset(start)
+        end = self._driver().latest_offset(offset, bounds)
+        # Not between a plan and its batch: it may take a while.
+        if end is offset and self._standby is not None and self._lane is not None:
+            self._standby.keep_warm(self._lane)
+        # Spark compares offsets as text: unchanged means no batch.
+        return start if end is offset else end.to_json()
+
+    def _bounds(self, limit: ReadLimit) -> ReadBounds:
+        """Return what Spark's limit means; without one (Trigger.Once) the options' limits are not meant either."""
+        max_bytes = self._options.max_bytes_per_trigger
+        if isinstance(limit, ReadAllAvailable):
+            return UNBOUNDED
+        if isinstance(limit, ReadMaxRows):
+            return ReadBounds(limit.max_rows, max_bytes=max_bytes)
+        if isinstance(limit, ReadMinRows):
+            return ReadBounds(self._options.max_offsets_per_trigger, limit.min_rows, max_bytes)
+        if isinstance(limit, ReadMaxBytes):
+            return ReadBounds(max_bytes=limit.max_bytes)
+        raise OptionError(errors.READ_LIMIT_UNSUPPORTED, limit=limit)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return the newest offsets of the owned partitions, for Spark's progress and the lag."""
+        return self._driver().newest_offsets()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix what 'available now' means: the newest offsets of the whole subscription."""
+        self._driver().prepare_available_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of the batch that ends at `end`."""
+        session, batch = self._driver(), parse_offset(end)
+        tasks = session.tasks(parse_offset(start), batch)
+        # Of what the member owns. What it has handed over may have been made again since.
+        topics = {item.partition.topic for item in batch.ranges}
+        topic_ids = {topic: topic_id for topic, topic_id in batch.topic_ids if topic in topics}
+        ranges = tuple(item for task in tasks for item in task)
+        rows = self._lane.read(ranges, self._kept(session), topic_ids) if ranges and self._lane is not None else None
+        if rows is None:
+            return [GroupKafkaPartition(task, topic_ids) for task in tasks]
+        session.read_on_driver()
+        self.hand_over(rows)
+        return [GroupKafkaPartition(ranges, topic_ids)]
+
+    def _kept(self, session: Session) -> frozenset[TopicPartition]:
+        """Return where the driver's consumer is to stay."""
+        return frozenset(session.owned) | (self._standby.partitions if self._standby is not None else frozenset())
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Take Spark's late word that the batch that ends at `end` is complete."""
+        self._driver().commit(parse_offset(end))
+
+    def stop(self) -> None:
+        """Leave the group; Spark calls it when the reader process ends on an error or an end of file."""
+        if self._session is not None:
+            self._session.stop()
+        if self._lane is not None:
+            self._lane.close()
+
+    def _driver(self) -> Session:
+        if self._session is None:
+            self._session, self._standby = make_session(self._options)
+            self._lane = _make_lane(self._options)
+            _stop_on_sigterm(self._session)
+        return self._session
+
+    # --- executors
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges as Arrow record batches."""
+        return _read(self._options, partition)
+
+
+class GroupKafkaBatchReader(DataSourceReader):
+    """Serves one `spark.read`: plans in a process of the driver, reads on executors, joins no group.
+
+    It takes no filters: Spark 4.2.0 keeps what a reader has planned with the filters of one use of a DataFrame, and
+    reads the same for all other uses of it, whatever they ask for (`PythonScanBuilder`, `PythonDataSourceV2`).
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What executors get: their part of the options."""
+        return self.__dict__ | {"_options": self._options.for_reading()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._options.subscription.value!r})"
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks: where the range starts and ends is looked up now."""
+        # Imported here: executors need none of it.
+        from spark_groupsource.clock import SystemClock  # noqa: PLC0415
+        from spark_groupsource.cluster.admin import LibrdkafkaCluster  # noqa: PLC0415
+        from spark_groupsource.driver.batch_read import batch_ranges, batch_tasks  # noqa: PLC0415
+
+        _log_to_stderr()
+        cluster = LibrdkafkaCluster(self._options, SystemClock(), time.sleep)
+        try:
+            ranges = batch_ranges(self._options, cluster)
+            topics = cluster.describe({item.partition.topic for item in ranges})
+        finally:
+            cluster.close()
+        topic_ids = {topic: info.topic_id for topic, info in topics.items()}
+        tasks = batch_tasks(ranges, self._options)
+        # Spark reads a source without partitions as one without a plan.
+        return [GroupKafkaPartition(task, topic_ids) for task in tasks] or [GroupKafkaPartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges as Arrow record batches."""
+        return _read(self._options, partition)
+
+
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    # Imported here: the driver needs none of it, and executors need nothing of the membership.
+    from spark_groupsource.executor.reader import read_task  # noqa: PLC0415
+    from spark_groupsource.executor.settings import ReadSettings  # noqa: PLC0415
+
+    if not isinstance(partition, GroupKafkaPartition):
+        raise TypeError(f"not a partition of this source: {partition!r}")
+    _log_to_stderr()
+    return read_task(ReadSettings(options.for_reading()), partition.ranges, topic_ids=partition.topic_ids)
+
+
+def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
+    """Return the session, and what keeps its consumer warm, if its strategies know members that stand by."""
+    # Imported here: an executor that unpickles a reader needs nothing of the membership.
+    from spark_groupsource.checkpoint.log import CheckpointLog, NoCheckpoint  # noqa: PLC0415
+    from spark_groupsource.clock import SystemClock  # noqa: PLC0415
+    from spark_groupsource.cluster.admin import LibrdkafkaCluster  # noqa: PLC0415
+    from spark_groupsource.driver.session import Session  # noqa: PLC0415
+    from spark_groupsource.driver.standby import Standby  # noqa: PLC0415
+    from spark_groupsource.executor.clients.choose import log_reading_path  # noqa: PLC0415
+    from spark_groupsource.membership.backends.choose import group_client  # noqa: PLC0415
+    from spark_groupsource.membership.session_length import SessionLength  # noqa: PLC0415
+    from spark_groupsource.membership.thread import MembershipThread  # noqa: PLC0415
+    from spark_groupsource.metrics import MetricsLog  # noqa: PLC0415
+    from spark_groupsource.options.client_settings import librdkafka_has  # noqa: PLC0415
+
+    _log_to_stderr()
+    # What the driver can do, its executors most often can, too; each of them says it for itself.
+    log_reading_path()
+    warning = misleading_variables()
+    if warning is not None:
+        LOG.warning("%s (docs/deploying.md)", warning)
+    clock = SystemClock()
+    location = options.checkpoint_location
+    log = CheckpointLog(location) if location is not None else NoCheckpoint()
+    port = group_client(options)
+    metrics = MetricsLog(options.metrics_path, options.group_id, clock)
+    length = SessionLength(options)
+    member = MembershipThread(options, port, clock, log, metrics, length=length)
+    cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)
+    lag = _make_lag_thread(options, member, metrics)
+    session = Session(
+        options,
+        clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag, length=length,
+    )  # fmt: skip
+    return session, None if librdkafka_has(options.assignors) else Standby(member, clock)
+
+
+def _make_lag_thread(options: SourceOptions, member: MembershipThread, metrics: MetricsLog) -> LagThread | None:
+    """Return what measures the lag for the metrics, if somebody wants to know."""
+    from spark_groupsource.clock import SystemClock  # noqa: PLC0415
+    from spark_groupsource.driver.lag_reporter import LagThread  # noqa: PLC0415
+    from spark_groupsource.lag.measure import LibrdkafkaStandings  # noqa: PLC0415
+
+    if options.metrics_path is None or options.metrics_lag_interval_s == 0:
+        return None
+    clock = SystemClock()
+    standings = LibrdkafkaStandings(options, clock, time.sleep, abandoned=lambda: member.stopping)
+    return LagThread(
+        options.metrics_lag_interval_s,
+        clock=clock, member=member, standings=standings, metrics=metrics, pause=time.sleep,
+    )  # fmt: skip
+
+
+def _make_lane(options: SourceOptions) -> FastLane | None:
+    """Return the driver's way of reading, unless it is off, useless or unknown to this PySpark."""
+    from spark_groupsource.clock import SystemClock  # noqa: PLC0415
+    from spark_groupsource.driver.fast_lane import FastLane  # noqa: PLC0415
+
+    if options.fast_lane_max_offsets == 0 or (options.min_partitions or 1) > 1:
+        return None
+    if spark_hook() is None:
+        LOG.info("no fast lane: this PySpark takes no rows with a plan; the executors read all batches")
+        return None
+    return FastLane(options, SystemClock())
+
+
+def _stop_on_sigterm(session: Session) -> None:
+    """Leave the group on SIGTERM, after the batch in flight.
+
+    Spark ends the reader process with two SIGTERMs and then closes its socket, which its runner answers with `stop()`:
+    that waits for no batch. Others send SIGTERM to all processes of an application (see `membership.stopping`).
+    The handler only sets an attribute: the second signal may interrupt the first handler, and one that held a
+    lock would then wait for itself.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda _signal, _frame: session.request_stop())
+
+
+def _log_to_stderr() -> None:
+    """Show this package's log in the process's own, unless the application has set logging up."""
+    if not LOG.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler()
+        handler.addFilter(MaskSecrets())
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s pid=%(process)d: %(message)s"))
+        LOG.addHandler(handler)
+        LOG.setLevel(logging.INFO)
