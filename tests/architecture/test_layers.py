@@ -107,7 +107,7 @@ PURE_IMPORTS = {
     "json", "re", "spark_groupsource", "typing",
 }  # fmt: skip
 PURE_NEIGHBOURS = {"assignors", "cli", "lag", "membership", "model", "options", "planning"}
-PURE_OPTIONS = {"model", "offset_spec", "table"}
+PURE_OPTIONS = {"model", "offset_spec"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ def test_the_source_archive_has_what_a_build_needs(dist: Path) -> None:
     assert archive.name == f"groupkafka-{__version__}.tar.gz"
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
-    extension = {f"spark_groupsource/executor/{name}" for name in ("_gather.c", "_gather_parts.h")}
+    extension = {f"spark_groupsource/executor/clients/{name}" for name in ("_gather.c", "_gather_parts.h")}
     assert names >= {"LICENSE", "README.md", "pyproject.toml", "setup.py", "spark_groupsource/py.typed"} | extension
     assert not {name for name in names if name.startswith(("tests", "scripts", "jobs", "build/", ".venv"))}
 
