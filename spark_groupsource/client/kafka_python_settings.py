@@ -3,16 +3,20 @@
 `kafka.*` options keep librdkafka's names whichever client the member runs on. A setting is translated, or it concerns
 the reading of records and is left to the executors, or it is refused by its name: one that was ignored silently could
 be the one that a cluster's security rests on.
+
+kafka-python has no logger to be given: its modules log under `kafka`. They go on in this package's log: masked,
+repeats collapsed, and no louder than a warning.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_groupsource import errors
-from spark_groupsource.client.settings import CONTACT_TIMEOUT_S, base_settings
+from spark_groupsource.client.settings import CONTACT_TIMEOUT_S, base_settings, quiet_logger
 from spark_groupsource.errors import OptionError
 from spark_groupsource.options.client_settings import shown_unknown, shown_value
 from spark_groupsource.options.model import SourceOptions
@@ -85,6 +89,7 @@ _LEFT_TO_OTHERS = re.compile(
 _REFUSED = "the membership runs on kafka-python, because of option assignors, and that client has no such setting."
 _INSTEAD = "leave it out (executor.kafka.{name} sets it for the executors alone), or leave assignors out."
 # kafka-python's own default, which is also the shortest that it takes: longer than a fetch may wait.
+_ROLE = "member"
 _MIN_REQUEST_MS = 1_000
 _METADATA_AGE_MS = 5_000
 
@@ -155,3 +160,31 @@ def _translated(
                 errors.CLIENT_REFUSED_OPTION, option=option, value=shown_value(name, str(value)), reason=str(error)
             ) from None
     return found
+
+
+class _Forward(logging.Handler):
+    """Hands each record to this package's logger of the member's client, whose filters decide."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log the record again, under this package's name."""
+        if "event loop" in str(record.msg) and record.levelno <= logging.WARNING:
+            # How long a step of the client's took: on a busy machine any may take longer than it likes.
+            return
+        quiet_logger(_ROLE).handle(
+            logging.LogRecord(
+                f"spark_groupsource.client.{_ROLE}", record.levelno, record.pathname, record.lineno,
+                "kafka-python: " + record.getMessage(), None, None, record.funcName,
+            )
+        )  # fmt: skip
+
+
+def quiet() -> None:
+    """Lead the client's log through this package's. Idempotent; leaves a logger alone that somebody has set up."""
+    client = logging.getLogger("kafka")
+    # The client gives itself a NullHandler, as libraries do.
+    if not all(isinstance(handler, logging.NullHandler) for handler in client.handlers):
+        return
+    client.addHandler(_Forward())
+    client.propagate = False
+    if client.level == logging.NOTSET:
+        client.setLevel(logging.WARNING)

@@ -16,8 +16,7 @@ from spark_groupsource.errors import DataLossError
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import NoMatchStrategy, SourceOptions
 from spark_groupsource.options.offset_spec import AtGroup
-from spark_groupsource.planning.sizing import unmeasured_pack
-from spark_groupsource.planning.tasks import Task, pack_tasks
+from spark_groupsource.planning.tasks import Task, pack_tasks, unmeasured_pack
 
 LOG = logging.getLogger("spark_groupsource.batch")
 

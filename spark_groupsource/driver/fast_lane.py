@@ -16,8 +16,7 @@ from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.executor.clients.choose import make_client
 from spark_groupsource.executor.pool import fits, queue_bytes
 from spark_groupsource.executor.range_consumer import RangeConsumer
-from spark_groupsource.executor.reader import read_ranges
-from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.executor.reader import ReadSettings, read_ranges
 from spark_groupsource.model.offsets import OFFSET_MAX, OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 

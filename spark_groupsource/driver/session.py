@@ -34,9 +34,8 @@ from spark_groupsource.model.commit_metadata import Anchor, CommitItem
 from spark_groupsource.model.offsets import Json, OffsetRange, SourceOffset, TopicPartition, same_topic
 from spark_groupsource.options.model import UNBOUNDED, ReadBounds, SourceOptions
 from spark_groupsource.planning.batch import commit_items, next_offset, plan_ranges, plan_replay, within_bytes
-from spark_groupsource.planning.pins import Lineage
-from spark_groupsource.planning.sizing import TaskSizing
-from spark_groupsource.planning.tasks import Task
+from spark_groupsource.planning.start_position import Lineage
+from spark_groupsource.planning.tasks import Task, TaskSizing
 
 LOG = logging.getLogger("spark_groupsource.session")
 

@@ -32,25 +32,23 @@ from spark_groupsource.model.commit_metadata import (
 )
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, newer, same_topic
 from spark_groupsource.options.model import NoMatchStrategy, OnConflict, SourceOptions
-from spark_groupsource.planning.pins import (
-    Lineage,
-    decided_again,
-    initial_topics,
-    is_initial,
-    offset_to_pin,
-    start_item,
-)
 from spark_groupsource.planning.start_position import (
     Basis,
+    Lineage,
     Memory,
     StartDecision,
     Takeover,
     age_of,
     conflicts,
     decide_start,
+    decided_again,
+    initial_topics,
+    is_initial,
     left_alone,
     newest_reset,
+    offset_to_pin,
     open_start,
+    start_item,
     voided,
 )
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.executor.clients.choose import make_client
 from spark_groupsource.executor.range_consumer import REST_AFTER_S, RangeConsumer
-from spark_groupsource.executor.sizes import UNKNOWN_RECORD_BYTES
+from spark_groupsource.executor.row_buffer import UNKNOWN_RECORD_BYTES
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.model import SourceOptions
 

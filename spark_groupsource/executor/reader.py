@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -26,18 +27,33 @@ from spark_groupsource.executor.gc_control import freeze_imported
 from spark_groupsource.executor.pool import POOL, ConsumerPool
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.read_errors import OutOfRange, stalled, unreadable
-from spark_groupsource.executor.settings import ReadSettings
 from spark_groupsource.executor.topic_proof import TopicProof
 from spark_groupsource.failpoints import reach
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.executor")
-
 _POLL_S = 0.1
 # How long nothing may come before it is asked whether the client has the right to read at all, and whether the topics
 # are there and are those of the plan. Brokers that restart, or that refuse an identity for a moment, are back by then.
 _DOUBT_AFTER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """How to read; `options` holds the client settings, secrets included, so it is never shown."""
+
+    options: SourceOptions = field(repr=False)
+
+    @property
+    def include_headers(self) -> bool:
+        """Whether rows have the column headers."""
+        return self.options.include_headers
+
+    @property
+    def stall_timeout_s(self) -> float:
+        """How long a range may make no progress before the task fails."""
+        return self.options.poll_timeout_s
 
 
 def read_task(

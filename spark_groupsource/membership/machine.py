@@ -41,9 +41,38 @@ from spark_groupsource.membership.events import (
     Started,
     StopRequested,
 )
-from spark_groupsource.membership.owned import Owned
-from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, of_another_topic
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, of_another_topic, overruled
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
+
+
+@dataclass(slots=True)
+class Owned:
+    """A partition of this member. `group` is the group's offset as last fetched or acknowledged.
+
+    `start` is where planning begins, None until the group holds it. It is behind the group's offset only when a
+    conflict was decided in the checkpoint's favour.
+    """
+
+    group: GroupOffset | None = None
+    start: int | None = None
+    completed: CommitItem | None = None
+
+    def overrules(self, item: CommitItem) -> bool:
+        """Whether what the group holds is not to be moved on by this item."""
+        return self.group is not None and overruled(item, self.group, established=self.start is not None)
+
+    def pending(self) -> CommitItem | None:
+        """The completed offset that the group does not have yet; never one behind the group's."""
+        if self.completed is None or self.group is None:
+            return None
+        known = -1 if self.group.offset is None else self.group.offset
+        return self.completed if self.completed.offset > known else None
+
+    def position(self) -> int | None:
+        """The next offset to plan, None until the group has acknowledged one."""
+        if self.start is None:
+            return None
+        return max(self.start, self.completed.offset if self.completed else 0)
 
 
 class MemberState(Enum):

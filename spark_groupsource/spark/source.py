@@ -299,8 +299,7 @@ class GroupKafkaBatchReader(DataSourceReader):
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # Imported here: the driver needs none of it, and executors need nothing of the membership.
-    from spark_groupsource.executor.reader import read_task  # noqa: PLC0415
-    from spark_groupsource.executor.settings import ReadSettings  # noqa: PLC0415
+    from spark_groupsource.executor.reader import ReadSettings, read_task  # noqa: PLC0415
 
     if not isinstance(partition, GroupKafkaPartition):
         raise TypeError(f"not a partition of this source: {partition!r}")

@@ -32,8 +32,7 @@ from spark_groupsource.executor.clients.pure_python import PythonClient
 from spark_groupsource.executor.clients.rows import arrow_schema
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.range_consumer import RangeConsumer
-from spark_groupsource.executor.reader import read_task
-from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.executor.reader import ReadSettings, read_task
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.parse import parse_options

@@ -13,8 +13,7 @@ from spark_groupsource.clock import SystemClock
 from spark_groupsource.driver.fast_lane import FastLane
 from spark_groupsource.executor.clients import choose as clients
 from spark_groupsource.executor.pool import ConsumerPool
-from spark_groupsource.executor.reader import read_task
-from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.executor.reader import ReadSettings, read_task
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.parse import parse_options
 

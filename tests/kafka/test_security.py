@@ -22,8 +22,7 @@ from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster, admin_client
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.executor.pool import ConsumerPool
-from spark_groupsource.executor.reader import read_task
-from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.executor.reader import ReadSettings, read_task
 from spark_groupsource.membership.backends.choose import group_client
 from spark_groupsource.model.commit_metadata import CommitItem
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition

@@ -26,7 +26,7 @@ from spark_groupsource.assignors.interface import Assignor, MemberSettings, Reba
 from spark_groupsource.assignors.notes import LeaderNote, MemberNote
 from spark_groupsource.assignors.redundant import RedundantAssignor
 from spark_groupsource.assignors.weighted import WeightedAssignor
-from spark_groupsource.client.kafka_python_log import quiet
+from spark_groupsource.client.kafka_python_settings import quiet
 from spark_groupsource.client.settings import quiet_logger
 from spark_groupsource.errors import GroupKafkaError, MembershipError, OptionError
 from spark_groupsource.membership.backends.kafka_python import client as kafkapython

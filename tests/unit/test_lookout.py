@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from spark_groupsource.membership.lookout import Lookout
+from spark_groupsource.membership.completion import Lookout
 from spark_groupsource.model.offsets import OffsetRange
 
 from .fakes import ManualClock, flight, tp

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_groupsource.errors import GroupKafkaError, OptionError
-from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.executor.reader import ReadSettings
 from spark_groupsource.options.client_settings import (
     REFUSED_CLIENT_SETTINGS,
     UNSAFE_SETTINGS,

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from spark_groupsource.executor.clients.port import Chunk, EndOfPartition, Item, TopicInquiry
 from spark_groupsource.executor.clients.rows import record_batch
 from spark_groupsource.executor.range_consumer import RangeConsumer
-from spark_groupsource.executor.reader import read_ranges
-from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.executor.reader import ReadSettings, read_ranges
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 
 from .assigning import PROPERTIES, SEEDS

@@ -22,8 +22,7 @@ from spark_groupsource.executor.data_loss import LostRecords
 from spark_groupsource.executor.gc_control import freeze_imported
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.range_consumer import RangeConsumer
-from spark_groupsource.executor.reader import read_task
-from spark_groupsource.executor.settings import ReadSettings
+from spark_groupsource.executor.reader import ReadSettings, read_task
 from spark_groupsource.model.offsets import NO_TOPIC_ID, OffsetRange
 from spark_groupsource.options.model import SourceOptions
 

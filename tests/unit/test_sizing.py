@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from spark_groupsource.model.offsets import OffsetRange
-from spark_groupsource.planning.sizing import TaskSizing
-from spark_groupsource.planning.tasks import PACK_RECORDS
+from spark_groupsource.planning.tasks import PACK_RECORDS, TaskSizing
 
 from .fakes import make_options, tp
 

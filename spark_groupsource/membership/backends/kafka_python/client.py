@@ -28,8 +28,7 @@ from spark_groupsource import errors
 from spark_groupsource.assignors.interface import Assignor, MemberSettings, RebalanceProtocol
 from spark_groupsource.assignors.notes import LeaderNote
 from spark_groupsource.assignors.rounds import Again
-from spark_groupsource.client.kafka_python_log import quiet
-from spark_groupsource.client.kafka_python_settings import member_settings, named_in
+from spark_groupsource.client.kafka_python_settings import member_settings, named_in, quiet
 from spark_groupsource.clock import Clock, Deadline, SystemClock
 from spark_groupsource.errors import GroupKafkaError, MembershipError, OptionError
 from spark_groupsource.membership.backends.kafka_python.assignor import Holdings, client_assignors
