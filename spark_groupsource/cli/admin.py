@@ -14,14 +14,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
-from spark_groupsource.client.settings import (
-    CONTACT_TIMEOUT_S,
-    LastTransportError,
-    Patience,
-    group_offsets,
-    kafka_error,
-    map_error,
-)
+from spark_groupsource.client.answers import group_offsets
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, Patience, kafka_error, map_error
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.admin import admin_client, answer_of
 from spark_groupsource.errors import CommandError

@@ -34,7 +34,7 @@ from spark_groupsource.cli.group.view import Member
 from spark_groupsource.cli.lag_command import report_lag
 from spark_groupsource.cli.offset_commands import Commands
 from spark_groupsource.cli.output import Output, OutputClosedError, warn
-from spark_groupsource.client.settings import WAITING
+from spark_groupsource.client.errors import WAITING
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.errors import GroupKafkaError

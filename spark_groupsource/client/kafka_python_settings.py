@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_groupsource import errors
-from spark_groupsource.client.settings import CONTACT_TIMEOUT_S, base_settings, quiet_logger
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S
+from spark_groupsource.client.log import quiet_logger
+from spark_groupsource.client.settings import base_settings
 from spark_groupsource.errors import OptionError
 from spark_groupsource.options.client_settings import shown_unknown, shown_value
 from spark_groupsource.options.model import SourceOptions

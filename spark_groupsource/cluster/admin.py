@@ -20,16 +20,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
-from spark_groupsource.client.settings import (
-    CONTACT_TIMEOUT_S,
-    FETCH_SETTINGS,
-    LastTransportError,
-    Patience,
-    creating_client,
-    kafka_error,
-    map_error,
-    outsider_settings,
-)
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, Patience, kafka_error, map_error
+from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, outsider_settings
 from spark_groupsource.clock import Clock, Deadline, StepDeadline
 from spark_groupsource.cluster.port import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.cluster.probe import Probe

@@ -13,15 +13,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from spark_groupsource.client.settings import (
-    FETCH_SETTINGS,
-    LastTransportError,
-    creating_client,
-    mapped_errors,
-    partition_of,
-    reading_settings,
-    received,
-)
+from spark_groupsource.client.answers import partition_of, received
+from spark_groupsource.client.errors import LastTransportError, mapped_errors
+from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, reading_settings
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 

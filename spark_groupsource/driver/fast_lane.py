@@ -1,7 +1,10 @@
 """Reads small batches on the driver: a Spark Python task costs tens of milliseconds before it reads anything.
 
 Either the driver or the executors read the ranges of a batch, which are the same: so a batch that Spark runs again may
-take the other way. How the rows come to Spark is in prefetch.py.
+take the other way. How the rows come to Spark is in `spark/row_handover.py`.
+
+A member that stands by for partitions keeps the same consumer warm for them. When it takes over it reads its first
+batch at once: the consumer is connected to the partitions' leaders and has fetched what comes at the group's offset.
 """
 
 from __future__ import annotations
@@ -23,6 +26,11 @@ from spark_groupsource.options.model import SourceOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+from spark_groupsource.clock import Pace
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.model.commit_metadata import metadata_of
+
 LOG = logging.getLogger("spark_groupsource.fastlane")
 
 # A batch that is not there by then is the executors', which wait for as long as kafkaConsumer.pollTimeoutMs.
@@ -33,6 +41,8 @@ REST_S = 30.0
 _QUEUE_BYTES = 4 * 1024 * 1024
 # What passes through the driver at once.
 MAX_BYTES = 16 * 1024 * 1024
+# How far the warm consumer may fall behind the active member. Each round fetches anew what the other has read.
+_INTERVAL_S = 30.0
 
 
 def make_driver_consumer(options: SourceOptions, partitions: int) -> RangeConsumer:
@@ -140,3 +150,36 @@ class FastLane:
             rows.append(batch)
         self._stands = stands | {r.partition: OffsetRange(r.partition, r.end, r.end, r.leader_epoch) for r in ranges}
         return tuple(rows)
+
+
+class Standby:
+    """Main thread only."""
+
+    def __init__(self, member: MembershipThread, clock: Clock) -> None:
+        self._member = member
+        self._pace = Pace(clock, _INTERVAL_S)
+        # What the member stands by for, as last seen.
+        self.partitions: frozenset[TopicPartition] = frozenset()
+
+    def keep_warm(self, lane: FastLane) -> None:
+        """Put the consumer at the group's offsets of what the member stands by for; does nothing between two rounds."""
+        partitions = self._member.standby()
+        if partitions != self.partitions:
+            self.partitions = partitions
+            self._pace.hurry()
+        if not partitions or not self._pace.due():
+            return
+        found = self._member.fetch_offsets(sorted(partitions))
+        if not found:
+            # The group is rebalancing, or its coordinator is away.
+            self._pace.hurry()
+        ranges: list[OffsetRange] = []
+        topic_ids: dict[str, str] = {}
+        for partition, group in found.items():
+            metadata = metadata_of(group)
+            if group.offset is None or metadata is None:
+                # What another program has committed tells no topic id: it would not be known what is fetched.
+                continue
+            if topic_ids.setdefault(partition.topic, metadata.topic_id) == metadata.topic_id:
+                ranges.append(OffsetRange(partition, group.offset, group.offset, metadata.leader_epoch))
+        lane.warm(ranges, topic_ids)

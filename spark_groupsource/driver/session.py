@@ -16,13 +16,12 @@ from spark_groupsource.clock import Clock, Deadline, StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import partitions_of, reads
 from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
-from spark_groupsource.driver.data_loss import LossReporter
+from spark_groupsource.driver.data_loss import LossReporter, beyond
 from spark_groupsource.driver.lag_reporter import LagThread
 from spark_groupsource.driver.log_ends import LogWatch
 from spark_groupsource.driver.readiness import CommitWait
-from spark_groupsource.driver.start_positions import StartPositions, metadata_of
+from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
-from spark_groupsource.driver.truncation import beyond
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.events import FlightBatch
@@ -30,7 +29,7 @@ from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.model.commit_metadata import Anchor, CommitItem
+from spark_groupsource.model.commit_metadata import Anchor, CommitItem, metadata_of
 from spark_groupsource.model.offsets import Json, OffsetRange, SourceOffset, TopicPartition, same_topic
 from spark_groupsource.options.model import UNBOUNDED, ReadBounds, SourceOptions
 from spark_groupsource.planning.batch import commit_items, next_offset, plan_ranges, plan_replay, within_bytes

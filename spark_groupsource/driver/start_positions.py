@@ -14,8 +14,7 @@ from spark_groupsource.clock import Clock, Deadline, StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import all_partitions, check_named, look_up, partitions_of
 from spark_groupsource.cluster.port import CONFIRM_S, ClusterPort, TopicInfo
-from spark_groupsource.driver.data_loss import LossReporter
-from spark_groupsource.driver.truncation import TruncationWatch
+from spark_groupsource.driver.data_loss import LossReporter, TruncationWatch
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.machine import GroupView, OwnedView
@@ -24,11 +23,10 @@ from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import (
     MAX_KNOWN_TOPICS,
     Anchor,
-    CommitMetadata,
     GroupOffset,
     KnownTopics,
     Pin,
-    parse_metadata,
+    metadata_of,
 )
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, newer, same_topic
 from spark_groupsource.options.model import NoMatchStrategy, OnConflict, SourceOptions
@@ -381,8 +379,3 @@ def _reached(partition: TopicPartition, group: GroupOffset | None) -> list[Offse
     if group is None or metadata is None or metadata.end != group.offset:
         return []
     return [OffsetRange(partition, metadata.start, metadata.end, metadata.leader_epoch)]
-
-
-def metadata_of(group: GroupOffset | None) -> CommitMetadata | None:
-    """Return what accompanies the group's offset; None when this package did not write it."""
-    return None if group is None else parse_metadata(group.metadata)

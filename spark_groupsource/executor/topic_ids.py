@@ -18,7 +18,7 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from spark_groupsource.client.settings import LastTransportError, kafka_error
+from spark_groupsource.client.errors import LastTransportError, kafka_error
 from spark_groupsource.cluster.admin import admin_client
 from spark_groupsource.executor.clients.error_events import check_unknown
 from spark_groupsource.executor.clients.port import RequestFailed

@@ -14,15 +14,9 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from spark_groupsource.client.settings import (
-    FETCH_SETTINGS,
-    LastTransportError,
-    creating_client,
-    mapped_errors,
-    partition_of,
-    reading_settings,
-    received,
-)
+from spark_groupsource.client.answers import partition_of, received
+from spark_groupsource.client.errors import LastTransportError, mapped_errors
+from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, reading_settings
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.admin import LibrdkafkaCluster, admin_client, answer_of
 from spark_groupsource.lag.model import Retention, Standing

@@ -319,3 +319,8 @@ def _parse(value: object, version: int) -> CommitMetadata | None:
         reset=offsets.checked_reset(_WHAT, root["z"]) if "z" in root else None,
         instead_of=offsets.checked_text(_WHAT, root["o"]) if "o" in root else None,
     )
+
+
+def metadata_of(group: GroupOffset | None) -> CommitMetadata | None:
+    """Return what accompanies the group's offset; None when this package did not write it."""
+    return None if group is None else parse_metadata(group.metadata)

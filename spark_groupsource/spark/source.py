@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 )
 
 from spark_groupsource import errors
-from spark_groupsource.driver.executor_python import guarded, misleading_variables
+from spark_groupsource.driver.executor_python import guarded
 from spark_groupsource.errors import OptionError
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, parse_offset
 from spark_groupsource.options.model import UNBOUNDED, ReadBounds, Reads, SourceOptions
@@ -45,12 +45,8 @@ from spark_groupsource.spark.row_handover import HandsOverRows, spark_hook
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_groupsource.driver.fast_lane import FastLane
-    from spark_groupsource.driver.lag_reporter import LagThread
+    from spark_groupsource.driver.fast_lane import FastLane, Standby
     from spark_groupsource.driver.session import Session
-    from spark_groupsource.driver.standby import Standby
-    from spark_groupsource.membership.thread import MembershipThread
-    from spark_groupsource.metrics import MetricsLog
 
 LOG = logging.getLogger("spark_groupsource")
 
@@ -244,8 +240,15 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
 
     def _driver(self) -> Session:
         if self._session is None:
+            # Imported here: an executor that unpickles a reader needs nothing of the membership.
+            from spark_groupsource.driver.assembly import make_lane, make_session  # noqa: PLC0415
+
+            _log_to_stderr()
             self._session, self._standby = make_session(self._options)
-            self._lane = _make_lane(self._options)
+            self._lane = make_lane(self._options)
+            if self._lane is not None and spark_hook() is None:
+                LOG.info("no fast lane: this PySpark takes no rows with a plan; the executors read all batches")
+                self._lane = None
             _stop_on_sigterm(self._session)
         return self._session
 
@@ -305,72 +308,6 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
         raise TypeError(f"not a partition of this source: {partition!r}")
     _log_to_stderr()
     return read_task(ReadSettings(options.for_reading()), partition.ranges, topic_ids=partition.topic_ids)
-
-
-def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
-    """Return the session, and what keeps its consumer warm, if its strategies know members that stand by."""
-    # Imported here: an executor that unpickles a reader needs nothing of the membership.
-    from spark_groupsource.checkpoint.log import CheckpointLog, NoCheckpoint  # noqa: PLC0415
-    from spark_groupsource.clock import SystemClock  # noqa: PLC0415
-    from spark_groupsource.cluster.admin import LibrdkafkaCluster  # noqa: PLC0415
-    from spark_groupsource.driver.session import Session  # noqa: PLC0415
-    from spark_groupsource.driver.standby import Standby  # noqa: PLC0415
-    from spark_groupsource.executor.clients.choose import log_reading_path  # noqa: PLC0415
-    from spark_groupsource.membership.backends.choose import group_client  # noqa: PLC0415
-    from spark_groupsource.membership.session_length import SessionLength  # noqa: PLC0415
-    from spark_groupsource.membership.thread import MembershipThread  # noqa: PLC0415
-    from spark_groupsource.metrics import MetricsLog  # noqa: PLC0415
-    from spark_groupsource.options.client_settings import librdkafka_has  # noqa: PLC0415
-
-    _log_to_stderr()
-    # What the driver can do, its executors most often can, too; each of them says it for itself.
-    log_reading_path()
-    warning = misleading_variables()
-    if warning is not None:
-        LOG.warning("%s (docs/deploying.md)", warning)
-    clock = SystemClock()
-    location = options.checkpoint_location
-    log = CheckpointLog(location) if location is not None else NoCheckpoint()
-    port = group_client(options)
-    metrics = MetricsLog(options.metrics_path, options.group_id, clock)
-    length = SessionLength(options)
-    member = MembershipThread(options, port, clock, log, metrics, length=length)
-    cluster = LibrdkafkaCluster(options, clock, time.sleep, abandoned=lambda: member.stopping)
-    lag = _make_lag_thread(options, member, metrics)
-    session = Session(
-        options,
-        clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag, length=length,
-    )  # fmt: skip
-    return session, None if librdkafka_has(options.assignors) else Standby(member, clock)
-
-
-def _make_lag_thread(options: SourceOptions, member: MembershipThread, metrics: MetricsLog) -> LagThread | None:
-    """Return what measures the lag for the metrics, if somebody wants to know."""
-    from spark_groupsource.clock import SystemClock  # noqa: PLC0415
-    from spark_groupsource.driver.lag_reporter import LagThread  # noqa: PLC0415
-    from spark_groupsource.lag.measure import LibrdkafkaStandings  # noqa: PLC0415
-
-    if options.metrics_path is None or options.metrics_lag_interval_s == 0:
-        return None
-    clock = SystemClock()
-    standings = LibrdkafkaStandings(options, clock, time.sleep, abandoned=lambda: member.stopping)
-    return LagThread(
-        options.metrics_lag_interval_s,
-        clock=clock, member=member, standings=standings, metrics=metrics, pause=time.sleep,
-    )  # fmt: skip
-
-
-def _make_lane(options: SourceOptions) -> FastLane | None:
-    """Return the driver's way of reading, unless it is off, useless or unknown to this PySpark."""
-    from spark_groupsource.clock import SystemClock  # noqa: PLC0415
-    from spark_groupsource.driver.fast_lane import FastLane  # noqa: PLC0415
-
-    if options.fast_lane_max_offsets == 0 or (options.min_partitions or 1) > 1:
-        return None
-    if spark_hook() is None:
-        LOG.info("no fast lane: this PySpark takes no rows with a plan; the executors read all batches")
-        return None
-    return FastLane(options, SystemClock())
 
 
 def _stop_on_sigterm(session: Session) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
+from spark_groupsource.driver.assembly import make_session
 from spark_groupsource.driver.session import Session
 from spark_groupsource.embedded import EmbeddedKafka
 from spark_groupsource.model.offsets import SourceOffset
 from spark_groupsource.options.parse import parse_options
-from spark_groupsource.spark.source import make_session
 
 _WAIT_S = 120.0
 _PAUSE_S = 0.5

@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from realkafka import RealKafka
 
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
-from spark_groupsource.client.settings import LastTransportError, base_settings
+from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.client.settings import base_settings
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster, admin_client
 from spark_groupsource.errors import GroupKafkaError

@@ -10,19 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from spark_groupsource.client.settings import (
-    CollapseRepeats,
-    LastTransportError,
-    Patience,
-    base_settings,
-    creating_client,
-    group_offsets,
-    kafka_error,
-    map_error,
-    map_group_error,
-    quiet_logger,
-    reading_settings,
-)
+from spark_groupsource.client.answers import group_offsets
+from spark_groupsource.client.errors import LastTransportError, Patience, kafka_error, map_error, map_group_error
+from spark_groupsource.client.log import CollapseRepeats, quiet_logger
+from spark_groupsource.client.settings import base_settings, creating_client, reading_settings
 from spark_groupsource.cluster.probe import Probe
 from spark_groupsource.errors import KafkaUnavailableError, OptionError
 from spark_groupsource.executor.clients.choose import make_client

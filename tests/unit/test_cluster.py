@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Uuid
 from confluent_kafka import TopicPartition as ClientPartition
 
-from spark_groupsource.client.settings import CONTACT_TIMEOUT_S, LastTransportError
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S, LibrdkafkaCluster, answer_of
 from spark_groupsource.cluster.port import Edge, LogEnd, TopicInfo
 from spark_groupsource.errors import GroupKafkaError

@@ -7,7 +7,7 @@ import ssl
 import pytest
 from kafka import errors as client_errors
 
-from spark_groupsource.client.transport import LastTransportError
+from spark_groupsource.client.errors import LastTransportError
 from spark_groupsource.membership.backends.kafka_python import identity as kafkaidentity
 from spark_groupsource.membership.backends.kafka_python.errors import (
     classify_refusal,

@@ -27,7 +27,7 @@ from spark_groupsource.assignors.notes import LeaderNote, MemberNote
 from spark_groupsource.assignors.redundant import RedundantAssignor
 from spark_groupsource.assignors.weighted import WeightedAssignor
 from spark_groupsource.client.kafka_python_settings import quiet
-from spark_groupsource.client.settings import quiet_logger
+from spark_groupsource.client.log import quiet_logger
 from spark_groupsource.errors import GroupKafkaError, MembershipError, OptionError
 from spark_groupsource.membership.backends.kafka_python import client as kafkapython
 from spark_groupsource.membership.backends.kafka_python import peers as kafkapeers
@@ -705,11 +705,11 @@ def test_the_clients_log_is_led_through_this_packages(
     quiet()
     assert (len(client_log.handlers), client_log.propagate, client_log.level) == (1, False, logging.WARNING)
     quiet_logger("member")
-    with caplog.at_level(logging.WARNING, "spark_groupsource.client.settings"):
+    with caplog.at_level(logging.WARNING, "spark_groupsource.client"):
         logging.getLogger("kafka.coordinator").warning("Marking the coordinator dead (node %s)", "unit-test-1")
         logging.getLogger("kafka.coordinator").info("Discovered coordinator")
     assert [(record.name, record.getMessage()) for record in caplog.records] == [
-        ("spark_groupsource.client.settings.member", "kafka-python: Marking the coordinator dead (node unit-test-1)")
+        ("spark_groupsource.client.member", "kafka-python: Marking the coordinator dead (node unit-test-1)")
     ]
 
 

@@ -16,13 +16,9 @@ from confluent_kafka import KafkaError
 from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
 from spark_groupsource._librdkafka import library_path
-from spark_groupsource.client.settings import (
-    LastTransportError,
-    base_settings,
-    creating_client,
-    map_error,
-    quiet_logger,
-)
+from spark_groupsource.client.errors import LastTransportError, map_error
+from spark_groupsource.client.log import quiet_logger
+from spark_groupsource.client.settings import base_settings, creating_client
 from spark_groupsource.errors import OptionError
 from spark_groupsource.executor.clients.error_events import executor_settings, trouble
 from spark_groupsource.executor.clients.port import IdentityRefused, Trouble

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from spark_groupsource.cluster.port import Edge, LogEnd, TopicInfo
+from spark_groupsource.driver.data_loss import SHORT_S
 from spark_groupsource.driver.readiness import COMMIT_S
 from spark_groupsource.driver.session import FIRST_ASSIGNMENT_S, SETTLE_S, Session
 from spark_groupsource.driver.topics import REFRESH_S
-from spark_groupsource.driver.truncation import SHORT_S
 from spark_groupsource.errors import DataLossError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, KnownTopics, Pin, parse_metadata

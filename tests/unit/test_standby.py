@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_groupsource.driver.standby import Standby
+from spark_groupsource.driver.fast_lane import Standby
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, Pin
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 

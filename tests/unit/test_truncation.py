@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_groupsource.driver.truncation import SHORT_S, TruncationWatch
+from spark_groupsource.driver.data_loss import SHORT_S, TruncationWatch
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.planning.batch import Backlog
 

@@ -18,15 +18,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
-from spark_groupsource.client.settings import (
-    CONTACT_TIMEOUT_S,
-    FETCH_SETTINGS,
-    LastTransportError,
-    creating_client,
-    kafka_error,
-    map_error,
-    outsider_settings,
-)
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, kafka_error, map_error
+from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, outsider_settings
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster.admin import admin_client, answer_of
 from spark_groupsource.options.model import SourceOptions

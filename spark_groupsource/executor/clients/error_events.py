@@ -7,7 +7,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from spark_groupsource.client.settings import EXECUTOR_ROLE, LastTransportError, reading_settings
+from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.client.settings import EXECUTOR_ROLE, reading_settings
 from spark_groupsource.executor.clients.port import (
     Damaged,
     EndOfPartition,

@@ -14,7 +14,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from spark_groupsource.client.settings import LastTransportError, creating_client
+from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.client.settings import creating_client
 from spark_groupsource.executor.clients.arrow_buffers import ConstantColumns, chunk_of
 from spark_groupsource.executor.clients.error_events import check_topic, item_of, trouble
 from spark_groupsource.executor.clients.port import ImpossibleTimestamp, Item, RequestFailed, TopicInquiry

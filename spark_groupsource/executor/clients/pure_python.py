@@ -10,7 +10,8 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from spark_groupsource.client.settings import LastTransportError, creating_client
+from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.client.settings import creating_client
 from spark_groupsource.executor.clients.error_events import check_topic, item_of, trouble
 from spark_groupsource.executor.clients.port import Chunk, ImpossibleTimestamp, Item, RequestFailed, TopicInquiry
 from spark_groupsource.executor.clients.rows import UnfitTimestamp, fits_timestamp, record_batch

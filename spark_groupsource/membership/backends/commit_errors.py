@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaError
 
 from spark_groupsource import errors
-from spark_groupsource.client.settings import map_group_error
+from spark_groupsource.client.errors import map_group_error
 from spark_groupsource.errors import AccessError, GroupKafkaError, MembershipError
 from spark_groupsource.membership.port import Refusal
 from spark_groupsource.model.commit_metadata import CommitItem

@@ -19,15 +19,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource import errors
-from spark_groupsource.client.settings import (
-    LastTransportError,
-    base_settings,
-    creating_client,
-    group_offsets,
-    kafka_error,
-    map_error,
-    map_group_error,
-)
+from spark_groupsource.client.answers import group_offsets
+from spark_groupsource.client.errors import LastTransportError, kafka_error, map_error, map_group_error
+from spark_groupsource.client.settings import base_settings, creating_client
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.backends.commit_errors import DENIED, classify_refusal, denial

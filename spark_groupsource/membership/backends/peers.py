@@ -7,7 +7,7 @@ from collections.abc import Collection
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConsumerGroupDescription  # type: ignore[attr-defined]
 
-from spark_groupsource.client.settings import LastTransportError
+from spark_groupsource.client.errors import LastTransportError
 from spark_groupsource.cluster.admin import admin_client, answer_of
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.options.model import SourceOptions

@@ -12,8 +12,7 @@ from kafka import errors as client_errors
 
 from spark_groupsource import errors
 from spark_groupsource.assignors.interface import AssignorError
-from spark_groupsource.client.settings import CONTACT_TIMEOUT_S, map_group_error
-from spark_groupsource.client.transport import LastTransportError
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, map_group_error
 from spark_groupsource.errors import AccessError, GroupKafkaError, KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.backends.commit_errors import DENIED, denial
 from spark_groupsource.membership.port import CommitResult, Refusal

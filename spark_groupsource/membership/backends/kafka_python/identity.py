@@ -20,7 +20,7 @@ from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
-from spark_groupsource.client.transport import LastTransportError
+from spark_groupsource.client.errors import LastTransportError
 from spark_groupsource.clock import Clock
 from spark_groupsource.membership.backends.kafka_python.errors import is_refused_identity
 

@@ -1,0 +1,226 @@
+"""The errors of Kafka clients, as those of the catalogue, and why brokers cannot be reached.
+
+confluent_kafka's errors are mapped here and in the adapters that call this module, nowhere else.
+
+A client tells of its connections what it can: what of that will not heal by itself is kept in `LastTransportError`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaError, KafkaException
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, Pace, SystemClock
+from spark_groupsource.errors import (
+    AccessError,
+    GroupKafkaError,
+    KafkaUnavailableError,
+    MembershipError,
+    OptionError,
+)
+from spark_groupsource.options.model import SourceOptions
+
+AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED}
+# How a broker refuses a client's certificate: the client takes it for a broken connection.
+_TLS_ALERT = re.compile(
+    r"alert (bad certificate|certificate (required|unknown|expired|revoked)|unknown ca|unsupported certificate"
+    r"|access denied|decrypt error)"
+)
+# What the client tells as a refused identity although nobody refused it: the connection ended in the middle of a
+# handshake, or there was no token to show.
+_CUT_OFF = re.compile(r"Local: (Broker transport failure|Timed out)|Disconnected: ")
+_NO_TOKEN = re.compile(r"Failed to acquire SASL OAUTHBEARER token|there is no token available")
+# An identity that was taken before is refused for good when two refusals, without any answer in between, are so far
+# apart: long enough for a provider of tokens, or a broker, to start anew. A client tells a refusal that goes on once
+# more after 30 s, which is then the worst case, and within the default session timeout of 45 s.
+_REFUSED_S = 20.0
+
+
+class LastTransportError:
+    """Remembers why the brokers could not be reached, because a request that times out does not say it."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._text = ""
+        # Whether the brokers have ever taken the identity.
+        self._accepted = False
+        # Since the last answer: whether it was refused at all, and in clear words; when first, and when last.
+        self._authentication = False
+        self._clear = False
+        self._first_s = self._last_s = 0.0
+
+    def __call__(self, error: KafkaError) -> None:
+        """Take an error from the client (its `error_cb`)."""
+        text = error.str() or ""
+        if self._refuses(error.code(), text):
+            self._last_s = self._clock.monotonic_s()
+            if not self._authentication:
+                self._first_s = self._last_s
+            self._authentication = True
+            self._clear = self._clear or not (_CUT_OFF.search(text) or _NO_TOKEN.search(text))
+            self._text = text
+        elif not self._authentication and (not self._text or error.code() != KafkaError._ALL_BROKERS_DOWN):
+            self._text = text
+
+    def _refuses(self, code: int, text: str) -> bool:
+        # Who was taken before, and is cut off in a handshake now, meets a broker that goes away.
+        known = self._accepted and _CUT_OFF.search(text)
+        return not known and (code in AUTHENTICATION or _TLS_ALERT.search(text) is not None)
+
+    def worked(self) -> None:
+        """Take that a request was answered: an identity that was refused before is not refused now."""
+        self._accepted, self._authentication, self._clear = True, False, False
+
+    @property
+    def text(self) -> str:
+        """The last reason; empty when there is none."""
+        return self._text
+
+    def describe(self, fallback: str) -> str:
+        """Return the last reason, or `fallback` when there is none."""
+        return self._text or fallback
+
+    @property
+    def authentication_failed(self) -> bool:
+        """Whether a broker refused the client's identity, and nothing was answered since."""
+        return self._authentication
+
+    @property
+    def refused_for_good(self) -> bool:
+        """Whether there is no use in waiting: a wrong setting, or an identity that has become one.
+
+        The sequence that this protects against: a provider of tokens is away for a second while the token in hand is
+        good, or a broker that starts does not know its users yet; the client tells it, and heals by itself.
+        """
+        if not self._authentication:
+            return False
+        return (self._clear and not self._accepted) or self._last_s - self._first_s >= _REFUSED_S
+
+
+# What is waited for, and nothing else: command lines show it, too.
+WAITING = logging.getLogger("spark_groupsource.waiting")
+# How long the first contact with the cluster may take before the query fails: long enough for a slow TLS or
+# SASL handshake with every bootstrap server, short enough that a wrong address is noticed at once.
+CONTACT_TIMEOUT_S = 20.0
+_NOTICE_S = 5.0
+_UNREACHABLE = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT,
+    KafkaError._WAIT_COORD,
+}
+_PROTOCOL_CONFLICT = {
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+    KafkaError.GROUP_ID_NOT_FOUND,
+    KafkaError.UNSUPPORTED_VERSION,
+}
+
+
+def kafka_error(error: KafkaException) -> KafkaError:
+    """Return the client's error inside an exception."""
+    cause = error.args[0] if error.args else None
+    return cause if isinstance(cause, KafkaError) else KafkaError(KafkaError._FAIL, str(error))
+
+
+class Patience:
+    """Says from time to time that the brokers are waited for: who hears nothing takes it for a hang.
+
+    `begin` starts the wait; calling it says something when it is time.
+    """
+
+    def __init__(self, options: SourceOptions, clock: Clock, transport: LastTransportError) -> None:
+        self._servers = options.bootstrap_servers
+        self._transport = transport
+        self._pace = Pace(clock, _NOTICE_S)
+
+    def begin(self) -> None:
+        """A request is sent."""
+        self._pace.wait()
+
+    def __call__(self) -> None:
+        """There is no answer yet."""
+        if self._pace.due():
+            reason = self._transport.describe("none")
+            WAITING.warning("waiting for an answer of Kafka: servers=%s last_error=%s", self._servers, reason)
+
+
+def map_error(
+    options: SourceOptions,
+    error: KafkaError,
+    request: str,
+    transport: LastTransportError,
+    topic: str = "?",
+    *,
+    waited_s: float = CONTACT_TIMEOUT_S,
+) -> GroupKafkaError:
+    """Turn a client's error into the one of the catalogue that names the option, the value and what to do.
+
+    `waited_s` is how long brokers that cannot be reached had to answer.
+    """
+    code = error.code()
+    servers = options.bootstrap_servers
+    if code in AUTHENTICATION or transport.authentication_failed:
+        reason = transport.describe(error.str())
+        return AccessError(errors.AUTHENTICATION_FAILED, servers=servers, reason=reason)
+    if code in _UNREACHABLE:
+        return KafkaUnavailableError(
+            errors.BROKER_UNREACHABLE,
+            servers=servers,
+            timeout_s=waited_s,
+            reason=transport.describe(error.str()),
+        )
+    subscription = options.subscription
+    if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):
+        return OptionError(errors.TOPIC_UNKNOWN, option=subscription.option, value=subscription.value, topic=topic)
+    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return AccessError(
+            errors.TOPIC_ACCESS_DENIED, option=subscription.option, value=subscription.value, topic=topic
+        )
+    return map_group_error(options, error) or KafkaUnavailableError(
+        errors.CLUSTER_REQUEST_FAILED, request=request, reason=error.str()
+    )
+
+
+@contextmanager
+def mapped_errors(options: SourceOptions, request: str, transport: LastTransportError) -> Iterator[None]:
+    """Turn what the client raises into the catalogue's errors; see `map_error`."""
+    try:
+        yield
+    except KafkaException as error:
+        raise map_error(options, kafka_error(error), request, transport) from None
+
+
+def map_group_error(options: SourceOptions, error: KafkaError) -> GroupKafkaError | None:
+    """Turn an error of the group protocol into the catalogue's; None when it is another kind of error."""
+    code = error.code()
+    settings = options.client_settings
+    if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return AccessError(errors.GROUP_ACCESS_DENIED, group=options.group_id)
+    if code == KafkaError.INVALID_SESSION_TIMEOUT:
+        value = settings.get("session.timeout.ms", "45000")
+        return MembershipError(errors.SESSION_TIMEOUT_REFUSED, value=value)
+    if code == KafkaError.UNSUPPORTED_ASSIGNOR:
+        value = settings.get("group.remote.assignor", "")
+        return MembershipError(errors.REMOTE_ASSIGNOR_UNKNOWN, value=value, reason=error.str())
+    if code in _PROTOCOL_CONFLICT:
+        return MembershipError(
+            errors.GROUP_PROTOCOL_CONFLICT,
+            group=options.group_id,
+            protocol=options.group_protocol.value,
+            strategy=settings.get("partition.assignment.strategy", "(the broker's)"),
+            reason=error.str(),
+        )
+    if code in (KafkaError.FENCED_INSTANCE_ID, KafkaError.UNRELEASED_INSTANCE_ID):
+        return MembershipError(
+            errors.INSTANCE_ID_IN_USE,
+            value=options.instance_id,
+            group=options.group_id,
+            reason=error.str(),
+        )
+    return None
