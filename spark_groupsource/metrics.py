@@ -58,9 +58,9 @@ EVENTS: dict[str, str] = {
     "unread": "A batch is complete, but Spark has not read it: a file sink dropped it, or the query ignores its rows.",
     "lag": "How far the member's partitions are behind: a row for each in `details.lag`, sums in `details.total`.",
     "stopping": "SIGTERM came while a batch is in flight; the member waits for it.",
-    "gave-up": "A batch took longer than `maxBatchMs`, so the member gave its partitions up.",
+    "gave-up": "A batch took longer than `maxBatchMs` (`batch_ms`), so the member gave its partitions up.",
     "failed": "The member met an error that only a restart can heal (`error`).",
-    "left": "The member left the group.",
+    "left": "The member has stopped: `outcome` (COMPLETE, STOPPED, DEADLINE) shows how the batch in flight ended.",
 }
 
 # What each counter means. A test checks that the list is complete.

@@ -261,7 +261,7 @@ def _add_group(parser: argparse.ArgumentParser) -> None:
 def _add_watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch", type=_positive_s, nargs="?", const=WATCH_S, metavar="SECONDS",
-        help=f"go on, with a pause of so many seconds (default: {WATCH_S:.0f})",
+        help=f"repeat, with a pause of this many seconds (default: {WATCH_S:.0f})",
     )  # fmt: skip
 
 
