@@ -7,9 +7,13 @@ JSON, with sorted keys:
      "topics": {"orders": {"id": "<topic id>", "partitions": {
          "0": {"offset": 150, "pin": {"count": 4, "known": "<digests>", "offset": 90}}}}}}
 
-`pin` is the partition's initial position (see `commits.Pin`), null when none is known; `known` may be left out. What
-is read back is untrusted and parsed strictly. Version 2 has `known` as `[<characters per digest>,"<digests>"]`, or in
-the form of version 1; a file is written in the lowest version that holds it.
+- `v`: version of the format. `cluster`, `group`: what the savepoint holds for. `taken_ms`: ms since the epoch.
+- `id`: the topic's id. `offset`: the group's committed offset of a partition.
+- `pin`: the partition's initial position (see `commit_metadata.Pin`), null when none is known. `offset`, `count` and
+  `known` are `p`, `n` and `k` of the commit metadata; `known` is absent where `k` is.
+
+What is read back is untrusted and parsed strictly. Version 2 has `known` as `[<characters per digest>,"<digests>"]`,
+or in the form of version 1; a file is written in the lowest version that holds it.
 """
 
 from __future__ import annotations

@@ -2,11 +2,18 @@
 
     {"e":3,"gk":1,"l":"<lineage>","n":4,"p":0,"r":[100,200],"t":"<topic id>"}
 
-`l` lineage, `t` topic id, `e` leader epoch of the offset, `r` half-open range of the batch, `p` the partition's
-pinned initial offset, `n` the topic's partition count when it was pinned, `k` digests of the topics (name and id)
-that the subscription matched then (see `KnownTopics`), `z` the newest reset of the group (`[ms,"<uuid>"]`) that the
-writer knows: the `reset` command writes it, and every later commit carries it on. At most 4,096 bytes (the broker's
-default offset.metadata.max.bytes). Text of another writer is not an error: it says that the offset is nobody's lineage.
+- `gk`: version of the format. `l`: lineage of the writer. `t`: topic id.
+- `r`: half-open range of the batch. `e`: leader epoch of the offset, absent if it is not known.
+- `p`: the partition's pinned initial offset. `n`: the topic's partition count when it was pinned.
+- `k`: digests of the topics (name and id) that the subscription matched then (see `KnownTopics`); absent with
+  startingOffsets=earliest.
+- `o`: the lineage of the checkpoint that disagreed with the group, present only where this commit decides that
+  conflict. For that lineage the commit is no progress (see `CommitMetadata.instead_of`).
+- `z`: the newest reset of the group that the writer knows, `[<ms since the epoch>,"<uuid>"]`; absent if none. The
+  `reset` command writes it, and every later commit carries it on.
+
+At most 4,096 bytes (the broker's default offset.metadata.max.bytes). Text of another writer is not an error: the offset
+then belongs to no lineage. docs/reference/stored-formats.md describes the same for users.
 
 Version 1 has `k` as one text of digests of 6 hexadecimal characters, or no `k`. Version 2 has `k` as
 `[<characters per digest>,"<digests>"]`. A text is written in the lowest version that holds it, so that members of an

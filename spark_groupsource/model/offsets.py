@@ -3,6 +3,8 @@
     {"v":1,"lineage":"<uuid>","topics":{"orders":{"id":"<topic id>","ranges":{"0":[100,200],"1":[7,7]},
      "done":{"4":150},"epochs":{"0":3}}}}
 
+- `v`: version of the format.
+- `id`: the topic's id when the batch was planned.
 - `ranges`: half-open [start, end) per partition that the member owned when the batch was planned.
 - `done`: how far this lineage has completed a partition that it did not own then.
 - `epochs`: a leader epoch in which the log reached the range's end, where the broker told it.

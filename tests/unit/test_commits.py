@@ -24,7 +24,7 @@ from spark_groupsource.model.commit_metadata import (
 )
 from spark_groupsource.model.offsets import NO_TOPIC_ID, OFFSET_MAX, PARTITION_MAX, TIME_MAX_MS, Reset, same_topic
 
-from .fakes import LINEAGE, tp
+from .fakes import LINEAGE, OTHER_LINEAGE, tp
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 ID = "Qw3zT0ynQ2uB8v7h1d2eZA"
@@ -32,6 +32,10 @@ RESET = Reset(1_700_000_000_000, "33333333-3333-3333-3333-333333333333")
 HEX = KnownTopics(6, "05b5a1c43e7e", is_hex=True)
 TOPICS = {"orders": ID, "refunds": ""}
 STORED = {
+    "commit-metadata-v1-conflict.txt": CommitMetadata(LINEAGE, ID, 150, 150, Pin(90, 4), instead_of=OTHER_LINEAGE),
+    "commit-metadata-v2-conflict.txt": CommitMetadata(
+        LINEAGE, ID, 150, 150, Pin(90, 4, KnownTopics.of(TOPICS)), reset=RESET, instead_of=OTHER_LINEAGE
+    ),
     "commit-metadata-v1-full.txt": CommitMetadata(LINEAGE, ID, 100, 200, Pin(90, 4, HEX), 3),
     "commit-metadata-v1-pin.txt": CommitMetadata(LINEAGE, ID, 0, 0, Pin(0, 1)),
     "commit-metadata-v1-reset.txt": CommitMetadata(LINEAGE, ID, 0, 50, Pin(0, 1), reset=RESET),
