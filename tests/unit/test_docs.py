@@ -65,6 +65,13 @@ def test_files_that_the_pages_of_explanation_name_exist() -> None:
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 
+def test_modules_that_the_page_of_recreated_topics_names_exist() -> None:
+    page = (ROOT / "docs" / "explanation" / "recreated-topics.md").read_text(encoding="utf-8")
+    named = {name for name in re.findall(r"`([\w/]+\.py)`", page) if not name.startswith("tests/")}
+    assert named, "nothing was found"
+    assert sorted(name for name in named if not (ROOT / "spark_groupsource" / name).exists()) == []
+
+
 def test_every_page_ends_with_where_to_go_next() -> None:
     pages = [page for page in (ROOT / "docs").rglob("*.md") if page.name not in _NO_NEXT]
     ending = re.compile(r"^(## (Next|Where to go next)|Next: )", re.MULTILINE)
