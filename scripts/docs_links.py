@@ -1,6 +1,6 @@
 """Check that every relative link in the Markdown files leads to a file, and to a heading if it names one.
 
-python scripts/docs_links.py      # prints broken links; exit code 1 when there are any
+python -m scripts.docs_links      # prints broken links; exit code 1 when there are any
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 # Sourced by the other scripts: the virtual environment and Java that they run on.
 #
 #   . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
-#   groupkafka_env demo            # extras of pyproject.toml, comma separated
+#   groupkafka_env demo                        # extras of pyproject.toml, comma separated
+#   groupkafka_module python tests.faults "$@"  # ends the script: the rest of it does not run
 #
 # groupkafka_env makes .venv at the checkout's root (again when pyproject.toml, setup.py, the C sources or
 # conf/constraints.txt changed), finds Java 17 or newer, or installs a JRE into .venv, and exports GROUPKAFKA_ROOT,
@@ -188,4 +189,16 @@ groupkafka_env() {
   export PYSPARK_DRIVER_PYTHON=$venv/bin/python
   # Loopback: a laptop whose name resolves to an address of another network would stall Spark's start.
   export SPARK_LOCAL_IP=127.0.0.1
+}
+
+# Becomes `INTERPRETER -m MODULE ...` with this checkout's modules. The working directory stays, since paths among the
+# arguments may be relative to it.
+groupkafka_module() {
+  # -m looks into the working directory first.
+  if [ -d tests ] && ! [ . -ef "$GROUPKAFKA_ROOT" ]; then
+    _groupkafka_say "$PWD has a folder 'tests' of its own: call $0 from $GROUPKAFKA_ROOT, or from a folder without 'tests'"
+    return 1
+  fi
+  export PYTHONPATH=$GROUPKAFKA_ROOT${PYTHONPATH:+:$PYTHONPATH}
+  exec "$1" -m "${@:2}"
 }

@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from spark_groupsource.options.table import option_reference
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from spark_groupsource.options.table import option_reference  # noqa: E402
-
 TARGET = ROOT / "docs" / "reference" / "options.md"
 BEGIN, END = "<!-- options -->", "<!-- /options -->"
 
@@ -36,7 +34,7 @@ def main() -> int:
         print(f"{TARGET.name}: {error}", file=sys.stderr)
         return 1
     if "--check" in sys.argv[1:]:
-        print(f"{TARGET.name}: {'up to date' if text == written else 'stale, run python scripts/option_table.py'}")
+        print(f"{TARGET.name}: {'up to date' if text == written else 'stale, run python -m scripts.option_table'}")
         return 0 if text == written else 1
     TARGET.write_text(written, encoding="utf-8")
     return 0

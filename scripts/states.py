@@ -7,17 +7,15 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from spark_groupsource.membership.events import DrainOutcome  # noqa: E402
-from spark_groupsource.membership.machine import (  # noqa: E402
+from spark_groupsource.membership.events import DrainOutcome
+from spark_groupsource.membership.machine import (
     BATCH_TRANSITIONS,
     GROUP_TRANSITIONS,
     BatchState,
     MemberState,
 )
 
+ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "states.md"
 HEAD = """# States of the member
 
@@ -90,7 +88,7 @@ def main() -> int:
     """Write the page, or check it."""
     if "--check" in sys.argv[1:]:
         fresh = TARGET.exists() and TARGET.read_text(encoding="ascii") == render()
-        print(f"{TARGET.relative_to(ROOT)}: {'up to date' if fresh else 'stale, run python scripts/states.py'}")
+        print(f"{TARGET.relative_to(ROOT)}: {'up to date' if fresh else 'stale, run python -m scripts.states'}")
         return 0 if fresh else 1
     TARGET.write_text(render(), encoding="ascii")
     return 0

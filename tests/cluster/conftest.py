@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sparkcluster import SparkCluster
 
 from tests.kafka.conftest import client, group, kafka, options, start_query, topic
+from tests.sparkcluster.sparkcluster import SparkCluster
 
 __all__ = ["client", "group", "kafka", "options", "start_query", "topic"]  # fixtures of another module
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 import yaml
-from kafkacluster import free_ports
-from sparkcluster import SparkCluster
-from sparkdaemons import spark_home
 
 from tests.kafka.harness import Independent, wait_for
 from tests.kafka.shared_broker import SharedBroker
+from tests.realkafka.cluster import free_ports
+from tests.sparkcluster.daemons import spark_home
+from tests.sparkcluster.sparkcluster import SparkCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(1200)]
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sparkcluster import SparkCluster
 
 from spark_groupsource.spark.progress_listener import error_line
 from tests.kafka.harness import Independent, Query
+from tests.sparkcluster.sparkcluster import SparkCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(1200)]
 

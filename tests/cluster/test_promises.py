@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from sparkcluster import Executor, SparkCluster
 
 from tests.kafka.harness import Independent, Query, wait_for
+from tests.sparkcluster.sparkcluster import Executor, SparkCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(1200)]
 

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sparkcluster import Executor, SparkCluster, SparkClusterError
-from sparkdaemons import Daemon, Daemons, process_table
 
+from tests import checkout
 from tests.kafka.harness import wait_for
+from tests.sparkcluster.daemons import Daemon, Daemons, process_table
+from tests.sparkcluster.sparkcluster import Executor, SparkCluster, SparkClusterError
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
-_SCRIPTS = Path(__file__).parents[2] / "scripts"
 # Runs Python tasks until its standard input ends; prints the interpreters that its workers run on.
 _BUSY = """
 import json, sys, threading
@@ -114,11 +114,11 @@ def test_each_worker_has_its_own_python(tmp_path: Path) -> None:
 def test_the_cluster_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     program = (
-        "import time; from pathlib import Path; from sparkcluster import SparkCluster\n"
+        "import time; from pathlib import Path; from tests.sparkcluster.sparkcluster import SparkCluster\n"
         f"SparkCluster(1, run_dir=Path({str(run_dir)!r})).start()\n"
         "print('started', flush=True); time.sleep(600)\n"
     )
-    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=_SCRIPTS)
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=checkout.ROOT)
     try:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "started\n"
@@ -139,7 +139,7 @@ def test_a_cluster_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
 
 def test_the_command_line_starts_shows_and_stops(tmp_path: Path) -> None:
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(_SCRIPTS / "spark-cluster"), *arguments, "--run-dir", str(tmp_path / "run")]
+        command = [str(checkout.ROOT / "scripts" / "spark-cluster"), *arguments, "--run-dir", str(tmp_path / "run")]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
     assert (call("status").returncode, call("stop").returncode) == (3, 0)

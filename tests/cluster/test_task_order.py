@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafkaproxy import Action, Api, On, Rule
-from realkafka import RealKafka
-from sparkcluster import Executor, SparkCluster
 
 from tests.kafka.harness import Independent, Record, wait_for
+from tests.realkafka.proxy import Action, Api, On, Rule
+from tests.realkafka.realkafka import RealKafka
+from tests.sparkcluster.sparkcluster import Executor, SparkCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(1200)]
 

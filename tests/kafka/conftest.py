@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafkajars import KAFKA_VERSION, RealKafkaError, version_of
 from pyspark.sql import DataFrame, SparkSession
+
+from tests.realkafka.jars import KAFKA_VERSION, RealKafkaError, version_of
 
 from .application import application
 from .harness import Independent, Query

@@ -26,6 +26,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests import checkout
+
 Record = tuple[str, int, int]
 _PATIENCE = 2.0  # tests run two at a time
 _PASSING = {
@@ -41,7 +43,7 @@ def run_script(command: Sequence[str], output: Path, timeout_s: float) -> tuple[
     One that takes too long is terminated: it ends its own brokers and applications.
     """
     with output.open("wb") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said)
+        process = subprocess.Popen(command, stdout=said, stderr=said, cwd=checkout.ROOT)
         try:
             code = process.wait(timeout_s)
         finally:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
-from kafkajars import RealKafkaError, find_java
+
+from tests.realkafka.jars import RealKafkaError, find_java
 
 _SOURCE = Path(__file__).with_name("libhdfs_standin.c")
 _JARS = ("hadoop-client-", "slf4j-api", "log4j-", "jcl-over-slf4j", "commons-lang3")

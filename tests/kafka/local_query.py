@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
-from realkafka import RealKafka
+
+from tests.realkafka.realkafka import RealKafka
 
 from .harness import Independent, wait_for
 

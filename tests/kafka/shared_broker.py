@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from realkafka import RealKafka
+from tests.realkafka.realkafka import RealKafka
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 from pyspark.errors import StreamingQueryException
-from realkafka import RealKafka
+
+from tests.realkafka.realkafka import RealKafka
 
 from .application import Application, AppQuery
 from .harness import Independent, wait_for

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
-from bench_plan import GROUPS
-from bench_processes import is_available
-from kafkajars import RealKafkaError, find_java
-from peerjars import peer_jars
+
+from tests import checkout
+from tests.benchmarks.peerjars import peer_jars
+from tests.benchmarks.plan import GROUPS
+from tests.benchmarks.processes import is_available
+from tests.realkafka.jars import RealKafkaError, find_java
 
 from .harness import run_script
 
 pytestmark = [pytest.mark.kafka, pytest.mark.alone]
-
-_SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench_main.py"
 
 
 @pytest.mark.timeout(900)
@@ -30,7 +29,7 @@ def test_every_case_of_the_benchmark_runs(tmp_path: Path) -> None:
             raise
         pytest.skip(f"without Spark's own Kafka source there is nothing to compare with: {error}")
     results, chart = tmp_path / "bench.json", tmp_path / "bench.svg"
-    command = [sys.executable, str(_SCRIPT), "--smoke", "--json", str(results), "--chart", str(chart)]
+    command = checkout.command("tests.benchmarks", "--smoke", "--json", results, "--chart", chart)
     code, text = run_script(command, tmp_path / "output", 840)
     assert code == 0, text[-20_000:]
     found = json.loads(results.read_text())

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import KafkaException
-from kafkajars import RealKafkaError, version_of
-from realkafka import RealKafka
+
+from tests.realkafka.jars import RealKafkaError, version_of
+from tests.realkafka.realkafka import RealKafka
 
 from .harness import Independent, Query, wait_for
 

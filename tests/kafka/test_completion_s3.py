@@ -19,12 +19,12 @@ from typing import Any
 
 import boto3
 import pytest
-from kafkajars import RealKafkaError, find_java
 from moto.server import ThreadedMotoServer
-from s3jars import s3_jars
 
 from spark_groupsource.checkpoint.log import CheckpointLog, offsets_in_log_entry
 from spark_groupsource.model.offsets import parse_offset
+from tests.realkafka.jars import RealKafkaError, find_java
+from tests.realkafka.s3jars import s3_jars
 
 from .application import Application
 from .harness import Independent, Record, wait_for

@@ -21,11 +21,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from faultrig.describer import Describer
-from kafkagroupwire import parse_heartbeat
-from kafkaproxy import Action, Api, KafkaProxy, On, Rule
-from kafkawire import Request
-from realkafka import RealKafka, RealKafkaError
+
+from tests.faults.observe.describer import Describer
+from tests.realkafka.groupwire import parse_heartbeat
+from tests.realkafka.proxy import Action, Api, KafkaProxy, On, Rule
+from tests.realkafka.realkafka import RealKafka, RealKafkaError
+from tests.realkafka.wire import Request
 
 from .application import Application, AppQuery
 from .harness import Independent, Record, wait_for

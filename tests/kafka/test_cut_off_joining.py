@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from kafkaproxy import Action, Api, KafkaProxy, Rule
+
+from tests.realkafka.proxy import Action, Api, KafkaProxy, Rule
 
 from .application import AppQuery
 from .harness import wait_for

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from realkafka import RealKafka
+
+from tests.realkafka.realkafka import RealKafka
 
 from .batchloop import BatchLoop
 from .harness import Independent, Record, wait_for

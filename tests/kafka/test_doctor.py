@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
-from kafkasecurity import allow
-from realkafka import RealKafka
 
 from spark_groupsource.cli.main import main
+from tests.realkafka.realkafka import RealKafka
+from tests.realkafka.security import allow
 
 from .harness import Independent
 from .test_security import PASSWORDS, Guarded, guarded

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kafkaproxy import Action, Api, Rule
-from realkafka import RealKafka
+
+from tests.realkafka.proxy import Action, Api, Rule
+from tests.realkafka.realkafka import RealKafka
 
 from .application import Application, AppQuery
 from .harness import Independent, wait_for

@@ -16,10 +16,11 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from kafkacluster import free_ports
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from realkafka import RealKafka
+
+from tests.realkafka.cluster import free_ports
+from tests.realkafka.realkafka import RealKafka
 
 from .harness import Independent, wait_for
 

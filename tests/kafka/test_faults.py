@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import checkout
 
 from .harness import run_script
 
 pytestmark = [pytest.mark.kafka, pytest.mark.alone]
 
-_SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "faults_main.py"
 _CLUSTER_KINDS = "executor-killed,task-failed,allocation-scaled,spark-worker-killed"
 
 
 def _assert_passes(folder: Path, *arguments: str) -> None:
     """Run the rig; what breaks is in the output: the fault, the promise, the records."""
-    command = [sys.executable, str(_SCRIPT), *arguments, "--seed", "1", "--out", str(folder)]
+    command = checkout.command("tests.faults", *arguments, "--seed", "1", "--out", folder)
     code, text = run_script(command, folder / "output", 1740)
     assert code == 0, text[-20_000:]
     assert "PASSED" in text, text[-20_000:]

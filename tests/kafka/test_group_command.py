@@ -18,12 +18,12 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from kafkajars import KAFKA_VERSION, version_of
 
 from spark_groupsource.assignors.notes import LeaderNote, MemberNote
 from spark_groupsource.cli.group.describe import EXTRA_MISSING
 from spark_groupsource.cli.main import main
 from spark_groupsource.model import offsets
+from tests.realkafka.jars import KAFKA_VERSION, version_of
 
 from .harness import Independent, wait_for
 

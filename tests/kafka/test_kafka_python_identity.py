@@ -14,8 +14,6 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from kafkasecurity import Security, allow, scram_settings
-from realkafka import RealKafka
 
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.backends.choose import group_client
@@ -23,6 +21,8 @@ from spark_groupsource.membership.backends.kafka_python.client import KafkaPytho
 from spark_groupsource.model.commit_metadata import CommitItem
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.parse import parse_options
+from tests.realkafka.realkafka import RealKafka
+from tests.realkafka.security import Security, allow, scram_settings
 
 from .harness import Independent, wait_for
 from .test_security import GROUP, READ, TOPIC

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from kafkaproxy import Action, Api, KafkaProxy, On, Rule
-from realkafka import RealKafka, RealKafkaError
+
+from tests.realkafka.proxy import Action, Api, KafkaProxy, On, Rule
+from tests.realkafka.realkafka import RealKafka, RealKafkaError
 
 from .harness import Independent, wait_for
 

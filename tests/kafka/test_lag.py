@@ -18,10 +18,10 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from realkafka import RealKafka
 
 from spark_groupsource.cli.main import main
 from spark_groupsource.spark.progress_listener import progress_line
+from tests.realkafka.realkafka import RealKafka
 
 from .application import Application
 from .harness import Independent, wait_for

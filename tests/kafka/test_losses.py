@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from realkafka import RealKafka
+
+from tests.realkafka.realkafka import RealKafka
 
 from .harness import Independent, Query, wait_for
 from .holding import Held, released

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pytest
-from kafkaproxy import Action, Api, On, Rule
-from realkafka import RealKafka
 
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.driver.fast_lane import FastLane
@@ -16,6 +14,8 @@ from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.reader import ReadSettings, read_task
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.parse import parse_options
+from tests.realkafka.proxy import Action, Api, On, Rule
+from tests.realkafka.realkafka import RealKafka
 
 from .harness import Independent
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kafkajars import RealKafkaError, find_java
-from peerjars import peer_jars
 
 from spark_groupsource.cli.main import main
+from tests.benchmarks.peerjars import peer_jars
+from tests.realkafka.jars import RealKafkaError, find_java
 
 from .application import Application, AppQuery
 from .harness import Independent, Query, Record, wait_for

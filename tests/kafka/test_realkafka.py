@@ -11,15 +11,16 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import kafkajars
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from realkafka import RealKafka, RealKafkaError, find_java
+
+from tests import checkout
+from tests.realkafka import jars
+from tests.realkafka.realkafka import RealKafka, RealKafkaError, find_java
 
 pytestmark = pytest.mark.kafka
 
-_SCRIPTS = Path(__file__).parents[2] / "scripts"
 _WAIT_S = 30.0
 
 
@@ -151,11 +152,11 @@ def test_a_cluster_id_may_begin_with_a_dash(monkeypatch: pytest.MonkeyPatch) -> 
 def test_brokers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     program = (
-        "import sys, time; from pathlib import Path; from realkafka import RealKafka\n"
+        "import sys, time; from pathlib import Path; from tests.realkafka.realkafka import RealKafka\n"
         f"kafka = RealKafka(run_dir=Path({str(run_dir)!r})); kafka.start()\n"
         "print(kafka._cluster.brokers[0].pid, flush=True); time.sleep(600)\n"
     )
-    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=_SCRIPTS)
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=checkout.ROOT)
     try:
         assert owner.stdout is not None
         broker = int(owner.stdout.readline())
@@ -169,7 +170,7 @@ def test_brokers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
 
 def test_the_command_line_starts_shows_and_stops(tmp_path: Path) -> None:
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(_SCRIPTS / "realkafka.py"), *arguments, "--run-dir", str(tmp_path / "run")]
+        command = [str(checkout.ROOT / "scripts" / "kafka"), *arguments, "--run-dir", str(tmp_path / "run")]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
 
     assert (call("status").returncode, call("stop").returncode) == (3, 0)
@@ -193,7 +194,7 @@ def test_the_command_line_starts_shows_and_stops(tmp_path: Path) -> None:
 
 
 def test_a_foreign_process_with_our_pid_is_left_alone(tmp_path: Path) -> None:
-    from kafkacluster import Broker, Cluster
+    from tests.realkafka.cluster import Broker, Cluster
 
     foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
@@ -212,7 +213,7 @@ def test_an_old_java_is_refused_with_what_was_seen(tmp_path: Path, monkeypatch: 
     fake = home / "java"
     fake.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(kafkajars, "_java_candidates", lambda: iter([("PATH", fake)]))
+    monkeypatch.setattr(jars, "_java_candidates", lambda: iter([("PATH", fake)]))
     with pytest.raises(RealKafkaError, match=r"needs Java 17 or newer \(PATH: .* is Java 11\)"):
         find_java()
 
@@ -220,4 +221,4 @@ def test_an_old_java_is_refused_with_what_was_seen(tmp_path: Path, monkeypatch: 
 def test_a_directory_without_kafka_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GROUPKAFKA_KAFKA_JARS", str(tmp_path))
     with pytest.raises(RealKafkaError, match="GROUPKAFKA_KAFKA_JARS="):
-        kafkajars.fetch_jars(find_java())
+        jars.fetch_jars(find_java())

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AclOperation, ResourceType
-from kafkasecurity import Authority, Identity, Security, allow, scram_settings
 from pyspark.sql import SparkSession
-from realkafka import RealKafka
 
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
 from spark_groupsource.client.errors import LastTransportError
@@ -31,6 +29,8 @@ from spark_groupsource.options.client_settings import SHOWN_SECRETS
 from spark_groupsource.options.model import SourceOptions, Subscription
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.permissions import EVERYTHING
+from tests.realkafka.realkafka import RealKafka
+from tests.realkafka.security import Authority, Identity, Security, allow, scram_settings
 
 from .conftest import ReadAll
 from .harness import Independent, Query, wait_for

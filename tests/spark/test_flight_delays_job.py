@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from chispa import assert_df_equality
-from flight_delays import HISTOGRAM_EDGES, parse_flights, partial_aggregates, write_batch
-from flight_results import aggregate_rows, merge_all, read_partials, read_rows
 from pyspark.sql import DataFrame, SparkSession
+
+from jobs.flight_delays import HISTOGRAM_EDGES, parse_flights, partial_aggregates, write_batch
+from scripts.demo.flight_results import aggregate_rows, merge_all, read_partials, read_rows
 
 pytestmark = pytest.mark.spark
 
@@ -19,7 +20,7 @@ AT = datetime(2013, 1, 1, 10, 15, tzinfo=timezone.utc)
 
 
 def flight(**changes: Any) -> str:
-    """A value as scripts/load_flights.py writes it."""
+    """A value as scripts/demo/load_flights.py writes it."""
     return json.dumps(
         {
             **{"year": 2013, "month": 1, "day": 1, "dep_time": 517, "sched_dep_time": 515, "dep_delay": 2},

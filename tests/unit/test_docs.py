@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import docs_links
 import pytest
+
+from scripts import docs_links
 
 ROOT = docs_links.ROOT
 # It is the table of contents.

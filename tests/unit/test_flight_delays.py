@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import flight_delays
 import pytest
-from flight_delays import parse_arguments, read_properties
+
+from jobs import flight_delays
+from jobs.flight_delays import parse_arguments, read_properties
 
 MAX_LINES = 150
 REQUIRED = [

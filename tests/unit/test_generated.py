@@ -6,20 +6,18 @@ import ast
 from dataclasses import fields
 from pathlib import Path
 
-import option_table
 import pytest
-import reference_pages
-import states
 
+from scripts import option_table, reference_pages, states
 from spark_groupsource.membership.machine import BATCH_TRANSITIONS, GROUP_TRANSITIONS, BatchState, MemberState
 from spark_groupsource.metrics import COUNTERS, EVENTS, MemberMetrics
 from spark_groupsource.options.table import option_reference
 
 
 def test_the_page_of_states_is_up_to_date() -> None:
-    assert states.TARGET.exists(), "docs/states.md is missing: run python scripts/states.py"
+    assert states.TARGET.exists(), "docs/states.md is missing: run python -m scripts.states"
     written = states.TARGET.read_text(encoding="ascii")
-    assert written == states.render(), "docs/states.md is stale: run python scripts/states.py"
+    assert written == states.render(), "docs/states.md is stale: run python -m scripts.states"
 
 
 def test_the_page_of_states_has_all_of_them() -> None:
@@ -38,7 +36,7 @@ def test_the_table_of_the_page_of_options_is_up_to_date() -> None:
         written = option_table.with_table(text, option_reference())
     except option_table.MarkersMissing as error:
         pytest.fail(f"docs/reference/options.md: {error}")
-    assert text == written, "the table of docs/reference/options.md is stale: run python scripts/option_table.py"
+    assert text == written, "the table of docs/reference/options.md is stale: run python -m scripts.option_table"
 
 
 def test_the_table_goes_between_the_markers_and_nowhere_else() -> None:
@@ -66,9 +64,9 @@ def test_missing_markers_are_named(text: str) -> None:
 
 @pytest.mark.parametrize("path", reference_pages.PAGES, ids=lambda path: path.name)
 def test_a_page_of_the_reference_is_up_to_date(path: Path) -> None:
-    assert path.exists(), f"{path.name} is missing: run python scripts/reference_pages.py"
+    assert path.exists(), f"{path.name} is missing: run python -m scripts.reference_pages"
     written = path.read_text(encoding="utf-8")
-    assert written == reference_pages.PAGES[path](), f"{path.name} is stale: run python scripts/reference_pages.py"
+    assert written == reference_pages.PAGES[path](), f"{path.name} is stale: run python -m scripts.reference_pages"
 
 
 def test_the_page_of_errors_has_all_of_them() -> None:

@@ -1,0 +1,202 @@
+"""P2 and P6: what was completed more than once, by class, and whether it may be. See checker.py for the rules."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.faults.history import Fault, SinkBatch
+from tests.faults.judge.facts import TICK_S, Batch, Facts, Log, Range, Reset, inside, named
+from tests.faults.judge.records import Readers
+from tests.faults.judge.unclean import Unclean, commits_away, unclean_of
+from tests.faults.judge.verdict import (
+    BEHIND,
+    CHECKPOINT,
+    CLASSES,
+    REPLAY,
+    RESET,
+    SAME_LINEAGE,
+    UNCLEAN,
+    UNEXPLAINED,
+    Violation,
+    shown,
+)
+
+
+@dataclass(slots=True)
+class Repeats:
+    """Counts by class, and what is wrong."""
+
+    facts: Facts
+    counts: Counter[str] = field(default_factory=Counter)
+    violations: list[Violation] = field(default_factory=list)
+    # (owner, partition, when it came to it) -> batches of this stay that were read again by others, with the records
+    stays: dict[tuple[str, Log, float], dict[int, list[int]]] = field(default_factory=lambda: defaultdict(dict))
+    unclean: list[Unclean] = field(default_factory=list)
+    _by_life: dict[str, Fault] = field(default_factory=dict)
+    _last_read: dict[tuple[str, Log], Batch] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.unclean = unclean_of(self.facts)
+        self._by_life = {f.details["new"]: f for f in self.facts.history.faults if {"old", "new"} <= f.details.keys()}
+        for batch in sorted(self.facts.completed, key=lambda batch: batch.number):
+            for log in batch.ranges:
+                if batch.reads(log):
+                    self._last_read[batch.checkpoint, log] = batch
+
+    # --- judging
+
+    def add(self, log: Log, readers: tuple[int, ...], offsets: list[int]) -> None:
+        """Judge records that these batches have all completed, in the order of their plans."""
+        batches = [self.facts.batches[index] for index in readers]
+        for n, later in enumerate(batches):
+            same = [earlier for earlier in batches[:n] if earlier.checkpoint == later.checkpoint]
+            if same:
+                self._same_checkpoint(log, same[-1], later, self._unexcused(log, same[-1], later, offsets))
+            elif n:
+                self._other_checkpoint(log, batches[n - 1], later, offsets)
+
+    def _unexcused(self, log: Log, earlier: Batch, later: Batch, offsets: list[int]) -> list[int]:
+        """Count what a reset or a restored checkpoint between the plans explains; return the rest."""
+        if earlier.lineage == later.lineage and earlier.checkpoint == later.checkpoint:
+            return offsets  # a checkpoint that takes part in a reset or a conflict goes on as a new lineage
+        resets = [
+            (self._from_reset(reset, later), reset.before)
+            for reset in self.facts.resets
+            if reset.log == log and earlier.planned_at - TICK_S <= reset.at <= later.planned_at + TICK_S
+        ]
+        offsets = self._count(RESET, resets, offsets)
+        return self._count(CHECKPOINT, self._from_restored(log, later), offsets)
+
+    def _from_reset(self, reset: Reset, later: Batch) -> int:
+        """Return where the batch's checkpoint goes on after a reset: where the group is, or at its own end.
+
+        It may have read the partition long ago, and others since. That is its right by the option `onConflict`: an
+        offset that another program has set says nothing of what the group has read. Only for its first batch behind
+        the reset, and those that follow on it.
+        """
+        log = reset.log
+        own = [b for b in self.facts.batches if b.checkpoint == later.checkpoint and log in b.ends]
+        before = [batch for batch in own if batch.planned_at <= reset.at]
+        after = [batch for batch in own if batch.planned_at > reset.at and batch.reads(log)]
+        if not before or not after:
+            return reset.after
+        end = max(before, key=lambda batch: batch.number).ends[log]
+        first = min(after, key=lambda batch: batch.number).ranges[log][0]
+        return min(end, reset.after) if first == end else reset.after
+
+    def _count(self, name: str, spans: list[Range], offsets: list[int]) -> list[int]:
+        rest = [offset for offset in offsets if not inside(offset, spans)] if spans else offsets
+        self.counts[name] += len(offsets) - len(rest)
+        return rest
+
+    def _same_checkpoint(self, log: Log, earlier: Batch, later: Batch, offsets: list[int]) -> None:
+        if not offsets:
+            return
+        self.counts[SAME_LINEAGE] += len(offsets)
+        both = f"twice in {later}" if earlier is later else f"in {earlier} and in {later}"
+        self.violations.append(Violation("P2", f"{named(log)}: {shown(offsets)} {both}"))
+
+    def _other_checkpoint(self, log: Log, earlier: Batch, later: Batch, offsets: list[int]) -> None:
+        rest = self._unexcused(log, earlier, later, offsets)
+        if not rest:
+            return
+        fault = self._life_between(earlier.checkpoint, later.checkpoint)
+        if fault is not None:
+            self.counts[CHECKPOINT] += len(rest)
+            if self._last_read.get((earlier.checkpoint, log)) is not earlier:
+                text = f"more than the last batch after {fault.kind} of {fault.target}: {shown(rest)}"
+                self.violations.append(Violation("P6", f"{named(log)}: {text} in {earlier} and in {later}"))
+            return
+        self._across_members(log, earlier, later, rest)
+
+    def _across_members(self, log: Log, planned_first: Batch, planned_last: Batch, offsets: list[int]) -> None:
+        earlier, later = self._by_stay(log, planned_first, planned_last)
+        times = (earlier.planned_at, later.planned_at, earlier.at or 0.0, later.at or 0.0)
+        since, until = min(times[:2]), max(times)
+        if not any(one.touches(earlier.query, since, until) for one in self.unclean):
+            self.counts[UNEXPLAINED] += len(offsets)
+            text = f"{shown(offsets)} in {earlier} and in {later}, with nothing unclean between"
+            self.violations.append(Violation("P6", f"{named(log)}: {text}"))
+            return
+        self.counts[UNCLEAN] += len(offsets)
+        self.stays[earlier.query, log, self._came(log, earlier)].setdefault(earlier.index, []).extend(offsets)
+
+    # --- who was first
+
+    def _came(self, log: Log, batch: Batch) -> float:
+        stay = self.facts.ownership(batch.query, (log[0], log[2]), batch.planned_at)
+        return stay.start if stay is not None else 0.0
+
+    def _by_stay(self, log: Log, first: Batch, last: Batch) -> tuple[Batch, Batch]:
+        """Return the earlier and the later owner's batch.
+
+        A process that is stopped between fixing a plan and Spark's writing it down logs it when the next owner has
+        planned already: who came to the partition first counts, and only then the plan.
+        """
+        known = self._came(log, first) and self._came(log, last)
+        return (last, first) if known and self._came(log, last) < self._came(log, first) else (first, last)
+
+    # --- lives of checkpoints
+
+    def _life_between(self, old: str, new: str) -> Fault | None:
+        """Return the fault that ended the checkpoint's life `old`, if `new` is a later life of the same."""
+        seen: set[str] = set()
+        while new in self._by_life and new not in seen:
+            seen.add(new)
+            fault = self._by_life[new]
+            if fault.details["old"] == old:
+                return fault
+            new = fault.details["old"]
+        return None
+
+    def _from_restored(self, log: Log, later: Batch) -> list[Range]:
+        """Return what a restored checkpoint reads again: from its own end to the group's offset at that time."""
+        fault = self._by_life.get(later.checkpoint)
+        if fault is None or "batch" not in fault.details:
+            return []
+        old, newest = fault.details["old"], fault.details["batch"]
+        known = [b for b in self.facts.batches if b.checkpoint == old and b.number <= newest and log in b.ends]
+        if not known:
+            return []
+        end = max(known, key=lambda batch: batch.number).ends[log]
+        commits = [c.offset for c in self.facts.commits if c.log == log and c.at <= later.planned_at + TICK_S]
+        return [(end, max(commits, default=end))]
+
+    def finish(self) -> None:
+        """Judge what only all repeats together show: at most one batch of an owner's stay."""
+        for (query, log, _), repeated in self.stays.items():
+            batches: dict[int, list[int]] = {}
+            for index, offsets in repeated.items():
+                if commits_away(self.facts, self.facts.batches[index], (log[0], log[2])):
+                    self.counts[UNCLEAN] -= len(offsets)
+                    self.counts[BEHIND] += len(offsets)
+                else:
+                    batches[index] = offsets
+            if len(batches) > 1:
+                texts = [
+                    f"{shown(offsets)} of {self.facts.batches[index]}" for index, offsets in sorted(batches.items())
+                ]
+                text = f"others repeated {len(batches)} batches of one stay of {query}: {'; '.join(texts)}"
+                self.violations.append(Violation("P6", f"{named(log)}: {text}"))
+
+
+def judge_repeats(facts: Facts, readers: Readers) -> tuple[dict[str, int], list[Violation]]:
+    """Return the number of repeated records by class, and what P2 and P6 forbid."""
+    repeats = Repeats(facts)
+    for log, readers_of_log in sorted(readers.items()):
+        groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for offset, indexes in readers_of_log.items():
+            if len(indexes) > 1:
+                groups[indexes].append(offset)
+        for indexes, offsets in sorted(groups.items()):
+            repeats.add(log, indexes, offsets)
+    repeats.finish()
+    repeats.counts[REPLAY] = sum(len(run.rows) for run in _runs_that_do_not_count(facts))
+    return {name: repeats.counts[name] for name in CLASSES}, repeats.violations
+
+
+def _runs_that_do_not_count(facts: Facts) -> Iterator[SinkBatch]:
+    for batch in facts.completed:
+        yield from (run for run in batch.attempts if run.rows is not batch.rows)

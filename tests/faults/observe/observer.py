@@ -1,0 +1,156 @@
+"""What the rig sees of the group through clients of its own, which share no code with the source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from tests.faults.observe.describer import Describer, Description
+from tests.faults.waiting import wait_for
+
+T = TypeVar("T")
+Partition = tuple[str, int]
+Offsets = dict[Partition, int]
+
+# Brokers go and come all the time: what a client has to say about it is no news.
+CLIENT: Mapping[str, str | int | float] = {
+    "log_level": 0,
+    "reconnect.backoff.max.ms": 300,
+    "topic.metadata.refresh.interval.ms": 1000,
+    "allow.auto.create.topics": False,
+}
+_ANSWER_S = 5.0
+
+
+def attempt(call: Callable[[], T]) -> T | None:
+    """Return the call's value, or None when Kafka has no answer now."""
+    try:
+        return call()
+    except KafkaException:
+        return None
+
+
+class Observer:
+    """Looks at one group and its topics. One thread at a time; raises KafkaException when there is no answer."""
+
+    def __init__(self, bootstrap_servers: str, group: str, topics: Iterable[str]) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self.group = group
+        self.topics = tuple(topics)
+        self._settings = {**CLIENT, "bootstrap.servers": bootstrap_servers}
+        self._admin = AdminClient(self._settings)
+        # Neither subscribed nor assigned: it is no member, it only asks.
+        self._client = Consumer({**self._settings, "group.id": group, "enable.auto.commit": False})
+        self._describer = Describer(bootstrap_servers, group)
+        self._known: set[Partition] = set()
+
+    def create_topic(self, topic: str, partitions: int) -> str:
+        """Create a topic whose records stay, and wait until it has its leaders; returns its id."""
+        new = NewTopic(topic, partitions, config={"retention.ms": "-1"})
+        self._admin.create_topics([new])[topic].result(30)
+        wait_for(f"topic {topic}", 30, lambda: len(attempt(lambda: self.partitions_of(topic)) or ()) == partitions)
+        return wait_for(f"the id of topic {topic}", 30, lambda: attempt(lambda: self._topic_id(topic)))
+
+    def _topic_id(self, topic: str) -> str:
+        described = self._admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)
+        return str(described[topic].result(_ANSWER_S + 2).topic_id)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, and wait until no broker lists it."""
+        self._admin.delete_topics([topic])[topic].result(30)
+        wait_for(f"the end of topic {topic}", 60, lambda: attempt(lambda: self.partitions_of(topic)) == [])
+
+    def partitions_of(self, topic: str) -> list[int]:
+        """Return the partitions that have a leader."""
+        found = self._admin.list_topics(topic, timeout=_ANSWER_S).topics.get(topic)
+        return [] if found is None else sorted(n for n, p in found.partitions.items() if p.leader >= 0)
+
+    def all_partitions(self) -> set[Partition]:
+        """Return the partitions of all topics, as their metadata lists them."""
+        listed = self._admin.list_topics(timeout=_ANSWER_S).topics
+        if not all(topic in listed for topic in self.topics):  # a broker that is starting
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        return {(topic, number) for topic in self.topics for number in listed[topic].partitions}
+
+    def add_partition(self, topic: str) -> int:
+        """Grow a topic by one partition; returns its number."""
+        number = len(self.partitions_of(topic))
+        self._admin.create_partitions([NewPartitions(topic, number + 1)])[topic].result(30)
+        wait_for(
+            f"partition {topic}-{number}", 30, lambda: number in (attempt(lambda: self.partitions_of(topic)) or ())
+        )
+        return number
+
+    def set_group_session_timeout(self, timeout_ms: int) -> None:
+        """Set the session timeout of a KIP-848 group, which is the broker's to set."""
+        entry = ConfigEntry("consumer.session.timeout.ms", str(timeout_ms), incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.GROUP, self.group, incremental_configs=[entry])
+        self._admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def committed(self) -> Offsets:
+        """Return the group's committed offsets; a partition that Kafka has no answer for now is left out."""
+        # Not by the admin client: librdkafka (2.16) can crash there when the coordinator has moved.
+        if not self._known:
+            self._known = self.all_partitions()
+        answer = self._client.committed([TopicPartition(*one) for one in sorted(self._known)], timeout=_ANSWER_S)
+        return {(p.topic, p.partition): p.offset for p in answer if p.error is None and p.offset >= 0}
+
+    def ends(self, open_too: bool = False) -> Offsets:
+        """Return where each partition ends for a reader of committed records; open_too: behind open transactions."""
+        isolation = IsolationLevel.READ_UNCOMMITTED if open_too else IsolationLevel.READ_COMMITTED
+        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for topic, number in self.all_partitions()}
+        answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_ANSWER_S)
+        ends = {(p.topic, p.partition): future.result(30).offset for p, future in answers.items()}
+        if min(ends.values(), default=0) < 0:
+            # librdkafka's way to say that a leader is dead; it goes on asking that one.
+            self._admin = AdminClient(self._settings)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return ends
+
+    def description(self) -> Description:
+        """Return the group's members and coordinator."""
+        found = self._describer.describe()
+        if found is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return found
+
+    def owners(self) -> dict[str, set[Partition]]:
+        """Return each live member's partitions, by its client id."""
+        return self.description().owners
+
+    def coordinator(self) -> int:
+        """Return the broker id of the group's coordinator."""
+        return self.description().coordinator
+
+    def move(self, offsets: Offsets) -> None:
+        """Commit offsets without metadata, as a plain client does. The group must be empty."""
+        targets = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
+        self._client.commit(offsets=targets, asynchronous=False)
+
+    def delete_records(self, partition: Partition, before: int) -> None:
+        """Delete a partition's records below an offset."""
+        target = TopicPartition(*partition, before)
+        self._admin.delete_records([target])[target].result(30)
+
+    def look_again(self, topics: Iterable[str] | None = None) -> None:
+        """Ask for the topics' partitions again at the next question: one was added, or these are the topics now."""
+        if topics is not None:
+            self.topics = tuple(topics)
+        self._known = set()
+
+    def close(self) -> None:
+        """End the clients."""
+        self._describer.close()
+        self._client.close()

@@ -1,0 +1,244 @@
+"""The tables, the words, the JSON and the chart of the benchmark."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.benchmarks.chart import draw
+from tests.benchmarks.report import (
+    ADD_BATCH,
+    BARE,
+    CPU,
+    LATEST_OFFSET,
+    OURS,
+    PEAK,
+    PEER,
+    TRIGGER,
+    Comparison,
+    Series,
+    Subject,
+    bare_table,
+    compare,
+    growths,
+    percentile,
+    series_from_json,
+    series_of,
+    tables,
+    to_json,
+    verdict,
+)
+
+SVG = "{http://www.w3.org/2000/svg}"
+FEW = Subject("throughput", "1,000 x 100 B, noop sink", 4, 1_000)
+MANY = Subject("growth", "1,000 x 100 B, noop sink", 256, 1_000)
+BATCHES = Subject("backlog", "batches of a backlog, 400 x 100 B", 1)
+MEMORY = Subject("memory", "1,000 x 1 KB, noop sink, an application of its own", 4)
+
+
+def pair(
+    subject: Subject, metric: str, ours: list[float], peer: list[float], goal: float | None = None
+) -> list[Series]:
+    goals = {} if goal is None else {metric: goal}
+    return [
+        *series_of(subject, OURS, [{metric: value} for value in ours], goals),
+        *series_of(subject, PEER, [{metric: value} for value in peer], goals),
+    ]
+
+
+def compared(*several: list[Series]) -> list[Comparison]:
+    return compare([one for series in several for one in series])
+
+
+def listed(text: str, place: str) -> list[str]:
+    lines = text[text.index(f"**{place}") :].splitlines()[1:]
+    end = next((n for n, line in enumerate(lines) if line.startswith("**")), len(lines))
+    return [line for line in lines[:end] if line]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(50, 10), (95, 19), (100, 20), (1, 1)])
+def test_a_percentile_is_one_of_the_values(share: float, expected: float) -> None:
+    assert percentile([float(n) for n in range(20, 0, -1)], share) == expected
+
+
+def test_percentile_of_one_value() -> None:
+    assert percentile([7.0], 95) == 7.0
+
+
+def test_medians_with_their_spread_ratio_goal_and_counts() -> None:
+    text = tables(compared(pair(FEW, ADD_BATCH, [100, 300, 200], [900, 500, 600], goal=2.5)))
+    case = "| 1,000 x 100 B, noop sink, 4 partitions |"
+    assert f"{case} addBatch, ms | 200 (100 - 300) | 600 (500 - 900) | 3.00 | 2.5 | 3 / 3 |" in text.splitlines()
+    assert f"{case} 5,000 | 1,667 |" in text.splitlines()
+
+
+def test_many_values_have_a_95th_percentile() -> None:
+    text = tables(compared(pair(BATCHES, TRIGGER, [float(n) for n in range(1, 101)], [100.0] * 100)))
+    assert "| 50 (1 - 100), p95 95 | 100 (100 - 100), p95 100 |" in text
+    assert "p95" not in tables(compared(pair(BATCHES, TRIGGER, [1, 2, 3], [1, 2, 3])))
+
+
+def test_no_ratio_by_nothing() -> None:
+    found = compared(pair(BATCHES, TRIGGER, [0, 0], [1, 1]))
+    assert found[0].ratio is None
+    assert "| - |" in tables(found)
+    assert "batches" not in verdict(found)
+
+
+def test_one_source_alone_is_not_compared() -> None:
+    assert compare(pair(FEW, ADD_BATCH, [1], [1])[:1]) == []
+
+
+def test_only_our_series_has_the_goal() -> None:
+    ours, peer = pair(FEW, ADD_BATCH, [1], [1], goal=3.0)
+    assert (ours.goal, peer.goal) == (3.0, None)
+
+
+def test_ahead_level_and_behind() -> None:
+    text = verdict(
+        compared(
+            pair(FEW, ADD_BATCH, [100, 101, 102], [300, 290, 310], goal=3.0),
+            pair(FEW, CPU, [1.0, 1.1, 1.2], [1.08, 1.09, 1.1], goal=2.0),
+            pair(BATCHES, TRIGGER, [142, 99, 206], [130, 93, 169]),
+        )
+    )
+    assert listed(text, "Ahead") == ["- 1,000 x 100 B, noop sink, 4 partitions, addBatch: 2.97 x; goal 3.0 NOT reached"]
+    assert listed(text, "Level") == [
+        "- 1,000 x 100 B, noop sink, 4 partitions, CPU: 0.99 x; the spreads overlap; goal 2.0 NOT reached"
+    ]
+    assert listed(text, "Behind") == [
+        "- batches of a backlog, 400 x 100 B, 1 partition, whole trigger: 0.92 x, 12 ms more; the spreads overlap"
+    ]
+
+
+def test_a_part_of_the_trigger_is_not_judged() -> None:
+    found = compared(pair(BATCHES, LATEST_OFFSET, [13], [1]))
+    assert "latestOffset" in tables(found)
+    assert "latestOffset" not in verdict(found)
+
+
+def test_a_goal_that_is_reached() -> None:
+    text = verdict(compared(pair(FEW, ADD_BATCH, [100], [300], goal=3.0)))
+    assert listed(text, "Ahead")[0].endswith("3.00 x; goal 3.0 reached")
+
+
+@pytest.mark.parametrize(
+    ("ours", "place", "said"),
+    [
+        (500.0, "Ahead", "-100 MB; goal +200 MB reached"),
+        (610.0, "Level", "+10 MB; goal +200 MB reached"),
+        (800.0, "Behind", "+200 MB; goal +200 MB reached"),
+        (801.0, "Behind", "+201 MB; goal +200 MB NOT reached"),
+    ],
+)
+def test_memory_is_judged_by_its_difference(ours: float, place: str, said: str) -> None:
+    found = compared(
+        pair(MEMORY, PEAK.format("all together"), [ours], [600.0]), pair(MEMORY, PEAK.format("JVM"), [1.0], [600.0])
+    )
+    lines = listed(verdict(found), place)
+    assert len(lines) == 1  # its parts are in the table only
+    assert lines[0].endswith(said)
+    assert f"| {ours - 600:+,.0f} MB | +200 MB |" in tables(found)
+
+
+def test_growth_from_the_fewest_to_the_most_partitions() -> None:
+    middle = Subject("throughput", FEW.what, 64, 1_000)
+    found = compared(
+        pair(MANY, ADD_BATCH, [200], [400]), pair(FEW, ADD_BATCH, [100], [100]), pair(middle, ADD_BATCH, [1], [1])
+    )
+    assert [(one.fewest, one.most, one.ours, one.peer) for one in growths(found)] == [(4, 256, 0.5, 0.25)]
+    assert "| 1,000 x 100 B, noop sink | 4 to 256 | 50% | 25% |" in tables(found)
+    assert any("4 to 256 partitions: 50% of the throughput" in line for line in listed(verdict(found), "Ahead"))
+
+
+def test_no_growth_of_one_number_of_partitions() -> None:
+    assert growths(compared(pair(FEW, ADD_BATCH, [100], [100]))) == []
+
+
+def test_the_source_without_kafka_stands_beside_both_and_is_not_compared() -> None:
+    bare = series_of(FEW, BARE, [{ADD_BATCH: 50.0}, {ADD_BATCH: 70.0}])
+    both = pair(FEW, ADD_BATCH, [100], [250])
+    assert compare([*both, *bare]) == compare(both)
+    assert bare_table([*both, *bare]).splitlines()[-1] == f"| {FEW.name} | {ADD_BATCH} | 60 (50 - 70) | 100 | 250 |"
+    assert bare_table(bare).splitlines()[-1].endswith("| - | - |")
+    assert bare_table(both) == ""
+
+
+def test_json_and_back() -> None:
+    series = [*pair(FEW, ADD_BATCH, [100, 120], [300, 310], goal=3.0), *pair(MANY, ADD_BATCH, [200], [900])]
+    results = json.loads(json.dumps(to_json({"cpus": 2}, {"runs": 2}, series)))
+    assert series_from_json(results) == series
+    assert results["environment"] == {"cpus": 2}
+    assert [one["ratio"] for one in results["ratios"]] == [pytest.approx(305 / 110), 4.5]
+    assert results["series"][0] | {"values": None} == {
+        "group": "throughput",
+        "what": "1,000 x 100 B, noop sink",
+        "partitions": 4,
+        "records": 1_000,
+        "source": OURS,
+        "metric": ADD_BATCH,
+        "goal": 3.0,
+        "median": 110.0,
+        "min": 100,
+        "max": 120,
+        "p95": 120,
+        "values": None,
+    }
+
+
+def test_another_format_is_not_read() -> None:
+    with pytest.raises(ValueError, match="v is 1"):
+        series_from_json({"v": 1, "series": []})
+
+
+# --- the chart
+
+
+def test_a_bar_per_ratio_and_a_tick_per_goal() -> None:
+    root = ElementTree.fromstring(
+        draw(
+            compared(
+                pair(FEW, ADD_BATCH, [100], [250], goal=3.0),
+                pair(BATCHES, TRIGGER, [100], [80]),
+                pair(MEMORY, PEAK.format("all together"), [200], [100]),
+                pair(MEMORY, PEAK.format("JVM"), [1], [1]),
+            ),
+            "a < b & c",
+        )
+    )
+    bars = {bar.get("data-ratio"): bar for bar in root.iter(f"{SVG}g")}
+    assert list(bars) == ["2.50", "0.80", "0.50"]
+    fills = [bar.find(f"{SVG}rect").get("fill") for bar in bars.values()]
+    assert fills[0] != fills[1] == fills[2]
+    widths = [float(bar.find(f"{SVG}rect").get("width")) for bar in bars.values()]
+    assert widths[0] / widths[1] == pytest.approx(2.5 / 0.8, rel=0.01)
+    assert [goal.get("data-goal") for goal in root.iter(f"{SVG}path") if goal.get("data-goal")] == ["3"]
+    assert len([line for line in root.iter(f"{SVG}path") if line.get("data-line") == "1"]) == 1
+    assert {"a < b & c", "the ratio aimed at (not measured)"} <= {text.text for text in root.iter(f"{SVG}text")}
+
+
+def test_all_is_within_the_paper() -> None:
+    cases = [pair(Subject("throughput", f"case {n}", 4, 10), ADD_BATCH, [1.0], [1.0 + n], 3.0) for n in range(30)]
+    root = ElementTree.fromstring(draw(compared(*cases), "title"))
+    width, height = float(root.get("width") or 0), float(root.get("height") or 0)
+    for bar in root.iter(f"{SVG}rect"):
+        x, y = float(bar.get("x") or 0), float(bar.get("y") or 0)
+        assert x + float(bar.get("width") or 0) <= width
+        assert y + float(bar.get("height") or 0) <= height
+    for text in root.iter(f"{SVG}text"):
+        assert float(text.get("x") or 0) <= width - 10
+        assert float(text.get("y") or 0) <= height
+
+
+def test_a_bar_that_would_dwarf_the_others_is_cut_off() -> None:
+    cases = [pair(FEW, ADD_BATCH, [10], [500]), pair(MANY, ADD_BATCH, [10], [30])]
+    root = ElementTree.fromstring(draw(compared(*cases), "title"))
+    bars = {bar.get("data-ratio"): bar.find(f"{SVG}rect") for bar in root.iter(f"{SVG}g")}
+    assert float(bars["50.00"].get("width")) == pytest.approx(2 * float(bars["3.00"].get("width")), rel=0.01)
+    assert "50.00" in [text.text for text in root.iter(f"{SVG}text")]
+
+
+def test_a_chart_of_nothing() -> None:
+    assert ElementTree.fromstring(draw([], "nothing was measured")).tag == f"{SVG}svg"
