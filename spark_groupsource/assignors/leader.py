@@ -72,6 +72,7 @@ def lead(assignor: Assignor, cluster: ClusterInfo, joined: Iterable[JoinedMember
         error = f"strategy {assignor.wire_name}: {refusal}"
         active = claims
     unknown = {
+        # R33: stays with its owner
         name: frozenset(partition for partition in found if partition.topic not in known.topics)
         for name, found in owned.items()
     }
@@ -103,6 +104,7 @@ def _owned(members: Sequence[GroupMember]) -> dict[str, frozenset[TopicPartition
         member.member_id: frozenset(
             partition
             for partition in member.owned
+            # R32: older and groundless claims do not count
             if claimed[partition] == [member.member_id] and partition.topic in member.topics
         )
         for member in members
@@ -168,5 +170,6 @@ def _held_elsewhere(wanted: Parts, owned: Parts, joined: Sequence[JoinedMember])
     waits = {}
     for name, partitions in wanted.items():
         keeps = {partition for partition in owned[name] if name in holders.get(partition, ())}
+        # R32: not before the holder has given it up
         waits[name] = frozenset(partition for partition in partitions - keeps if holders.get(partition, set()) - {name})
     return waits

@@ -369,6 +369,7 @@ class CheckpointLog:
         """
         names = [f"{self._root}/{folder}/{self._batch}" for folder in ("offsets", "commits")]
         logged, completed = (info.mtime_ns or 0 for info in self._open().get_file_info(names))
+        # R22: an older entry is of another batch of this number
         return completed >= logged
 
     def _find(self, offset: Json) -> int | None:

@@ -99,6 +99,7 @@ class LastTransportError:
         """
         if not self._authentication:
             return False
+        # R76: a first refusal may pass
         return (self._clear and not self._accepted) or self._last_s - self._first_s >= _REFUSED_S
 
 

@@ -267,6 +267,7 @@ class LibrdkafkaCluster:
         suspects = {p for p in topic_ids if p.partition >= counts.get(p.topic, p.partition + 1)}
         topics = self.describe({partition.topic for partition in suspects})
         absent = {p for p in suspects if p.partition >= topics[p.topic].partition_count}
+        # R40: the same topic never has fewer: the broker lags behind
         return {p for p in absent if not same_topic(topics[p.topic].topic_id, topic_ids[p])}
 
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:

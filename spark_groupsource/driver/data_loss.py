@@ -261,6 +261,7 @@ class TruncationWatch:
                 continue
             if mark is None and backlog.position <= backlog.end:
                 self._marks[partition] = Mark(backlog.position, epoch)
+            # R45: another leader may have another history
             elif mark is not None and mark.leader_epoch < epoch:
                 asked[partition] = Mark(min(mark.offset, backlog.position), mark.leader_epoch)
         found = self._cluster.diverged(asked) if asked else {}

@@ -54,6 +54,7 @@ class CommitWait:
         A coordinator that stays away holds up one trigger. Batches then go on without commits, until one is taken.
         """
         patience = Deadline(self._clock, COMMIT_S)
+        # R9: the group must hold all completed offsets
         while not (taken := self._member.view().committed) and self._behind is None:
             if self._member.stopping:
                 return False
@@ -80,6 +81,7 @@ class CommitWait:
         """
         if not librdkafka_has(self._options.assignors) or self._options.subscription.partitions:
             return False
+        # R71: the group may have ended the session
         if view.committed or self._behind is None or not self._behind.expired():
             return False
         if not self._told_cut_off:

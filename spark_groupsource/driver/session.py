@@ -263,6 +263,7 @@ class Session:
         The sequence that the lineage is for: group 50, checkpoint 100, onConflict=group: [50, 55) is planned in a new
         lineage's name, and Spark says late that the old batch is complete, which ended at 100.
         """
+        # R25: the end of a lineage that a conflict has ended
         if end != self._flight and end.lineage != self._lineage(end).name:
             return ()
         return commit_items(end, self._starts.anchors)

@@ -141,7 +141,9 @@ class StartPositions:
                 items.append(start_item(partition, offset, self.anchors[partition], own, overruled))
         fixed = {item.partition for item in items}
         behind = {p: held for p, held in _behind(view, positions).items() if p not in fixed}
+        # R54: in the new lineage's name
         items += decided_again(behind, before, own.name, start.lineage)
+        # R1: positions count only when the group has accepted them
         if self._member.establish(positions, items, view.assignment):
             self._losses.settled(positions)
             self._tell_forgotten(decisions, ends, group)
@@ -156,6 +158,7 @@ class StartPositions:
         member, which asks a broker that lags behind and still knows the topic before: 0 would be committed over 500.
         """
         self._told_anew = {each: self._told_anew.get(each, Deadline(self._clock, CONFIRM_S)) for each in topics}
+        # R36: one answer may be of a broker that lags behind
         return all(deadline.expired() for deadline in self._told_anew.values())
 
     def see(self, described: Mapping[str, TopicInfo]) -> None:
@@ -182,6 +185,7 @@ class StartPositions:
         the old one: by name alone the position would skip its first records.
         """
         changed = [p for p in partitions if not same_topic(self.anchors[p].topic_id, topics[p.topic].topic_id)]
+        # R35: positions of a deleted topic
         if changed:
             self.forget(changed)
         return bool(changed)
@@ -190,6 +194,7 @@ class StartPositions:
         """Return the lineage that knows what the group's metadata says of resets: a new one when ends are void."""
         found = [metadata.reset for metadata in map(metadata_of, (o.group for o in view.partitions)) if metadata]
         reset = newest_reset([own.reset, *found])
+        # R46: every commit from now on carries the newest reset
         if reset is None or not newer(reset, own.reset):
             return own
         void = voided(start, reset, {owned.partition: owned.group for owned in view.partitions if owned.group})
@@ -297,6 +302,7 @@ class StartPositions:
         starts = {decision.partition: open_start(decision, self._options.starting) for decision in open_ones}
         latest = self._options.no_match_strategy is NoMatchStrategy.LATEST
         option = self._options.starting.option
+        # R5: asking the log finds a partition that does not exist
         # All are looked up: a partition that is not there is told by its log. The group would refuse its commit, and
         # with that the start positions of all.
         found = look_up(self._cluster, starts, option, unmatched_is_latest=latest)

@@ -94,6 +94,7 @@ class TopicWatch:
         last = {p: at for p, at in known.last.items() if reads(self._options.subscription, p.topic)}
         missing = self._cluster.missing_topics({partition.topic for partition in [*last, *known.done]})
         lost = {partition: at for partition, at in last.items() if partition.topic in missing}
+        # R39: nobody is assigned what does not exist
         self._losses.report_deleted(lost)
         self._leave_out_deleted(missing - {partition.topic for partition in lost}, known)
         self._gone |= missing
@@ -134,6 +135,7 @@ class TopicWatch:
         unlisted = {partition.topic for partition in known.done} - set(self.names) - self._gone
         missing = self._cluster.missing_topics(unlisted) if unlisted else ()
         self._doubted = {topic: self._doubted.get(topic) or Deadline(self._clock, CONFIRM_S) for topic in missing}
+        # R44: unknown at every check for 3 s
         self._leave_out_deleted({topic for topic, deadline in self._doubted.items() if deadline.expired()}, known)
 
     @property
@@ -165,9 +167,11 @@ class TopicWatch:
         before, self._owned = self._positions, {owned.partition: owned.position for owned in view.partitions}
         left = {p: max(at, known.get(p, at)) for p, at in before.items() if p not in self._owned}
         if left:
+            # R38: their topic may have been deleted
             self._notice(left, self._cluster.missing_topics({partition.topic for partition in left}))
             self._notice_cut(left, NOTHING)
         gone = self.gone(self._owned)
+        # R43: nobody waits for the commit of a missing partition
         if stale := sorted(p for p in self._starts.anchors.keys() & gone if self._cut.get(p) != ""):
             # Nobody is to wait for the commit of one that is gone.
             self._starts.forget(stale)
@@ -194,6 +198,7 @@ class TopicWatch:
         missing = self._cluster.missing_topics(topics - self._gone)
         self._notice({partition: at for partition, at in read.items() if partition.topic in missing}, missing)
         untold = missing - self._gone
+        # R42: `seen` existed when the query started
         if untold - elsewhere - self._starts.seen.keys() and self._options.subscription.pattern is None:
             raise error
         # Read by others, handed over before, or told by an earlier run; a pattern's may have come and gone unseen.
@@ -235,6 +240,7 @@ class TopicWatch:
         absent = self._cluster.missing_partitions(dict.fromkeys(self._untold(self._owned), ""))
         if absent:
             LOG.warning("assigned, and not there; left out until they are: %s", ", ".join(map(str, sorted(absent))))
+        # R41: until it exists
         self._cut |= dict.fromkeys(absent, "")
 
     @property

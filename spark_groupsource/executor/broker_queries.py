@@ -38,6 +38,7 @@ class Inquiries:
 
     def check_identity(self) -> None:
         """Raise `AccessError` when the client was refused, and nothing was answered since."""
+        # R66: refused, and nothing was answered since
         if self._refused:
             raise refused(self.options, self._refused)
 

@@ -62,6 +62,7 @@ class LostRecords:
         and its records are delivered as the old topic's.
         """
         position = consumer.position(item.partition)
+        # R61: before any offset is compared
         gone = self.judge(consumer, item.partition.topic, proof)
         if gone is None or gone:
             return
@@ -155,6 +156,7 @@ class LostRecords:
                 high = high if end is None else max(high, end.offset)
         except (KafkaUnavailableError, ReadError):
             return ""
+        # R63: a new leader may lag behind for that long
         return f"the log is [{low}, {high})" if high <= position and silence_s >= _LAG_S else ""
 
     def _why_gone(self, topic: str) -> str:
@@ -185,6 +187,7 @@ class LostRecords:
                 why = "the topic was deleted and made again"
             # From the first such answer on: to connect may take longer than it has to stand.
             deadline = deadline or Deadline(self._clock, CONFIRM_S)
+            # R62: one answer may be of a broker that lags behind
             if deadline.expired():
                 return why
             self._pause(_PAUSE_S)

@@ -117,6 +117,7 @@ class ConsumerPool:
         key = pool_key(options)
         with self._lock:
             self._lock.wait_for(lambda: not self._busy)
+            # R59: has read another topic id
             closing = [entry for entry in self._idle if entry.key == key and not entry.consumer.current(topic_ids)]
             self._remove(closing)
             full = len(self._idle) >= MAX_CONSUMERS

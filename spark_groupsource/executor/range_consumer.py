@@ -78,6 +78,7 @@ class Histories:
 
     def current(self, topic_ids: Mapping[str, str]) -> bool:
         """Whether none of these topics was read under another id."""
+        # R59: read under another id
         return all(self._topic_ids.get(topic, topic_id) == topic_id for topic, topic_id in topic_ids.items())
 
     def same(self, item: OffsetRange) -> bool:
@@ -85,6 +86,7 @@ class Histories:
 
         A leader that changes cleanly has another epoch, too: what was fetched is then fetched once more.
         """
+        # R60: fetched from another history
         return item.leader_epoch is None or self._epochs.get(item.partition) == item.leader_epoch
 
     def note(self, anew: Iterable[OffsetRange], topic_ids: Mapping[str, str]) -> None:
@@ -224,7 +226,7 @@ class RangeConsumer:
         partition = item.partition
         if self._position[partition] >= item.end:
             return True
-        # An end-of-partition event before the range's end ends nothing: it may come from a leader that lags.
+        # R58: An end-of-partition event before the range's end ends nothing: it may come from a leader that lags.
         return partition not in self._kept and self._eof.get(partition, -1) >= item.end
 
     def take(self, ranges: Sequence[OffsetRange], timeout_s: float) -> list[pa.RecordBatch]:
@@ -248,6 +250,7 @@ class RangeConsumer:
             taken += self._take_kept(item)
             if not more_to_come:
                 self._pass_markers(item)
+            # R56: no row of a later range before this one has ended
             if not self.finished(item):
                 if not taken:
                     self._raise_end(item)
@@ -361,7 +364,7 @@ class RangeConsumer:
         if self._position[partition] >= item.end or partition in self._kept or partition not in self._begun:
             return
         if partition in self._lost:
-            # The client may go on behind what it cannot read, and tell how far: those records were not taken.
+            # R64: The client may go on behind what it cannot read, and tell how far: those records were not taken.
             return
         passed = self._client.passed(partition)
         if passed > self._fed[partition]:
@@ -484,6 +487,7 @@ class RangeConsumer:
         return came >= asked and asked < remaining
 
     def _on_rows(self, item: Chunk | ImpossibleTimestamp) -> None:
+        # R61: it may be of another topic
         if item.partition not in self._fed or item.partition in self._lost:
             return
         self._begun.add(item.partition)
@@ -521,6 +525,7 @@ class RangeConsumer:
             self.inquiries.reason = event.reason
         if partition not in self._fed:
             return
+        # R65: a range of this task has more to read of it
         if self._position[partition] < self._ends.get(partition, 0):
             self._lost.setdefault(partition, event)
         else:

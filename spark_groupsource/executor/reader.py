@@ -203,6 +203,7 @@ class _Reading:
                 self._told = True
                 _say_waiting(consumer, self._unfinished[0], self._stall_timeout_s)
             self._asked = self._asked or consumer.check_access(self._unfinished)
+            # R66: nothing has come for 5 s
             consumer.inquiries.check_identity()
         self._unfinished = _unfinished(consumer, self._unfinished)
 

@@ -59,6 +59,7 @@ class TopicProof:
         if not self._ids:
             count = len(self._held)
         elif self._inquiry is None:
+            # R57: only what had arrived before the question
             count, self._covered = self._covered, 0
         else:
             return []

@@ -90,6 +90,7 @@ class Committer:
 
     def later(self, items: tuple[CommitItem, ...]) -> None:
         """Send a commit without waiting for the answer; while another is on its way, `send_pending` will."""
+        # R14: nothing is sent while a commit has no answer
         if items and self.free:
             self._send(items)
 
@@ -106,6 +107,7 @@ class Committer:
         The sequence this protects against: the commit of 20 has no answer yet; its partition goes, its next owner
         commits 50, it comes back; then the answer comes, that 20 is in doubt, and 20 would be sent over 50.
         """
+        # R17: partitions that left meanwhile are not in it
         mine = {item.partition for item in self._on_its_way}
         self._on_its_way, self._answer_due = (), None
         result = CommitResult(
@@ -138,6 +140,7 @@ class Committer:
         """Take from a result what may be taken later, and what is clear now."""
         clear = [*result.acknowledged, *(item for item, why in result.refused if why is not Refusal.UNCERTAIN)]
         again = [item for item in clear if self._doubtful.pop(item.partition, None) is not None]
+        # R15: the coordinator may still have an older commit to read
         if again or took_s >= _LATE_ANSWER_S:
             self._quiet = Deadline(self._clock, _QUIET_S)
         owned = set(self._machine.partitions())
@@ -145,12 +148,14 @@ class Committer:
             item.partition: item
             for item, why in result.refused
             # The answer may come when the partition has gone: then the offset is the next owner's.
+            # R16: not for partitions of others
             if why is Refusal.UNCERTAIN and item.partition in owned
         }
 
     def released(self, partitions: Partitions) -> None:
         """Partitions went: their offsets are the next owner's, whatever the answer to a commit on its way will be."""
         for partition in partitions:
+            # R17: its offsets are the next owner's
             self._doubtful.pop(partition, None)
         self._on_its_way = tuple(item for item in self._on_its_way if item.partition not in partitions)
 
@@ -161,6 +166,7 @@ class Committer:
     def send_pending(self) -> None:
         """Send completed offsets that the group may not have: in doubt, refused, or held back by another commit."""
         if self._machine.state is MemberState.JOINED and self._answered:
+            # R15: offsets with an unknown outcome go first
             items = tuple(self._doubtful.values()) or (self._machine.pending() if self.free else ())
             if items and self._pace.due():
                 if self._refused:
@@ -186,14 +192,17 @@ class Committer:
             self._report.answered(result, lost)
             whole = whole.and_also(result)
             wanted = tuple(item for item, why in result.refused if why is not Refusal.NO_TOPIC)
+            # R28: bounded
             if lost or result.error or (result.refused and (not wanted or deadline.expired())):
                 self._report.uncommitted(result)
                 break
             if wanted:
                 self._pause()
                 self._report.retried()
+                # R28: a batch may have completed meanwhile
                 wanted = self._newest(wanted)
                 newest |= {item.partition: item for item in wanted}
+        # R29: an older commit may be accepted after this one
         if overlap and whole.acknowledged:
             self._outlast(tuple(newest.values()))
         return whole

@@ -208,6 +208,7 @@ class CompletionWatch:
             self._thread = threading.Thread(target=self._serve, name="groupkafka-commit-log", daemon=True)
             self._thread.start()
         self._since_s = self._clock.monotonic_s()
+        # R30: the event thread does not wait for the store
         self._requests.put(run)
 
     def _serve(self) -> None:

@@ -68,6 +68,7 @@ class MembershipProof:
         gap_s, longest_s = self.alive(), self._options.heartbeat_interval_s
         if self._length.is_the_brokers:
             longest_s = min(longest_s, self._length.shortest_s / 3)
+        # R67: the session may have expired meanwhile
         if gap_s > longest_s and not self._options.subscription.partitions:
             self._machine.membership_doubted()
             self._report.doubted(gap_s)
@@ -87,6 +88,7 @@ class MembershipProof:
             self.alive()
             result = self._commit(proof)
             reach("before-proof-answer", self._options.client_id)
+            # R68: an older answer says nothing of now
             if self.alive() < self._length.shortest_s / 2 and result.acknowledged:
                 machine.membership_proven()
                 self._report.proven()

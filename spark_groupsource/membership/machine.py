@@ -66,10 +66,12 @@ class Owned:
         if self.completed is None or self.group is None:
             return None
         known = -1 if self.group.offset is None else self.group.offset
+        # R12: only forward
         return self.completed if self.completed.offset > known else None
 
     def position(self) -> int | None:
         """The next offset to plan, None until the group has acknowledged one."""
+        # R1: without an accepted start there is nothing to plan from
         if self.start is None:
             return None
         return max(self.start, self.completed.offset if self.completed else 0)
@@ -177,6 +179,7 @@ class GroupView:
         """Whether a batch may be planned: member, membership proven, the group's offsets fetched."""
         return (
             self.state is MemberState.JOINED
+            # R67: nothing is planned while the membership is in doubt
             and self.proven
             and all(owned.group is not None for owned in self.partitions)
         )
@@ -261,6 +264,7 @@ class MemberMachine:
         due = []
         for item in items:
             owned = self._owned.get(item.partition)
+            # R12: partitions of others are not committed
             if owned is None or owned.overrules(item):
                 continue
             if owned.completed is None or item.offset > owned.completed.offset:
@@ -279,6 +283,7 @@ class MemberMachine:
         if self._revoke is None:
             return ()
         waiting = self._flight is not None and self._flight.holds(self._revoke.partitions)
+        # R26: the batch in flight reads what the group wants back
         if waiting and self._outcome is DrainOutcome.COMPLETE:
             return ()
         revoke, self._revoke = self._revoke, None
@@ -337,6 +342,7 @@ class MemberMachine:
             owned = self._owned.get(item.partition)
             if owned is not None:
                 owned.group = GroupOffset(item.offset, item.metadata)
+                # R37: what was completed of the deleted topic
                 if owned.completed is not None and of_another_topic(owned.completed, item):
                     owned.completed = None
         for partition, position in positions.items():
@@ -380,7 +386,9 @@ class MemberMachine:
             held = None
             if owned.group is not None and owned.group.offset is not None:
                 held = CommitItem(partition, owned.group.offset, owned.group.metadata)
+            # R70: the completed offset may be under way
             if item := owned.pending() or held:
+                # R69: the commit of a deleted topic is refused
                 items.setdefault(partition.topic, item)
         return tuple(items.values())
 

@@ -148,6 +148,7 @@ class Member:
             self._reopen()
             return
         self._port.poll()
+        # R31: others can read them meanwhile
         if self.machine.state is MemberState.JOINED and self.machine.partitions() and self._takes_too_long():
             self._give_up()
             return
@@ -186,8 +187,10 @@ class Member:
     def _complete_by_log(self, end: SourceOffset, waits: bool) -> None:
         """Take the log's word that the batch that ends at `end` is complete; it may be late, and of an earlier one."""
         flight = self.machine.flight
+        # R23: the answer may be about an earlier batch
         if self.machine.state in FINAL_STATES or flight is None or flight.end != end:
             return
+        # R24: its partitions may not have arrived yet
         if waits or self._owns_all(flight):
             self.apply(BatchCompleted(flight.end, flight.items))
 
@@ -215,6 +218,7 @@ class Member:
         flight, longest_s = self.machine.flight, self._options.max_batch_s
         if flight is None or longest_s is None or not self._is_overdue():
             return False
+        # R31: a batch that is complete costs nothing
         return self._completion.denies(flight.end, self._fixed_s + longest_s)
 
     def _give_up(self) -> None:
@@ -276,6 +280,7 @@ class Member:
         to another member that reads on (and perhaps back again), and the old position would be committed over it:
         the coordinator checks the generation, not who owns the partition.
         """
+        # R2: ownership has changed since the positions were looked up
         if self.machine.state is not MemberState.JOINED or self.machine.assignment != assignment:
             return False
         if items:
@@ -298,6 +303,7 @@ class Member:
     def fix(self, batch: FlightBatch, assignment: int) -> bool:
         """Put a plan in flight, unless ownership changed since it was made."""
         view = self.machine.view()
+        # R10: ownership has changed since the plan was made
         if self._stop.requested or not view.settled or view.assignment != assignment:
             return False
         self.apply(BatchFixed(batch))
@@ -319,8 +325,10 @@ class Member:
         self.machine.offsets_acknowledged(result.acknowledged)
         lost = result.refused_as(Refusal.LOST)
         self._report.answered(result, lost)
+        # R20: Spark's next call raises it
         if result.error is not None:
             self._keep(result.error)
+        # R19: partitions are dropped for this answer only
         if lost and self.machine.state not in FINAL_STATES:
             self._lose(self.machine.partitions())
 
@@ -378,6 +386,7 @@ class Member:
         released = AssignmentReleased if hand_over.revoke.whole_assignment else PartitionsReleased
         if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
             self._apply(self.machine.handle(released(partitions)))
+        # R27: the kept partitions are lost, too
         if result.refused_as(Refusal.LOST) and self.machine.state not in FINAL_STATES and self.machine.partitions():
             # Others read the kept ones on; until the client tells the loss, too, a batch of them could be planned.
             self._lose(self.machine.partitions())

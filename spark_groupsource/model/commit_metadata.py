@@ -111,6 +111,7 @@ class Pin:
         The sequence that the id is for: a topic is deleted, and made again with records before a query gets it that
         never had it. By name alone it is no new topic, and with startingOffsets=latest the records would be skipped.
         """
+        # R6: by name and id
         return self.known_topics is None or self.known_topics.has(topic, topic_id)
 
     def leaves_out(self, topic: str, topic_id: str) -> bool:
@@ -148,6 +149,7 @@ def requests_of(items: Iterable[CommitItem]) -> list[tuple[CommitItem, ...]]:
     room = 0
     for item in items:
         size = _ITEM_BYTES + len(item.partition.topic) + len(item.metadata)
+        # R18: the coordinator stores a request as one batch
         if size > room:
             requests.append([])
             room = _REQUEST_BYTES
@@ -289,7 +291,9 @@ def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True)
     if own is None:
         return False
     if held is None:
+        # R49: option onConflict decides first
         return group.offset is not None and not established
+    # R37: of another topic id, or from before a reset
     return not same_topic(held.topic_id, own.topic_id) or newer(held.reset, own.reset)
 
 

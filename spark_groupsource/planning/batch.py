@@ -127,13 +127,16 @@ def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) ->
     items = []
     for item in end.ranges:
         anchor = anchors.get(item.partition)
+        # R47: planned before the reset
         if anchor is None or newer(anchor.reset, end.reset):
             continue
+        # R35: the batch was planned for a deleted topic
         if not same_topic(anchor.topic_id, end.topic_id(item.partition.topic)):
             continue
         metadata = CommitMetadata(
             end.lineage, anchor.topic_id, item.start, item.end, anchor.pin, item.leader_epoch, end.reset
         )
+        # R13: the planned end
         items.append(CommitItem(item.partition, item.end, metadata.to_text(), item.leader_epoch))
     return tuple(items)
 
@@ -188,6 +191,7 @@ def plan_replay(
         if metadata is not None and not same_topic(metadata.topic_id, end.topic_id(item.partition.topic)):
             # The offset of a deleted topic of the same name.
             offset, metadata = None, None
+        # R47: the reset decides what is read again
         if metadata is not None and metadata.reset is not None and newer(metadata.reset, end.reset):
             resets.append(metadata.reset)
             read.append(OffsetRange(item.partition, item.end, item.end, item.leader_epoch))
@@ -197,8 +201,10 @@ def plan_replay(
         reason = None if decided else _replay_conflict(item, offset, metadata, end.lineage)
         if reason is not None:
             reasons.append(reason)
+        # R51: a decision against this lineage is no progress of another one
         foreign = metadata is not None and end.lineage not in {metadata.lineage, metadata.instead_of}
         start = item.start
+        # R11: another lineage has completed this part
         if offset is not None and (foreign or (reason is not None and on_conflict is OnConflict.GROUP)):
             start = min(max(item.start, offset), item.end)
         read.append(OffsetRange(item.partition, start, item.end, item.leader_epoch))
@@ -218,6 +224,7 @@ def _replay_conflict(
     where = f"{item} group={offset}"
     if metadata is None:
         return None if offset == item.start else f"{where} (the group's offset was set by another program)"
+    # R50: Spark never runs a completed batch again: an old copy
     if lineage in {metadata.lineage, metadata.instead_of} and offset > item.start:
         return f"{where} (the checkpoint is older than the group's offset: was an old one restored, or one used twice?)"
     return None

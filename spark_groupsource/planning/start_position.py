@@ -95,6 +95,7 @@ class StartDecision:
 _OPEN = {
     Age.INITIAL: Basis.STARTING_POSITION,
     Age.LATER: Basis.BEGINNING,
+    # R5: 0, not the log's beginning
     Age.ADDED: Basis.FIRST_OFFSET,
     Age.FORGOTTEN: Basis.FORGOTTEN,
 }
@@ -108,10 +109,12 @@ def decide_start(takeover: Takeover, on_conflict: OnConflict, age: Age) -> Start
     """
     metadata, group = takeover.group_metadata, takeover.group_offset
     other_topic = not same_topic(metadata.topic_id, takeover.topic_id) if metadata else takeover.recreated
+    # R35: an offset of a deleted topic of the same name
     if other_topic:
         # By name alone the offset of a deleted topic would land on its successor and skip its records.
         return StartDecision(takeover.partition, Basis.FIRST_OFFSET, None, recreated=True)
     # A partition that the group has no offset for was no part of the reset, and nobody else has read it since.
+    # R46: the checkpoint's end is from before the reset
     own = None if takeover.reset and group is not None else takeover.own_end
     if group is None and own is None:
         return StartDecision(takeover.partition, _OPEN[age], None)
@@ -122,6 +125,7 @@ def decide_start(takeover: Takeover, on_conflict: OnConflict, age: Age) -> Start
     # Not once more. The sequence this protects against: an old checkpoint of p0 and p1 has won (100) over the group
     # (1000), and lineage N has read to 120; p1 leaves and comes back; decided anew, for a lineage N2, p0's text, which
     # says N, would look like a takeover after the next restart, when N2 has read to 140: 140 to 1000 would be skipped.
+    # R54: decided before, for this checkpoint
     decided = takeover.decided and own < group and on_conflict is OnConflict.CHECKPOINT
     conflict = None if decided or own == group else _conflict(takeover, own, group)
     if conflict is None and not decided:
@@ -137,6 +141,7 @@ def _conflict(takeover: Takeover, own: int, group: int) -> str | None:
     where = f"{takeover.partition} group={group} checkpoint={own}"
     if metadata is None:
         return f"{where} (the group's offset was set by another program)"
+    # R52: the decision was not logged
     if metadata.instead_of == takeover.lineage:
         return f"{where} (decided before, and the query ended before it had logged a batch of that)"
     if metadata.lineage == takeover.lineage and group > own:
@@ -152,17 +157,20 @@ def age_of(
 
     `pins` are those of all partitions of the subscription that have one.
     """
+    # R6: the topic id did not exist when the query started
     if memory.appeared:
         # A standby has neither pins nor batches, when the one topic of the group is made again.
         return Age.ADDED
     of_topic = [pin for other, pin in pins.items() if other.topic == partition.topic]
     # Partitions that were added later carry a larger count: the smallest is the initial one.
+    # R4: the smallest pinned count is the initial one
     if of_topic and partition.partition >= min(pin.partition_count for pin in of_topic):
         return Age.ADDED
     # So it is with topics: pins of what was added later know also what came with it, and only the first ones tell.
     # Two sequences this protects against, with "latest". Partitions are added to one topic, and a second topic is
     # made; the partitions are pinned first, and know the second topic. A topic is made; one of its partitions is
     # pinned by a member, the other one goes to a member that has not pinned it yet. Records would be skipped.
+    # R4: a topic that one of the pins does not name appeared later
     known = all(pin.knows_topic(partition.topic, topic_id) for pin in pins.values())
     if _forgotten(partition.topic, topic_id, of_topic, memory):
         return Age.FORGOTTEN
@@ -185,6 +193,7 @@ def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -
     is deleted; meanwhile a partition is added and filled, or another query had been at 500 of it. Its end would be
     taken for its start, and the records before would be skipped.
     """
+    # R8: no pin of a topic that the checkpoint has read
     if not of_topic:
         return same_topic(memory.topic_id, topic_id)
     return any(pin.offset > 0 and pin.leaves_out(topic, topic_id) for pin in of_topic)
@@ -211,6 +220,7 @@ def left_alone(metadata: CommitMetadata | None, known: Reset | None) -> bool:
     The sequence this protects against: a query dies in a batch of A and B; topic A alone is reset; started again, it
     reads its range of B and completes the batch, whose commit does not arrive. B's end of the checkpoint holds.
     """
+    # R48: its own text would name the reset
     return metadata is not None and not newer(metadata.reset, known)
 
 
@@ -255,12 +265,16 @@ def initial_topics(
        matches orders, which is pinned; refunds and returns are made, with records, and refunds is pinned; orders is
        deleted, its offsets with it; by the pin of refunds returns had been there, and would start at its end.
     """
+    # R8: what is pinned from now on names no topic
     if has_read and not pins:
         return {}
     # Thousands of pins have few texts.
     distinct = {pin.known_topics: pin for pin in pins.values()}.values()
     return {
-        name: topic_id for name, topic_id in topic_ids.items() if all(p.knows_topic(name, topic_id) for p in distinct)
+        # R7: later pins name no more than the first ones
+        name: topic_id
+        for name, topic_id in topic_ids.items()
+        if all(p.knows_topic(name, topic_id) for p in distinct)
     }
 
 
@@ -299,6 +313,7 @@ def offset_to_pin(
         return position
     if decision.conflict is None or position >= group.offset:
         return None
+    # R55: an end of a partition that was handed over is old
     if metadata is None and was_ours:
         # Decided for the checkpoint, against another program: the group's offset goes back to where its queries are.
         # The sequence this protects against: an operator moves it from 100 to 500; the query goes on at 100, and its
@@ -309,6 +324,7 @@ def offset_to_pin(
     # Decided for an old checkpoint, against what was completed by queries of this source: the offset stays, in the
     # new lineage's name. Else, after a restart, it would look like another lineage's progress, and the decision would
     # be turned round silently.
+    # R53: the offset stays, in the new lineage's name
     return group.offset
 
 

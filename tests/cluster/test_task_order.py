@@ -135,6 +135,7 @@ def order_run(
     run.close()
 
 
+@pytest.mark.rule("R56")
 def test_a_task_that_runs_again_gives_the_same_rows_in_the_same_order(
     records: set[Record], order_run: OrderRun, kafka: RealKafka, order_run_number: int
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from spark_groupsource.driver.assembly import make_session
 from spark_groupsource.driver.session import Session
 from spark_groupsource.embedded import EmbeddedKafka
@@ -42,6 +44,7 @@ class Query:
             time.sleep(_PAUSE_S)
 
 
+@pytest.mark.rule("R71")
 def test_p6_a_member_of_kip_848_plans_no_longer_than_a_session_without_its_coordinator() -> None:
     """The client goes on as a member, without an end; the group may have given its partitions to another one."""
     with EmbeddedKafka(brokers=2, topics={"orders": 1}) as kafka:

@@ -85,6 +85,7 @@ def slow(kafka: EmbeddedKafka, delays_ms: Mapping[int, int]) -> None:
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 8 * 1024 * 1024])
+@pytest.mark.rule("R56")
 def test_p1_p2_p3_the_same_task_gives_the_same_rows_whichever_broker_answers_last(
     kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient], kept_bytes: int
 ) -> None:

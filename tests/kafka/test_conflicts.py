@@ -112,6 +112,7 @@ def test_an_old_checkpoint_is_noticed(choice: str, scene: Scene, tmp_path: Path)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.rule("R50")
 def test_an_old_checkpoint_with_a_batch_under_way_is_noticed(choice: str, scene: Scene, tmp_path: Path) -> None:
     """Copied while its second batch ran: Spark runs it again, although the group has it."""
     first_ten(scene)
@@ -155,6 +156,7 @@ def test_a_group_that_another_program_moved_ahead_is_noticed(choice: str, scene:
     runs_on(scene, choice, f"{scene.topic}-0 group=26 checkpoint=20", scene.everything(start))
 
 
+@pytest.mark.rule("R55")
 def test_p1_what_another_program_has_skipped_is_read_whoever_gets_the_partition(scene: Scene) -> None:
     """1. another program moves the group from 10 to 80, 2. the query goes on at 10, as its checkpoint says, and dies
     before it has got to 80, 3. another query takes its partitions over.

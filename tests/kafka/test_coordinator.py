@@ -246,6 +246,7 @@ def commit_rule(fault: str) -> Rule:
 
 @pytest.mark.parametrize("fault", ["request cut", "response cut", "response late"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.rule("R28")
 def test_the_commit_of_a_handover_fails(
     protocol: str, fault: str, make_group: Callable[[str], Group], proxy: KafkaProxy
 ) -> None:
@@ -274,6 +275,7 @@ def test_the_commit_of_a_handover_fails(
 
 
 @pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+@pytest.mark.rule("R15")
 def test_a_commit_that_the_coordinator_reads_late_moves_nothing_back(
     protocol: str, make_group: Callable[[str], Group], proxy: KafkaProxy
 ) -> None:

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.mark.parametrize("static", [False, True])
+@pytest.mark.rule("R72")
 def test_a_member_that_is_cut_off_while_it_joins(
     static: bool, make_group: Callable[[str], Group], proxy: KafkaProxy
 ) -> None:

@@ -125,6 +125,7 @@ def make_scene(
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.rule("R26")
 def test_p1_p2_p6_a_revoke_at_any_moment_repeats_nothing(
     protocol: str, moment: str, make_scene: Callable[[str], Scene]
 ) -> None:
@@ -248,6 +249,7 @@ def proxied() -> Iterator[RealKafka]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.rule("R29")
 def test_p4_p6_a_revoke_while_a_commit_is_in_flight(
     protocol: str,
     kafka: RealKafka,

@@ -89,6 +89,7 @@ def test_p5_m22_a_zombie_with_a_batch_in_flight_moves_nothing(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.rule("R67")
 def test_p5_p6_a_zombie_plans_nothing_before_it_has_proven_its_membership(
     protocol: str, make_scene: Callable[[str], Scene]
 ) -> None:
@@ -115,6 +116,7 @@ def test_p5_p6_a_zombie_plans_nothing_before_it_has_proven_its_membership(
     assert scene.told["first"].lines("doubted")
 
 
+@pytest.mark.rule("R68")
 def test_p5_p6_a_proof_whose_answer_is_older_than_the_groups_session_proves_nothing(
     make_scene: Callable[[str], Scene],
 ) -> None:

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.rule("R4")
 def test_new_partitions_and_new_topics_are_read_from_their_beginning(
     protocol: str,
     client: Independent,
@@ -116,6 +117,7 @@ def test_a_new_topic_that_shares_24_bits_with_a_known_one_is_read_from_its_begin
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
+@pytest.mark.rule("R5")
 def test_p8_what_a_new_partition_lost_before_it_was_noticed_is_told(
     starting: str, client: Independent, options: dict[str, str], topic: str, group: str,
     start_query: Callable[..., Query],
@@ -142,6 +144,7 @@ def test_p8_what_a_new_partition_lost_before_it_was_noticed_is_told(
     wait_for("lag 0", lambda: client.committed(group) == client.ends(topic), 30, query.log)
 
 
+@pytest.mark.rule("R35")
 def test_p8_a_topic_that_was_made_anew_is_not_mistaken_for_the_old_one(
     client: Independent, options: dict[str, str], topic: str, group: str, start_query: Callable[..., Query]
 ) -> None:

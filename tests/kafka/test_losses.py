@@ -62,6 +62,7 @@ def for_protocol(options: dict[str, str], protocol: dict[str, str]) -> dict[str,
     return {name: value for name, value in options.items() if name not in dropped} | protocol
 
 
+@pytest.mark.rule("R38")
 def test_p8_a_topic_with_unread_records_is_deleted_while_the_query_runs(
     client: Independent, options: dict[str, str], protocol: dict[str, str], topic: str, tmp_path: Path,
     start_query: Callable[..., Query],
@@ -139,6 +140,7 @@ def test_p8_a_topic_that_is_made_anew_with_fewer_partitions_goes_on_with_those(
     wait_for("the commit", lambda: client.committed(group) == client.ends(topic), evidence=going_on.log)
 
 
+@pytest.mark.rule("R39")
 def test_p8_a_topic_that_comes_back_with_fewer_partitions_between_two_runs(
     client: Independent, options: dict[str, str], topic: str, start_query: Callable[..., Query]
 ) -> None:
@@ -167,6 +169,7 @@ def test_p8_a_topic_that_comes_back_with_fewer_partitions_between_two_runs(
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
+@pytest.mark.rule("R45")
 def test_p8_a_log_that_an_unclean_leader_election_truncated(
     running: bool, tmp_path: Path, topic: str, group: str, start_query: Callable[..., Query]
 ) -> None:

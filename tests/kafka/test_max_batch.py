@@ -19,6 +19,7 @@ MAX_BATCH_S = 6.0
 
 
 @pytest.mark.parametrize("protocol", ["eager", "cooperative", "kip848"])
+@pytest.mark.rule("R31")
 def test_a_second_member_takes_over_from_a_sink_that_hangs(
     protocol: str,
     application: Application,

@@ -64,6 +64,7 @@ def test_columns_are_those_of_sparks_own_source(
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+@pytest.mark.rule("R13")
 def test_transactions_and_a_marker_at_the_end_of_the_range(
     isolation: str, client: Independent, read_all: ReadAll, topic: str, group: str, kafka: Any
 ) -> None:

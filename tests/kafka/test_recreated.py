@@ -23,6 +23,7 @@ OLD, NEW = 100, 300
 
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("path", ["c", "python", "fast-lane"])
+@pytest.mark.rule("R57")
 def test_p2_p8_a_topic_that_is_made_again_between_the_plan_and_the_read(
     path: str, warm: bool, client: Independent, options: dict[str, str], topic: str, group: str, tmp_path: Path,
     start_query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch,

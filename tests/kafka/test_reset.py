@@ -197,6 +197,7 @@ def test_m28_refused_while_the_group_has_members(
     query.check()
 
 
+@pytest.mark.rule("R46")
 def test_m28_the_reset_goes_on_after_a_takeover(scene: Scene) -> None:
     """The sequence: 1. B completes everything and stops, 2. the group is reset to its beginning, 3. A takes over and
     completes some, so that the group's metadata is A's, 4. A stops and B starts. B's checkpoint says 90, the group
@@ -269,6 +270,7 @@ def test_m28_a_logged_batch_reads_nothing_after_a_reset(scene: Scene) -> None:
     assert sorted(record for batch in following for record in batch.records) == sorted(scene.everything())
 
 
+@pytest.mark.rule("R48")
 def test_a_reset_of_one_topic_loses_nothing_of_another(scene: Scene) -> None:
     """1. a query dies in its second batch, of two topics, 2. one is reset, 3. the query comes back for the other
     one alone: nobody tells it of the reset, and its checkpoint says from then on that the batch is complete.

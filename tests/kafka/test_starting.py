@@ -77,6 +77,7 @@ def test_a_partition_that_is_not_named_and_an_offset_behind_the_end(read_all: Re
         read_all("behind", startingOffsets=each(filled, 0, 0, 11))
 
 
+@pytest.mark.rule("R18")
 def test_more_partitions_than_the_coordinator_stores_at_once(
     read_all: ReadAll, client: Independent, group: str, topic: str
 ) -> None:

@@ -58,6 +58,7 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.rule("R30")
 def test_p6_a_store_that_hangs_holds_up_neither_a_handover_nor_a_stop(
     hanging_store: str,
     start_query: Callable[..., Query],

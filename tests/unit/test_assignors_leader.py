@@ -65,6 +65,7 @@ def gives(**parts: str) -> Given:
 # --- rule 1: stale claims ---
 
 
+@pytest.mark.rule("R32")
 def test_the_newest_generation_owns_it() -> None:
     """a was taken for dead, b got its partitions in generation 6, a comes back with generation 5."""
     strategy = gives(a="", b="01")
@@ -102,6 +103,7 @@ def test_two_claims_of_the_same_generation_contradict_each_other() -> None:
 # --- rule 2: claims without ground ---
 
 
+@pytest.mark.rule("R32")
 def test_what_a_member_may_no_longer_have_is_no_claim() -> None:
     """a no longer subscribes to payments, and orders was made anew with two partitions instead of four."""
     strategy = gives(a="0", b="1")
@@ -125,6 +127,7 @@ def test_a_newer_claim_without_ground_beats_an_older_one() -> None:
 # --- rule 3: late metadata ---
 
 
+@pytest.mark.rule("R33")
 def test_a_leader_without_metadata_takes_nothing_away() -> None:
     """c is new and leads; it knows no topic at first, then orders, then both."""
     both = "orders payments"
@@ -142,6 +145,7 @@ def test_a_leader_without_metadata_takes_nothing_away() -> None:
     assert sorted(len(part.active) for part in parts.values()) == [0, 2, 2]
 
 
+@pytest.mark.rule("R33")
 def test_of_an_unknown_topic_only_true_claims_stay() -> None:
     topics = "orders payments"
     parts = led(
@@ -212,6 +216,7 @@ def test_whoever_is_not_named_gets_nothing() -> None:
 # --- rule 5: partitions that are held ---
 
 
+@pytest.mark.rule("R32")
 def test_what_another_holds_is_handed_out_one_round_later() -> None:
     topics = cluster(orders=4)
     first = led(WeightedAssignor(), topics, member("a", owned(orders="0123")), member("b"))

@@ -180,6 +180,7 @@ def test_a_new_lineage_takes_the_ends_along() -> None:
 # --- commit_items
 
 
+@pytest.mark.rule("R13")
 def test_the_planned_end_is_committed_with_the_batch_in_its_text() -> None:
     (item,) = commit_items(offset_of(OffsetRange(P0, 10, 20, 3)), {P0: ANCHOR})
     assert (item.partition, item.offset, item.leader_epoch) == (P0, 20, 3)
@@ -190,6 +191,7 @@ def test_partitions_without_an_anchor_are_not_committed() -> None:
     assert commit_items(offset_of(OffsetRange(P0, 10, 20), done={P1: 7}), {P1: ANCHOR}) == ()
 
 
+@pytest.mark.rule("R35")
 def test_the_end_in_a_deleted_topic_is_not_committed_to_its_successor() -> None:
     assert commit_items(offset_of(OffsetRange(P0, 10, 20)), {P0: Anchor("new-id", PIN)}) == ()
 
@@ -228,6 +230,7 @@ def committed(
         (99, OTHER_LINEAGE, 20),
     ],
 )
+@pytest.mark.rule("R11")
 def test_replay_without_conflict(offset: int | None, writer: str | None, start: int) -> None:
     logged = OffsetRange(P0, 10, 20, 3)
     for on_conflict in OnConflict:
@@ -249,6 +252,7 @@ def test_replay_without_conflict(offset: int | None, writer: str | None, start: 
         (0, NOBODY, 10, "another program"),
     ],
 )
+@pytest.mark.rule("R50")
 def test_replay_conflict(offset: int, writer: str | None, group_start: int, reason: str) -> None:
     logged = OffsetRange(P0, 10, 20, 3)
     starts = {OnConflict.CHECKPOINT: 10, OnConflict.GROUP: group_start, OnConflict.FAIL: 10}
@@ -322,6 +326,7 @@ def test_the_offset_of_a_deleted_topic_means_nothing_to_a_replay() -> None:
     ],
 )
 @pytest.mark.parametrize("on_conflict", OnConflict)
+@pytest.mark.rule("R47")
 def test_a_replay_reads_nothing_after_a_reset(
     known: Reset | None, writer: str, found: Reset | None, void: bool, on_conflict: OnConflict
 ) -> None:
@@ -337,6 +342,7 @@ def test_a_replay_reads_nothing_after_a_reset(
         assert replay == Replay(tuple(ranges))
 
 
+@pytest.mark.rule("R47")
 def test_nothing_is_committed_of_a_partition_that_was_reset_after_the_plan() -> None:
     """The commit would undo the reset; where it left a partition alone, the batch has read what it says."""
     end = offset_of(OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9))

@@ -287,6 +287,7 @@ def test_a_gap_hides_a_batch_from_glances_and_not_from_who_waits(
 
 
 @pytest.mark.parametrize("way", ["glance", "is_complete"])
+@pytest.mark.rule("R22")
 def test_an_old_entry_of_the_commit_log_completes_no_new_batch(
     way: str, checkpoint: Checkpoint, counted_log: CheckpointLog
 ) -> None:

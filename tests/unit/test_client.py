@@ -168,6 +168,7 @@ def refused(text: str) -> KafkaError:
 
 
 @pytest.mark.parametrize(("text", "at_once"), [(WRONG_PASSWORD, True), (CUT_OFF, False), (NO_TOKEN, False)])
+@pytest.mark.rule("R76")
 def test_an_identity_that_was_never_taken_is_a_wrong_setting(text: str, at_once: bool) -> None:
     """Unless nobody has refused it; when the first contact takes too long, that is told as the reason all the same."""
     transport = LastTransportError(ManualClock())
@@ -179,6 +180,7 @@ def test_an_identity_that_was_never_taken_is_a_wrong_setting(text: str, at_once:
 
 
 @pytest.mark.parametrize("text", [WRONG_PASSWORD, NO_TOKEN])
+@pytest.mark.rule("R76")
 def test_an_identity_that_was_taken_before_is_refused_for_good_when_it_lasts(text: str) -> None:
     """A provider of tokens is away while the token in hand is good; or a broker starts, and has no users yet.
 
@@ -201,6 +203,7 @@ def test_an_identity_that_was_taken_before_is_refused_for_good_when_it_lasts(tex
     assert transport.refused_for_good
 
 
+@pytest.mark.rule("R76")
 def test_a_handshake_that_is_cut_off_is_an_outage_once_the_identity_was_taken() -> None:
     """A broker closes the connection between the handshake and its answer, in a restart."""
     clock = ManualClock()
@@ -364,6 +367,7 @@ def test_an_offset_that_was_never_committed_is_none() -> None:
         (KafkaError.INVALID_COMMIT_OFFSET_SIZE, Refusal.DENIED),
     ],
 )
+@pytest.mark.rule("R19")
 def test_refused_commits_are_not_all_alike(code: int, refusal: Refusal) -> None:
     assert classify_refusal(KafkaError(code)) is refusal
 
@@ -377,6 +381,7 @@ def test_refused_commits_are_not_all_alike(code: int, refusal: Refusal) -> None:
         (KafkaError.INVALID_COMMIT_OFFSET_SIZE, "COMMIT_TOO_LARGE", ["2 partitions", "42 bytes", "max.message.bytes"]),
     ],
 )
+@pytest.mark.rule("R20")
 def test_a_commit_that_is_refused_for_good_is_told_with_what_to_do(code: int, condition: str, parts: list[str]) -> None:
     items = [CommitItem(tp(0), 5, "m" * 10), CommitItem(tp(1, "refunds"), 5, "m" * 30)]
     error = denial(OPTIONS, KafkaError(code), items)

@@ -226,6 +226,7 @@ def test_a_survey_asks_for_the_ends_alone_and_for_the_rest_at_once() -> None:
 
 
 @pytest.mark.parametrize(("known_id", "missing"), [("other", {tp(2)}), ("", {tp(2)}), ("id", set())])
+@pytest.mark.rule("R40")
 def test_no_topic_loses_partitions_a_broker_that_says_so_is_behind(known_id: str, missing: set[object]) -> None:
     """The topic has two partitions, for the broker that is asked."""
     cluster = cluster_of(SlowAdmin(), ManualClock())

@@ -268,6 +268,7 @@ def test_mutated_texts_never_raise_anything_else(text: str) -> None:
         (Reset(5, "older"), RESET, True),
     ],
 )
+@pytest.mark.rule("R47")
 def test_a_reset_overrules_batches_that_were_planned_before_it(
     item: Reset | None, group: Reset | None, result: bool
 ) -> None:
@@ -280,6 +281,7 @@ def test_a_reset_overrules_batches_that_were_planned_before_it(
     assert not overruled(late, GroupOffset(None))
 
 
+@pytest.mark.rule("R49")
 def test_another_programs_offset_is_left_alone_until_the_start_position_is_established() -> None:
     late = CommitItem(tp(0), 900, CommitMetadata(LINEAGE, ID, 800, 900, Pin(0, 1)).to_text())
     assert overruled(late, GroupOffset(0, ""), established=False)
@@ -288,6 +290,7 @@ def test_another_programs_offset_is_left_alone_until_the_start_position_is_estab
     assert not overruled(late, mine, established=False)
 
 
+@pytest.mark.rule("R18")
 def test_a_commit_is_cut_into_requests_that_the_coordinator_can_store() -> None:
     """A broker refused 1,200 partitions with the digests of 200 topics: together they are 1.6 MB."""
     items = [CommitItem(tp(number), 7, "x" * 1336) for number in range(1200)]

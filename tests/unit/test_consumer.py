@@ -69,6 +69,7 @@ def test_a_range_ends_by_an_end_of_partition_at_or_beyond_its_end(end: int) -> N
 
 
 @pytest.mark.parametrize("end", [10, 12])
+@pytest.mark.rule("R58")
 def test_an_end_of_partition_before_the_range_ends_nothing(end: int) -> None:
     """A follower, a leader that lags, an old event of a pooled consumer."""
     consumer, _ = consumer_of([eof(0, end)], records(0, 10, 11, 12))
@@ -277,6 +278,7 @@ def at(number: int, start: int, end: int, epoch: int | None) -> OffsetRange:
     return OffsetRange(tp(number), start, end, epoch)
 
 
+@pytest.mark.rule("R60")
 def test_what_was_fetched_in_another_leader_epoch_is_fetched_anew() -> None:
     """An unclean election: the new leader has other records at the offsets that were fetched ahead from the old one."""
     old, new = at(0, 10, 13, 1), at(0, 13, 15, 2)
@@ -327,6 +329,7 @@ def test_the_epoch_of_an_earlier_assignment_says_nothing_of_a_later_one() -> Non
     assert client.assigned == [[(P0, 10)]] * 3
 
 
+@pytest.mark.rule("R59")
 def test_a_topic_that_was_made_again_is_not_for_this_consumer() -> None:
     consumer, _ = consumer_of()
     assert consumer.current({"orders": "a"})
@@ -466,6 +469,7 @@ def test_a_resting_consumer_fetches_nothing_and_forgets_what_it_had() -> None:
 
 
 @pytest.mark.parametrize("event", [unknown(0), out_of_range(0)])
+@pytest.mark.rule("R61")
 def test_what_comes_behind_a_lost_position_is_another_logs(event: FakeMessage) -> None:
     """The client goes on by itself when the topic is back."""
     consumer, _ = consumer_of([event, *records(0, 10, 11, 12), eof(0, 13)], records(0, 10, 11, 12))
@@ -579,6 +583,7 @@ TROUBLES = {
 
 
 @pytest.mark.parametrize("name", TROUBLES)
+@pytest.mark.rule("R65")
 def test_trouble_of_a_partition_that_the_task_does_not_read(name: str) -> None:
     """Another query's, which reads with the same consumer: it is told to that one, when it asks for it again."""
     trouble = FakeMessage(P1, 0, error=TROUBLES[name])
@@ -592,6 +597,7 @@ def test_trouble_of_a_partition_that_the_task_does_not_read(name: str) -> None:
         taken(consumer, R1)
 
 
+@pytest.mark.rule("R65")
 def test_a_damaged_record_behind_the_range_does_not_matter() -> None:
     consumer, _ = consumer_of([*records(0, 10, 11, 12), FakeMessage(P0, 13, error=KafkaError._BAD_MSG)])
     assert taken(consumer) == [10, 11, 12]
@@ -613,6 +619,7 @@ def test_a_damaged_record_is_told_when_it_is_the_next_one() -> None:
         (KafkaError._AUTO_OFFSET_RESET, OutOfRange),
     ],
 )
+@pytest.mark.rule("R64")
 def test_p1_records_behind_what_could_not_be_read_are_not_passed(code: int, error: type[Exception]) -> None:
     """The client goes on behind a damaged record or a right that was away, and says how far it has delivered."""
     consumer, client = consumer_of([*records(0, 10), FakeMessage(P0, 11, error=code), *records(0, 12)])

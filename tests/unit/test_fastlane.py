@@ -224,6 +224,7 @@ def test_a_standby_of_a_topic_that_was_made_again_is_not_warm() -> None:
     assert bed.positions() == {1: 1}
 
 
+@pytest.mark.rule("R60")
 def test_what_was_fetched_in_another_leader_epoch_is_fetched_anew() -> None:
     bed = Bed(records(0, 0, 1, 2, 3), records(0, 2, 3))
     assert bed.read(OffsetRange(P0, 0, 2, 1)) == [(0, 0), (0, 1)]

@@ -275,6 +275,7 @@ def test_the_clients_own_strategies_assign_as_they_are(name: str) -> None:
     assert told == [(holdings.owned, LeaderNote())]
 
 
+@pytest.mark.rule("R34")
 def test_cooperative_sticky_forgets_what_was_lost() -> None:
     """X has everything; its session expires, Y gets everything; X joins again.
 
@@ -366,6 +367,7 @@ def test_a_loss_is_forgotten_once() -> None:
     assert owned(assignor) == {("orders", 1)}
 
 
+@pytest.mark.rule("R34")
 def test_what_an_own_strategy_lost_it_does_not_claim() -> None:
     holdings = holdings_of()
     assignor = OwnAssignor(Scripted(), holdings)

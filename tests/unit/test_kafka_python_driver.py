@@ -174,6 +174,7 @@ def test_an_eager_client_gives_up_an_assignment_that_never_was() -> None:
     assert bed.told() == [(Kind.ASSIGNED, (tp(0),)), (Kind.REVOKED, (tp(0),))]
 
 
+@pytest.mark.rule("R34")
 def test_a_loss_is_known_to_the_strategies_before_the_member_deals_with_it() -> None:
     bed = Bed()
     assert first_step(bed.callbacks.on_partitions_lost([("orders", 0)])) is not None
@@ -275,6 +276,7 @@ def test_a_static_member_whose_session_is_lost_is_not_taken_for_a_fenced_one() -
 # --- the session
 
 
+@pytest.mark.rule("R74")
 def test_a_session_that_expires_is_told_once() -> None:
     """Not even while the client waits for its heartbeat: another member has the partitions by then."""
     bed = Bed()
@@ -338,6 +340,7 @@ def test_a_leader_asks_again_when_a_partition_waits_for_longer_than_any_drain() 
     assert bed.coordinator.rejoins == 2
 
 
+@pytest.mark.rule("R74")
 def test_a_coordinator_that_is_found_and_not_reached_keeps_no_session() -> None:
     """Any broker tells where the coordinator is, and the client then starts its own clock anew."""
     bed = Bed()
@@ -351,6 +354,7 @@ def test_a_coordinator_that_is_found_and_not_reached_keeps_no_session() -> None:
     assert bed.told()[-1] == (Kind.LOST, (tp(0),))
 
 
+@pytest.mark.rule("R75")
 def test_a_member_whose_instance_id_was_taken_is_told() -> None:
     """The client only stops its heartbeats, and would take the id back when the session has expired."""
     bed = Bed()
@@ -489,6 +493,7 @@ class JoiningCoordinator(ConsumerCoordinator):
         (True, [(Kind.LOST, (tp(0),), -1), (Kind.ASSIGNED, (tp(1),), 3)]),
     ],
 )
+@pytest.mark.rule("R72")
 def test_what_is_lost_while_it_joins_is_told_as_lost(protected: bool, expected: list[tuple[Kind, object, int]]) -> None:
     events: list[tuple[Kind, object, int]] = []
     pending: list[Future] = []

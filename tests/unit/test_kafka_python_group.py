@@ -413,6 +413,7 @@ def test_members_without_a_common_strategy_are_told_both_lists(monkeypatch: pyte
 # --- commits and offsets
 
 
+@pytest.mark.rule("R21")
 def test_a_commit_is_one_request_of_all_items() -> None:
     bed = Bed()
     items = (item(0, 7, epoch=3), item(1, 9, "refunds"))
@@ -443,6 +444,7 @@ def test_a_later_commit_is_answered_by_the_next_poll() -> None:
         (ValueError("odd"), Refusal.UNCERTAIN),
     ],
 )
+@pytest.mark.rule("R21")
 def test_a_refused_commit_is_not_repeated_here(error: Exception, refusal: Refusal) -> None:
     bed = Bed()
     bed.coordinator.answer = lambda _: error
@@ -516,6 +518,7 @@ def test_nothing_is_asked_behind_a_join() -> None:
     assert bed.group.fetch_offsets([tp(0)], 1.0) == {tp(0): GroupOffset(7, "m")}
 
 
+@pytest.mark.rule("R3")
 def test_an_answer_that_came_too_late_is_not_handed_out_later() -> None:
     """The client keeps it for the next question about the same partitions, whoever has read on meanwhile."""
     bed = Bed()

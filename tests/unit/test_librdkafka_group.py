@@ -329,6 +329,7 @@ def static() -> Bed:
 
 
 @pytest.mark.parametrize("member_id", [None, "m2"])
+@pytest.mark.rule("R72")
 def test_p5_a_static_member_whose_membership_has_ended_has_nothing(member_id: str | None) -> None:
     """Its session times out, or its JoinGroup is refused: it has no member id, then another one, and others read on.
 
@@ -396,6 +397,7 @@ def test_a_fatal_error_is_told_by_its_text(text: str, condition: str) -> None:
     assert [error.condition.id for error in bed.listener.errors] == [f"GROUPKAFKA.{condition}"]
 
 
+@pytest.mark.rule("R73")
 def test_a_member_whose_group_was_deleted_joins_anew() -> None:
     """KIP-848: all members are cut off for longer than a session, and somebody deletes the group, which has none.
 

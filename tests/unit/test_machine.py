@@ -170,6 +170,7 @@ def test_revoke_with_nothing_in_flight_hands_over_at_once() -> None:
     assert machine.state is MemberState.DRAINING
 
 
+@pytest.mark.rule("R26")
 def test_revoke_waits_for_the_batch_in_flight_and_carries_its_commit() -> None:
     machine, batch, revoke = joined((0, 10)), flight(R0), RevokeStarted((P0,))
     machine.handle(BatchFixed(batch))
@@ -314,6 +315,7 @@ def test_a_late_commit_may_bring_what_was_not_committed_yet() -> None:
     assert machine.view().flight == second
 
 
+@pytest.mark.rule("R12")
 def test_commits_go_forward_only() -> None:
     """Seen: after SIGKILL and restart the old end was committed over what another member had reached since."""
     machine = joined((0, 50))
@@ -321,6 +323,7 @@ def test_commits_go_forward_only() -> None:
     assert machine.pending() == ()
 
 
+@pytest.mark.rule("R12")
 def test_partitions_of_others_are_not_committed() -> None:
     machine = joined((1, 0))
     effects = machine.handle(BatchCompleted(flight(R0, R1).end, flight(R0, R1).items))
@@ -381,6 +384,7 @@ def test_an_established_start_replaces_what_the_group_held_of_a_deleted_topic() 
     assert machine.handle(BatchCompleted(batch.end, batch.items)) == (CommitOffsets((item(0, 20),)),)
 
 
+@pytest.mark.rule("R37")
 def test_an_established_start_replaces_what_is_completed_of_a_deleted_topic() -> None:
     """The topic's deletion loses the partitions, they come back with the new one, Spark tells of the last batch."""
     machine = joined((0, 10))
@@ -412,6 +416,7 @@ def test_an_acknowledgement_of_the_same_offset_brings_the_newer_text() -> None:
 # --- proof of membership
 
 
+@pytest.mark.rule("R70")
 def test_proof_prefers_the_pending_offset() -> None:
     """The commit of it may be on its way; the older one sent after it would move the group back."""
     machine, batch = joined((0, 10)), flight(R0)
@@ -420,6 +425,7 @@ def test_proof_prefers_the_pending_offset() -> None:
     assert machine.proof() == (item(0, 20),)
 
 
+@pytest.mark.rule("R69")
 def test_a_proof_is_of_each_topic() -> None:
     """The commit of a topic that was deleted is refused, and would never prove anything."""
     machine = MemberMachine()
@@ -447,6 +453,7 @@ def test_doubt_keeps_the_view_from_being_settled() -> None:
 # --- views
 
 
+@pytest.mark.rule("R1")
 def test_a_partition_without_an_acknowledged_start_has_no_position() -> None:
     machine = joined((0, None))
     assert machine.view().partitions[0].position is None

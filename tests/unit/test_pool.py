@@ -213,6 +213,7 @@ def test_a_consumer_that_cannot_be_positioned_is_closed() -> None:
 
 
 @pytest.mark.parametrize("rests", [False, True])
+@pytest.mark.rule("R59")
 def test_what_has_read_another_topic_of_the_name_is_closed(rests: bool) -> None:
     """[0, 100) of the old topic was read here, [0, 100) of the new one elsewhere; [100, 200) of the new one comes."""
     bed = Bed()
@@ -242,6 +243,7 @@ def test_other_topics_and_other_clusters_keep_their_consumers() -> None:
     assert repr(bed.pool) == "ConsumerPool(idle=2, resting=0)"
 
 
+@pytest.mark.rule("R60")
 def test_one_that_was_left_in_another_leader_epoch_is_moved() -> None:
     bed = Bed()
     consumers = [bed.pool.take(OPTIONS, [OffsetRange(P0, 0, 1_000, epoch)]) for epoch in (1, 2)]

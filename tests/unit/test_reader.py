@@ -101,6 +101,7 @@ class Bed:
 # --- ranges
 
 
+@pytest.mark.rule("R56")
 def test_p1_a_task_gives_its_ranges_one_after_the_other_whatever_arrives_first() -> None:
     bed = Bed([*records(1, 0), *records(0, 10, 11)], [*records(0, 12), *records(1, 1)])
     assert bed.read(R0, R1) == [(0, 10), (0, 11), (0, 12), (1, 0), (1, 1)]
@@ -240,6 +241,7 @@ def test_a_range_that_is_lost_as_a_whole_leaves_the_client_at_its_end() -> None:
     assert bed.client.assigned[-1] == [(P0, 13)]
 
 
+@pytest.mark.rule("R63")
 def test_a_leader_that_lags_behind_the_position_is_waited_for() -> None:
     bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
     bed.client.bounds[P0] = (0, 5)
@@ -247,6 +249,7 @@ def test_a_leader_that_lags_behind_the_position_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("end", [5, 10])
+@pytest.mark.rule("R63")
 def test_a_log_that_stays_at_or_behind_the_position_until_the_deadline_has_lost_the_rest(end: int) -> None:
     """The plan has seen more of it: it was truncated. A leader does not lag for that long."""
     bed = Bed(*[[out_of_range(0)]] * 50)
@@ -308,6 +311,7 @@ def test_a_range_of_which_nobody_can_tell_does_not_hold_up_the_others() -> None:
     assert not bed.client.batches
 
 
+@pytest.mark.rule("R63")
 def test_a_leader_may_lag_for_longer_than_a_short_timeout() -> None:
     """What is not lost would be skipped."""
     bed = Bed(records(0, 10), failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="5000")
@@ -367,6 +371,7 @@ def made_again(bed: Bed) -> None:
     bed.cluster.topics["orders"] = TopicInfo("topic-id-2", 2)
 
 
+@pytest.mark.rule("R61")
 def test_a_topic_that_is_made_again_while_it_is_read_is_lost() -> None:
     """By offset alone it looks like a leader that lags."""
     bed = Bed(records(0, 10), [out_of_range(0)])
@@ -400,6 +405,7 @@ def test_all_partitions_of_a_topic_that_is_gone_are_confirmed_once() -> None:
     assert bed.cluster.closed
 
 
+@pytest.mark.rule("R62")
 def test_a_broker_that_has_not_heard_of_the_new_topic_yet_proves_nothing() -> None:
     """The plan is for the new one already."""
     bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
@@ -410,6 +416,7 @@ def test_a_broker_that_has_not_heard_of_the_new_topic_yet_proves_nothing() -> No
     assert bed.client.assigned == [[(P0, 10)]] * 2
 
 
+@pytest.mark.rule("R62")
 def test_another_id_must_stand_from_when_it_was_first_told() -> None:
     """To connect takes longer than it has to stand, and the first broker that answers lags."""
     bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
@@ -438,6 +445,7 @@ def test_a_topic_that_does_not_exist_any_more_is_lost_after_a_silence() -> None:
     assert bed.read(R0, R1) == []
 
 
+@pytest.mark.rule("R62")
 def test_a_broker_that_does_not_know_a_topic_for_a_moment_proves_nothing() -> None:
     silence: list[list[FakeMessage]] = [[]] * 60
     bed = Bed(records(0, 10), *silence, records(0, 11), [unknown(0)], records(0, 12))
@@ -467,6 +475,7 @@ def test_a_cluster_that_cannot_tell_the_id_is_asked_until_the_deadline() -> None
 # --- proof that the records are of the planned topic
 
 
+@pytest.mark.rule("R57")
 def test_p2_p8_records_of_a_topic_that_was_made_again_are_handed_to_nobody() -> None:
     """The new topic has records at all the planned offsets: the client reports nothing at all."""
     bed = Bed(records(0, 10, 11, 12))
@@ -595,6 +604,7 @@ def refuse(bed: Bed) -> None:
     bed.client.error_cb(KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error: invalid token"))
 
 
+@pytest.mark.rule("R66")
 def test_an_identity_that_was_refused_for_a_moment_fails_nothing() -> None:
     """A provider of tokens was away for a second; the connection works."""
     silence: list[list[FakeMessage]] = [[]] * 20
@@ -622,6 +632,7 @@ def test_a_refused_identity_is_forgotten_when_rows_come() -> None:
     assert told == [[IdentityRefused], [Chunk], [Trouble], [EndOfPartition], [Trouble]]
 
 
+@pytest.mark.rule("R66")
 def test_an_identity_that_stays_refused_is_told_before_the_deadline() -> None:
     bed = Bed(records(0, 10))
     bed.client.answers = False

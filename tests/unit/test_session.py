@@ -188,6 +188,7 @@ def test_pins_are_committed_before_anything_is_planned() -> None:
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [5, 8)"]
 
 
+@pytest.mark.rule("R1")
 def test_nothing_is_planned_from_a_start_that_the_group_refused() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0)
@@ -252,6 +253,7 @@ def second_batch_uncommitted(bed: Bed) -> SourceOffset:
     return end
 
 
+@pytest.mark.rule("R9")
 def test_p6_a_batch_waits_for_the_commit_of_the_one_before() -> None:
     """Cut off now, the next owner repeats the first batch; with the second one read too, it would repeat both."""
     bed = Bed(startingOffsets="earliest")
@@ -263,6 +265,7 @@ def test_p6_a_batch_waits_for_the_commit_of_the_one_before() -> None:
     assert bed.committed() == {0: 5}
 
 
+@pytest.mark.rule("R9")
 def test_p6_a_member_that_is_lost_while_it_waits_plans_nothing() -> None:
     bed = Bed(startingOffsets="earliest")
     end = second_batch_uncommitted(bed)
@@ -270,6 +273,7 @@ def test_p6_a_member_that_is_lost_while_it_waits_plans_nothing() -> None:
     assert bed.session.latest_offset(end) is end
 
 
+@pytest.mark.rule("R9")
 def test_m09_batches_go_on_without_commits_after_one_wait(caplog: pytest.LogCaptureFixture) -> None:
     """The ends are asked for anew after the wait; the batches behind it do not wait, until a commit is taken."""
     bed = Bed(startingOffsets="earliest")
@@ -319,6 +323,7 @@ def test_p6_the_session_of_a_kip848_group_is_the_brokers(session_s: float | None
     ("given", "stops"),
     [({"kafka__group__protocol": "consumer"}, True), ({}, True), ({"assignors": "weighted"}, False)],
 )
+@pytest.mark.rule("R71")
 def test_p6_a_member_that_is_cut_off_plans_no_more_than_a_session_long(given: dict[str, str], stops: bool) -> None:
     """It cannot reach its coordinator, and reads from the other brokers; the group gives its partitions away.
     kafka-python takes no commits while it joins, which is as long as others drain."""
@@ -413,6 +418,7 @@ def test_no_records_are_no_batch_however_long_it_waited() -> None:
     assert bed.session.latest_offset(START, ReadBounds(min_rows=10)) is START
 
 
+@pytest.mark.rule("R10")
 def test_a_plan_is_made_anew_when_ownership_changed_under_it() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0, P1)
@@ -465,6 +471,7 @@ def test_an_own_end_ahead_of_the_group_is_committed_first() -> None:
     assert bed.committed() == {0: 70}
 
 
+@pytest.mark.rule("R12")
 def test_after_a_restart_nothing_is_committed_backwards() -> None:
     """Seen: 3,593 rows doubled, because the first call committed the old end over another member's."""
     bed = Bed()
@@ -477,6 +484,7 @@ def test_after_a_restart_nothing_is_committed_backwards() -> None:
     assert bed.committed() == {0: 90}
 
 
+@pytest.mark.rule("R4")
 def test_a_partition_that_appears_later_starts_at_its_beginning() -> None:
     bed = Bed()
     bed.join(P0, P1)
@@ -488,6 +496,7 @@ def test_a_partition_that_appears_later_starts_at_its_beginning() -> None:
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
+@pytest.mark.rule("R5")
 def test_p8_what_an_added_partition_lost_before_anybody_looked_is_told(
     starting: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -514,6 +523,7 @@ def test_what_a_new_group_finds_removed_is_no_loss(starting: str) -> None:
     assert bed.committed() == ({0: 0, 1: 4} if starting == "earliest" else {0: 5, 1: 9})
 
 
+@pytest.mark.rule("R4")
 def test_a_topic_that_appears_later_starts_at_its_beginning() -> None:
     bed = Bed(subscribePattern=".*")
     bed.join(P0)
@@ -530,6 +540,7 @@ def test_a_topic_that_appears_later_starts_at_its_beginning() -> None:
 
 
 @pytest.mark.parametrize("pinned_before", [True, False])
+@pytest.mark.rule("R7")
 def test_p1_a_topic_is_new_also_when_the_first_pins_are_gone_with_theirs(pinned_before: bool) -> None:
     """1. orders is pinned, by a pattern; 2. refunds and returns are made, with records; 3. refunds is pinned and orders
     deleted, whose offsets the broker removes: in either order; 4. another member is given returns. By default a topic
@@ -654,6 +665,7 @@ def test_a_coordinator_that_does_not_tell_the_offsets_fails_in_bounded_time() ->
 
 @pytest.mark.parametrize("subscription", [{"subscribe": "orders"}, {"subscribePattern": "orders.*"}])
 @pytest.mark.parametrize("at_once", [True, False], ids=["assigned at once", "one after the other"])
+@pytest.mark.rule("R8")
 def test_p1_what_was_added_while_the_group_forgot_its_offsets_is_read(
     at_once: bool, subscription: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -679,6 +691,7 @@ def test_p1_what_was_added_while_the_group_forgot_its_offsets_is_read(
 
 
 @pytest.mark.parametrize("remembers", [True, False], ids=["its checkpoint", "no checkpoint"])
+@pytest.mark.rule("R8")
 def test_p1_what_another_query_has_not_read_is_read_when_the_group_has_forgotten(remembers: bool) -> None:
     """The sequence: A has read orders-0 to 100, B orders-1 to 500; both are down until the group has forgotten it. A
     starts first, is given both and pins them; it has logged nothing when B starts and gets orders-1, which ends at 1000
@@ -698,6 +711,7 @@ def test_p1_what_another_query_has_not_read_is_read_when_the_group_has_forgotten
     ]
 
 
+@pytest.mark.rule("R8")
 def test_p1_a_member_that_has_read_nothing_goes_by_what_is_pinned_after_the_group_forgot() -> None:
     """A is given orders-0 alone and pins it where its checkpoint was; then C, which is new, is given orders-1."""
     first = Bed()
@@ -773,6 +787,7 @@ def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset(choice
 
 @pytest.mark.parametrize("fetched", [True, False], ids=["offsets are known", "offsets come later"])
 @pytest.mark.parametrize(("choice", "position"), [("checkpoint", 100), ("group", 40), ("fail", None)])
+@pytest.mark.rule("R49")
 def test_a_rewind_while_the_session_was_lost_is_decided_and_not_undone(
     choice: str, position: int | None, fetched: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -816,6 +831,7 @@ def test_what_is_complete_is_committed_before_a_start_position_is_established_wh
     assert bed.committed() == {0: 100}
 
 
+@pytest.mark.rule("R55")
 def test_p1_what_another_program_has_skipped_is_not_skipped_by_the_next_owner() -> None:
     """1. another program moves the group to 90, the checkpoint at 70 wins, 2. [70, 80) completes, 3. the partition goes
     to a member with another checkpoint: it must not start at 90, because nobody has read [80, 90).
@@ -837,6 +853,7 @@ def test_p1_what_another_program_has_skipped_is_not_skipped_by_the_next_owner() 
     assert ranges(other.session.latest_offset(START)) == ["orders-0 [80, 95)"]
 
 
+@pytest.mark.rule("R55")
 def test_p6_an_old_end_of_a_partition_that_was_handed_over_moves_no_group_back() -> None:
     """1. [0, 70) is read, and the partition handed over; 2. others read to 200; 3. another program moves the group back
     to 90, and the partition returns: with the group at 70, its next owner would repeat what others have read to 90.
@@ -850,6 +867,7 @@ def test_p6_an_old_end_of_a_partition_that_was_handed_over_moves_no_group_back()
     assert bed.committed()[0] == 90
 
 
+@pytest.mark.rule("R53")
 def test_a_conflict_that_the_checkpoint_has_won_stays_won(caplog: pytest.LogCaptureFixture) -> None:
     """1. the group is at 90, the old checkpoint at 70 wins, 2. [70, 80) completes, [80, 85) is logged, the query dies,
     3. started again, the batch is read as logged, and the next one goes on behind it, not at 90.
@@ -891,6 +909,7 @@ def attempt(committed: dict[TopicPartition, GroupOffset], lost: int, **options: 
         return str(error.parameters["ranges"])
 
 
+@pytest.mark.rule("R52")
 def test_a_conflict_is_decided_in_the_same_way_until_a_batch_of_that_is_logged() -> None:
     """1. an old checkpoint (100) is restored, the group is at 150, the checkpoint wins; 2. the query ends with a loss
     before it has logged anything, and is started again: the group's text in the new lineage's name is no progress.
@@ -928,6 +947,7 @@ def restarted(bed: Bed, *partitions: TopicPartition, **options: str) -> Bed:
 
 
 @pytest.mark.parametrize("replayed", [True, False])
+@pytest.mark.rule("R54")
 def test_a_conflict_that_the_checkpoint_has_won_is_not_decided_anew_when_a_partition_comes_back(replayed: bool) -> None:
     """1. an old checkpoint (100) wins over the group (1000), [100, 120) is logged in lineage N; 2. p1 leaves and comes
     back, [120, 140) is logged; 3. killed, started again: whose text p0 has, N's, is this query's own.
@@ -955,6 +975,7 @@ def test_a_conflict_that_the_checkpoint_has_won_stays_won_when_partitions_come_o
 
 
 @pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.rule("R54")
 def test_a_conflict_that_the_checkpoint_has_won_stays_won_after_another_one(
     at_once: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -991,6 +1012,7 @@ def test_what_the_checkpoint_has_won_counts_for_no_other_choice(choice: str, pla
         assert again.session.latest_offset(first) is first
 
 
+@pytest.mark.rule("R51")
 def test_the_same_old_checkpoint_restored_twice_is_read_again_twice(caplog: pytest.LogCaptureFixture) -> None:
     """The group's text is that of the first time: it decided the conflict, and is no progress of another lineage."""
     committed = {P0: GroupOffset(150, metadata(LINEAGE, 100, 150))}
@@ -1007,6 +1029,7 @@ def test_the_same_old_checkpoint_restored_twice_is_read_again_twice(caplog: pyte
         assert ranges(bed.session.latest_offset(logged, ReadBounds(max_rows=10))) == ["orders-0 [110, 120)"]
 
 
+@pytest.mark.rule("R25")
 def test_a_conflict_that_the_group_has_won_is_won_again_after_a_kill() -> None:
     """The group was moved back by another program; the query is killed behind the pins, before its first batch."""
     committed = {P0: GroupOffset(50, ""), P1: GroupOffset(50, "")}
@@ -1025,6 +1048,7 @@ def reset_text(offset: int, lineage: str = "the reset's id", reset: Reset = RESE
 
 
 @pytest.mark.parametrize("on_conflict", ["checkpoint", "group", "fail"])
+@pytest.mark.rule("R46")
 def test_a_reset_beats_the_checkpoint(on_conflict: str, caplog: pytest.LogCaptureFixture) -> None:
     """B's checkpoint says 900; the group was reset to 0; A has taken p0 over and committed [0, 50) since.
 
@@ -1121,6 +1145,7 @@ def test_a_lineage_that_a_reset_leaves_alone_keeps_its_ends() -> None:
     assert "orders-0 [200, 300)" in ranges(bed.session.latest_offset(end))
 
 
+@pytest.mark.rule("R47")
 def test_a_replay_after_a_reset_reads_and_commits_nothing() -> None:
     bed = Bed(onConflict="fail")
     bed.member.committed |= {P0: reset_text(0), P1: reset_text(0)}
@@ -1139,6 +1164,7 @@ def test_a_replay_after_a_reset_reads_and_commits_nothing() -> None:
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["owns both later", "owns both at once"])
+@pytest.mark.rule("R48")
 def test_a_reset_of_one_topic_loses_nothing_of_another(both: bool) -> None:
     """A query dies in the batch p0 [800, 900), p1 [5, 9); p0 alone is reset; started again, the query reads the batch
     once more, and is given p1 only. Nobody tells it of the reset, and its checkpoint says that p1 is read up to 9.
@@ -1299,6 +1325,7 @@ def test_a_topic_made_anew_fails_the_query() -> None:
 
 
 @pytest.mark.parametrize("forgotten", [True, False], ids=["the broker forgot the offsets", "the offsets remain"])
+@pytest.mark.rule("R35")
 def test_a_topic_made_anew_is_read_from_its_beginning(forgotten: bool) -> None:
     bed, end = recreated(failOnDataLoss="false")
     if forgotten:
@@ -1322,6 +1349,7 @@ def test_a_topic_made_anew_that_is_shorter_is_noticed_too() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["read here before", "taken over"])
+@pytest.mark.rule("R36")
 def test_a_broker_that_lags_behind_does_not_bring_an_old_topic_back(known: bool) -> None:
     """The topic was made again, [0, 8) of the new one is read and committed. For two seconds a broker that still knows
     the one before tells what there is.
@@ -1416,6 +1444,7 @@ def take_deleted(bed: Bed) -> None:
     bed.member.assign(tp(0, "refunds"))
 
 
+@pytest.mark.rule("R38")
 def test_a_deleted_topic_fails_the_query_with_what_is_lost() -> None:
     bed, end = deleted()
     take_deleted(bed)
@@ -1441,6 +1470,7 @@ def test_the_others_go_on_without_a_deleted_topic(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("subscription", [{}, {"subscribePattern": "ord.*"}], ids=["list", "pattern"])
+@pytest.mark.rule("R39")
 def test_a_topic_that_was_deleted_while_the_query_was_down(subscription: dict[str, str]) -> None:
     bed = Bed(startingOffsets="earliest", **subscription)
     del bed.cluster.topics["orders"]
@@ -1493,6 +1523,7 @@ def made_anew_with_fewer(**options: str) -> tuple[Bed, SourceOffset]:
     return bed, end
 
 
+@pytest.mark.rule("R43")
 def test_nobody_waits_for_the_commit_of_a_partition_that_is_gone() -> None:
     """The new topic is empty, so the old end stays the query's start, and is completed again at each trigger."""
     bed, end = made_anew_with_fewer(failOnDataLoss="false")
@@ -1520,6 +1551,7 @@ def test_what_is_gone_before_it_has_a_position_again_is_told_once_and_not_commit
     assert caplog.text.count("orders-0 [60, 60)") == 1
 
 
+@pytest.mark.rule("R40")
 def test_a_broker_that_lists_fewer_partitions_of_the_same_topic_is_not_believed() -> None:
     """It has not heard yet that some were added; the group has moved one of those meanwhile."""
     bed = Bed(startingOffsets="earliest")
@@ -1533,6 +1565,7 @@ def test_a_broker_that_lists_fewer_partitions_of_the_same_topic_is_not_believed(
     assert ranges(bed.session.latest_offset(end)) == ["orders-0 [60, 70)"]
 
 
+@pytest.mark.rule("R39")
 def test_partitions_that_went_while_the_query_was_down_are_told_until_a_batch_leaves_them_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -1645,6 +1678,7 @@ def next_batch(bed: Bed, start: SourceOffset, later_s: float = 0.0) -> SourceOff
     return end
 
 
+@pytest.mark.rule("R44")
 def test_ends_of_short_lived_topics_that_were_handed_over_go_with_the_topics() -> None:
     """500 topics under a pattern: each is read, handed over, read on by another member, and deleted."""
     bed = Bed(subscribePattern=".*", startingOffsets="earliest", failOnDataLoss="false")
@@ -1670,6 +1704,7 @@ def test_ends_of_short_lived_topics_that_were_handed_over_go_with_the_topics() -
     assert end.ends().keys() == {P0}
 
 
+@pytest.mark.rule("R44")
 def test_p2_the_end_of_a_topic_that_is_unknown_for_a_moment_stays() -> None:
     """A broker that has just started does not list it yet; the group has lost its offset, and it comes back."""
     bed, end = handing_over(subscribePattern=".*")
@@ -1688,6 +1723,7 @@ def test_p2_the_end_of_a_topic_that_is_unknown_for_a_moment_stays() -> None:
     assert "refunds-0 [4, 6)" in ranges(bed.session.latest_offset(end))
 
 
+@pytest.mark.rule("R44")
 def test_p2_the_end_of_a_topic_that_may_not_be_described_stays() -> None:
     """It is not listed, and nobody says that it does not exist. Nor is one that the pattern matches no more."""
     bed, end = handing_over(subscribePattern=".*")
@@ -1738,6 +1774,7 @@ def test_topics_that_are_deleted_one_after_the_other_in_one_trigger() -> None:
     assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 6)"]
 
 
+@pytest.mark.rule("R5", "R41")
 def test_newly_assigned_partitions_that_do_not_exist_do_not_hold_up_the_others() -> None:
     """The group refuses their commits. 1. a topic comes back with fewer partitions, and a newcomer gets one that is
     gone; 2. the session is lost, the topic comes back with fewer, and the old assignment comes first.
@@ -1815,6 +1852,7 @@ def test_what_came_back_before_it_was_deleted_is_this_querys_to_tell() -> None:
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.rule("R42")
 def test_a_deleted_topic_of_others_does_not_keep_a_member_from_taking_over(fail: str) -> None:
     """It is named in subscribe, was there when the query started, and never had anything of this query."""
     bed = Bed(startingOffsets="earliest", subscribe="orders,refunds", failOnDataLoss=fail)
@@ -1828,6 +1866,7 @@ def test_a_deleted_topic_of_others_does_not_keep_a_member_from_taking_over(fail:
     assert ranges(bed.session.latest_offset(end)) == ["orders-0 [60, 70)", "orders-1 [0, 5)"]
 
 
+@pytest.mark.rule("R6")
 def test_a_topic_made_again_is_a_new_one_for_a_member_that_never_had_it() -> None:
     """Another one had read it. By default a partition that the group has no offset for starts at its end."""
     refunds = tp(0, "refunds")
@@ -1843,6 +1882,7 @@ def test_a_topic_made_again_is_a_new_one_for_a_member_that_never_had_it() -> Non
     assert ranges(bed.session.latest_offset(end)) == ["orders-0 [50, 60)", "refunds-0 [0, 7)"]
 
 
+@pytest.mark.rule("R37")
 def test_p1_what_was_completed_of_a_deleted_topic_moves_no_position_that_another_member_has_pinned() -> None:
     """The sequence: [0, 40) is complete, and the partition goes; the topic is made again, and another member is given
     the partition, pins 0 and reads nothing; it comes back. Spark's newest batch is still one of the deleted topic."""
@@ -1870,6 +1910,7 @@ def test_a_topic_made_again_before_its_first_batch_is_no_new_one() -> None:
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 67)"]
 
 
+@pytest.mark.rule("R6")
 def test_a_standby_takes_a_topic_made_again_for_a_new_one() -> None:
     """It has no batch, and Kafka has removed the group's offsets with the topic."""
     bed = Bed()
@@ -1968,6 +2009,7 @@ def test_a_batch_that_runs_again_says_which_partitions_are_gone(caplog: pytest.L
     assert "orders-1 [40, 55): the topic was deleted and made again with fewer partitions" in caplog.text
 
 
+@pytest.mark.rule("R41")
 def test_what_a_broker_has_not_heard_of_keeps_its_position_and_its_commit() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0, P1)
@@ -1985,6 +2027,7 @@ def test_what_a_broker_has_not_heard_of_keeps_its_position_and_its_commit() -> N
     assert bed.committed() == {0: 60, 1: 60}
 
 
+@pytest.mark.rule("R41")
 def test_a_partition_that_does_not_exist_is_left_out_until_it_does(caplog: pytest.LogCaptureFixture) -> None:
     """Its owner left before the group looked at the topic, which was made again with fewer: it came to this member."""
     bed = Bed(startingOffsets="earliest")
@@ -2088,6 +2131,7 @@ def test_a_truncated_log_fails_the_query() -> None:
 
 
 @pytest.mark.parametrize("end", [10, 15, 20, 22])
+@pytest.mark.rule("R45")
 def test_what_a_truncated_log_has_there_now_is_skipped_and_told_once(
     end: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -2207,6 +2251,7 @@ def test_a_replay_keeps_the_leader_epochs() -> None:
     assert [item.leader_epoch for task in bed.session.tasks(START, logged) for item in task] == [bed.cluster.epoch]
 
 
+@pytest.mark.rule("R11")
 def test_a_replay_leaves_out_what_another_lineage_has_committed_and_remembers_it() -> None:
     bed = Bed()
     bed.join(P0)
@@ -2263,6 +2308,7 @@ def test_a_replay_of_a_topic_made_anew() -> None:
     ("choice", "read", "after"),
     [("checkpoint", "orders-0 [60, 70)", "orders-0 [70, 95)"), ("group", "orders-0 [65, 70)", "orders-0 [70, 95)")],
 )
+@pytest.mark.rule("R50")
 def test_a_replay_from_an_old_checkpoint_is_a_conflict(
     choice: str, read: str, after: str, caplog: pytest.LogCaptureFixture
 ) -> None:

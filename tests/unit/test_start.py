@@ -92,6 +92,7 @@ def test_conflict(group: int, writer: str | None, own: int, reason: str) -> None
 
 
 @pytest.mark.parametrize(("own", "basis"), [(70, Basis.LINEAGE), (90, Basis.GROUP), (95, Basis.LINEAGE)])
+@pytest.mark.rule("R54")
 def test_what_was_decided_for_the_checkpoint_is_no_conflict_again(own: int, basis: Basis) -> None:
     """Unless the user chooses otherwise: then it is to be decided again."""
     won = replace(takeover(90, MINE, own), decided=True)
@@ -103,6 +104,7 @@ def test_what_was_decided_for_the_checkpoint_is_no_conflict_again(own: int, basi
 @pytest.mark.parametrize("own", [None, 40, 500])
 @pytest.mark.parametrize("writer", [MINE, THEIRS])
 @pytest.mark.parametrize("on_conflict", OnConflict)
+@pytest.mark.rule("R35")
 def test_a_topic_made_anew_starts_at_its_beginning(own: int | None, writer: str, on_conflict: OnConflict) -> None:
     """By name alone the offset of the deleted topic would skip the records of its successor."""
     old = takeover(70, writer, own, written_for="the deleted topic's id")
@@ -123,6 +125,7 @@ def test_offsets_of_the_new_topic_count_although_the_lineage_has_read_the_old_on
     assert decide_start(taken_over, OnConflict.CHECKPOINT, Age.INITIAL) == StartDecision(P0, Basis.GROUP, 7)
 
 
+@pytest.mark.rule("R5")
 def test_a_partition_that_was_made_later_starts_at_its_first_offset() -> None:
     """Also when retention has removed its first records meanwhile: these are lost."""
     decision = decide_start(takeover(None, NOBODYS, None), OnConflict.CHECKPOINT, Age.ADDED)
@@ -284,6 +287,7 @@ FIRST, SECOND = Reset(1000, "first"), Reset(2000, "second")
         (None, NOBODYS, None, Basis.STARTING_POSITION, None),
     ],
 )
+@pytest.mark.rule("R46")
 def test_after_a_reset_the_group_wins_without_a_conflict(
     group: int | None, writer: str | None, own: int | None, basis: Basis, offset: int | None
 ) -> None:
@@ -336,6 +340,7 @@ def held(offset: int, reset: Reset | None) -> GroupOffset:
         (SourceOffset(LINEAGE), FIRST, {P0: held(0, FIRST)}, ""),
     ],
 )
+@pytest.mark.rule("R48")
 def test_what_a_reset_makes_void(
     start: SourceOffset, reset: Reset | None, group: dict[TopicPartition, GroupOffset], text: str
 ) -> None:

@@ -304,6 +304,7 @@ def test_offsets_are_fetched_again_until_the_coordinator_answers() -> None:
         bed.until("a second fetch", lambda view: view.settled)
 
 
+@pytest.mark.rule("R1")
 def test_establish_commits_before_it_allows_planning() -> None:
     with running() as bed:
         bed.group.assign(P0)
@@ -324,6 +325,7 @@ def test_nothing_is_planned_from_a_position_that_the_group_refused(refusal: Refu
         assert bed.member.view().partitions[0].position is None
 
 
+@pytest.mark.rule("R2")
 def test_positions_that_were_looked_up_before_a_change_of_ownership_are_not_committed() -> None:
     """The coordinator checks the generation, not who owns a partition: the old position would go over a newer one."""
     with running() as bed:
@@ -334,6 +336,7 @@ def test_positions_that_were_looked_up_before_a_change_of_ownership_are_not_comm
         assert bed.group.named("commit_now") == []
 
 
+@pytest.mark.rule("R10")
 def test_a_plan_made_before_a_change_of_ownership_is_refused() -> None:
     with running() as bed:
         view = bed.own((0, 10), (1, 0))
@@ -384,6 +387,7 @@ def test_complete_commits_and_the_answer_is_taken() -> None:
 
 
 @pytest.mark.parametrize("refusal", [Refusal.REBALANCE, Refusal.UNCERTAIN])
+@pytest.mark.rule("R19")
 def test_a_refused_commit_is_kept_and_sent_again(refusal: Refusal) -> None:
     """Seen: STALE_MEMBER_EPOCH for the kept partitions right after a KIP-848 drain."""
     with running() as bed:
@@ -405,6 +409,7 @@ def large(*numbers: int) -> tuple[CommitItem, ...]:
     return tuple(item(number, 20, LARGE) for number in numbers)
 
 
+@pytest.mark.rule("R20")
 def test_p6_a_commit_that_is_refused_for_good_ends_the_member() -> None:
     """The right to use the group is taken away while the query runs: the commit of a batch is refused.
 
@@ -480,6 +485,7 @@ def leave_a_commit_unanswered(bed: Bed) -> GroupView:
     return view
 
 
+@pytest.mark.rule("R14")
 def test_commits_do_not_pile_up_while_the_coordinator_is_away() -> None:
     with running() as bed:
         leave_a_commit_unanswered(bed)
@@ -489,6 +495,7 @@ def test_commits_do_not_pile_up_while_the_coordinator_is_away() -> None:
         assert len(bed.group.named("commit_later")) == 1
 
 
+@pytest.mark.rule("R14")
 def test_p4_a_commit_waits_for_the_answer_to_the_one_before() -> None:
     """1. Batch 1 completes, its commit is on its way: the client tries it again by itself, because the coordinator
     moves. 2. Batch 2 completes: its commit, sent now, could be taken first, and the group's offset would go back.
@@ -506,6 +513,7 @@ def test_p4_a_commit_waits_for_the_answer_to_the_one_before() -> None:
         assert bed.group.named("commit_later") == [(item(0, 20),), (item(0, 30),)]
 
 
+@pytest.mark.rule("R16")
 def test_an_answer_that_comes_when_the_partition_is_gone_leaves_no_doubt() -> None:
     """1. A topic is deleted while a batch of it is in flight: its commit has no answer yet. 2. The group takes the
     partition. 3. The answer comes, and is none: sent again and again, it would hold up all later commits.
@@ -529,6 +537,7 @@ def test_an_answer_that_comes_when_the_partition_is_gone_leaves_no_doubt() -> No
 
 
 @pytest.mark.parametrize("go", [FakeGroup.lose, FakeGroup.revoke])
+@pytest.mark.rule("R17")
 def test_p5_an_answer_that_comes_when_the_partition_is_back_counts_no_more(go: Callable[..., None]) -> None:
     """The commit of 20 has no answer; the partition goes, another member commits 50, the partition comes back; then the
     answer comes, and is none.
@@ -572,6 +581,7 @@ def two_batches_and_a_doubt(bed: Bed) -> OffsetRange:
     return later
 
 
+@pytest.mark.rule("R15")
 def test_p5_a_newer_commit_waits_until_the_one_in_doubt_is_clear() -> None:
     """1. The coordinator stands still; the connection with batch 1's commit is given up. 2. Batch 2 completes: its
     commit over a new connection could be read first, and the group's offset would go back.
@@ -592,6 +602,7 @@ def test_p5_a_newer_commit_waits_until_the_one_in_doubt_is_clear() -> None:
         assert bed.group.named("commit_later") == [(item(0, 20),)] * 2 + [(item(0, 30),)]
 
 
+@pytest.mark.rule("R15")
 def test_p5_a_newer_commit_waits_after_a_late_answer() -> None:
     """The client may have tried again over another connection, and the coordinator may read the first one yet."""
     with running() as bed:
@@ -611,6 +622,7 @@ def test_p5_a_newer_commit_waits_after_a_late_answer() -> None:
         bed.until("the second commit", lambda v: v.partitions[0].group == GroupOffset(30, "m"))
 
 
+@pytest.mark.rule("R15")
 def test_p5_a_handover_clears_up_what_is_in_doubt_first() -> None:
     with running() as bed:
         later = two_batches_and_a_doubt(bed)
@@ -622,6 +634,7 @@ def test_p5_a_handover_clears_up_what_is_in_doubt_first() -> None:
         assert committed(bed, 0) == 30
 
 
+@pytest.mark.rule("R17")
 def test_p5_what_was_in_doubt_of_an_earlier_assignment_is_not_sent() -> None:
     """The partition is lost, another member reads on, and the partition comes back."""
     with running() as bed:
@@ -636,6 +649,7 @@ def test_p5_what_was_in_doubt_of_an_earlier_assignment_is_not_sent() -> None:
         assert bed.group.named("commit_later") == [(item(0, 20),)]
 
 
+@pytest.mark.rule("R14")
 def test_p4_start_positions_wait_for_the_commit_on_its_way() -> None:
     with running() as bed:
         view = leave_a_commit_unanswered(bed)
@@ -645,6 +659,7 @@ def test_p4_start_positions_wait_for_the_commit_on_its_way() -> None:
         assert bed.member.establish({P0: 50}, [item(0, 50)], view.assignment)
 
 
+@pytest.mark.rule("R29")
 def test_p6_a_handover_outlasts_an_older_commit_that_lands_after_its_own() -> None:
     """The handover's commit is taken; then the coordinator takes the older one, which the client had tried again."""
     with running() as bed:
@@ -661,6 +676,7 @@ def test_p6_a_handover_outlasts_an_older_commit_that_lands_after_its_own() -> No
         assert committed(bed, 0) == 30
 
 
+@pytest.mark.rule("R19")
 def test_a_member_that_the_group_does_not_know_drops_its_partitions() -> None:
     with running() as bed:
         bed.own((0, 10))
@@ -712,6 +728,7 @@ def test_a_drain_ends_when_spark_says_that_the_batch_is_complete() -> None:
         assert committed(bed, 0) == 20
 
 
+@pytest.mark.rule("R26")
 def test_a_drain_ends_when_the_commit_log_has_the_batch() -> None:
     with running() as bed:
         revoke_in_flight(bed)
@@ -737,6 +754,7 @@ def test_a_batch_that_the_local_commit_log_has_is_committed_without_a_trigger() 
         assert len(bed.group.named("commit_later")) == 1
 
 
+@pytest.mark.rule("R24")
 def test_a_batch_that_ends_before_its_partitions_come_is_committed_when_they_come() -> None:
     """1. Spark runs a logged batch again, 2. it is complete before the member has joined, 3. it gets its partitions at
     the group's old offsets, long before the next trigger."""
@@ -749,6 +767,7 @@ def test_a_batch_that_ends_before_its_partitions_come_is_committed_when_they_com
 
 
 @pytest.mark.parametrize("local", [True, False])
+@pytest.mark.rule("R24")
 def test_a_batch_that_ends_before_its_partitions_come_is_committed_by_a_stop(local: bool) -> None:
     """The same with the stop right behind the assignment: the log is looked at once more."""
     with running(local=local) as bed:
@@ -768,6 +787,7 @@ def test_a_commit_log_in_a_store_is_not_looked_at_while_nobody_waits() -> None:
         assert committed(bed, 0) == 10
 
 
+@pytest.mark.rule("R26")
 def test_a_drain_ends_at_its_deadline_without_a_commit(caplog: pytest.LogCaptureFixture) -> None:
     with running(drainTimeoutMs="500") as bed, caplog.at_level(logging.WARNING):
         revoke_in_flight(bed)
@@ -898,6 +918,7 @@ def test_a_revoke_while_a_stop_by_signal_waits_still_waits_for_the_batch() -> No
 # --- a batch that takes longer than maxBatchMs
 
 
+@pytest.mark.rule("R31")
 def test_a_batch_that_takes_too_long_costs_the_member_its_partitions(caplog: pytest.LogCaptureFixture) -> None:
     """What earlier batches completed is committed first; the batch in flight is not, also when it ends later."""
     with (
@@ -927,6 +948,7 @@ def test_a_batch_that_takes_too_long_costs_the_member_its_partitions(caplog: pyt
 
 
 @pytest.mark.parametrize("local", [True, False])
+@pytest.mark.rule("R31")
 def test_a_complete_batch_is_not_one_that_takes_too_long(local: bool) -> None:
     """Guards against: 1. a batch is complete, and its checkpoint is in a store: nobody looks, 2. the next trigger is
     far, 3. maxBatchMs passes, and the partitions go without a commit."""
@@ -1002,6 +1024,7 @@ def looks_of(bed: Bed, count: int) -> None:
     pytest.fail(f"{bed.log.looks} looks instead of {count}")
 
 
+@pytest.mark.rule("R30")
 def test_a_store_that_hangs_holds_up_neither_commands_nor_the_drain_deadline(caplog: pytest.LogCaptureFixture) -> None:
     """Guards against: 1. a revoke waits for the batch in flight, 2. the store of the checkpoint does not answer, 3. the
     event thread hangs with it: no handover, and commands fail with a cause that names the coordinator."""
@@ -1035,6 +1058,7 @@ def test_a_store_that_answers_again_ends_the_drain(caplog: pytest.LogCaptureFixt
     assert "checkpoint answers again" in caplog.text
 
 
+@pytest.mark.rule("R23")
 def test_a_late_answer_completes_no_later_batch() -> None:
     """Guards against: 1. a look for batch [10, 20) hangs, 2. Spark completes it, and [20, 30) is in flight, 3. the
     answer of the old look comes: 'complete'."""
@@ -1134,6 +1158,7 @@ def test_a_drain_ends_when_the_membership_is_lost_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("refusal", [Refusal.UNCERTAIN, Refusal.REBALANCE])
+@pytest.mark.rule("R28")
 def test_a_refused_commit_is_sent_again_before_the_handover(refusal: Refusal) -> None:
     """M24: the coordinator moves, or the connection is cut, in the middle of the handover's commit."""
     with running() as bed:
@@ -1156,6 +1181,7 @@ def end_with_the_next_commit(bed: Bed, batch: FlightBatch) -> None:
     bed.group.before_commit = end
 
 
+@pytest.mark.rule("R28")
 def test_a_batch_that_ends_while_a_handover_commits_is_not_moved_back() -> None:
     """The sequence: [10, 20) is complete and its commit refused; [20, 30) is in flight when the drain's deadline
     is over; the handover's commit of 20 is refused; [20, 30) is complete and committed; 20 is sent again behind it.
@@ -1175,6 +1201,7 @@ def test_a_batch_that_ends_while_a_handover_commits_is_not_moved_back() -> None:
     assert committed(bed, 0) == 30
 
 
+@pytest.mark.rule("R29")
 def test_an_older_commit_that_lands_late_does_not_take_a_handover_back() -> None:
     """The sequence: the commit of 20 has no answer; 30 is complete, [30, 40) in flight when the drain's deadline is
     over; the handover's commit of 30 is refused; [30, 40) is complete and committed; then the commit of 20 lands.
@@ -1209,6 +1236,7 @@ def test_a_handover_repeats_its_commit_no_sooner_because_spark_looks() -> None:
         bed.until("the second try", lambda _: len(bed.group.named("commit_now")) == 2, step_s=0.05)
 
 
+@pytest.mark.rule("R28")
 def test_a_commit_that_stays_refused_does_not_hold_the_handover_up(caplog: pytest.LogCaptureFixture) -> None:
     """M24: after bounded retries the partition goes uncommitted; its next owner starts at the last offset."""
     with running() as bed, caplog.at_level(logging.WARNING):
@@ -1230,6 +1258,7 @@ def test_a_handover_of_a_lost_member_is_not_committed_again(caplog: pytest.LogCa
     assert "handed over uncommitted" in caplog.text
 
 
+@pytest.mark.rule("R27")
 def test_p6_a_handover_of_a_lost_member_drops_the_kept_partitions() -> None:
     """The session ends during the drain, and others read on; only the handover's commit tells it (UNKNOWN_MEMBER_ID).
 
@@ -1270,6 +1299,7 @@ def test_an_eager_revoke_gives_everything_up_and_joins_anew() -> None:
 # --- doubt and proof
 
 
+@pytest.mark.rule("R67")
 def test_after_a_silence_nothing_is_planned_until_the_group_accepts_a_commit() -> None:
     """Zombie planning: the process was stopped, and another member has the partitions meanwhile."""
     with running() as bed:
@@ -1283,6 +1313,7 @@ def test_after_a_silence_nothing_is_planned_until_the_group_accepts_a_commit() -
     assert proofs == [(CommitItem(P0, 10, "pin"),)] * 2
 
 
+@pytest.mark.rule("R67")
 def test_p6_a_machine_that_was_suspended_is_silent_too() -> None:
     """A query is idle, its machine is suspended for ten minutes, and others read its partitions on.
 
@@ -1300,6 +1331,7 @@ def test_p6_a_machine_that_was_suspended_is_silent_too() -> None:
         assert len(bed.group.named("commit_now")) == 2
 
 
+@pytest.mark.rule("R68")
 def test_a_proof_whose_answer_took_too_long_proves_nothing() -> None:
     """The process was stopped between the commit and its answer: the session may have expired since."""
     with running() as bed:
@@ -1312,6 +1344,7 @@ def test_a_proof_whose_answer_took_too_long_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize(("session_s", "proofs"), [(6.0, 2), (45.0, 1), (None, 2)])
+@pytest.mark.rule("R68")
 def test_p5_a_proof_is_held_against_the_session_that_the_group_has(session_s: float | None, proofs: int) -> None:
     """Under KIP-848. Guards against: 1. a proof is accepted; 2. the process is stopped for 8 s, and the session of 6 s
     expires; 3. it takes the answer for new. A session that is not known may be as short.
@@ -1346,6 +1379,7 @@ def test_a_silence_that_cost_the_membership_drops_the_partitions() -> None:
         assert view.partitions == ()
 
 
+@pytest.mark.rule("R69")
 def test_a_deleted_topic_does_not_keep_a_member_from_its_proof() -> None:
     """1. the topic of the first partition is deleted, 2. the machine is suspended, 3. the group refuses its commit."""
     with running() as bed:
@@ -1563,6 +1597,7 @@ def test_a_static_member_does_not_wait_for_ever() -> None:
             bed.member.check()
 
 
+@pytest.mark.rule("R72")
 def test_p5_a_client_that_has_become_another_member_is_made_anew_and_commits_nothing() -> None:
     """The sequence: the commit of 20 is refused, because the member joins; its session ends, another member commits 50;
     its client joins as a new member.

@@ -42,6 +42,7 @@ def test_a_new_leader_is_asked_once() -> None:
 
 
 @pytest.mark.parametrize("end", [10, 20, 30])
+@pytest.mark.rule("R45")
 def test_a_truncated_log_is_told_however_long_it_has_grown_since(end: int) -> None:
     bed = Bed()
     bed.cluster.cut = {P0: 10}

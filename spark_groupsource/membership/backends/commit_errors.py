@@ -48,8 +48,10 @@ def classify_refusal(error: KafkaError) -> Refusal:
         return Refusal.LOST
     if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         return Refusal.NO_TOPIC
+    # R20: no later try is accepted
     if error.code() in DENIED:
         return Refusal.DENIED
+    # R19: sent again, nothing is dropped
     return Refusal.REBALANCE if error.code() in _REBALANCE else Refusal.UNCERTAIN
 
 

@@ -316,6 +316,7 @@ class LibrdkafkaGroup:
         timeout: confluent-kafka says None then. A client that closes is not asked: what it goes without is no loss.
         """
         asks = self._held_as and not self._is_renewed and self._closing is None
+        # R72: the client has become another member
         if asks and self._client().memberid() != self._held_as:
             self._renew()
         return self._is_renewed
@@ -333,6 +334,7 @@ class LibrdkafkaGroup:
             if not self._unreleased and self._listener is not None:
                 self._unreleased = True
                 self._listener.on_instance_id_unreleased()
+        # R73: a new client creates the group again
         elif cause == KafkaError.GROUP_ID_NOT_FOUND and self._joined:
             # All members were cut off, and somebody has deleted the group (KIP-848): a new client makes it anew.
             self._renew()

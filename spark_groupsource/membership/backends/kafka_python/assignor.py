@@ -184,6 +184,7 @@ class BroughtAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         mine = self._holdings
         mine.again = Again.NO
         owned = ConsumerProtocolAssignment(0, sorted(by_topic(mine.owned).items()), b"")
+        # R34: the client's own strategy claims what the member has, and nothing else
         self._inner.on_assignment(owned, mine.generation)
         return self._inner.metadata(topics)
 

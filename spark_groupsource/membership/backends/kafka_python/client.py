@@ -285,6 +285,7 @@ class KafkaPythonGroup:
         wanted = [ClientPartition(*partition) for partition in map(_pair, partitions)]
         try:
             coordinator = self._client()._coordinator
+            # R3: the answer to an earlier request is old
             coordinator._offset_fetch_futures.pop(frozenset(wanted), None)
             answers = coordinator.fetch_committed_offsets(wanted, timeout_ms=round(timeout_s * 1000))
         except client_errors.KafkaError as error:
@@ -320,6 +321,7 @@ class KafkaPythonGroup:
     async def _commit(self, items: tuple[CommitItem, ...]) -> CommitResult:
         """Send one request; the client's I/O thread. Never raises: an exception would be nobody's answer."""
         try:
+            # R21: one request; `KafkaConsumer.commit` would repeat it
             await self._client()._coordinator._send_offset_commit_request(_client_items(items))
         except BaseException as error:  # noqa: BLE001 - it is the answer
             refusal = classify_refusal(error)

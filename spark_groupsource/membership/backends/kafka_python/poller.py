@@ -87,6 +87,7 @@ class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
 
     async def on_partitions_lost(self, lost: Iterable[tuple[str, int]]) -> None:
         """The session has expired."""
+        # R34: the strategies forget what was lost before anything else happens
         self._lost()
         await self._dealt_with(Kind.LOST, lost)
 
@@ -113,6 +114,7 @@ def tell_losses(coordinator: Any) -> None:
         coordinator.rejoining = False
 
     # An eager client has given up everything before it joins, and would tell it twice.
+    # R72: a session that ends in a join is a loss
     if coordinator._rebalance_protocol == ClientProtocol.COOPERATIVE:
         coordinator.reset_generation = reset_and_prepare
 
@@ -238,6 +240,7 @@ class Driver:
         # member's any more: asked after the heartbeats, or it may be lost in between.
         stopped = not (coordinator._heartbeat_enabled or coordinator.rejoining)
         still_member = self._consumer.group_metadata().state == MemberState.STABLE
+        # R75: heartbeats have stopped, and the session has not expired
         if coordinator.group_instance_id is not None and stopped and still_member:
             raise FencedInstanceIdError(coordinator.group_instance_id)
 
@@ -255,6 +258,7 @@ class Driver:
             self._generation, self._since_s = generation, now_s
         heartbeat = self._coordinator.heartbeat
         silent_s = now_s - max(self._since_s, heartbeat.last_receive)
+        # R74: the coordinator has ended the session by now
         if silent_s > heartbeat.config["session_timeout_ms"] / 1000:
             partitions = tuple(sorted(TopicPartition(*each) for each in self._consumer.assignment()))
             self._coordinator.reset_generation()
