@@ -1,4 +1,4 @@
-"""Time, behind one small port so that tests advance it instead of waiting for it."""
+"""Provide time through one small port, so that tests can advance it instead of waiting."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Clock(Protocol):
-    """What the package needs to know of time."""
+    """The clocks that the package uses."""
 
     def monotonic_s(self) -> float:
-        """Seconds since some fixed moment; never goes back, and goes on while the process is stopped."""
+        """Return seconds since a fixed moment. Never goes back; continues while the process is stopped (SIGSTOP)."""
 
     def boottime_s(self) -> float:
-        """The same, and goes on while the machine is suspended, too: for what others may have done meanwhile."""
+        """Return the same, but also count time while the machine is suspended, when other members may have acted."""
 
     def epoch_s(self) -> float:
-        """Seconds since 1970, UTC: for people, never for decisions."""
+        """Return seconds since 1970, UTC. For display, never for decisions."""
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clocks of the operating system."""
 
     def monotonic_s(self) -> float:
         """Return `time.monotonic()`."""
         return time.monotonic()
 
     def boottime_s(self) -> float:
-        """Return Linux's CLOCK_BOOTTIME; elsewhere `time.monotonic()`, which may or may not count a suspension."""
+        """Return Linux's CLOCK_BOOTTIME; elsewhere `time.monotonic()`, which may not count a suspension."""
         return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
     def epoch_s(self) -> float:
@@ -38,7 +38,7 @@ class SystemClock:
 
 
 class Deadline:
-    """A moment by which something must have happened; spent step by step by whoever holds it."""
+    """A moment by which a sequence of steps must be finished."""
 
     __slots__ = ("_clock", "_ends_s")
 
@@ -47,19 +47,21 @@ class Deadline:
         self._ends_s = clock.monotonic_s() + timeout_s
 
     def remaining_s(self) -> float:
-        """Seconds left, never below 0."""
+        """Return the seconds left, never below 0."""
         return max(0.0, self._ends_s - self._clock.monotonic_s())
 
     def expired(self) -> bool:
-        """Whether no time is left."""
+        """Return whether no time is left."""
         return self.remaining_s() <= 0.0
 
 
 class StepDeadline:
-    """A deadline for a loop of which no step takes longer than `step_s`: more is not counted for one.
+    """A deadline for a loop: each step counts with at most `step_s`, even if it took longer.
 
-    The sequence this protects against: a process is stopped (SIGSTOP) in the middle of a request, for longer than
-    answers are waited for; it goes on, its request has timed out, and nobody may ask again.
+    Guards against:
+    1. The process is stopped (SIGSTOP) in the middle of a request, for longer than the request's timeout.
+    2. The process continues. The request has timed out, and so has the whole deadline.
+    3. The loop gives up without a second attempt.
     """
 
     __slots__ = ("_clock", "_left_s", "_looked_s", "_step_s")
@@ -71,7 +73,7 @@ class StepDeadline:
         self._looked_s = clock.monotonic_s()
 
     def expired(self) -> bool:
-        """Whether no time is left. To be asked once in every step."""
+        """Return whether no time is left. Call it once per step."""
         now_s = self._clock.monotonic_s()
         self._left_s -= min(now_s - self._looked_s, self._step_s)
         self._looked_s = now_s
@@ -79,7 +81,7 @@ class StepDeadline:
 
 
 class Pace:
-    """Lets something that is repeated until it succeeds happen at most once per interval."""
+    """Limit a repeated action to once per interval."""
 
     __slots__ = ("_clock", "_due_s", "_interval_s")
 
@@ -89,7 +91,7 @@ class Pace:
         self._due_s = clock.monotonic_s()
 
     def due(self) -> bool:
-        """Whether it may happen now; if so, the next time is an interval later."""
+        """Return whether the action may run now; if so, the next one is due an interval later."""
         now_s = self._clock.monotonic_s()
         if now_s < self._due_s:
             return False
@@ -97,9 +99,9 @@ class Pace:
         return True
 
     def hurry(self) -> None:
-        """Let it happen at once: something has changed."""
+        """Make the action due at once, because something has changed."""
         self._due_s = self._clock.monotonic_s()
 
     def wait(self) -> None:
-        """Let it happen an interval from now: it has just been done."""
+        """Make the action due an interval from now, because it has just run."""
         self._due_s = self._clock.monotonic_s() + self._interval_s

@@ -1,9 +1,9 @@
-"""The error catalogue: one condition, one template, one advice, one factory.
+"""Define every error: one condition (id, message template, advice) per kind of failure.
 
-An error is made of a condition and its parameters, and the exception carries both.
+Each exception carries its condition and the parameters of the message.
 
-Invariant: no parameter of a template ever holds the value of a sensitive option; whoever builds an error
-passes values through `client_settings.shown_value`. A `reason` comes from elsewhere: it is masked here.
+Invariant: no parameter holds the value of a sensitive option. Code that builds an error passes option values through
+`client_settings.shown_value`. A `reason` can contain text of the Kafka client, so this module masks it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_groupsource.redaction import masked
 
 
 class Retry(Enum):
-    """Whether the same call may succeed later without anybody changing anything."""
+    """Whether the same call may succeed later without a change by the user."""
 
     NO = "no"
     LATER = "later"
@@ -23,7 +23,7 @@ class Retry(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One row of the catalogue: a stable id, the message template, what to do, and whether waiting may help."""
+    """One row of the catalogue: stable id, message template, advice, and whether a retry may help."""
 
     id: str
     template: str
@@ -44,12 +44,12 @@ class GroupKafkaError(Exception):
         self.parameters = parameters
         message = condition.template.format(**parameters)
         advice = condition.advice.format(**parameters)
-        # A reason at the message's end comes from elsewhere, with or without a full stop.
+        # A reason at the message's end may come from the Kafka client, with or without a full stop.
         message = message.rstrip(". ")
         super().__init__(f"[{condition.id}] {message}{'' if message.endswith('?') else '.'} What to do: {advice}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Spark pickles exceptions between processes: rebuild from the condition, not from the text."""
+        """Pickle the condition and the parameters, since Spark sends exceptions between processes."""
         return (_rebuild, (type(self), self.condition, self.parameters))
 
 
@@ -62,7 +62,7 @@ class OptionError(GroupKafkaError):
 
 
 class OffsetFormatError(GroupKafkaError):
-    """An offset or commit metadata that was read back is not what this package writes."""
+    """An offset or commit metadata read from storage does not have a format that this package writes."""
 
 
 class KafkaUnavailableError(GroupKafkaError):
@@ -70,15 +70,15 @@ class KafkaUnavailableError(GroupKafkaError):
 
 
 class AccessError(GroupKafkaError):
-    """The cluster refuses the identity or its rights."""
+    """The cluster rejects the client's credentials, or its rights do not suffice."""
 
 
 class MembershipError(GroupKafkaError):
-    """The group does not take the member, or takes it no longer."""
+    """The group does not accept the member, or has removed it."""
 
 
 class DataLossError(GroupKafkaError):
-    """Records that the group has not read are gone from the broker (promise P8)."""
+    """Records that the group has not read are missing on the broker (promise P8)."""
 
 
 class CommandError(GroupKafkaError):
@@ -86,7 +86,7 @@ class CommandError(GroupKafkaError):
 
 
 class ReadError(GroupKafkaError):
-    """An executor cannot read a range of a partition."""
+    """An executor cannot read an offset range of a partition."""
 
 
 # --- options
@@ -108,7 +108,7 @@ OPTION_INVALID = Condition(
 )
 OPTION_REFUSED = Condition(
     "GROUPKAFKA.OPTION_REFUSED",
-    "Option '{option}' (value '{value}') is not supported here: {reason}",
+    "Option '{option}' (value '{value}') is not supported by this source: {reason}",
     "{replacement}",
 )
 OPTION_CONFLICT = Condition(
@@ -123,17 +123,17 @@ CLIENT_REFUSED_OPTION = Condition(
 )
 SECRET_UNREADABLE = Condition(
     "GROUPKAFKA.SECRET_UNREADABLE",
-    "Option '{option}' names the {kind} '{value}', which cannot be read by {side} on host '{host}': {reason}",
+    "Option '{option}' names the {kind} '{value}', which {side} on host '{host}' cannot read: {reason}",
     "{remedy}",
 )
 NOT_PERMITTED = Condition(
     "GROUPKAFKA.NOT_PERMITTED",
-    "Option '{option}' has the value '{value}', which options may not name on this driver: {reason}",
+    "Option '{option}' has the value '{value}', which this driver does not permit in options: {reason}",
     "{remedy}",
 )
 SCHEMA_FIXED = Condition(
     "GROUPKAFKA.SCHEMA_FIXED",
-    "The source has a fixed schema and was given another: {given}",
+    "The source has a fixed schema, but the reader was given another one: {given}",
     "leave .schema(...) out and cast the columns key and value after the read.",
 )
 READ_LIMIT_UNSUPPORTED = Condition(
@@ -157,9 +157,9 @@ OFFSET_TOO_NEW = Condition(
 )
 OFFSET_OF_SPARKS_SOURCE = Condition(
     "GROUPKAFKA.OFFSET_OF_SPARKS_SOURCE",
-    "The checkpoint is one of a query of Spark's own Kafka source (format 'kafka').",
-    "run 'python -m spark_groupsource adopt --from-checkpoint ...' with it, so that the group goes on where that query"
-    " has got to, and start the query with a new checkpointLocation.",
+    "The checkpoint belongs to a query of Spark's own Kafka source (format 'kafka').",
+    "run 'python -m spark_groupsource adopt --from-checkpoint ...', which commits the offsets of that query to the"
+    " group; then start the query with a new checkpointLocation.",
 )
 
 # --- cluster
@@ -172,7 +172,7 @@ BROKER_UNREACHABLE = Condition(
 )
 AUTHENTICATION_FAILED = Condition(
     "GROUPKAFKA.AUTHENTICATION_FAILED",
-    "The brokers of option 'kafka.bootstrap.servers' ('{servers}') refuse the client's identity: {reason}",
+    "The brokers of option 'kafka.bootstrap.servers' ('{servers}') reject the client's credentials: {reason}",
     "check kafka.security.protocol, kafka.sasl.* and kafka.ssl.*, and executor.kafka.* if given.",
 )
 TOPIC_UNKNOWN = Condition(
@@ -211,89 +211,91 @@ SESSION_TIMEOUT_REFUSED = Condition(
 )
 GROUP_PROTOCOL_CONFLICT = Condition(
     "GROUPKAFKA.GROUP_PROTOCOL_CONFLICT",
-    "Group '{group}' already has members that share no protocol with this one (kafka.group.protocol='{protocol}',"
+    "Group '{group}' has members that have no protocol in common with this one (kafka.group.protocol='{protocol}',"
     " kafka.partition.assignment.strategy='{strategy}'): {reason}",
     "give all members the same kafka.group.protocol and a strategy in common (option assignors), or use another"
-    " kafka.group.id; 'python -m spark_groupsource group --group {group} ...' shows what the members run.",
+    " kafka.group.id; 'python -m spark_groupsource group --group {group} ...' shows the members' protocols.",
 )
 REMOTE_ASSIGNOR_UNKNOWN = Condition(
     "GROUPKAFKA.REMOTE_ASSIGNOR_UNKNOWN",
     "Option 'kafka.group.remote.assignor' has the value '{value}', which the broker does not have: {reason}",
-    "use one of the broker's group.consumer.assignors (uniform and range, unless it is set up otherwise).",
+    "use one of the broker's group.consumer.assignors (default: uniform and range).",
 )
 ASSIGNORS_UNUSABLE = Condition(
     "GROUPKAFKA.ASSIGNORS_UNUSABLE",
     "Option 'assignors' has the value '{value}', which cannot be used: {reason}",
-    "name strategies of docs/assignors.md, or package.module:Class of a module that the driver's Python can import; the"
-    " eager and the cooperative ones (range, roundrobin, sticky; cooperative-sticky) go in different lists.",
+    "name strategies of docs/assignors.md, or package.module:Class of a module that the driver's Python can import."
+    " Do not mix eager strategies (range, roundrobin, sticky) with cooperative ones (cooperative-sticky) in one list.",
 )
 ASSIGNORS_NOT_INSTALLED = Condition(
     "GROUPKAFKA.ASSIGNORS_NOT_INSTALLED",
     "Option 'assignors' has the value '{value}', which needs the client kafka-python: {reason}",
-    "install kafka-python 3.0 where the driver runs (the extra of groupkafka[assignors]).",
+    "install kafka-python 3.0 on the driver (pip install 'groupkafka[assignors]').",
 )
 NO_COMMON_STRATEGY = Condition(
     "GROUPKAFKA.NO_COMMON_STRATEGY",
-    "Group '{group}' has members that share no assignment strategy with this one, which offers {offered}; {others}",
-    "add a strategy that all members have to assignors (to change it, offer the new one and the old one for a while),"
-    " or use another kafka.group.id; 'python -m spark_groupsource group --group {group} ...' shows what they run.",
+    "Group '{group}' has members that have no assignment strategy in common with this one, which offers {offered};"
+    " {others}",
+    "add a strategy that all members have to option assignors (to change the strategy, list the new and the old one"
+    " until all queries list both), or use another kafka.group.id;"
+    " 'python -m spark_groupsource group --group {group} ...' shows the members' strategies.",
 )
 ASSIGNMENT_REFUSED = Condition(
     "GROUPKAFKA.ASSIGNMENT_REFUSED",
-    "The strategy of group '{group}' cannot assign: {reason}",
-    "mend what it names, or set another strategy with option 'assignors' in all queries of the group, as"
-    " docs/assignors.md says.",
+    "The assignment strategy of group '{group}' cannot assign partitions: {reason}",
+    "correct the reason above, or set another strategy with option 'assignors' in all queries of the group"
+    " (docs/assignors.md).",
 )
 INSTANCE_ID_IN_USE = Condition(
     "GROUPKAFKA.INSTANCE_ID_IN_USE",
-    "Option 'kafka.group.instance.id' has the value '{value}', which another live member of group '{group}' uses:"
+    "Option 'kafka.group.instance.id' has the value '{value}', but another live member of group '{group}' uses it:"
     " {reason}",
     "give every query of the group its own kafka.group.instance.id.",
 )
 ASSIGN_GROUP_IN_USE = Condition(
     "GROUPKAFKA.ASSIGN_GROUP_IN_USE",
-    "Group '{group}' has members, so its coordinator takes no offsets of a query with option 'assign': {reason}",
+    "Group '{group}' has members, so its coordinator rejects commits of a query with option 'assign': {reason}",
     "give the query a kafka.group.id of its own, or use 'subscribe'.",
 )
 ASSIGN_OVERTAKEN = Condition(
     "GROUPKAFKA.ASSIGN_OVERTAKEN",
-    "Option 'assign': the commit of offset {offset} of partition {partition} would take group '{group}' back from"
+    "Option 'assign': the commit of offset {offset} of partition {partition} would move group '{group}' back from"
     " offset {held}, which another driver has committed to the same group.",
-    "stop one of the two, or give it a kafka.group.id of its own; if this query is the one to go on, start it again: it"
-    " continues from the group's offset.",
+    "stop one of the two queries, or give it a kafka.group.id of its own. To continue with this query, start it again:"
+    " it continues from the group's offset.",
 )
 COMMIT_TOO_LARGE = Condition(
     "GROUPKAFKA.COMMIT_TOO_LARGE",
-    "The coordinator of group '{group}' does not take {what}, of {size} bytes: {reason}",
+    "The coordinator of group '{group}' does not accept {what} of {size} bytes: {reason}",
     "raise {setting} on the brokers (Kafka's default is enough).",
 )
 MEMBER_FAILED = Condition(
     "GROUPKAFKA.MEMBER_FAILED",
-    "The member of group '{group}' cannot go on: {reason}",
+    "The member of group '{group}' cannot continue: {reason}",
     "see the brokers' logs; a restart of the query continues from the last completed batch.",
 )
 PARTITIONS_LOST = Condition(
     "GROUPKAFKA.PARTITIONS_LOST",
-    "Group '{group}' took {count} partitions from this member without a handover ({partitions}), and option"
+    "This member of group '{group}' lost {count} partitions without a handover ({partitions}), and option"
     " 'onPartitionsLost' has the value 'fail'.",
     "raise kafka.session.timeout.ms or kafka.max.poll.interval.ms, or set onPartitionsLost=continue.",
 )
 NO_ASSIGNMENT = Condition(
     "GROUPKAFKA.NO_ASSIGNMENT",
     "Group '{group}' assigned no partition to this member within {timeout_s:.0f} s (member state {state}).",
-    "look at the group's other members ('python -m spark_groupsource group --group {group} ...') and at the"
-    " coordinator's log.",
+    "check the group's other members ('python -m spark_groupsource group --group {group} ...') and the coordinator's"
+    " log.",
     Retry.LATER,
 )
 MEMBER_NOT_ANSWERING = Condition(
     "GROUPKAFKA.MEMBER_NOT_ANSWERING",
     "The membership thread did not answer '{command}' within {timeout_s:.0f} s (member state {state}).",
-    "look whether the group's coordinator is reachable.",
+    "check whether the group's coordinator is reachable.",
     Retry.LATER,
 )
 MEMBER_LEFT = Condition(
     "GROUPKAFKA.MEMBER_LEFT",
-    "The member of group '{group}' has left the group: its reader process was sent SIGTERM.",
+    "The member of group '{group}' has left the group: its reader process received SIGTERM.",
     "start the query again; it continues from the last completed batch. If you wanted to stop it, send SIGTERM to the"
     " driver only (systemd: KillMode=mixed), which stops the query between two batches (docs/how-to/upgrade.md).",
     Retry.LATER,
@@ -301,21 +303,22 @@ MEMBER_LEFT = Condition(
 CONFLICT = Condition(
     "GROUPKAFKA.CONFLICT",
     "The group's offsets and this query's checkpoint disagree: {details}. Option 'onConflict' has the value 'fail'.",
-    "set onConflict=checkpoint to follow the checkpoint, or onConflict=group to follow the group.",
+    "set onConflict=checkpoint to continue from the checkpoint's offsets, or onConflict=group to continue from the"
+    " group's.",
 )
 
 # --- data
 
 DATA_LOST = Condition(
     "GROUPKAFKA.DATA_LOST",
-    "Records that were not read yet are missing on the broker, or may be: {ranges}."
-    " Option 'failOnDataLoss' has the value 'true'.",
-    "set failOnDataLoss=false to report them and go on (a topic that was recreated is read from its beginning then);"
-    " give a query that moves to another cluster a new checkpoint; raise the topic's retention for the future.",
+    "Unread records are missing on the broker, or may be missing. Option 'failOnDataLoss' has the value 'true'."
+    " Ranges: {ranges}.",
+    "set failOnDataLoss=false to report missing records and continue (a recreated topic is then read from its"
+    " beginning); give a query that moves to another cluster a new checkpoint; raise the topic's retention.",
 )
 READ_STALLED = Condition(
     "GROUPKAFKA.READ_STALLED",
-    "Partition {topic}-{partition} gave no record for {timeout_s:.0f} s at offset {offset} (range [{start}, {end}))"
+    "Partition {topic}-{partition} returned no record for {timeout_s:.0f} s at offset {offset} (range [{start}, {end}))"
     " {reason}",
     "check the partition's leader; raise kafkaConsumer.pollTimeoutMs if the brokers are slow.",
     Retry.LATER,
@@ -323,13 +326,13 @@ READ_STALLED = Condition(
 READ_FAILED = Condition(
     "GROUPKAFKA.READ_FAILED",
     "Partition {topic}-{partition} cannot be read at offset {offset} (range [{start}, {end})): {reason}",
-    "see the broker's log; Spark runs the task again.",
+    "see the broker's log; Spark retries the task.",
     Retry.LATER,
 )
 TIMESTAMP_IMPOSSIBLE = Condition(
     "GROUPKAFKA.TIMESTAMP_IMPOSSIBLE",
-    "The record at {topic}-{partition} offset {offset} has the timestamp {value} ms, which no Spark timestamp"
-    " can hold.",
+    "The record at {topic}-{partition} offset {offset} has the timestamp {value} ms, which is outside the range of a"
+    " Spark timestamp.",
     "remove the record, or correct its producer.",
 )
 
@@ -350,22 +353,22 @@ GROUP_UNKNOWN = Condition(
 GROUP_NOT_FOUND = Condition(
     "GROUPKAFKA.GROUP_NOT_FOUND",
     "Group '{group}' does not exist on '{servers}': it has no members and no committed offsets.",
-    "check --group and --bootstrap-servers; without members a group is forgotten after offsets.retention.minutes.",
+    "check --group and --bootstrap-servers; brokers delete a group without members after offsets.retention.minutes.",
 )
 GROUP_NOT_OF_CONSUMERS = Condition(
     "GROUPKAFKA.GROUP_NOT_OF_CONSUMERS",
-    "The members of group '{group}' are no consumers: {reason}",
+    "The members of group '{group}' are not consumers: {reason}",
     "check --group; only the command 'group' can show such a group.",
 )
 COMMAND_UNSUPPORTED = Condition(
     "GROUPKAFKA.COMMAND_UNSUPPORTED",
-    "The brokers '{servers}' do not know the request {request}, which this command needs.",
-    "use a real Kafka broker; on the embedded one queries and the command lag work.",
+    "The brokers '{servers}' do not support the request {request}, which this command needs.",
+    "use a real Kafka broker; the embedded broker supports queries and the command lag.",
 )
 GROUP_HAS_MEMBERS = Condition(
     "GROUPKAFKA.GROUP_HAS_MEMBERS",
-    "Group '{group}' has live members, which would go on from where they are: {members}.",
-    "stop all queries of the group first. A member that was killed, or that has a kafka.group.instance.id, stays until"
+    "Group '{group}' has live members, which would continue from their own positions: {members}.",
+    "stop all queries of the group first. A killed member, or one with a kafka.group.instance.id, stays until"
     " its session timeout (kafka.session.timeout.ms, 45 s; under KIP-848 the broker's): wait, and repeat the command."
     " 'python -m spark_groupsource group --group {group} ...' shows the members.",
     Retry.LATER,
@@ -377,36 +380,36 @@ COMMAND_TOPIC_UNKNOWN = Condition(
 )
 NO_INITIAL_OFFSET = Condition(
     "GROUPKAFKA.NO_INITIAL_OFFSET",
-    "The group's initial offset is not known for: {partitions}. It is pinned by the first query of this source that"
-    " gets a partition.",
+    "The group's initial offset is not known for these partitions, because no query of this source has read them yet:"
+    " {partitions}.",
     "reset these topics with --topic and --to earliest, latest or a time.",
 )
 ORIGIN_UNUSABLE = Condition(
     "GROUPKAFKA.ORIGIN_UNUSABLE",
-    "The offsets of {origin} cannot be taken over: {reason}",
+    "The offsets of {origin} cannot be adopted: {reason}",
     "{instead}.",
 )
 GROUP_HAS_OFFSETS = Condition(
     "GROUPKAFKA.GROUP_HAS_OFFSETS",
     "Group '{group}' already has offsets of: {partitions}.",
-    "choose a new group; or, if these offsets count for nothing, add --overwrite.",
+    "choose a new group, or add --overwrite to replace these offsets.",
 )
 OFFSETS_BEHIND_END = Condition(
     "GROUPKAFKA.OFFSETS_BEHIND_END",
-    "The offsets of {origin} are behind the end of the log: {partitions}. The topic was deleted and recreated, or its"
-    " log was truncated: which records were read cannot be determined.",
-    "name the other topics with --topic; the query then starts with this topic's beginning.",
+    "The offsets of {origin} are greater than the end of the log: {partitions}. The topic was deleted and recreated, or"
+    " its log was truncated, so it is unknown which of its records were read.",
+    "name only the other topics with --topic; the query then reads this topic from its beginning.",
 )
 SAVEPOINT_INVALID = Condition(
     "GROUPKAFKA.SAVEPOINT_INVALID",
     "File '{path}' is not a savepoint: {reason}",
-    "name a file that 'savepoint' has written.",
+    "name a file that the command 'savepoint' wrote.",
 )
 SAVEPOINT_MISMATCH = Condition(
     "GROUPKAFKA.SAVEPOINT_MISMATCH",
-    "The savepoint in '{path}' does not fit: {reason}",
-    "offsets mean nothing in another group, cluster or topic: choose another savepoint, leave the topic out with"
-    " --topic, or reset to earliest, latest or a time.",
+    "The savepoint in '{path}' cannot be applied: {reason}",
+    "offsets are valid only in the group, cluster and topic that they were read from: choose another savepoint, leave"
+    " the topic out with --topic, or reset to earliest, latest or a time.",
 )
 FILE_FAILED = Condition(
     "GROUPKAFKA.FILE_FAILED",
@@ -417,19 +420,19 @@ CONFIG_MALFORMED = Condition(
     "GROUPKAFKA.CONFIG_MALFORMED",
     "Line {line} of '{path}' is not of the form name=value, with a name of letters, digits, '.', '_' and '-', and"
     " without a backslash at its end.",
-    "write each client property on one line; a secret that ends with a backslash goes into a file of its own"
+    "write each client property on one line; a secret that ends with a backslash goes into its own file"
     " (sasl.password.file=...); lines that begin with # are comments.",
 )
 COMMIT_REFUSED = Condition(
     "GROUPKAFKA.COMMIT_REFUSED",
-    "The group's coordinator did not take the offsets of: {partitions}: {reason}",
-    "look at the group's offsets, which the others have reached, and repeat the command.",
+    "The group's coordinator rejected the offsets of: {partitions}: {reason}",
+    "check the group's offsets (those of the other partitions were committed), and repeat the command.",
 )
 COMMIT_UNANSWERED = Condition(
     "GROUPKAFKA.COMMIT_UNANSWERED",
-    "The offsets were sent to the coordinator of group '{group}', which gave no clear answer: they may have been"
-    " taken. {reason}",
-    "look at the group's offsets ('python -m spark_groupsource group --group {group} ...'), and repeat the command if"
-    " they are not what they should be.",
+    "The offsets were sent to the coordinator of group '{group}', but the answer is missing or unclear: they may have"
+    " been committed. {reason}",
+    "check the group's offsets ('python -m spark_groupsource group --group {group} ...'), and repeat the command if"
+    " they are wrong.",
     Retry.LATER,
 )

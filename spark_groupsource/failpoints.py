@@ -1,7 +1,8 @@
-"""Moments at which a test can hold a query: named places in the code, off unless the environment asks for them.
+"""Let a test stop a query at a named place in the code. Off unless the environment enables it.
 
-A test sets GROUPKAFKA_FAILPOINTS to a directory and arms a place by making the file `<client.id>.<place>` there.
-Whoever reaches the place renames it to `<client.id>.<place>.reached` and waits until the test removes that file.
+A test sets GROUPKAFKA_FAILPOINTS to a directory and arms a place: it creates the file `<client.id>.<place>` there.
+The process that reaches the place renames the file to `<client.id>.<place>.reached` and waits until the test removes
+that file.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import time
 from pathlib import Path
 
 VARIABLE = "GROUPKAFKA_FAILPOINTS"
-# A test that died must not hold a process for ever.
+# A test that crashed must not block a process for ever. In seconds.
 _LONGEST_S = 120.0
 
 
 def reach(place: str, client_id: str | None) -> None:
-    """Wait here if a test has armed this place for the query with this kafka.client.id."""
+    """Wait at this place if a test has armed it for the query with this kafka.client.id."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         return

@@ -1,8 +1,8 @@
-"""Keeps secrets out of texts that come from elsewhere: the Kafka client's log and its errors.
+"""Mask secrets in texts of the Kafka client: log lines and errors.
 
-Whoever makes a client says here what must not be shown; that holds for the rest of the process. librdkafka itself
-shows few secrets, but in one of its errors stands a part of `sasl.oauthbearer.config`, and its debug log shows what it
-does not know to be a secret.
+Code that creates a client registers the client's secrets with `remember`; they stay registered until the process ends.
+librdkafka masks most secrets itself. One of its errors contains a part of `sasl.oauthbearer.config`, and its debug log
+contains values that it does not know to be secret.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Iterable
 
 MASK = "*********(redacted)"
 
-# What is shorter would blacken words that happen to hold it, and protects nothing.
+# Masking shorter texts would damage ordinary words and protect nothing.
 _SHORTEST = 4
 # Parts of a secret: a word of a longer configuration, a line of a key.
 _SHORTEST_PART = 8
 
-# Only ever added to, one key at a time, so that any thread may.
+# Keys are only added, one at a time, so any thread may add.
 _known: dict[str, None] = {}
 
 
 def remember(secrets: Iterable[str]) -> None:
-    """Mask these from now on, and the parts of those with several words or lines."""
+    """Register secrets to be masked from now on, and the parts of secrets with several words or lines."""
     for secret in secrets:
         lines = [line for line in secret.splitlines() if not line.startswith("-----")]
         words = (word for line in lines for word in re.split(r"[\s,]+", line))
@@ -34,25 +34,25 @@ def remember(secrets: Iterable[str]) -> None:
 
 
 def _value(word: str) -> str:
-    """Return the value of name=value; the word itself when it is none."""
+    """Return the value of `name=value`; return the word itself if it does not have this form."""
     value = word.partition("=")[2]
     return value if value.strip("=") else word
 
 
 def masked(text: str) -> str:
-    """Return the text without any known secret."""
+    """Return the text with every known secret replaced by `MASK`."""
     found = [secret for secret in list(_known) if secret in text]
-    # The longest first: a secret may be a part of another one.
+    # Longest first: a secret may be a part of another one.
     for secret in sorted(found, key=len, reverse=True):
         text = text.replace(secret, MASK)
     return text
 
 
 class MaskSecrets(logging.Filter):
-    """Takes known secrets out of log lines."""
+    """Replace known secrets in log lines."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep the line, masked."""
+        """Mask the line and keep it."""
         text = record.getMessage()
         shown = masked(text)
         if shown != text:

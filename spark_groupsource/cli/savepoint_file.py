@@ -122,7 +122,7 @@ def parse_savepoint(text: str) -> Savepoint:
         offsets.check_version(_WHAT, value["v"], VERSION)
     root = offsets.checked_object(_WHAT, value, {"cluster", "group", "taken_ms", "topics", "v"})
     if not isinstance(root["topics"], dict):
-        raise malformed(_WHAT, "'topics' is no object")
+        raise malformed(_WHAT, "'topics' is not an object")
     ids: dict[str, str] = {}
     partitions: dict[TopicPartition, Saved] = {}
     for topic, raw in root["topics"].items():

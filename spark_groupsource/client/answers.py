@@ -1,4 +1,4 @@
-"""What clients that join no group have in common: messages and committed offsets, as this package knows them."""
+"""Convert what clients without a group return, messages and committed offsets, to this package's types."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from confluent_kafka import TopicPartition as ClientPartition
 from spark_groupsource.model.commit_metadata import GroupOffset, without_tail
 from spark_groupsource.model.offsets import TopicPartition
 
-# About every sixth text of another client was unreadable.
+# Attempts. About one in six reads of a text of another client failed to decode.
 _METADATA_READS = 10
 
 
 def received(consumer: Consumer, timeout_s: float, most: int) -> list[Message]:
-    """Wait for a message, and return it with what else is there."""
-    # Asked for many at once, the client would wait out the timeout for all of them.
+    """Wait for a message, and return it with the others that have already arrived."""
+    # A request for many messages at once would wait until the timeout for all of them.
     first = consumer.consume(1, timeout_s)
     return first + consumer.consume(most, 0.001) if first else first
 
 
 def partition_of(message: Message) -> TopicPartition:
-    """Return what partition a message is of."""
+    """Return the partition of a message."""
     return TopicPartition(str(message.topic()), int(message.partition() or 0))
 
 
 def group_offsets(ask: Callable[[], Sequence[ClientPartition]]) -> dict[TopicPartition, GroupOffset]:
-    """Return the committed offsets and their texts that `ask` brings; it is asked again while a text is unreadable.
+    """Return the committed offsets and metadata texts from `ask`; repeat `ask` while a text cannot be decoded.
 
-    The client reads on behind a text of another client until it meets a zero byte: what it finds there is another one
-    each time, and may be no text at all.
+    librdkafka reads past the end of a text that another client wrote, up to the next zero byte. The bytes it finds
+    there differ each time, and may not be UTF-8.
     """
     found: dict[TopicPartition, GroupOffset] = {}
     for _ in range(_METADATA_READS):

@@ -1,8 +1,8 @@
-"""The errors of Kafka clients, as those of the catalogue, and why brokers cannot be reached.
+"""Map errors of Kafka clients to those of the catalogue, and remember why brokers cannot be reached.
 
-confluent_kafka's errors are mapped here and in the adapters that call this module, nowhere else.
+Only this module, and the adapters that call it, map confluent_kafka's errors.
 
-A client tells of its connections what it can: what of that will not heal by itself is kept in `LastTransportError`.
+A client reports connection errors through a callback. `LastTransportError` keeps those that explain a timeout.
 """
 
 from __future__ import annotations
@@ -26,36 +26,37 @@ from spark_groupsource.errors import (
 from spark_groupsource.options.model import SourceOptions
 
 AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED}
-# How a broker refuses a client's certificate: the client takes it for a broken connection.
+# TLS alerts with which a broker rejects a client's certificate. The client reports them as a broken connection.
 _TLS_ALERT = re.compile(
     r"alert (bad certificate|certificate (required|unknown|expired|revoked)|unknown ca|unsupported certificate"
     r"|access denied|decrypt error)"
 )
-# What the client tells as a refused identity although nobody refused it: the connection ended in the middle of a
-# handshake, or there was no token to show.
+# Texts that the client reports as an authentication error although no broker rejected it: the connection ended during
+# a handshake, or the client had no token.
 _CUT_OFF = re.compile(r"Local: (Broker transport failure|Timed out)|Disconnected: ")
 _NO_TOKEN = re.compile(r"Failed to acquire SASL OAUTHBEARER token|there is no token available")
-# An identity that was taken before is refused for good when two refusals, without any answer in between, are so far
-# apart: long enough for a provider of tokens, or a broker, to start anew. A client tells a refusal that goes on once
-# more after 30 s, which is then the worst case, and within the default session timeout of 45 s.
+# Credentials that were accepted before count as rejected for good when two rejections, without any answer in between,
+# are this far apart. That is long enough for a restart of a token provider or a broker. A client repeats a continuing
+# rejection after 30 s, which is then the worst case, and within the default session timeout of 45 s.
 _REFUSED_S = 20.0
 
 
 class LastTransportError:
-    """Remembers why the brokers could not be reached, because a request that times out does not say it."""
+    """Keep the reason why the brokers could not be reached, because the error of a timeout does not contain it."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._text = ""
-        # Whether the brokers have ever taken the identity.
+        # Whether the brokers have ever accepted the credentials.
         self._accepted = False
-        # Since the last answer: whether it was refused at all, and in clear words; when first, and when last.
+        # Since the last answer: whether credentials were rejected, whether clearly; time of the first and last
+        # rejection.
         self._authentication = False
         self._clear = False
         self._first_s = self._last_s = 0.0
 
     def __call__(self, error: KafkaError) -> None:
-        """Take an error from the client (its `error_cb`)."""
+        """Store an error that the client reports (its `error_cb`)."""
         text = error.str() or ""
         if self._refuses(error.code(), text):
             self._last_s = self._clock.monotonic_s()
@@ -68,34 +69,36 @@ class LastTransportError:
             self._text = text
 
     def _refuses(self, code: int, text: str) -> bool:
-        # Who was taken before, and is cut off in a handshake now, meets a broker that goes away.
+        # Credentials were accepted before, so a connection that ends in a handshake means a broker that shuts down.
         known = self._accepted and _CUT_OFF.search(text)
         return not known and (code in AUTHENTICATION or _TLS_ALERT.search(text) is not None)
 
     def worked(self) -> None:
-        """Take that a request was answered: an identity that was refused before is not refused now."""
+        """Note that a request was answered: the credentials are not rejected now."""
         self._accepted, self._authentication, self._clear = True, False, False
 
     @property
     def text(self) -> str:
-        """The last reason; empty when there is none."""
+        """The last reason; empty if there is none."""
         return self._text
 
     def describe(self, fallback: str) -> str:
-        """Return the last reason, or `fallback` when there is none."""
+        """Return the last reason, or `fallback` if there is none."""
         return self._text or fallback
 
     @property
     def authentication_failed(self) -> bool:
-        """Whether a broker refused the client's identity, and nothing was answered since."""
+        """Whether a broker rejected the client's credentials, and no request was answered since."""
         return self._authentication
 
     @property
     def refused_for_good(self) -> bool:
-        """Whether there is no use in waiting: a wrong setting, or an identity that has become one.
+        """Whether waiting cannot help: a wrong setting, or credentials that are no longer valid.
 
-        The sequence that this protects against: a provider of tokens is away for a second while the token in hand is
-        good, or a broker that starts does not know its users yet; the client tells it, and heals by itself.
+        Guards against (giving up too early):
+        1. A token provider is down for a second while the current token is valid, or a starting broker does not know
+           its users yet.
+        2. The client reports an authentication error, and recovers by itself.
         """
         if not self._authentication:
             return False
@@ -103,10 +106,10 @@ class LastTransportError:
         return (self._clear and not self._accepted) or self._last_s - self._first_s >= _REFUSED_S
 
 
-# What is waited for, and nothing else: command lines show it, too.
+# The log of waits only, because command lines show it, too.
 WAITING = logging.getLogger("spark_groupsource.waiting")
-# How long the first contact with the cluster may take before the query fails: long enough for a slow TLS or
-# SASL handshake with every bootstrap server, short enough that a wrong address is noticed at once.
+# Limit for the first contact with the cluster, in seconds: long enough for a slow TLS or SASL handshake with every
+# bootstrap server, short enough to notice a wrong address soon.
 CONTACT_TIMEOUT_S = 20.0
 _NOTICE_S = 5.0
 _UNREACHABLE = {
@@ -124,15 +127,15 @@ _PROTOCOL_CONFLICT = {
 
 
 def kafka_error(error: KafkaException) -> KafkaError:
-    """Return the client's error inside an exception."""
+    """Return the `KafkaError` inside a client's exception."""
     cause = error.args[0] if error.args else None
     return cause if isinstance(cause, KafkaError) else KafkaError(KafkaError._FAIL, str(error))
 
 
 class Patience:
-    """Says from time to time that the brokers are waited for: who hears nothing takes it for a hang.
+    """Log from time to time that a request waits for the brokers, so that it does not look like a hang.
 
-    `begin` starts the wait; calling it says something when it is time.
+    `begin` starts the wait. Call the object repeatedly during the wait; it logs when a line is due.
     """
 
     def __init__(self, options: SourceOptions, clock: Clock, transport: LastTransportError) -> None:
@@ -141,14 +144,14 @@ class Patience:
         self._pace = Pace(clock, _NOTICE_S)
 
     def begin(self) -> None:
-        """A request is sent."""
+        """Start the wait: a request was sent."""
         self._pace.wait()
 
     def __call__(self) -> None:
-        """There is no answer yet."""
+        """Log a line if one is due: the request is not answered yet."""
         if self._pace.due():
             reason = self._transport.describe("none")
-            WAITING.warning("waiting for an answer of Kafka: servers=%s last_error=%s", self._servers, reason)
+            WAITING.warning("waiting for an answer from Kafka: servers=%s last_error=%s", self._servers, reason)
 
 
 def map_error(
@@ -160,9 +163,9 @@ def map_error(
     *,
     waited_s: float = CONTACT_TIMEOUT_S,
 ) -> GroupKafkaError:
-    """Turn a client's error into the one of the catalogue that names the option, the value and what to do.
+    """Map a client's error to the one of the catalogue that names the option, the value and what to do.
 
-    `waited_s` is how long brokers that cannot be reached had to answer.
+    `waited_s` is the time that unreachable brokers had to answer.
     """
     code = error.code()
     servers = options.bootstrap_servers
@@ -190,7 +193,7 @@ def map_error(
 
 @contextmanager
 def mapped_errors(options: SourceOptions, request: str, transport: LastTransportError) -> Iterator[None]:
-    """Turn what the client raises into the catalogue's errors; see `map_error`."""
+    """Map `KafkaException` raised inside to the catalogue's errors; see `map_error`."""
     try:
         yield
     except KafkaException as error:
@@ -198,7 +201,7 @@ def mapped_errors(options: SourceOptions, request: str, transport: LastTransport
 
 
 def map_group_error(options: SourceOptions, error: KafkaError) -> GroupKafkaError | None:
-    """Turn an error of the group protocol into the catalogue's; None when it is another kind of error."""
+    """Map an error of the group protocol to the catalogue's; return None for other kinds of errors."""
     code = error.code()
     settings = options.client_settings
     if code == KafkaError.GROUP_AUTHORIZATION_FAILED:

@@ -1,11 +1,11 @@
-"""librdkafka's settings in kafka-python's words: what a member on that client, and its admin client, are made with.
+"""Translate librdkafka's settings to kafka-python's, for a member on that client and for its admin client.
 
-`kafka.*` options keep librdkafka's names whichever client the member runs on. A setting is translated, or it concerns
-the reading of records and is left to the executors, or it is refused by its name: one that was ignored silently could
-be the one that a cluster's security rests on.
+`kafka.*` options keep librdkafka's names, whichever client the member uses. Each setting is translated, or left to the
+executors because it concerns reading records, or refused by name. None is silently ignored: the cluster's security
+could depend on it.
 
-kafka-python has no logger to be given: its modules log under `kafka`. They go on in this package's log: masked,
-repeats collapsed, and no louder than a warning.
+kafka-python accepts no logger: its modules log under `kafka`. This module forwards those lines to this package's log,
+with secrets masked, repeats collapsed, and nothing below a warning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _upper(value: str) -> str:
 
 
 def _security_protocol(value: str) -> str:
-    # The client takes whatever it does not know for PLAINTEXT.
+    # The client treats unknown values as PLAINTEXT.
     if value.upper() not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
         raise ValueError("plaintext, ssl, sasl_plaintext or sasl_ssl")
     return value.upper()
@@ -46,8 +46,8 @@ def _endpoint_check(value: str) -> bool:
     return value.lower() == "https"
 
 
-# librdkafka's name -> (kafka-python's, how the value is read). Not ssl.cipher.suites: the consumer takes ssl_ciphers,
-# and no part of the client reads it.
+# librdkafka's name -> (kafka-python's name, parser of the value). Without ssl.cipher.suites: the consumer accepts
+# ssl_ciphers, but no part of the client reads it.
 _BOTH: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "bootstrap.servers": ("bootstrap_servers", _text),
     "client.id": ("client_id", _text),
@@ -77,32 +77,32 @@ _MEMBER: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "session.timeout.ms": ("session_timeout_ms", int),
     "heartbeat.interval.ms": ("heartbeat_interval_ms", int),
     "max.poll.interval.ms": ("max_poll_interval_ms", int),
-    # How soon a new partition is noticed.
+    # Sets how soon a new partition is noticed.
     "topic.metadata.refresh.interval.ms": ("metadata_max_age_ms", int),
 }
-# What the group's strategies are, the source says itself; what only readers of records need; what only makes
-# librdkafka talk.
+# Settings that the source sets itself (strategies), that only readers of records need, or that only concern
+# librdkafka's log.
 _LEFT_TO_OTHERS = re.compile(
     r"partition\.assignment\.strategy|group\.protocol|isolation\.level|logger"
     r"|fetch\..*|queued\..*|max\.partition\.fetch\.bytes|receive\.message\.max\.bytes|message\.max\.bytes"
     r"|socket\.(receive|send)\.buffer\.bytes|topic\.metadata\.(refresh\.(fast|sparse)|propagation)\..*"
     r"|statistics\.interval\.ms|debug|log_level|log\..*|broker\.version\.fallback|api\.version\..*"
 )
-_REFUSED = "the membership runs on kafka-python, because of option assignors, and that client has no such setting."
-_INSTEAD = "leave it out (executor.kafka.{name} sets it for the executors alone), or leave assignors out."
-# kafka-python's own default, which is also the shortest that it takes: longer than a fetch may wait.
+_REFUSED = "with option assignors the membership uses the client kafka-python, which has no such setting."
+_INSTEAD = "leave it out (executor.kafka.{name} sets it for executors only), or leave assignors out."
+# kafka-python's own default, and the minimum that it accepts: longer than a fetch may wait.
 _ROLE = "member"
 _MIN_REQUEST_MS = 1_000
 _METADATA_AGE_MS = 5_000
 
 
 def member_settings(options: SourceOptions) -> dict[str, Any]:
-    """Return what `KafkaConsumer` is made with, without strategies.
+    """Return the settings for `KafkaConsumer`, without strategies.
 
-    Raises `OptionError` for a setting that the client does not have, or whose value it would not understand.
+    Raises `OptionError` for a setting that the client does not have, or for a value that it cannot parse.
     """
     settings = _translated(options, "member", {**_BOTH, **_MEMBER})
-    # An answer that takes longer than the session lasts is of no use to a member.
+    # A response that takes longer than the session timeout is useless to a member.
     settings.setdefault("request_timeout_ms", max(_MIN_REQUEST_MS, round(options.session_timeout_s * 1000)))
     # The client's own default is five minutes.
     settings.setdefault("metadata_max_age_ms", _METADATA_AGE_MS)
@@ -120,7 +120,7 @@ def member_settings(options: SourceOptions) -> dict[str, Any]:
 
 
 def named_in(options: SourceOptions, text: str) -> tuple[str, str]:
-    """Return the option that a refusal of kafka-python's names under its own name, and the option's value as shown."""
+    """Return the option of a setting that kafka-python names in an error text, and the option's value as shown."""
     for name, value in options.client_settings.items():
         key = {**_BOTH, **_MEMBER}.get(name, ("", str))[0]
         if key and key in text:
@@ -129,7 +129,7 @@ def named_in(options: SourceOptions, text: str) -> tuple[str, str]:
 
 
 def admin_settings(options: SourceOptions) -> dict[str, Any]:
-    """Return what `KafkaAdminClient` is made with; a member's settings mean nothing to it. Raises as above."""
+    """Return the settings for `KafkaAdminClient`, without those of a member. Raises `OptionError` as above."""
     settings = _translated(options, "admin", dict(_BOTH), ignored=set(_MEMBER))
     return settings | {"bootstrap_timeout_ms": round(CONTACT_TIMEOUT_S * 1000)}
 
@@ -144,7 +144,7 @@ def _translated(
     for name, value in base_settings(options, role).items():
         if name in ignored or _LEFT_TO_OTHERS.fullmatch(name):
             continue
-        # As it was given, when a secret stands elsewhere.
+        # The name of the option as given, which differs if it refers to a file or a variable.
         given = next((each for each in options.client_settings if setting_of(each) == name), name)
         option = options.option_name(given)
         if name not in table:
@@ -155,7 +155,7 @@ def _translated(
         key, read = table[name]
         try:
             new = read(str(value))
-            # Two settings bound how old metadata may be.
+            # Two settings limit the age of metadata.
             found[key] = min(new, found[key]) if key == "metadata_max_age_ms" and key in found else new
         except ValueError as error:
             raise OptionError(
@@ -165,12 +165,12 @@ def _translated(
 
 
 class _Forward(logging.Handler):
-    """Hands each record to this package's logger of the member's client, whose filters decide."""
+    """Forward each record to this package's logger of the member's client, whose filters apply."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log the record again, under this package's name."""
+        """Log the record under this package's name."""
         if "event loop" in str(record.msg) and record.levelno <= logging.WARNING:
-            # How long a step of the client's took: on a busy machine any may take longer than it likes.
+            # Warnings about the duration of the client's own steps, which are normal on a busy machine.
             return
         quiet_logger(_ROLE).handle(
             logging.LogRecord(
@@ -181,9 +181,9 @@ class _Forward(logging.Handler):
 
 
 def quiet() -> None:
-    """Lead the client's log through this package's. Idempotent; leaves a logger alone that somebody has set up."""
+    """Forward the client's log to this package's. Idempotent. Does nothing if the application has set up `kafka`."""
     client = logging.getLogger("kafka")
-    # The client gives itself a NullHandler, as libraries do.
+    # The client adds a NullHandler itself, as libraries do.
     if not all(isinstance(handler, logging.NullHandler) for handler in client.handlers):
         return
     client.addHandler(_Forward())

@@ -1,4 +1,4 @@
-"""The log of Kafka clients: secrets masked, repeats collapsed."""
+"""Filter the log of Kafka clients: mask secrets, collapse repeats."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LOG = logging.getLogger("spark_groupsource.client")
 
 
 class CollapseRepeats(logging.Filter):
-    """Lets a client's message through once per interval: an unreachable broker makes it say ~20 lines a second.
+    """Pass each message of a client once per interval. For an unreachable broker a client logs ~20 lines a second.
 
-    Numbers are ignored when messages are compared, because they hold ports, counters and milliseconds.
+    Numbers are ignored in the comparison, because they are ports, counters and milliseconds.
     """
 
     def __init__(self, interval_s: float = 30.0, clock: Clock | None = None) -> None:
@@ -26,7 +26,7 @@ class CollapseRepeats(logging.Filter):
         self._seen: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep the first message of its kind in each interval and count the others."""
+        """Pass the first message of its kind in each interval and count the others."""
         kind = re.sub(r"\d+", "#", record.getMessage())
         now_s = self._clock.monotonic_s()
         with self._lock:
@@ -44,7 +44,7 @@ class CollapseRepeats(logging.Filter):
 
 
 def quiet_logger(role: str) -> logging.Logger:
-    """Return the logger to give to a client as its `logger` setting."""
+    """Return the logger for a client's setting `logger`."""
     logger = LOG.getChild(role)
     if not any(isinstance(known, CollapseRepeats) for known in logger.filters):
         logger.addFilter(MaskSecrets())

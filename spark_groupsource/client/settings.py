@@ -1,6 +1,6 @@
-"""The settings of Kafka clients, made of the options; and the error of a setting that a client refuses.
+"""Build the settings of Kafka clients from the options, and the error for a setting that a client refuses.
 
-Only adapters import it.
+Only adapters import this module.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.secrets import resolved, setting_of
 from spark_groupsource.redaction import remember
 
-# The role of clients that read.
+# The role of clients that read records.
 EXECUTOR_ROLE = "executor"
-# What means nothing to a client that is no member: the library warns of some of it, and refuses a
+# Settings without meaning for a client that is no group member. librdkafka warns about some of them, and refuses a
 # max.poll.interval.ms below its session timeout.
 _MEMBER_SETTINGS = (
     r"group\..*|session\.timeout\.ms|heartbeat\.interval\.ms|max\.poll\..*|partition\.assignment\.strategy"
 )
-# How a query fetches records, for clients that fetch few or none.
+# Settings for fetching records, left out for clients that fetch few or none.
 FETCH_SETTINGS = r"fetch\..*|queued\..*|max\.partition\.fetch\.bytes"
 _PASSWORDS = {"ssl.key.password", "ssl.keystore.password"}
 
 
 def base_settings(options: SourceOptions, role: str) -> dict[str, Any]:
-    """Return librdkafka settings common to all clients of a reader; `role` ends up in client.id.
+    """Return the librdkafka settings common to all clients of a reader. `role` becomes a part of client.id.
 
-    Reads the secrets that stand in files or in the environment; whatever is a secret is masked from now on. Raises
-    `OptionError` when one of them is not there.
+    Reads secrets from files and the environment, and registers all secrets for masking. Raises `OptionError` if one is
+    missing.
     """
     side = "an executor" if role == EXECUTOR_ROLE else "the driver"
     settings: dict[str, Any] = resolved(options.client_settings, options.option_name, side, options.permissions)
@@ -52,15 +52,15 @@ def base_settings(options: SourceOptions, role: str) -> dict[str, Any]:
 
 
 def outsider_settings(options: SourceOptions, role: str, *left_out: str) -> dict[str, Any]:
-    """Return `base_settings` of a client that is no member, also without those whose names match `left_out`."""
+    """Return `base_settings` for a client that is no group member, without those whose names match `left_out`."""
     unfit = re.compile("|".join((_MEMBER_SETTINGS, *left_out)))
     return {name: value for name, value in base_settings(options, role).items() if not unfit.fullmatch(name)}
 
 
 def reading_settings(options: SourceOptions, role: str, *left_out: str) -> dict[str, Any]:
-    """Return the settings of a consumer that reads what it is assigned, and joins no group; see `outsider_settings`."""
+    """Return the settings of a consumer that reads assigned partitions without a group; see `outsider_settings`."""
     return outsider_settings(options, role, *left_out) | {
-        # The client insists on a group id, and looks for its coordinator; nothing is ever told to that group.
+        # librdkafka requires a group id, and searches for its coordinator. Nothing is ever sent to that group.
         "group.id": f"groupkafka-{role}",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -71,7 +71,7 @@ def reading_settings(options: SourceOptions, role: str, *left_out: str) -> dict[
 
 @contextmanager
 def creating_client(options: SourceOptions) -> Iterator[None]:
-    """Map the client's refusal of a setting to an error that names the option."""
+    """Map the client's refusal of a setting to an `OptionError` that names the option."""
     try:
         yield
     except (KafkaException, ValueError, TypeError) as error:
@@ -85,19 +85,22 @@ def _refused_setting(options: SourceOptions, error: Exception) -> GroupKafkaErro
     name = max(named, key=len, default="bootstrap.servers")
     value = options.client_settings.get(name, options.bootstrap_servers)
     if "SASL mechanism" in reason and not named:
-        # The client's default, which this build of it does not have, refuses a password without a mechanism.
+        # librdkafka's default mechanism is missing in this build. It is used for a password without a mechanism.
         name, value = "sasl.mechanism", "GSSAPI"
-        reason += " (that is what counts where none is set; a password goes with PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512)"
+        reason += " (the default mechanism; with a password set PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512)"
     unknown = isinstance(cause, KafkaError) and "No such configuration property" in reason
     shown = shown_unknown(name, value) if unknown else shown_value(name, value)
-    # librdkafka repeats the value in some of its messages; of an unknown setting it names the name only.
+    # librdkafka repeats the value in some messages; for an unknown setting it returns only the name.
     reason = reason.replace(value, shown) if value and not unknown and shown != value else reason
     reason += _file_trouble(name, value)
     return OptionError(errors.CLIENT_REFUSED_OPTION, option=options.option_name(name), value=shown, reason=reason)
 
 
 def _file_trouble(name: str, value: str) -> str:
-    """Return what a refused setting that names a file is about: OpenSSL only tells which of its routines failed."""
+    """Return the problem with a file that a refused setting names.
+
+    OpenSSL reports only which of its routines failed.
+    """
     if not name.endswith(".location"):
         return ""
     try:

@@ -1,7 +1,7 @@
-"""What the driver asks the cluster outside of the group: topics, their ids, and offsets of partitions.
+"""Request topics, topic ids and partition offsets from the cluster, outside of the group.
 
-Used by the main thread of the reader process with a client of its own (the consumer belongs to the membership
-thread). Every request is bounded; errors are the catalogue's.
+The main thread of the reader process uses it, with its own client (the consumer belongs to the membership thread).
+Every request has a time limit. Errors are those of the catalogue.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from spark_groupsource.options.model import SourceOptions, Subscription
 LOG = logging.getLogger("spark_groupsource.cluster")
 T = TypeVar("T")
 
-# What else means nothing to an admin client: librdkafka would warn about it.
+# More settings without meaning for an admin client; librdkafka would warn about them.
 _CONSUMER_SETTINGS = r"isolation\.level|coordinator\.query\.interval\.ms|auto\..*|check\.crcs|client\.rack"
-# Metadata may lag behind a change of partitions or leaders: these are asked again until the deadline.
+# Metadata may be older than a change of partitions or leaders: retried until the deadline.
 _STALE_METADATA = {
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -44,8 +44,8 @@ _STALE_METADATA = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
 }
-# The connection or the brokers are away for now. _NOENT is the client's word for "no leader is known": its own
-# metadata request was cut.
+# The connection or the brokers are unavailable for now. _NOENT means "no leader is known": the client's own metadata
+# request failed.
 _AWAY = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
@@ -62,30 +62,30 @@ _AWAY = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 }
-# After how long a topic or partition that does not exist is an error; new partitions and moving leaders take longer.
+# Time in seconds until an unknown topic or partition is an error. New partitions and moving leaders take longer.
 _UNKNOWN_TOPIC_PATIENCE_S = 3.0
-# How the client answers a request for offsets of what does not exist. _NOENT ("no leaders found") has no cause: the
-# client returns it when none of the partitions of a request has a leader, whether they do not exist or their leaders
-# are away.
+# Errors of the client for offsets of a partition that may not exist. _NOENT ("no leaders found") is ambiguous: the
+# client returns it if none of the partitions of a request has a leader, because they do not exist or the leaders are
+# down.
 _MAY_NOT_EXIST = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._NOENT}
-# How long brokers that have answered before may be away before the query fails, as kafkaConsumer.pollTimeoutMs does
-# for executors: a restart of a broker, or the election of a new leader, is no reason to end a query.
+# Time in seconds that brokers which have answered before may be unavailable before the query fails, like
+# kafkaConsumer.pollTimeoutMs for executors. A broker's restart or a leader election must not end a query.
 OUTAGE_TIMEOUT_S = 120.0
-# How long one request to brokers that have answered before may take; twice as long each time that it is repeated. The
-# client does not send a request anew by itself when the broker that has it stops: it waits until its time is over.
+# Timeout in seconds of one request to brokers that have answered before; doubled at each retry. If the broker stops,
+# the client does not resend the request, but waits until the timeout.
 _REQUEST_TIMEOUT_S = 3.0
-# More than one request takes, at the longest.
+# Longer than any single request.
 _STEP_S = 2 * CONTACT_TIMEOUT_S
-# How long one look into logs may take.
+# Time limit in seconds of one read from logs.
 _PROBE_TIMEOUT_S = 3.0
-# Of a group; where it is not set, the answer has the brokers' group.consumer.session.timeout.ms.
+# A group's configuration. If it is not set, the answer has the brokers' group.consumer.session.timeout.ms.
 _SESSION_CONFIG = "consumer.session.timeout.ms"
-# How often the client is asked for its errors while a request is under way.
+# Interval in seconds at which the client is polled for errors during a request.
 _LISTEN_S = 0.25
 
 
 def admin_client(options: SourceOptions, transport: LastTransportError) -> AdminClient:
-    """Return a client for requests outside of the group. Raises `OptionError` for a setting that it refuses."""
+    """Create a client for requests outside of the group. Raises `OptionError` for a setting that it refuses."""
     settings = outsider_settings(options, "admin", FETCH_SETTINGS, _CONSUMER_SETTINGS)
     with creating_client(options):
         return AdminClient(settings | {"error_cb": transport})
@@ -94,12 +94,12 @@ def admin_client(options: SourceOptions, transport: LastTransportError) -> Admin
 def answer_of(
     client: AdminClient, future: Future[T], transport: LastTransportError, waits: Callable[[], object] = lambda: None
 ) -> T:
-    """Return what a request was answered; `waits` is called as long as it is not.
+    """Return the result of a request; call `waits` repeatedly until it arrives.
 
-    Raises `KafkaException`; at once when the brokers refuse the identity for good. An admin client tells its errors,
-    and what it logs, only to who polls it.
+    Raises `KafkaException`; at once if the brokers reject the credentials for good. An admin client reports its errors
+    and its log only while it is polled.
     """
-    # The request has a deadline of its own; this one only guards against a client that forgets it.
+    # The request has its own deadline. This one guards against a client that never completes the request.
     for _ in range(round((CONTACT_TIMEOUT_S + 10.0) / _LISTEN_S)):
         try:
             return future.result(timeout=_LISTEN_S)
@@ -114,8 +114,8 @@ def answer_of(
 class LibrdkafkaCluster:
     """A `ClusterPort` on confluent-kafka's AdminClient.
 
-    The first contact fails after `CONTACT_TIMEOUT_S`; brokers that have answered once are waited for as long as
-    `OUTAGE_TIMEOUT_S`, unless `abandoned` says that nobody wants the answer any more.
+    The first contact fails after `CONTACT_TIMEOUT_S`. Brokers that have answered once may be unavailable for
+    `OUTAGE_TIMEOUT_S`, unless `abandoned` returns True because the caller no longer needs the result.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class LibrdkafkaCluster:
         self._probe = Probe(options, self._transport)
         self._answered = False
         self._told_without_ids = False
-        self._topics: dict[str, TopicInfo] = {}  # as last told
+        self._topics: dict[str, TopicInfo] = {}  # as last returned
 
     def _client(self) -> AdminClient:
         if self._admin is None:
@@ -145,27 +145,27 @@ class LibrdkafkaCluster:
         return self._admin
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
-        """See `ClusterPort`. A pattern matches whole names, and no internal topics (`__...`)."""
+        """See `ClusterPort`. A pattern must match the whole name, and never matches internal topics (`__...`)."""
         if subscription.pattern is None:
             return subscription.topics
         matches = re.compile(subscription.pattern).fullmatch
         return tuple(sorted(name for name in self.topics() if matches(name) and not name.startswith("__")))
 
     def topics(self) -> dict[str, int]:
-        """Return all topics that the client may see, with their numbers of partitions."""
+        """Return all topics that the client may describe, with their partition counts."""
 
         def ask(timeout_s: float) -> dict[str, int]:
             deadline, client = Deadline(self._clock, timeout_s), self._client()
             while True:
                 try:
-                    # Not longer at once: what refuses the client is only told in between.
+                    # Short requests, because the client reports rejected credentials only between them.
                     metadata = client.list_topics(timeout=min(timeout_s, _REQUEST_TIMEOUT_S))
                 except KafkaException as error:
                     client.poll(0)
                     slow = kafka_error(error).code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
                     if not slow or deadline.expired() or self._transport.refused_for_good or self._abandoned():
                         raise _topic_error("?", error) from None
-                    # It goes on connecting meanwhile, which takes some round trips.
+                    # The client continues to connect meanwhile, which takes some round trips.
                     self._patience()
                     self._pause(self._options.fetch_retry_interval_s)
                 else:
@@ -203,15 +203,14 @@ class LibrdkafkaCluster:
         names = sorted({partition.topic for partition in wanted})
 
         def ask(timeout_s: float) -> LogSurvey:
-            """Ask for the ends alone, then for the rest at once.
+            """Request the ends first, then the rest in parallel.
 
             Guards against:
             1. The client does not know the leaders: it is new, or the topic was deleted.
-            2. A request for offsets makes it ask for metadata. A second request registers for the answer.
-            3. The answer comes at that moment. librdkafka's main thread ends the second request and frees it, while
-               the calling thread still uses it (`rd_kafka_topic_partition_list_query_leaders_async`, 2.16): the
-               process dies of SIGSEGV, or the request is never answered.
-            Once the ends are known, the leaders are.
+            2. A request for offsets makes it request metadata. A second request registers for the response.
+            3. The response arrives at that moment. librdkafka's main thread ends the second request and frees it, while
+               the calling thread still uses it (`rd_kafka_topic_partition_list_query_leaders_async`, 2.16): the process
+               dies of SIGSEGV, or the request is never answered. Once the ends are known, the leaders are known.
             """
             with self._absence_told(wanted, timeout_s):
                 ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)()
@@ -252,7 +251,7 @@ class LibrdkafkaCluster:
         return None if entry is None or not (entry.value or "").isdecimal() else int(entry.value) / 1000
 
     def missing_topics(self, topics: Iterable[str]) -> set[str]:
-        """See `ClusterPort`. The controller, which may be away, is asked about those only that no broker lists."""
+        """See `ClusterPort`. Asks the controller, which may be down, only about topics that no broker lists."""
         names = set(topics)
 
         def confirmed(timeout_s: float) -> set[str]:
@@ -262,7 +261,7 @@ class LibrdkafkaCluster:
         return self._asked("DescribeTopics", confirmed, CONTACT_TIMEOUT_S) if suspects else set()
 
     def missing_partitions(self, topic_ids: Mapping[TopicPartition, str]) -> set[TopicPartition]:
-        """See `ClusterPort`. As with topics; brokers may list fewer than there are for a while."""
+        """See `ClusterPort`. As for topics: brokers may list too few partitions for a while."""
         counts = self.topics() if topic_ids else {}
         suspects = {p for p in topic_ids if p.partition >= counts.get(p.topic, p.partition + 1)}
         topics = self.describe({partition.topic for partition in suspects})
@@ -271,7 +270,7 @@ class LibrdkafkaCluster:
         return {p for p in absent if not same_topic(topics[p.topic].topic_id, topic_ids[p])}
 
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
-        """See `ClusterPort`. Leaders that are away are waited for: nobody else can tell. Raises for a deleted topic."""
+        """See `ClusterPort`. Waits for unavailable leaders: only they know. Raises an error for a deleted topic."""
         found: dict[TopicPartition, int | None] = {}
         outage = StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _STEP_S)
         while left := {partition: asked for partition, asked in positions.items() if partition not in found}:
@@ -295,27 +294,27 @@ class LibrdkafkaCluster:
         self._admin = None
         self._probe.close()
 
-    # --- helpers: requests that are sent, and the answers when they are asked for
+    # --- helpers: send a request, and return a function that waits for the response
 
     def _or_known(self, names: Sequence[str], topics: Callable[[], dict[str, TopicInfo]]) -> dict[str, TopicInfo]:
-        """Return the topics; as they were, when their leaders answer and the controller, which is asked, does not.
+        """Return the topics; as last known, if their leaders have answered but the controller does not answer.
 
-        A topic that is made anew meanwhile is noticed as soon as the controller is back: what was read of it until
-        then is read again from its beginning.
+        A topic that was recreated meanwhile is noticed when the controller is back. What was read of it until then is
+        read again from its beginning.
         """
         try:
             return topics()
         except _TopicError as error:
             if error.cause.code() not in _AWAY or not self._topics.keys() >= set(names):
                 raise
-            # This client goes on asking the dead one.
+            # This client would continue to ask the dead controller.
             self._admin = None
             return {name: self._topics[name] for name in names}
 
     def _partition_counts(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:
-        """Return the number of partitions of topics: 0 when one does not exist.
+        """Return the partition counts of topics: 0 for a topic that does not exist.
 
-        A topic that may not be described is left out: nobody can tell whether it exists.
+        A topic that the client may not describe is left out, since it is unknown whether it exists.
         """
         futures = self._client().describe_topics(TopicCollection(sorted(names)), request_timeout=timeout_s)
         counts: dict[str, int] = {}
@@ -331,11 +330,13 @@ class LibrdkafkaCluster:
 
     @contextmanager
     def _absence_told(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Iterator[None]:
-        """Raise `_Absent` where offsets cannot be had because a topic or partition does not exist.
+        """Raise `_Absent` if a request for offsets fails because a topic or partition does not exist.
 
-        Guards against: 1. The partitions of a request are all of one topic. 2. The topic is deleted. 3. The client
-        answers "no leaders found", as it does when the leaders are away. 4. The request is repeated until the brokers
-        count as unreachable.
+        Guards against:
+        1. All partitions of a request belong to one topic.
+        2. The topic is deleted.
+        3. The client returns "no leaders found", as it does when the leaders are down.
+        4. The request is repeated until the brokers count as unreachable.
         """
         try:
             yield
@@ -371,9 +372,9 @@ class LibrdkafkaCluster:
         if without and not self._told_without_ids:
             self._told_without_ids = True
             LOG.warning(
-                "the brokers tell no topic ids (Kafka before 2.8, or another server): a topic that is deleted and"
-                " created again is not noticed, and its first records may be skipped; stop the queries that read it"
-                " and reset the group before you do that (docs/brokers.md): topics=%s",
+                "the brokers report no topic ids (Kafka before 2.8, or another server): a topic that is deleted and"
+                " recreated is not noticed, and its first records may be skipped; before you recreate a topic, stop"
+                " the queries that read it and reset the group (docs/brokers.md): topics=%s",
                 without[:10],
             )  # fmt: skip
 
@@ -394,7 +395,7 @@ class LibrdkafkaCluster:
         return answers
 
     def _asked(self, request: str, ask: Callable[[float], T], stale_s: float) -> T:
-        """Ask again while metadata is stale (for `stale_s`), or while the brokers are away."""
+        """Send a request; repeat it while metadata is stale (for `stale_s`), or while the brokers are unavailable."""
         stale = Deadline(self._clock, stale_s)
         outage = StepDeadline(self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S, _STEP_S)
         absent: Deadline | None = None
@@ -415,7 +416,7 @@ class LibrdkafkaCluster:
                         self._options, error.cause, request, self._transport, error.topic, waited_s=waited_s
                     ) from None
                 if error.cause.code() in _AWAY:
-                    # A client goes on asking the controller and the leaders that it knows, also dead ones.
+                    # A client continues to ask the controller and the leaders that it knows, also dead ones.
                     self._admin = None
                 self._patience()
                 left = None if left is None else left - 1
@@ -441,7 +442,7 @@ class LibrdkafkaCluster:
 
 
 class _TopicError(Exception):
-    """A client's error about one topic, on its way to being retried or mapped."""
+    """A client's error about one topic, to be retried or mapped."""
 
     def __init__(self, topic: str, cause: KafkaError) -> None:
         super().__init__(cause.str())
@@ -450,7 +451,7 @@ class _TopicError(Exception):
 
 
 class _Absent(_TopicError):
-    """The cluster answers that a topic or a partition of it does not exist."""
+    """The cluster reports that a topic or one of its partitions does not exist."""
 
 
 def _topic_error(topic: str, error: KafkaException) -> _TopicError:
@@ -466,7 +467,7 @@ def _spec(edge: Edge | int) -> Any:
 
 def _log_end(part: ClientPartition, answer: Any) -> LogEnd | None:
     if answer.offset == OFFSET_INVALID:
-        # How the client tells, without an error, that the leader it knows is dead; it goes on asking that one.
+        # The client returns this, without an error, if the leader that it knows is dead, and continues to ask that one.
         reason = f"the leader of {part.topic}-{part.partition} did not answer"
         raise _TopicError(part.topic, KafkaError(KafkaError._TIMED_OUT, reason))
     if answer.offset < 0:

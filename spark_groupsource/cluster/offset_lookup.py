@@ -1,6 +1,6 @@
-"""Turns what the starting and ending options say of partitions into offsets: asks the log, and other groups.
+"""Resolve the starting and ending options to offsets, with the logs' offsets and other groups' committed offsets.
 
-It also tells which partitions a subscription reads.
+It also determines the partitions that a subscription reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import Subscription
 from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtOffset, AtTime, Start, Starting
 
-# How many partitions of an option an error shows.
+# Number of an option's partitions that an error shows.
 _MAX_SHOWN = 10
 
 LOG = logging.getLogger("spark_groupsource.lookup")
@@ -26,11 +26,11 @@ LOG = logging.getLogger("spark_groupsource.lookup")
 def look_up(
     cluster: ClusterPort, starts: Mapping[TopicPartition, Start | None], option: str, *, unmatched_is_latest: bool
 ) -> dict[TopicPartition, int]:
-    """Return the offset of each partition; `option` is named in errors.
+    """Return the offset of each partition. `option` is the option's name, for errors.
 
-    `unmatched_is_latest`: the log's end stands for a time that no record is at or after; else it is an error.
-    Raises `OptionError` also for a partition that the option does not name, and for an offset behind the log's end. One
-    of another group may be behind the end of what is committed.
+    `unmatched_is_latest`: a time without a record at or after it resolves to the log's end; otherwise it is an error.
+    Raises `OptionError` also for a partition that the option does not name, and for an offset after the log's end.
+    Another group's offset may be after the end of the committed records.
     """
     unnamed = sorted(partition for partition, start in starts.items() if start is None)
     if unnamed:
@@ -62,7 +62,7 @@ def look_up(
 
 
 def reads(subscription: Subscription, topic: str) -> bool:
-    """Whether a topic is read, if there is one of that name: a pattern matches no internal topics."""
+    """Return whether the subscription includes a topic of this name. A pattern never matches internal topics."""
     if subscription.pattern is None:
         return topic in subscription.topics
     return re.fullmatch(subscription.pattern, topic) is not None and not topic.startswith("__")
@@ -78,7 +78,7 @@ def all_partitions(described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
 
 
 def check_assigned(subscription: Subscription, described: Mapping[str, TopicInfo]) -> None:
-    """Raise `OptionError` when option assign names a partition that its topic does not have."""
+    """Raise `OptionError` if option assign names a partition that its topic does not have."""
     for partition in subscription.partitions:
         count = described[partition.topic].partition_count if partition.topic in described else None
         if count is not None and partition.partition >= count:
@@ -93,7 +93,7 @@ def partitions_of(subscription: Subscription, described: Mapping[str, TopicInfo]
 
 
 def check_named(starting: Starting, partitions: Iterable[TopicPartition]) -> None:
-    """Raise `OptionError` when the option names a partition or topic that is not among these: it would not count."""
+    """Raise `OptionError` if the option names a partition or topic outside of these, where it would have no effect."""
     existing = set(partitions)
     topics = starting.topics.keys() - {partition.topic for partition in existing}
     unknown = [*map(str, sorted(starting.each.keys() - existing)), *sorted(topics)]
@@ -109,10 +109,10 @@ def check_order(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> None:
-    """Raise `OptionError` when a start that the options give turns out to be behind the end that they give.
+    """Raise `OptionError` if a start given by options resolves to an offset after the given end.
 
-    Where another group has got to, and the log's edges, are no such start or end: they move by themselves, and what
-    lies between is nothing yet, or nothing any more. A starting time that no record is at or after is the log's end.
+    Other groups' offsets and the log's edges are not checked: they move by themselves, and the range is then empty. A
+    starting time without a record at or after it resolves to the log's end.
     """
     given = (AtOffset, AtTime)
     behind = [p for p in starts if isinstance(starting.of(p), given) and isinstance(ending.of(p), given)]
@@ -131,16 +131,16 @@ def check_order(
 
 
 def _of_other_groups(cluster: ClusterPort, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
-    """Return where other groups have got to; the log's beginning where they have no offset."""
+    """Return other groups' committed offsets as starts; the log's beginning where they have none."""
     asked = {partition: start.group for partition, start in starts.items() if isinstance(start, AtGroup)}
     found: dict[TopicPartition, Start] = {}
     for group in sorted(set(asked.values())):
         partitions = [partition for partition, other in asked.items() if other == group]
         offsets = cluster.group_offsets(group, partitions)
         if not offsets:
-            # A misspelt name looks like that: it would read all, or nothing, without a word.
+            # A misspelt group name looks the same. Without a warning, the query would silently read from the beginning.
             topics = ", ".join(sorted({partition.topic for partition in partitions}))
-            LOG.warning("group has no offsets, taken are the logs' beginnings: group=%s topics=%s", group, topics)
+            LOG.warning("group has no offsets, starting at the logs' beginnings: group=%s topics=%s", group, topics)
         found |= {p: AtEdge() if (at := offsets.get(p)) is None else AtOffset(at) for p in partitions}
     return found
 
@@ -148,7 +148,7 @@ def _of_other_groups(cluster: ClusterPort, starts: Mapping[TopicPartition, Start
 def _check_given(
     cluster: ClusterPort, given: Mapping[TopicPartition, int], of_groups: Collection[TopicPartition], option: str
 ) -> None:
-    """Raise for an offset behind the log's end; one before its beginning is data loss, told when it is planned.
+    """Raise `OptionError` for an offset after the log's end. The plan reports one before the beginning as data loss.
 
     A group that reads uncommitted records may be ahead of an open transaction, where the log ends for read_committed.
     """
@@ -162,7 +162,7 @@ def _check_given(
 
 
 def _shown(starts: Mapping[Any, Start | None]) -> str:
-    """Return what an option says of partitions and topics, shortened."""
+    """Return an option's values of partitions and topics, shortened, for an error."""
     named = [f"{where}: {start}" for where, start in starts.items() if start is not None]
     return ", ".join([*named[:_MAX_SHOWN], *(["..."] if len(named) > _MAX_SHOWN else [])])
 

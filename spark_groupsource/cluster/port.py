@@ -1,4 +1,4 @@
-"""What the driver needs of the cluster outside of the group, so that fakes can stand behind it."""
+"""Define the driver's requests to the cluster outside of the group, as a port that tests can replace."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Protocol
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import Subscription
 
-# For so long a topic must be unknown, or have another id than it had, before that is believed: it may be a broker that
-# lags behind the others, but not for so long.
+# Time in seconds for which a topic must be unknown, or have another id, before that is believed: one broker's metadata
+# may be older than that of the others, but not for longer.
 CONFIRM_S = 3.0
 
 
 class Edge(Enum):
-    """Which end of a partition to ask for."""
+    """The end of a partition's log to request."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -24,7 +24,7 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as the cluster knows it now."""
+    """A topic as the cluster describes it now."""
 
     topic_id: str
     partition_count: int
@@ -32,7 +32,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """An offset of a partition's log, with the leader epoch where the broker told it."""
+    """An offset of a partition's log, with its leader epoch if the broker reported it."""
 
     offset: int
     leader_epoch: int | None = None
@@ -40,7 +40,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogSurvey:
-    """What a plan needs to know of partitions' logs and topics, asked all at once; None where there is no end."""
+    """Log ends, log beginnings and topics, requested together for a plan; None for a partition without an end."""
 
     ends: Mapping[TopicPartition, LogEnd | None]
     beginnings: Mapping[TopicPartition, LogEnd | None]
@@ -48,46 +48,47 @@ class LogSurvey:
 
 
 class ClusterPort(Protocol):
-    """What the session needs of the cluster."""
+    """Requests of the session to the cluster."""
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
-        """Return the names that the subscription stands for now; a list stands for itself."""
+        """Return the topics that the subscription includes now. A list is returned as it is."""
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return id and partition count per topic. Raises for an unknown or forbidden topic."""
+        """Return id and partition count per topic. Raises an error for an unknown or forbidden topic."""
 
     def log_offsets(
         self, wanted: Mapping[TopicPartition, Edge | int], *, uncommitted: bool = False
     ) -> dict[TopicPartition, LogEnd | None]:
-        """Return an edge, or the first offset at or after a time (ms; None when there is none).
+        """Return an edge of the log, or the first offset at or after a time (ms); None if there is no such record.
 
-        With kafka.isolation.level=read_committed a log ends where its oldest open transaction begins, unless
-        `uncommitted` asks for what is behind it, too.
+        With kafka.isolation.level=read_committed a log ends at its oldest open transaction, unless `uncommitted` is
+        set.
         """
 
     def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
-        """Return both edges of the partitions and what `describe` tells of their topics, in one round trip."""
+        """Return both edges of the partitions, and `describe` of their topics, in one round trip."""
 
     def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets of any group; partitions without one are left out."""
 
     def group_session_s(self, group: str) -> float | None:
-        """Return the session timeout that the brokers have for a KIP-848 group, in seconds; None: they do not tell."""
+        """Return the brokers' session timeout of a KIP-848 group in seconds; None if they do not report it."""
 
     def missing_topics(self, topics: Iterable[str]) -> set[str]:
-        """Return those of these topics that do not exist."""
+        """Return the given topics that do not exist."""
 
     def missing_partitions(self, topic_ids: Mapping[TopicPartition, str]) -> set[TopicPartition]:
-        """Return the partitions that their topic, which exists, does not have.
+        """Return the partitions whose topic exists without them.
 
-        Those of a topic that still has the id given stay: none loses partitions, what says so is old.
+        Partitions of a topic with an unchanged id are not returned: topics do not lose partitions, so such metadata is
+        old.
         """
 
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
-        """Return where the log was truncated before an offset that it had in a leader epoch; see `Probe.diverged`."""
+        """Return where a log was truncated before a given (offset, leader epoch); see `Probe.diverged`."""
 
     def record_bytes(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        """Return the average size of what follows these offsets; see `Probe.record_bytes`."""
+        """Return the average size of the records after these offsets; see `Probe.record_bytes`."""
 
     def close(self) -> None:
         """Free the client; idempotent."""

@@ -1,6 +1,6 @@
-"""Looks into groups and logs with a consumer that joins nothing: what the client's admin requests do not tell.
+"""Read from groups and logs with a consumer that joins no group, where admin requests do not suffice.
 
-One thread at a time. Errors are the catalogue's, apart from those of `committed`.
+For one thread at a time. Errors are those of the catalogue, except in `committed`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, r
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
-# Answers are small, and come at once: the first record, or the end of the partition.
+# Responses are small and immediate: the first record, or the end of the partition.
 _SETTINGS: dict[str, Any] = {
     "auto.offset.reset": "error",
     "fetch.wait.max.ms": 10,
@@ -28,16 +28,16 @@ _SETTINGS: dict[str, Any] = {
 }
 _POLL_S = 0.1
 _MAX_RECORDS = 500
-# How often a client that waits for a group's coordinator is asked why.
+# Interval in seconds at which a client that waits for a group's coordinator is polled for the reason.
 _LOOK_S = 2.0
-# The client tells it in words only; without a number there, all is taken to be cut.
+# The client reports this only as text. Without a number in the text, the whole log counts as truncated.
 _TRUNCATED_AT = re.compile(r"log truncation detected.*broker end offset is (\d+)")
 
 
 class Probe:
-    """See the module's head. `Probe` makes its client when it is first asked, and keeps it until `close`.
+    """A consumer without a group, for reads of committed offsets and logs.
 
-    `make_consumer` is for tests.
+    It is created at the first request and kept until `close`. `make_consumer` is for tests.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Probe:
         self._consumer: Consumer | None = None
 
     def committed(self, group: str, partitions: Iterable[TopicPartition], timeout_s: float) -> list[ClientPartition]:
-        """Return what a group has committed, a client's answer per partition.
+        """Return the committed offsets of a group, as the client returns them per partition.
 
-        A client that may not ask for the group's coordinator waits for it all the time, and says why only when polled.
-        Raises `KafkaException`: whoever asks knows what passes, and maps the rest.
+        A client without rights on the group waits for the coordinator until the timeout, and reports the reason only
+        when polled. Raises `KafkaException`; the caller decides what to retry, and maps the rest.
         """
         consumer = self._client({"group.id": group})
         wanted = [ClientPartition(p.topic, p.partition) for p in partitions]
@@ -77,13 +77,14 @@ class Probe:
     def diverged(
         self, positions: Mapping[TopicPartition, tuple[int, int]], timeout_s: float
     ) -> dict[TopicPartition, int | None]:
-        """Say of each (offset, leader epoch) whether the log still has what it had up to that offset.
+        """Check for each (offset, leader epoch) whether the log was truncated before that offset (KIP-320).
 
-        None: it has. An offset: the log was truncated there since (KIP-320). Partitions that nothing was heard of in
+        The result is None if it was not, else the offset at which it was truncated. Partitions without a response in
         time are left out.
         """
         wanted = [ClientPartition(*tp, offset, leader_epoch=epoch) for tp, (offset, epoch) in positions.items()]
-        # A client that is asked about a partition once more takes the log for whole, or says nothing.
+        # A new client each time: for a partition that it has validated before, a client reports no truncation, or
+        # nothing.
         consumer = self._client()
         try:
             return self._judged(self._heard(consumer, wanted, timeout_s), positions)
@@ -101,11 +102,11 @@ class Probe:
             if partition not in left:
                 continue
             if error is not None and error.code() not in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
-                # It may heal.
+                # It may recover.
                 continue
             text = "" if error is None else error.str()
             match = _TRUNCATED_AT.search(text)
-            # Without the text it is a record, the log's end, or an offset that retention has removed.
+            # Otherwise it is a record, the log's end, or an offset that retention has removed.
             at = None if "truncat" not in text.lower() else int(match[1]) if match else 0
             found[partition] = None if at is None else min(at, positions[partition][0])
             left.discard(partition)
@@ -114,9 +115,9 @@ class Probe:
         return found
 
     def record_bytes(self, positions: Mapping[TopicPartition, int], timeout_s: float) -> dict[TopicPartition, float]:
-        """Return how many bytes an offset takes on average, keys, values and headers, in what follows these offsets.
+        """Return the average number of bytes per offset (keys, values and headers) after these offsets.
 
-        Judged by the first records of each partition; partitions that gave none in time are left out.
+        The estimate uses the first records of each partition. Partitions without a record in time are left out.
         """
         sizes: dict[TopicPartition, int] = {}
         ends: dict[TopicPartition, int] = {}
@@ -145,13 +146,13 @@ class Probe:
             return self._make_consumer({**settings, **more, "error_cb": self._transport})
 
     def _heard(self, consumer: Consumer, wanted: list[ClientPartition], timeout_s: float) -> Iterator[Message]:
-        """Yield records and events of partitions, until the caller has enough, or the time is over."""
+        """Yield records and events of the partitions until the caller stops or the time is over."""
         deadline_s = time.monotonic() + timeout_s
         with mapped_errors(self._options, "Fetch", self._transport):
             consumer.incremental_assign(wanted)
             try:
                 while time.monotonic() < deadline_s:
-                    # Errors that are no partition's are told to `error_cb`, too.
+                    # Errors without a partition are also reported to `error_cb`.
                     yield from (m for m in received(consumer, _POLL_S, _MAX_RECORDS) if m.topic() is not None)
             finally:
                 consumer.incremental_unassign(wanted)

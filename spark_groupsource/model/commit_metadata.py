@@ -1,4 +1,4 @@
-"""Committed offsets, and the text that accompanies them, so that the group remembers who got how far.
+"""Define committed offsets and their metadata text, which stores per partition which query committed what.
 
     {"e":3,"gk":1,"l":"<lineage>","n":4,"p":0,"r":[100,200],"t":"<topic id>"}
 
@@ -10,13 +10,13 @@
 - `o`: the lineage of the checkpoint that disagreed with the group, present only where this commit decides that
   conflict. For that lineage the commit is no progress (see `CommitMetadata.instead_of`).
 - `z`: the newest reset of the group that the writer knows, `[<ms since the epoch>,"<uuid>"]`; absent if none. The
-  `reset` command writes it, and every later commit carries it on.
+  `reset` command writes it, and every later commit repeats it.
 
-At most 4,096 bytes (the broker's default offset.metadata.max.bytes). Text of another writer is not an error: the offset
-then belongs to no lineage. docs/reference/stored-formats.md describes the same for users.
+The text has at most 4,096 bytes (the broker's default offset.metadata.max.bytes). Text of another program is not
+an error: the offset then belongs to no lineage. docs/reference/stored-formats.md describes the same for users.
 
 Version 1 has `k` as one text of digests of 6 hexadecimal characters, or no `k`. Version 2 has `k` as
-`[<characters per digest>,"<digests>"]`. A text is written in the lowest version that holds it, so that members of an
+`[<characters per digest>,"<digests>"]`. A text is written in the lowest version that can hold it, so that members of an
 older release read all but the new pins.
 """
 
@@ -38,26 +38,29 @@ _WHAT = "commit metadata"
 # Version 1: 6 hexadecimal characters, 24 bits, of at most 400 topics.
 _HEX_CHARS = 6
 _HEX_ROOM = 400 * _HEX_CHARS
-# How long a digest may be, in characters of 6 bits, the best first. 36 bits are the least: two of 540 topics then share
-# one once in 500,000 groups.
+# Possible lengths of a digest, in characters of 6 bits, the best first. 36 bits are the minimum: then two of 540 topics
+# share a digest in one of 500,000 groups.
 _DIGEST_CHARS = (12, 10, 8, 6)
-# What digests may take of MAX_BYTES: 270 topics at 12 characters, 540 at 6.
+# Part of MAX_BYTES for digests: 270 topics at 12 characters, 540 at 6.
 _DIGEST_ROOM = 3_240
 MAX_KNOWN_TOPICS = _DIGEST_ROOM // _DIGEST_CHARS[-1]
-# Half of what the coordinator's log takes at once by default (message.max.bytes): the group's name comes with each.
+# Half of the largest batch that the coordinator's log accepts by default (message.max.bytes); each item also carries
+# the group's name.
 _REQUEST_BYTES = 500_000
 _ITEM_BYTES = 80
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTopics:
-    """Digests of the topics that there were when a position was pinned.
+    """Digests of the topics that existed when a position was pinned.
 
-    `width` is the number of characters per digest, 0 where the topics were too many for the metadata: then no topic
-    is known. `is_hex` is the form of version 1, which had 24 bits.
+    `width` is the number of characters per digest; 0 if there were too many topics for the metadata, then no topic is
+    known. `is_hex` is the form of version 1, which had 24 bits.
 
-    The sequence that the width is for: a group begins at "latest" with 300 topics; 10,000 more are made over time. With
-    24 bits, the chance that one of them shares its digest with one of the 300 is 16 %: its first records are skipped.
+    Guards against (too short a width):
+    1. A group begins at "latest" with 300 topics. Later 10,000 more are created.
+    2. With 24 bits, the chance that one of them shares its digest with one of the 300 is 16 %.
+    3. That topic looks old, so its first records are skipped.
     """
 
     width: int
@@ -66,7 +69,7 @@ class KnownTopics:
 
     @classmethod
     def of(cls, topic_ids: Mapping[str, str]) -> KnownTopics:
-        """Return the digests of all topics (name, id), as long as they fit."""
+        """Return the digests of all topics (name, id); digests without content if there are too many topics."""
         known = [(topic, "" if each == NO_TOPIC_ID else each) for topic, each in sorted(topic_ids.items())]
         for width in _DIGEST_CHARS:
             if len(topic_ids) * width <= _DIGEST_ROOM:
@@ -75,15 +78,15 @@ class KnownTopics:
 
     @property
     def too_many(self) -> bool:
-        """Whether there were more topics than the metadata holds."""
+        """Whether there were more topics than the metadata can hold."""
         return self.width == 0
 
     def has(self, topic: str, topic_id: str) -> bool:
-        """Whether the topic is one of these. One that was recorded without an id stands for all of its name."""
+        """Return whether the topic is one of these. A topic recorded without an id matches every topic of its name."""
         if self.too_many:
             return False
         digest = _hex_digest if self.is_hex else _digest
-        # Releases that knew no better recorded the id that stands for none.
+        # Older releases recorded NO_TOPIC_ID.
         wanted = tuple(digest(topic, each)[: self.width] for each in {topic_id, NO_TOPIC_ID, ""})
         return any(self.digests.startswith(wanted, at) for at in range(0, len(self.digests), self.width))
 
@@ -96,9 +99,9 @@ class KnownTopics:
 class Pin:
     """A partition's initial position in the group, fixed once.
 
-    `partition_count` is the topic's number of partitions at that time: a partition with a number at or above it
-    appeared later. `known_topics` are those that the subscription matched then, or None where it does not matter: a
-    topic that is not among them appeared later.
+    `partition_count` is the topic's number of partitions at that time: a partition with this number or a larger one
+    was added later. `known_topics` are the topics that the subscription matched then; a topic that is not among them
+    was created later. None: the difference does not matter for this start position.
     """
 
     offset: int
@@ -106,23 +109,25 @@ class Pin:
     known_topics: KnownTopics | None = None
 
     def knows_topic(self, topic: str, topic_id: str) -> bool:
-        """Whether the topic existed when this position was pinned, as far as the pin can tell.
+        """Return whether the topic existed when this position was pinned, as far as the pin shows.
 
-        The sequence that the id is for: a topic is deleted, and made again with records before a query gets it that
-        never had it. By name alone it is no new topic, and with startingOffsets=latest the records would be skipped.
+        Guards against (a digest of the name alone):
+        1. A topic is deleted, and recreated with records before a query gets it that has never read it.
+        2. By its name alone it is not a new topic.
+        3. With startingOffsets=latest its first records are skipped.
         """
         # R6: by name and id
         return self.known_topics is None or self.known_topics.has(topic, topic_id)
 
     def leaves_out(self, topic: str, topic_id: str) -> bool:
-        """Whether the pin names topics, and this one is not among them."""
+        """Return whether the pin names topics, and this one is not among them."""
         known = self.known_topics
         return known is not None and not known.too_many and not known.has(topic, topic_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """What a partition's offsets hold for: one topic id, the pinned initial position, and the newest reset."""
+    """The context of a partition's offsets: the topic id, the pinned initial position, and the newest reset."""
 
     topic_id: str
     pin: Pin
@@ -131,7 +136,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class CommitItem:
-    """An offset to commit (the next record to read), with the text that accompanies it."""
+    """One offset to commit (the next record to read), with its metadata text."""
 
     partition: TopicPartition
     offset: int
@@ -140,10 +145,10 @@ class CommitItem:
 
 
 def requests_of(items: Iterable[CommitItem]) -> list[tuple[CommitItem, ...]]:
-    """Cut a commit into requests that the coordinator can store.
+    """Split a commit into requests that the coordinator can store.
 
-    It writes each of them as one batch of records, and answers one that is too large for its log with an unknown
-    error, again and again: some thousand partitions, or some hundred with the digests of hundreds of topics.
+    The coordinator writes each request as one batch of records. If the batch is too large for its log, it returns an
+    unknown error, also on every retry. Some thousand partitions suffice, or some hundred with digests of many topics.
     """
     requests: list[list[CommitItem]] = []
     room = 0
@@ -160,7 +165,7 @@ def requests_of(items: Iterable[CommitItem]) -> list[tuple[CommitItem, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """What the group holds for a partition; `offset` is None when nothing was ever committed."""
+    """The group's committed offset of a partition; `offset` is None if nothing was ever committed."""
 
     offset: int | None
     metadata: str = ""
@@ -179,7 +184,7 @@ def _hex_digest(topic: str, topic_id: str) -> str:
 
 
 def checked_hex_topics(what: str, value: object) -> KnownTopics | None:
-    """Return `value` as what version 1 wrote. Raises `OffsetFormatError`."""
+    """Return `value` as the digests of format version 1. Raises `OffsetFormatError`."""
     if value is None:
         return None
     if not isinstance(value, str) or len(value) % _HEX_CHARS or len(value) > _HEX_ROOM:
@@ -188,19 +193,19 @@ def checked_hex_topics(what: str, value: object) -> KnownTopics | None:
 
 
 def checked_topics(what: str, value: object) -> KnownTopics:
-    """Return `value` as what `KnownTopics.to_json` writes since version 2. Raises `OffsetFormatError`."""
+    """Return `value` as the digests of format version 2 (`KnownTopics.to_json`). Raises `OffsetFormatError`."""
     match value:
         case [0, ""] if value[0] is not False:
             return KnownTopics(0, "")
         case [int(width), str(digests)] if width in _DIGEST_CHARS:
             if len(digests) % width == 0 and len(digests) <= _DIGEST_ROOM:
                 return KnownTopics(width, digests)
-    raise offsets.malformed(what, "expected digests of topic names, and how long they are")
+    raise offsets.malformed(what, "expected digests of topic names and their length")
 
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """What a committed offset says about the batch that led to it."""
+    """The metadata of one committed offset: lineage, topic id, batch range, pin, and where known epoch and reset."""
 
     lineage: str
     topic_id: str
@@ -209,18 +214,19 @@ class CommitMetadata:
     pin: Pin
     leader_epoch: int | None = None
     reset: Reset | None = None
-    # The lineage of the checkpoint that disagreed with the group, where this commit is how that was decided.
+    # The lineage of the checkpoint that disagreed with the group, if this commit decided that conflict.
     instead_of: str | None = None
 
     def decides_for(self, lineages: Collection[str]) -> bool:
-        """Whether one of these lineages has begun with this commit, which decided a conflict for its checkpoint.
+        """Return whether this commit began one of these lineages, because it decided a conflict for its checkpoint.
 
-        It stands where the group was. How far the lineage has read since is behind it: its checkpoint alone tells.
+        The committed offset is then the group's offset at that time. How far the lineage has read since is only in its
+        checkpoint.
         """
         return self.instead_of is not None and self.lineage in lineages
 
     def to_text(self) -> str:
-        """Return the text to commit."""
+        """Return the metadata text to commit."""
         known = self.pin.known_topics
         value: dict[str, object] = {
             "gk": 1 if known is None or known.is_hex else 2,
@@ -242,7 +248,7 @@ class CommitMetadata:
 
 
 def parse_metadata(text: str | None) -> CommitMetadata | None:
-    """Read the text of a committed offset back; None when this package did not write it.
+    """Parse the metadata text of a committed offset. Return None if this package did not write it.
 
     Raises `OffsetFormatError` for a newer format version.
     """
@@ -262,9 +268,10 @@ def parse_metadata(text: str | None) -> CommitMetadata | None:
 
 
 def without_tail(text: str) -> str:
-    """Return a committed offset's text without what was read behind it, if it may be of this package.
+    """Return a committed offset's text without trailing bytes, if this package may have written the text.
 
-    confluent-kafka goes by a zero byte at the end, which it commits itself, and which other clients do not.
+    confluent-kafka takes a zero byte as the end. It writes one when it commits, but other clients do not, and then
+    bytes behind the text are read.
     """
     if not text.startswith("{"):
         return text
@@ -276,16 +283,17 @@ def without_tail(text: str) -> str:
 
 
 def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True) -> bool:
-    """Whether the group's offset is not for this item to move, the end of a batch that was planned before.
+    """Return whether the commit of this item (the end of an earlier batch) must not replace the group's offset.
 
-    1. The group was reset since. The sequence this protects against: a process is stopped while a batch is in flight,
-       its session expires, the group has no member and is reset to 0; the process goes on, gets its partition back,
-       completes the batch, and would commit its end over the reset.
-    2. The topic was made again. A has completed [0, 40) and loses the partition; the topic is made again, B is given
-       the partition and pins 0; A gets it back, and what Spark has completed would move it to 40.
-    3. The start position is not `established`, and another program has set the offset: option onConflict decides then.
-       A has completed 100, its session expires, another tool moves the empty group back to 40; A gets the partition
-       back, and Spark says at the next trigger that 100 is complete, before A looks where to go on.
+    Guards against:
+    1. A reset is overwritten: a process is stopped (SIGSTOP) while a batch is in flight, its session expires, the group
+       without members is reset to 0. The process continues, gets its partition back, completes the batch, and would
+       commit the batch's end.
+    2. A recreated topic is skipped: A has completed [0, 40) and loses the partition. The topic is recreated, B gets the
+       partition and pins 0. A gets it back, and its completed batch would commit 40.
+    3. A foreign offset is overwritten before option onConflict decides (start position not `established`): A has
+       completed 100, its session expires, another tool moves the group without members back to 40. A gets the partition
+       back, and Spark reports at the next trigger that 100 is complete, before A has determined its start position.
     """
     held, own = parse_metadata(group.metadata), parse_metadata(item.metadata)
     if own is None:
@@ -298,7 +306,7 @@ def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True)
 
 
 def of_another_topic(item: CommitItem, newer_item: CommitItem) -> bool:
-    """Whether an item is of a topic that was deleted, and made again under the same name, before the newer one."""
+    """Return whether the item's topic was deleted and recreated under the same name before the newer item."""
     old, new = parse_metadata(item.metadata), parse_metadata(newer_item.metadata)
     return old is not None and new is not None and not same_topic(old.topic_id, new.topic_id)
 
@@ -333,5 +341,5 @@ def _parse(value: object, version: int) -> CommitMetadata | None:
 
 
 def metadata_of(group: GroupOffset | None) -> CommitMetadata | None:
-    """Return what accompanies the group's offset; None when this package did not write it."""
+    """Return the parsed metadata of the group's offset; None if this package did not write it."""
     return None if group is None else parse_metadata(group.metadata)

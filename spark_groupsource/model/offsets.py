@@ -1,18 +1,18 @@
-"""The offset JSON: the source's part of Spark's offset log, which is its write-ahead log.
+"""Define the offset JSON: this source's entry in Spark's offset log (its write-ahead log).
 
     {"v":1,"lineage":"<uuid>","topics":{"orders":{"id":"<topic id>","ranges":{"0":[100,200],"1":[7,7]},
      "done":{"4":150},"epochs":{"0":3}}}}
 
-- `v`: version of the format.
+- `v`: format version.
 - `id`: the topic's id when the batch was planned.
-- `ranges`: half-open [start, end) per partition that the member owned when the batch was planned.
-- `done`: how far this lineage has completed a partition that it did not own then.
-- `epochs`: a leader epoch in which the log reached the range's end, where the broker told it.
-- `lineage`: made once per checkpoint.
+- `ranges`: half-open [start, end) of each partition that the member owned when the batch was planned.
+- `done`: offset up to which this lineage has completed a partition that it did not own then.
+- `epochs`: a leader epoch in which the log reached the range's end, where the broker reported it.
+- `lineage`: a UUID, created once per checkpoint.
 - `reset`: `[<ms since the epoch>,"<uuid>"]`, the newest reset of the group that this lineage knows; absent if none.
 
-Invariants: the text is canonical (sorted keys), because Spark compares offsets as text; what is read back is
-untrusted and parsed strictly. An offset is always the next record to read.
+Invariants: the text is canonical (sorted keys), because Spark compares offsets as text. Stored text is untrusted and
+parsed strictly. An offset is always the next record to read.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from spark_groupsource.errors import OffsetFormatError
 
 VERSION = 1
 OFFSET_MAX = 2**63 - 1
-# What brokers without topic ids (before Kafka 2.8) report: 16 zero bytes.
+# The topic id that brokers without topic ids (before Kafka 2.8) report: 16 zero bytes.
 NO_TOPIC_ID = "A" * 22
 PARTITION_MAX = 2**31 - 1
-# 31 December 9999: what `datetime` can show.
+# 31 December 9999: the largest time that `datetime` supports.
 TIME_MAX_MS = 253_402_300_799_999
 
 Json = dict[str, Any]
 
 
 def same_topic(one: str | None, other: str | None) -> bool:
-    """Whether two ids of topics of one name may be of the same topic; None: nothing was read of it.
+    """Return whether two ids of topics with one name may belong to the same topic. None: nothing of it was read.
 
-    Guards against: 1. a query reads from brokers that have no topic ids; 2. the brokers are upgraded, one after the
-    other, and give the topic an id; 3. it is taken for another topic of that name: a loss that is none, and all of it
-    is read again.
+    Guards against:
+    1. A query reads from brokers that have no topic ids.
+    2. The brokers are upgraded one by one, and give the topic an id.
+    3. The topic looks recreated: a false data loss is reported, and the whole topic is read again.
     """
     return one == other or (one is not None and other is not None and NO_TOPIC_ID in {one, other})
 
@@ -61,7 +62,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """Half-open range [start, end) of one partition; in `leader_epoch` the log reached the end, None if unknown."""
+    """Half-open range [start, end) of one partition. `leader_epoch` is that of the log at the end; None if unknown."""
 
     partition: TopicPartition
     start: int
@@ -81,10 +82,10 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reset:
-    """One reset of the group by the `reset` command; a newer one is larger.
+    """One reset of the group by the `reset` command. Newer resets compare as larger.
 
-    The command makes `at_ms` larger than that of every reset the group remembers, so the order does not depend on
-    clocks that agree.
+    The command makes `at_ms` larger than that of every reset stored in the group, so the order does not depend on
+    synchronized clocks.
     """
 
     at_ms: int
@@ -99,13 +100,13 @@ class Reset:
 
 
 def newer(reset: Reset | None, known: Reset | None) -> bool:
-    """Whether somebody who knows resets up to `known` has not heard of `reset`."""
+    """Return whether `reset` is newer than the newest `known` one."""
     return reset is not None and (known is None or reset > known)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """One entry of Spark's offset log: a batch's ranges, and all else this lineage has completed.
+    """One entry of Spark's offset log: a batch's ranges, and the other offsets that this lineage has completed.
 
     `ranges` and `done` are sorted and share no partition. `reset` is the newest one that the lineage knows.
     """
@@ -131,16 +132,16 @@ class SourceOffset:
 
     @classmethod
     def initial(cls) -> SourceOffset:
-        """Start a new lineage, with nothing done."""
+        """Start a new lineage without completed offsets."""
         return cls(lineage=str(uuid.uuid4()))
 
     def ends(self) -> dict[TopicPartition, int]:
-        """How far the lineage is when this batch is complete, per partition."""
+        """Return the completed offset of each partition once this batch is complete."""
         return dict(self.done) | {item.partition: item.end for item in self.ranges}
 
     def topic_id(self, topic: str) -> str | None:
-        """Id of the topic that the ranges belong to."""
-        # Sorted, and asked for partition after partition, of maybe thousands of topics.
+        """Return the id of the topic that the ranges belong to; None if the topic is not in this offset."""
+        # A binary search, because it runs per partition and there may be thousands of topics.
         index = bisect_left(self.topic_ids, (topic, ""))
         found, topic_id = self.topic_ids[index] if index < len(self.topic_ids) else ("", "")
         return topic_id if found == topic else None
@@ -174,12 +175,12 @@ def _keyed(values: Mapping[int, int]) -> Json:
 
 
 def malformed(what: str, reason: str) -> OffsetFormatError:
-    """Build the error for stored data that is not what this package writes."""
+    """Build the error for stored data that does not have the format of this package."""
     return OffsetFormatError(errors.OFFSET_MALFORMED, what=what, reason=reason)
 
 
 def without_duplicates(pairs: list[tuple[str, object]]) -> Json:
-    """Return a JSON object's pairs, for `json.loads`. Raises `ValueError` when a key comes twice."""
+    """Build a dict from a JSON object's pairs, for `json.loads`. Raises `ValueError` for a duplicate key."""
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("duplicate keys")
@@ -187,7 +188,7 @@ def without_duplicates(pairs: list[tuple[str, object]]) -> Json:
 
 
 def checked_object(what: str, value: object, required: set[str], optional: set[str] = frozenset()) -> Json:  # type: ignore[assignment]
-    """Return `value` as an object that has all `required` keys and no others but `optional`."""
+    """Return `value` as an object with all `required` keys and no others but `optional`. Raises `OffsetFormatError`."""
     if not isinstance(value, dict):
         raise malformed(what, f"expected an object, found {type(value).__name__}")
     missing, unknown = required - value.keys(), value.keys() - required - optional
@@ -198,7 +199,7 @@ def checked_object(what: str, value: object, required: set[str], optional: set[s
 
 
 def checked_int(what: str, value: object, high: int = OFFSET_MAX) -> int:
-    """Return `value` as an integer from 0 to `high`; bool and float are no integers here."""
+    """Return `value` as an integer from 0 to `high`; bool and float are not accepted."""
     if type(value) is not int or not 0 <= value <= high:
         raise malformed(what, f"expected an integer from 0 to {high}, found {shown(value)}")
     return value
@@ -212,7 +213,7 @@ def checked_text(what: str, value: object) -> str:
 
 
 def _is_text(value: str) -> bool:
-    """Whether UTF-8 can hold it: JSON can also spell halves of surrogate pairs, which neither Kafka nor Spark take."""
+    """Return whether UTF-8 can encode it. JSON can hold halves of surrogate pairs, which Kafka and Spark reject."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -221,23 +222,23 @@ def _is_text(value: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """Return the beginning of a stored value, for an error; whatever it is."""
+    """Return the beginning of a stored value of any type, for an error."""
     try:
         return ascii(str(value)[:40])
     except (ValueError, RecursionError):
-        # Integers of thousands of digits, and lists in lists in lists.
+        # Integers of thousands of digits, and deeply nested lists.
         return f"something too large of type {type(value).__name__}"
 
 
 def checked_reset(what: str, value: object) -> Reset:
-    """Return `value` as the reset that a two-element array tells of."""
+    """Return `value`, a two-element array, as a reset. Raises `OffsetFormatError`."""
     if not isinstance(value, list) or len(value) != 2:
-        raise malformed(what, "the reset is no pair")
+        raise malformed(what, "the reset is not a pair")
     return Reset(checked_int(what, value[0], TIME_MAX_MS), checked_text(what, value[1]))
 
 
 def check_version(what: str, value: object, newest: int) -> None:
-    """Raise unless `value` is a version this release reads."""
+    """Raise `OffsetFormatError` unless `value` is a format version that this release reads."""
     version = checked_int(what, value, 2**31)
     if version > newest:
         raise OffsetFormatError(errors.OFFSET_TOO_NEW, what=what, version=version, newest=newest)
@@ -247,7 +248,7 @@ def check_version(what: str, value: object, newest: int) -> None:
 
 def _number(what: str, key: object) -> int:
     if not isinstance(key, str) or not re.fullmatch(r"0|[1-9][0-9]{0,9}", key):
-        raise malformed(what, f"{shown(key)} is no partition number")
+        raise malformed(what, f"{shown(key)} is not a partition number")
     return checked_int(what, int(key), PARTITION_MAX)
 
 
@@ -259,9 +260,9 @@ def numbered(what: str, value: object) -> dict[int, object]:
 
 
 def parse_offset(value: object) -> SourceOffset:
-    """Read an offset back, from the object that Spark's log held.
+    """Parse an offset from the JSON object in Spark's offset log.
 
-    Raises `OffsetFormatError` when it is not exactly what `SourceOffset.to_json` writes, or is newer.
+    Raises `OffsetFormatError` if it is not exactly what `SourceOffset.to_json` writes, or if its version is newer.
     """
     what = "offset"
     if _is_of_sparks_source(value):
@@ -272,7 +273,7 @@ def parse_offset(value: object) -> SourceOffset:
     lineage = checked_text(what, root["lineage"])
     reset = checked_reset(what, root["reset"]) if "reset" in root else None
     if not isinstance(root["topics"], dict):
-        raise malformed(what, "'topics' is no object")
+        raise malformed(what, "'topics' is not an object")
     ids: dict[str, str] = {}
     ranges: list[OffsetRange] = []
     done: dict[TopicPartition, int] = {}
@@ -292,7 +293,7 @@ def parse_offset(value: object) -> SourceOffset:
 
 
 def _is_of_sparks_source(value: object) -> bool:
-    """Whether it looks like an offset of Spark's own Kafka source: {"topic":{"0":23}}."""
+    """Return whether it looks like an offset of Spark's own Kafka source: {"topic":{"0":23}}."""
     topics = value.values() if isinstance(value, dict) else ()
     offsets = [offset for topic in topics for offset in (topic.values() if isinstance(topic, dict) else (None,))]
     return bool(offsets) and all(type(offset) is int for offset in offsets)
@@ -306,7 +307,7 @@ def _parse_ranges(topic: str, entry: Json) -> list[OffsetRange]:
     ranges: list[OffsetRange] = []
     for number, pair in numbered(what, entry["ranges"]).items():
         if not isinstance(pair, list) or len(pair) != 2:
-            raise malformed(what, f"range of {topic}-{number} is no pair")
+            raise malformed(what, f"range of {topic}-{number} is not a pair")
         start, end = (checked_int(what, item) for item in pair)
         if start > end:
             raise malformed(what, f"range of {topic}-{number} ends before it starts")

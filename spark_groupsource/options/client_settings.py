@@ -1,8 +1,8 @@
-"""Client settings: which `kafka.*` options pass through to librdkafka, and which are refused with a reason.
+"""Check client settings: which `kafka.*` options pass through to librdkafka, and which are refused with a reason.
 
-Duty: check names and the few values that the package itself depends on, and give settings of the Java client that have
-an equal here its name. librdkafka checks the rest when the client is made; its refusal is mapped to
-CLIENT_REFUSED_OPTION by the adapters.
+This module checks names, and the few values that the package itself depends on. It renames settings of the Java client
+that librdkafka has under another name. librdkafka checks the rest when the client is created; the adapters report its
+refusal as CLIENT_REFUSED_OPTION.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_groupsource.redaction import MASK
 
 LOG = logging.getLogger("spark_groupsource.options")
 CLIENT_PREFIX = "kafka."
-# Settings of the executors' clients alone.
+# Prefix of settings for the executors' clients only.
 EXECUTOR_PREFIX = "executor.kafka."
 
 _SENSITIVE = re.compile(
@@ -31,14 +31,14 @@ _PLAIN = re.compile(r"[0-9]{1,12}|true|false", re.IGNORECASE)
 
 
 class GroupProtocol(Enum):
-    """Which group protocol the member speaks: the classic one, or KIP-848's."""
+    """Group protocol of the member: classic, or consumer (KIP-848)."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
 
 
 def is_sensitive(name: str) -> bool:
-    """Whether an option's value may be a secret, judged by its name; where a secret is to be found is none."""
+    """Return whether an option's value may be a secret, judged by its name. A path or variable name is not secret."""
     return _SENSITIVE.search(name) is not None and reference(_setting(name)) is None
 
 
@@ -48,27 +48,27 @@ def _setting(option: str) -> str:
 
 
 def shown_value(name: str, value: str) -> str:
-    """Return the value as it may appear in errors and logs: masked when the name says it is a secret."""
+    """Return the value for errors and logs: masked if the option's name indicates a secret."""
     return MASK if is_sensitive(name) else value
 
 
 def shown_unknown(name: str, value: str) -> str:
-    """Return the value of a setting that the client does not know: masked unless plain, as it may be a secret."""
+    """Return the value of a setting unknown to the client, for errors: masked unless plain, as it may be a secret."""
     plain = _PLAIN.fullmatch(value) is not None and not _setting(name).startswith(("sasl.", "ssl.", "https."))
     return shown_value(name, value) if plain else MASK
 
 
-_OWN_COMMITS = "the group's offsets move when, and only when, a batch is complete (promise P4)."
-_RAW_BYTES = "keys and values are always given as bytes."
-_SHOWN_BY_SPARK = "Spark shows it in plans and in its event log, unless it is told which options it must not show."
+_OWN_COMMITS = "the source commits the group's offsets itself, only when a batch is complete (promise P4)."
+_RAW_BYTES = "the source returns keys and values as bytes."
+_SHOWN_BY_SPARK = "Spark shows its value in plans and in its event log, unless spark.redaction.regex matches its name."
 _UNLESS = "{other}; docs/security.md says when it may be named in option allowedUnsafeSettings ({name})."
 _ONE_NAME = "it is librdkafka's other name of bootstrap.servers."
 _CAST = "leave it out, and cast the columns key and value in Spark."
 
-# Settings that only the Java client has, as Spark's own source takes them -> what to do instead
+# Settings of the Java client that Spark's own source accepts -> what to use instead
 _TRUSTED = "use kafka.ssl.ca.location (PEM)"
 _OWN_KEY = "use kafka.ssl.certificate.location and kafka.ssl.key.location (PEM), or a keystore in PKCS#12"
-_LOGIN = "use kafka.sasl.mechanism and what belongs to it: docs/security.md"
+_LOGIN = "use kafka.sasl.mechanism and its settings (docs/security.md)"
 _OF_THE_JAVA_CLIENT = {
     "interceptor.classes": "leave it out",
     "max.poll.records": "use maxOffsetsPerTrigger",
@@ -85,31 +85,31 @@ _OF_THE_JAVA_CLIENT = {
     "ssl.truststore.type": _TRUSTED,
 }
 
-# What bounds a request of the Java client. Under the second name librdkafka has something else, for producers only.
+# Request timeouts of the Java client. librdkafka uses the second name for something else, for producers only.
 _IGNORED = frozenset({"default.api.timeout.ms", "request.timeout.ms"})
-# The Java client's name -> librdkafka's for the same, in the same unit, and the bounds there. A buffer of -1 is the
-# system's in Java, which is 0 here.
+# The Java client's name -> librdkafka's name for the same setting in the same unit, with librdkafka's bounds. A buffer
+# of -1 means the system's default in Java; librdkafka uses 0 for that.
 _JAVA_NAMES = {
     "fetch.max.wait.ms": ("fetch.wait.max.ms", 0, 300_000),
     "receive.buffer.bytes": ("socket.receive.buffer.bytes", -1, 100_000_000),
     "send.buffer.bytes": ("socket.send.buffer.bytes", -1, 100_000_000),
 }
-# How soon what is new in the cluster is noticed, which is the Java client's metadata.max.age.ms. librdkafka has a
-# setting of that name, too: after how long it forgets what it knows. Who gives both means librdkafka's.
+# The Java client's metadata.max.age.ms sets how soon changes in the cluster are noticed. librdkafka has a setting of
+# that name with another meaning: when it discards metadata. If the user sets both names, librdkafka's meanings apply.
 _AGE, _REFRESH = "metadata.max.age.ms", "topic.metadata.refresh.interval.ms"
-# The shortest is for those who mean "at once" by 0 or 1; the longest is librdkafka's.
+# The minimum is for users who mean "at once" by 0 or 1; the maximum is librdkafka's.
 _MIN_REFRESH_MS, _MAX_REFRESH_MS = 100, 3_600_000
-# A topic that is forgotten before the client has asked again looks deleted to a member, which would rejoin.
+# A topic whose metadata is discarded before the next refresh looks deleted to a member, which would rejoin.
 _MIN_AGE_MS = 15_000
-# librdkafka's message.max.bytes, below which it takes no fetch.max.bytes.
+# librdkafka's message.max.bytes; it rejects a smaller fetch.max.bytes.
 _LEAST_FETCH = "1000000"
 
 # name -> (reason, what to do instead)
 REFUSED_CLIENT_SETTINGS: dict[str, tuple[str, str]] = {
-    "enable.auto.commit": (_OWN_COMMITS, "leave it out; the source commits by itself."),
-    "enable.auto.offset.store": (_OWN_COMMITS, "leave it out; the source commits by itself."),
-    "auto.commit.interval.ms": (_OWN_COMMITS, "leave it out; the source commits by itself."),
-    "auto.commit.enable": (_OWN_COMMITS, "leave it out; the source commits by itself."),
+    "enable.auto.commit": (_OWN_COMMITS, "leave it out; the source commits itself."),
+    "enable.auto.offset.store": (_OWN_COMMITS, "leave it out; the source commits itself."),
+    "auto.commit.interval.ms": (_OWN_COMMITS, "leave it out; the source commits itself."),
+    "auto.commit.enable": (_OWN_COMMITS, "leave it out; the source commits itself."),
     "auto.offset.reset": (
         "a silent reset would skip or repeat records (promise P8).",
         "use startingOffsets or startingTimestamp for the start, and failOnDataLoss for lost records.",
@@ -124,30 +124,30 @@ REFUSED_CLIENT_SETTINGS: dict[str, tuple[str, str]] = {
     "enable.partition.eof": ("the reader depends on end-of-partition events.", "leave it out."),
     "check.crcs": ("records are always checked against their checksum.", "leave it out."),
     "allow.auto.create.topics": (
-        "a misspelt topic would be made instead of reported.",
+        "a misspelt topic would be created instead of reported.",
         "create the topic first.",
     ),
     **{name: ("it is a setting of the Java client.", f"{instead}.") for name, instead in _OF_THE_JAVA_CLIENT.items()},
 }
 
-# Settings that make the client load or run code, or hand out what the machine is known by. Options cannot allow them:
-# the driver's environment does (`permissions.UNSAFE_SETTINGS`).
+# Settings that make the client load or run code, or send the machine's own identity. Options cannot allow them, only
+# the driver's environment can (`permissions.UNSAFE_SETTINGS`).
 CODE_SETTINGS: dict[str, str] = {
     "plugin.library.paths": "it makes the client load a library",
     "ssl.engine.location": "it makes the client load a library",
     "ssl.providers": "it makes the client load a library",
     "sasl.kerberos.kinit.cmd": "it makes the client run a command",
-    # Whichever broker the options name would be given it.
-    "sasl.oauthbearer.metadata.authentication.type": "it makes the client hand out the machine's own cloud identity",
+    # The options also name the brokers, which would receive this identity.
+    "sasl.oauthbearer.metadata.authentication.type": "it makes the client send the machine's own cloud identity",
 }
 _NO_IDENTITY = "none"
 _TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - no password
-# A setting that a later librdkafka may have, and that sounds like one of the above.
+# Names of settings that a later librdkafka may have, and that may be like the ones above.
 _SOUNDS_UNSAFE = re.compile(
     r".*\.(location|file|dir|directory|path|paths|cmd|command|url|urls|uri)|.*(library|plugin|provider|engine).*"
 )
-# Secrets that Spark shows, because their names do not match spark.redaction.regex -> what to do instead. Option
-# allowedUnsafeSettings allows them by name: they are the secrets of whoever sets the options.
+# Secrets that Spark shows, because their names do not match spark.redaction.regex -> what to use instead. Option
+# allowedUnsafeSettings allows them by name: they are secrets of the same user who sets the options.
 SHOWN_SECRETS: dict[str, str] = {
     name: f"use kafka.{name}.file or kafka.{name}.env"
     for name in (
@@ -157,37 +157,38 @@ SHOWN_SECRETS: dict[str, str] = {
         "sasl.oauthbearer.assertion.private.key.passphrase",
     )
 }
-# What option allowedUnsafeSettings may name. Of those that run code it allows none any more: naming them is no error.
+# Names that option allowedUnsafeSettings accepts. It no longer allows those that run code; naming them is not an error.
 UNSAFE_SETTINGS = (*(name for name in CODE_SETTINGS if not name.startswith("sasl.oauthbearer")), *SHOWN_SECRETS)
-# Files and addresses that are checked elsewhere, and the name of an engine, which means nothing without its library.
+# File and address settings that are checked elsewhere, and the name of an engine, which has no effect without a
+# library.
 _KNOWN_PLACES = CLIENT_FILES | {"ssl.engine.id"}
-# Stand in the shell command that fetches a Kerberos ticket, the first one without quotes.
+# Settings that become part of the shell command that fetches a Kerberos ticket, the first one without quotes.
 _SHELL_WORDS = {"sasl.kerberos.principal": r"\w[\w.@/-]*", "sasl.kerberos.keytab": r"[^\"$`\\\n]+"}
 
-# What executors are given for themselves must not concern the group, or what the driver has planned.
+# Settings that executors cannot have of their own: they concern the group or the offsets that the driver has planned.
 _COMMON_SETTINGS = re.compile(
     r"group\..*|session\.timeout\.ms|heartbeat\.interval\.ms|max\.poll\.interval\.ms|isolation\.level"
     r"|partition\.assignment\.strategy"
 )
-# Who a client is. A part of another identity is of no use, and no executor's business.
+# Settings that identify a client. Part of another identity is useless, and executors need not receive it.
 _IDENTITY = re.compile(
     r"security\.protocol|sasl\.mechanisms?|sasl\.(username|password)(\.file|\.env)?|sasl\.oauthbearer\..*"
     r"|sasl\.kerberos\..*|ssl\.(key|certificate|keystore)\..*"
 )
 
-# Settings of tests, and callbacks, which cannot be given as text.
+# Settings for tests, and callbacks, which cannot be text.
 _REFUSED_PATTERNS: tuple[tuple[re.Pattern[str], str, str], ...] = (
     (re.compile(r"test\.mock\..*"), "it replaces the cluster by an emulation.", "leave it out."),
     (
         re.compile(r".*_cb|logger|on_commit|on_delivery|opaque|default\.topic\.config"),
-        "it is no text setting.",
+        "its value is not a text.",
         "leave it out.",
     ),
 )
 
 LIBRDKAFKA_STRATEGIES = ("cooperative-sticky", "range", "roundrobin")
 _BROKER_SIDE_SETTINGS = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")
-# Longer than a round of the membership thread, whose silence is measured against it.
+# Longer than one loop of the membership thread, because the thread's silence is measured against it.
 _LEAST_HEARTBEAT_MS = 100
 _INTEGERS = {
     "session.timeout.ms": (1, 3_600_000),
@@ -202,7 +203,7 @@ _CHOICES = {
 
 
 def librdkafka_has(strategies: Collection[str]) -> bool:
-    """Whether a member on librdkafka can offer these strategies; with none it offers its own."""
+    """Return whether a member on librdkafka can offer these strategies; without any it offers its default."""
     return all(name in LIBRDKAFKA_STRATEGIES for name in strategies)
 
 
@@ -211,8 +212,8 @@ def check_client_settings(
 ) -> dict[str, str]:
     """Return the settings to pass to librdkafka (names without the prefix), with the source's defaults.
 
-    `shown` are the secrets that may be given although Spark shows them. Raises `OptionError` for a refused name, for a
-    value the package depends on that is malformed, and for what is not permitted.
+    `shown` are the secrets that are allowed although Spark shows them. Raises `OptionError` for a refused name, for a
+    malformed value that the package depends on, and for a setting that the driver does not permit.
     """
     checked = _check_each(settings, shown, CLIENT_PREFIX, permissions)
     checked.setdefault("isolation.level", "read_uncommitted")
@@ -229,21 +230,21 @@ def check_client_settings(
 def check_executor_settings(
     settings: Mapping[str, str], shown: Collection[str], permissions: Permissions
 ) -> dict[str, str]:
-    """Return the settings that executors have of their own (names without the prefix). Raises as above."""
+    """Return the executors' own settings (names without the prefix). Raises `OptionError` as above."""
     for name in settings:
         if _COMMON_SETTINGS.fullmatch(name):
             raise OptionError(
                 errors.OPTION_REFUSED, option=EXECUTOR_PREFIX + name, value=shown_value(name, settings[name]),
-                reason="executors are in no group, and read what the driver has planned.",
-                replacement=f"use {CLIENT_PREFIX}{name}, which is for all clients.",
+                reason="executors do not join the group, and read the offsets that the driver has planned.",
+                replacement=f"use {CLIENT_PREFIX}{name}, which applies to all clients.",
             )  # fmt: skip
     return _check_each(settings, shown, EXECUTOR_PREFIX, permissions)
 
 
 def reading_settings(common: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return an executor's settings: its own over the common ones.
+    """Return an executor's settings: its own settings over the common ones.
 
-    With an identity of its own it gets nothing of the common one's secrets.
+    If the executor has its own identity, it gets no secret of the common one.
     """
     given = {setting_of(name) for name in own}
     left = {name: value for name, value in common.items() if setting_of(name) not in given}
@@ -271,7 +272,7 @@ def _check_each(
 
 
 def _check_permitted(name: str, value: str, permissions: Permissions) -> None:
-    """Raise `NotPermitted` for what only the driver's environment can allow; files are checked where they are read."""
+    """Raise `NotPermitted` for a value that only the driver's environment can allow. Files are checked when read."""
     if name == _TOKEN_URL:
         permissions.check_token_endpoint(value)
     elif name == "bootstrap.servers":
@@ -281,15 +282,15 @@ def _check_permitted(name: str, value: str, permissions: Permissions) -> None:
     elif name in CODE_SETTINGS:
         permissions.check_setting(name, CODE_SETTINGS[name])
     elif _SOUNDS_UNSAFE.fullmatch(name) and name not in _KNOWN_PLACES and reference(name) is None:
-        permissions.check_setting(name, "it is not known here, and by its name it may read a file or run code")
+        permissions.check_setting(name, "it is unknown, and by its name it may read a file or run code")
 
 
 def _as_librdkafka_has_it(given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return the settings under librdkafka's names, where the Java client has others, and within its bounds."""
+    """Return the settings under librdkafka's names and within its bounds."""
     found = {name: value for name, value in given.items() if name not in _IGNORED | _JAVA_NAMES.keys()}
     for name in sorted(_IGNORED & given.keys()):
         shown = shown_unknown(name, given[name])
-        LOG.warning("%s%s=%s is ignored: kafka.socket.timeout.ms bounds requests here", prefix, name, shown)
+        LOG.warning("%s%s=%s is ignored: kafka.socket.timeout.ms limits the duration of requests", prefix, name, shown)
     for name, (own_name, low, high) in _JAVA_NAMES.items():
         if name in given:
             value = str(max(0, _integer(name, given[name], low, high, prefix)))
@@ -298,14 +299,14 @@ def _as_librdkafka_has_it(given: Mapping[str, str], prefix: str) -> dict[str, st
                     errors.OPTION_CONFLICT,
                     options=f"'{prefix}{name}' (value '{given[name]}') and '{prefix}{own_name}'"
                     f" (value '{shown_unknown(own_name, given[own_name])}')",
-                    reason="they are two names of one setting.",
+                    reason="both are names of the same setting.",
                 )
     if _AGE in given and _REFRESH not in given:
         refresh_ms = min(max(_integer(_AGE, given[_AGE], 0, 2**63 - 1, prefix), _MIN_REFRESH_MS), _MAX_REFRESH_MS)
         found |= {_REFRESH: str(refresh_ms), _AGE: str(max(3 * refresh_ms, _MIN_AGE_MS))}
     if re.fullmatch("[0-9]{1,6}", given.get("fetch.max.bytes", "")) and "message.max.bytes" not in given:
         found["fetch.max.bytes"] = _LEAST_FETCH
-        LOG.warning("%sfetch.max.bytes=%s counts as %s", prefix, given["fetch.max.bytes"], _LEAST_FETCH)
+        LOG.warning("%sfetch.max.bytes=%s is raised to %s, the minimum", prefix, given["fetch.max.bytes"], _LEAST_FETCH)
     return found
 
 
@@ -347,7 +348,7 @@ def _check_value(name: str, value: str, prefix: str) -> None:
             raise _invalid(name, value, ", ".join(_CHOICES[name]), prefix)
     elif name in _SHELL_WORDS:
         if not re.fullmatch(_SHELL_WORDS[name], value):
-            raise _invalid(name, value, "no character that means something to a shell", prefix)
+            raise _invalid(name, value, "no characters with a meaning in a shell", prefix)
     elif name == "partition.assignment.strategy":
         names = [part.strip() for part in value.split(",")]
         cooperative = [part for part in names if part == "cooperative-sticky"]
@@ -373,14 +374,14 @@ def _check_intervals(settings: Mapping[str, str]) -> None:
     poll_ms = int(settings.get("max.poll.interval.ms", "300000"))
     if poll_ms < session_ms:
         raise _invalid("max.poll.interval.ms", str(poll_ms), f"at least kafka.session.timeout.ms ({session_ms})")
-    # The session would end between two heartbeats, again and again.
+    # Otherwise the session would expire between two heartbeats, repeatedly.
     if int(settings.get("heartbeat.interval.ms", "0")) >= session_ms:
         allowed = f"below kafka.session.timeout.ms ({session_ms})"
         raise _invalid("heartbeat.interval.ms", settings["heartbeat.interval.ms"], allowed)
 
 
 def _set_heartbeat(settings: dict[str, str]) -> None:
-    """Keep to three heartbeats a session, as Kafka's documentation asks for, where only a short session is given."""
+    """Set the heartbeat to a third of a short session timeout, as Kafka's documentation recommends, unless given."""
     short_ms = max(_LEAST_HEARTBEAT_MS, int(settings.get("session.timeout.ms", "45000")) // 3)
     if short_ms < 3000:
         settings.setdefault("heartbeat.interval.ms", str(short_ms))

@@ -1,4 +1,4 @@
-"""What options are once they are checked. No I/O, no parsing."""
+"""Define the checked options. No I/O, no parsing."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from spark_groupsource.options.permissions import Permissions
 
 
 class Reads(Enum):
-    """What options are for: a streaming query, or one read of a range."""
+    """Use of the options: a streaming query, or one batch read of a range."""
 
     STREAM = "a streaming query"
     BATCH = "a batch read"
 
 
 class NoMatchStrategy(Enum):
-    """What a starting time means for a partition without a record at or after it (as in Spark)."""
+    """Meaning of a starting time for a partition without a record at or after it (as in Spark)."""
 
     ERROR = "error"
     LATEST = "latest"
 
 
 class OnPartitionsLost(Enum):
-    """What the query does when the group took partitions without a handover."""
+    """Reaction of the query when it lost partitions without a handover."""
 
     CONTINUE = "continue"
     FAIL = "fail"
 
 
 class OnConflict(Enum):
-    """Who is right when the group's offsets were moved by somebody else."""
+    """Which offset applies when another program has changed the group's offsets."""
 
     CHECKPOINT = "checkpoint"
     GROUP = "group"
@@ -43,7 +43,7 @@ class OnConflict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What is read: topics, or all topics whose whole name matches a pattern, or only some partitions of topics."""
+    """The topics to read: a list, all topics whose whole name matches a pattern, or single partitions."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -51,7 +51,7 @@ class Subscription:
 
     @property
     def option(self) -> str:
-        """Name of the option it came from, for errors."""
+        """Name of the option that set it, for errors."""
         return "assign" if self.partitions else "subscribe" if self.pattern is None else "subscribePattern"
 
     @property
@@ -64,7 +64,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class ReadBounds:
-    """What a batch is limited by; None: by nothing. `max_bytes` is met about, the others exactly."""
+    """Limits of a batch; None means no limit. `max_bytes` is approximate, the others are exact."""
 
     max_rows: int | None = None
     min_rows: int | None = None
@@ -76,7 +76,7 @@ UNBOUNDED = ReadBounds()
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All options of one reader, checked. Durations in seconds."""
+    """All checked options of one reader. Durations are in seconds."""
 
     bootstrap_servers: str
     group_id: str
@@ -92,7 +92,7 @@ class SourceOptions:
     max_records_per_partition: int | None
     fail_on_data_loss: bool
     include_headers: bool
-    # A URI may hold credentials: shown by `locations.shown_location` only.
+    # A URI may contain credentials: show it only with `checkpoint.location.shown_location`.
     checkpoint_location: str | None = field(repr=False)
     drain_timeout_s: float
     max_batch_s: float | None
@@ -108,20 +108,20 @@ class SourceOptions:
     session_timeout_s: float
     heartbeat_interval_s: float
     group_protocol: GroupProtocol
-    # Empty: the client's own strategies, by kafka.partition.assignment.strategy.
+    # Empty: the client's own strategies, set by kafka.partition.assignment.strategy.
     assignors: tuple[str, ...]
-    # None: as many as the reader process may use cores of the driver's machine.
+    # None: the number of the driver machine's cores that the reader process may use.
     member_weight: int | None
     member_redundancy: int
-    # Secrets may be among the values: never in a repr.
+    # Values may contain secrets: never in a repr.
     client_settings: Mapping[str, str] = field(repr=False)
-    # What executors have of their own; without a prefix, as above.
+    # The executors' own settings, without a prefix, as above.
     executor_settings: Mapping[str, str] = field(repr=False)
-    # What the driver permits options to name; executors get it too.
+    # What the driver permits options to name; executors receive it too.
     permissions: Permissions = field(default_factory=Permissions)
 
     def for_reading(self) -> SourceOptions:
-        """Return what the executors get: with settings of their own, and without what concerns the driver alone."""
+        """Return the executors' options: with their own settings, and without options that concern only the driver."""
         settings = reading_settings(self.client_settings, self.executor_settings)
         return replace(
             self,
@@ -132,22 +132,22 @@ class SourceOptions:
         )
 
     def option_name(self, setting: str) -> str:
-        """Return the option that a client setting came from, for errors."""
+        """Return the name of the option that set a client setting, for errors."""
         own = self.executor_settings.get(setting)
         is_own = own is not None and own == self.client_settings.get(setting)
         return (EXECUTOR_PREFIX if is_own else CLIENT_PREFIX) + setting
 
     @property
     def read_committed(self) -> bool:
-        """Whether records of aborted and open transactions are left out."""
+        """Whether records of aborted and open transactions are skipped."""
         return self.client_settings.get("isolation.level", "read_uncommitted") == "read_committed"
 
     @property
     def client_id(self) -> str | None:
-        """What kafka.client.id names this query."""
+        """The value of kafka.client.id, if given."""
         return self.client_settings.get("client.id")
 
     @property
     def instance_id(self) -> str | None:
-        """The static member's id, if it is one."""
+        """The id of the static member (kafka.group.instance.id), if given."""
         return self.client_settings.get("group.instance.id")

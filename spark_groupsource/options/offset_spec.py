@@ -1,8 +1,8 @@
-"""Where partitions start that the group has no offset for: what startingOffsets and its relatives say. Pure.
+"""Parse where partitions start for which the group has no offset (startingOffsets and related options). Pure.
 
-As in Spark's own source, of several options the first one given counts: startingTimestamp, then
-startingOffsetsByTimestamp, then startingOffsets. The JSON is Spark's: {"topic": {"partition": value}}, where the
-offset -1 stands for the log's end and -2 for its beginning, and {"topic": "earliest"} for all partitions of a topic.
+As in Spark's own source, the first option given applies: startingTimestamp, then startingOffsetsByTimestamp, then
+startingOffsets. The JSON is Spark's: {"topic": {"partition": value}}, where the offset -1 means the log's end and -2
+its beginning, and {"topic": "earliest"} for all partitions of a topic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LATEST_OFFSET, _EARLIEST_OFFSET = -1, -2
 
 @dataclass(frozen=True, slots=True)
 class AtOffset:
-    """At an offset of the log."""
+    """Start at an offset of the log."""
 
     offset: int
 
@@ -32,7 +32,7 @@ class AtOffset:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """At the first record at or after a time."""
+    """Start at the first record at or after a time (ms since the epoch)."""
 
     timestamp_ms: int
 
@@ -42,7 +42,7 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class AtEdge:
-    """At the log's beginning or at its end."""
+    """Start at the log's beginning, or at its end."""
 
     latest: bool = False
 
@@ -52,7 +52,7 @@ class AtEdge:
 
 @dataclass(frozen=True, slots=True)
 class AtGroup:
-    """Where another group has got to; at the log's beginning where it has no offset."""
+    """Start at another group's committed offset; at the log's beginning if that group has none."""
 
     group: str
 
@@ -63,9 +63,10 @@ PartitionValues: TypeAlias = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """`everywhere` counts for all partitions; when it is None, `each` names every partition, or `topics` its topic.
+    """Start positions of all partitions.
 
-    `option` is the name of the option that counts, for errors.
+    `everywhere` applies to all partitions. If it is None, `each` has a start per partition, or `topics` one per topic.
+    `option` is the name of the option that set them, for errors.
     """
 
     everywhere: Start | None = field(default_factory=lambda: AtEdge(latest=True))
@@ -74,7 +75,7 @@ class Starting:
     topics: Mapping[str, Start] = field(default_factory=dict)
 
     def of(self, partition: TopicPartition) -> Start | None:
-        """Return where a partition starts; None when the option does not name it."""
+        """Return the start of a partition; None if the option does not name it."""
         if self.everywhere is not None:
             return self.everywhere
         return self.each.get(partition, self.topics.get(partition.topic))
@@ -86,7 +87,7 @@ class Starting:
 
 
 def start_of(value: str) -> Start | Starting:
-    """Read startingOffsets: one start for all partitions, or several. Raises `ValueError`."""
+    """Parse startingOffsets: one start for all partitions, or one per partition or topic. Raises `ValueError`."""
     text = value.strip()
     if text.lower() in (EARLIEST, LATEST):
         return AtEdge(latest=text.lower() == LATEST)
@@ -103,12 +104,12 @@ def start_of(value: str) -> Start | Starting:
 
 
 def times_of(value: str) -> dict[TopicPartition, Start]:
-    """Read startingOffsetsByTimestamp, with any time that a broker can be asked for. Raises `ValueError`."""
+    """Parse startingOffsetsByTimestamp, with any time that brokers accept. Raises `ValueError`."""
     return {partition: AtTime(ms) for partition, ms in partition_values(value, 0, OFFSET_MAX).items()}
 
 
 def partition_values(text: str, low: int, high: int) -> dict[TopicPartition, int]:
-    """Read Spark's JSON of a number per partition. Raises `ValueError` for anything else, duplicates included."""
+    """Parse Spark's JSON of one number per partition. Raises `ValueError` for anything else, also for duplicates."""
     return _values(_topics(text), low, high)
 
 

@@ -1,10 +1,10 @@
-"""Checks the options of a reader.
+"""Check the options of a reader.
 
-Duty: turn Spark's string options into one frozen `SourceOptions`, or raise an `OptionError` that names the
-option, the value and what is allowed. No I/O apart from a look at the environment, no Kafka client, no Spark.
+Turn Spark's string options into one frozen `SourceOptions`, or raise an `OptionError` that names the option, the value
+and the allowed values. No I/O apart from reading the environment, no Kafka client, no Spark.
 
-Client settings (`kafka.*`) pass through to librdkafka, apart from those of `REFUSED_CLIENT_SETTINGS`, which
-would break a promise. Durations are milliseconds in options and seconds inside; they are converted here only.
+Client settings (`kafka.*`) pass through to librdkafka, except those of `REFUSED_CLIENT_SETTINGS`, which would break a
+promise. Durations are in milliseconds in options and in seconds inside; only this module converts them.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from spark_groupsource.options.secrets import not_permitted
 from spark_groupsource.options.table import OPTIONS, OptionSpec
 
 _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
-# Options that Spark itself puts among a source's options.
+# Options that Spark itself adds to a source's options.
 _IGNORED_KEYS = frozenset({"path"})
 _MAX_TRIGGER_DELAY_S = 900.0
-# What one strategy wants to know of a member -> that strategy.
+# Options that only one strategy reads -> that strategy.
 _OF_STRATEGIES = {"memberWeight": "weighted", "memberRedundancy": "redundant"}
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
-# What is wrong with an empty one, in the words of Spark's own source.
+# Error text for an empty value, in the words of Spark's own source.
 _EMPTY = {
     "subscribe": "there are no topics to subscribe to",
     "subscribePattern": "the pattern to subscribe is empty",
     "assign": "there are no topicpartitions to assign",
 }
-# What users write for `subscribe`.
+# Names that users write instead of `subscribe`.
 _MEANT = {
-    "topic": " Did you mean 'subscribe'? To write, use Spark's own format 'kafka': this one only reads.",
+    "topic": " Did you mean 'subscribe'? To write, use Spark's own format 'kafka': this source only reads.",
     "topics": " Did you mean 'subscribe'?",
 }
 
@@ -64,12 +64,12 @@ _MEANT = {
 def parse_options(
     raw: Mapping[str, str], reads: Reads | None = Reads.STREAM, permissions: Permissions | None = None
 ) -> SourceOptions:
-    """Check all options of a reader; names are case-insensitive, as in Spark.
+    """Check all options of a reader. Names are case-insensitive, as in Spark.
 
-    Without `reads` it is not known yet what they are for: what only one of both needs or forbids is not checked.
-    `permissions` say what options may name: by default, what the environment of this process permits.
-    Raises `OptionError` for the first option that is missing, unknown, malformed, out of range or refused. What is
-    missing is told in the order of Spark's own source: the subscription comes before the brokers.
+    If `reads` is None, the use is not known yet: options that only one use needs or forbids are not checked.
+    `permissions` limit what options may name; the default is what the environment of this process permits. Raises
+    `OptionError` for the first option that is missing, unknown, malformed, out of range or refused. Missing options are
+    reported in the order of Spark's own source: the subscription before the brokers.
     """
     given = {key.lower(): value for key, value in raw.items() if key.lower() not in _IGNORED_KEYS}
     for key, value in given.items():
@@ -92,7 +92,7 @@ def parse_options(
 
 
 def _check_permitted(values: Mapping[str, object], permissions: Permissions) -> None:
-    """Raise for what only the driver's environment can allow, before anything is imported or connected to."""
+    """Raise `OptionError` for names that the driver's environment does not permit, before any import or connection."""
     servers, names = str(values["kafka.bootstrap.servers"]), values["assignors"]
     option, value = "kafka.bootstrap.servers", servers
     try:
@@ -106,7 +106,7 @@ def _check_permitted(values: Mapping[str, object], permissions: Permissions) -> 
 
 
 def _with_prefix(given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return the client settings with this prefix, without it and without those that are options of their own."""
+    """Return the client settings with this prefix, with the prefix removed, except those with a row in the table."""
     return {key[len(prefix) :]: value for key, value in given.items() if key.startswith(prefix) and key not in _BY_KEY}
 
 
@@ -123,7 +123,7 @@ def _parse_one(spec: OptionSpec, value: str | None) -> object:
 
 
 def invalid_option(name: str, value: str, allowed: str) -> OptionError:
-    """Build the error of a malformed or out-of-range value; a secret value is masked."""
+    """Build the error for a malformed or out-of-range value. A secret value is masked."""
     return OptionError(errors.OPTION_INVALID, option=name, value=shown_value(name, value), allowed=allowed)
 
 
@@ -131,7 +131,8 @@ def _unknown_option(key: str, value: str) -> OptionError:
     if key == "groupidprefix":
         return OptionError(
             errors.OPTION_REFUSED, option="groupIdPrefix", value=value,
-            reason="no group's name is made up here.", replacement="leave it out; kafka.group.id names the group.",
+            reason="this source does not generate group names.",
+            replacement="leave it out; kafka.group.id names the group.",
         )  # fmt: skip
     near = difflib.get_close_matches(key, _BY_KEY, n=1, cutoff=0.6)
     suggestion = f" Did you mean '{_BY_KEY[near[0]].name}'?" if near else ""
@@ -139,10 +140,9 @@ def _unknown_option(key: str, value: str) -> OptionError:
 
 
 def _check_use(values: Mapping[str, object], given: Mapping[str, str], reads: Reads) -> None:
-    """Raise for what makes no sense in a streaming query, or in a batch read.
+    """Raise `OptionError` for options that make no sense in a streaming query, or in a batch read.
 
-    Of several starting options the first one counts, as everywhere, and so it is with ending options: what the others
-    say is no error.
+    Of several starting options only the first one applies, likewise of ending options; the others are not checked.
     """
     if reads is Reads.STREAM:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
@@ -162,7 +162,7 @@ def _check_use(values: Mapping[str, object], given: Mapping[str, str], reads: Re
 
 
 def _check_edge(position: Starting, *, latest: bool) -> None:
-    """Raise when a batch read is to start at the log's end, or to end at its beginning: it would be empty."""
+    """Raise `OptionError` for a batch read that starts at the log's end or ends at its beginning: it would be empty."""
     wrong = AtEdge(latest=latest)
     shown, what = ("latest (-1)", "starting offset") if latest else ("earliest (-2)", "ending offset")
     allowed = f"in a batch read no {shown}: {{}} can't be {wrong} for batch queries on Kafka"
@@ -175,7 +175,7 @@ def _check_edge(position: Starting, *, latest: bool) -> None:
 
 
 def _check_order(starting: Starting, ending: Starting) -> None:
-    """Raise for a start behind the end, as far as the options alone tell: by two offsets or two times."""
+    """Raise `OptionError` for a start after the end, if the options show it: two offsets or two times."""
     named = sorted(starting.each.keys() | ending.each.keys())
     ranges = [(str(partition), starting.of(partition), ending.of(partition)) for partition in named]
     for where, start, end in ranges or [("every partition", starting.everywhere, ending.everywhere)]:
@@ -191,7 +191,7 @@ def _check_order(starting: Starting, ending: Starting) -> None:
 
 
 def _check_required(values: Mapping[str, object], reads: Reads | None) -> None:
-    """Raise for an option that is missing."""
+    """Raise `OptionError` for a missing option."""
     for spec in OPTIONS:
         if spec.required and values[spec.name] is None:
             raise OptionError(errors.OPTION_MISSING, option=spec.name, meaning=spec.doc)
@@ -200,7 +200,7 @@ def _check_required(values: Mapping[str, object], reads: Reads | None) -> None:
 
 
 def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], strategy: str | None) -> None:
-    """Raise for strategies that do not exist, or that cannot decide here."""
+    """Raise `OptionError` for strategies that do not exist, or that have no effect with the other options."""
     names = values["assignors"]
     remote = client.get("group.remote.assignor")
     consumer = client.get("group.protocol", "classic").lower() == GroupProtocol.CONSUMER.value
@@ -210,7 +210,7 @@ def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], s
             remote,
             "kafka.group.protocol",
             "classic",
-            "only under KIP-848 the broker assigns; use kafka.partition.assignment.strategy or assignors.",
+            "only under KIP-848 the broker assigns partitions; use kafka.partition.assignment.strategy or assignors.",
         )
     if not isinstance(names, tuple):
         return
@@ -221,17 +221,17 @@ def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], s
             shown,
             "kafka.group.protocol",
             "consumer",
-            "under KIP-848 the broker assigns, by kafka.group.remote.assignor.",
+            "under KIP-848 the broker assigns partitions, set by kafka.group.remote.assignor.",
         )
     if values["assign"] is not None:
-        raise _conflict("assignors", shown, "assign", str(values["assign"]), "'assign' makes no member of a group.")
+        raise _conflict("assignors", shown, "assign", str(values["assign"]), "a query with 'assign' joins no group.")
     if strategy is not None:
         raise _conflict(
             "assignors",
             shown,
             "kafka.partition.assignment.strategy",
             strategy,
-            "both name the strategies that the member offers.",
+            "both set the strategies that the member offers.",
         )
     try:
         common_protocol(find_all(names))
@@ -240,16 +240,16 @@ def _check_strategies(values: Mapping[str, object], client: Mapping[str, str], s
 
 
 def _check_without_strategies(given: Mapping[str, str]) -> None:
-    """Raise for what only strategies read: it would change nothing.
+    """Raise `OptionError` for options that only strategies read, because they would have no effect.
 
-    With strategies that do not read it, it is allowed: a group that changes its strategy keeps its other options.
+    Strategies that do not read them are accepted: a group that changes its strategy can keep its other options.
     """
     for name, strategy in _OF_STRATEGIES.items():
         value = given.get(name.lower())
         if value is not None:
             raise OptionError(
                 errors.OPTION_REFUSED, option=name, value=value,
-                reason="only strategies that option assignors names read it.",
+                reason="only strategies of option assignors read it.",
                 replacement=f"set assignors={strategy}, in all queries of the group, or leave {name} out.",
             )  # fmt: skip
 
@@ -260,11 +260,11 @@ def _conflict(one: str, value: str, other: str, other_value: str, reason: str) -
 
 
 def _check_subscription(values: Mapping[str, object], given: Mapping[str, str]) -> None:
-    """Raise when it is not said once what is read."""
+    """Raise `OptionError` unless exactly one of the options that select topics is given."""
     found = [name for name in _SUBSCRIPTIONS if values[name] is not None]
     choices = ", ".join(_SUBSCRIPTIONS)
     if not found:
-        meaning = f"to say what is read, one of these options must be specified: {choices}."
+        meaning = f"to select what to read, one of these options must be specified: {choices}."
         raise OptionError(errors.OPTION_MISSING, option="subscribe", meaning=meaning)
     if len(found) > 1:
         options = " and ".join(f"'{name}' (value '{given[name.lower()]}')" for name in found)
@@ -283,7 +283,7 @@ def _subscription(values: Mapping[str, object]) -> Subscription:
 
 
 def _position(values: Mapping[str, object], kind: str, default: Start) -> Starting:
-    """Return what the first of the starting (or ending) options says that is given, as in Spark."""
+    """Return the position of the first starting (or ending) option that is given, as in Spark."""
     timestamp_ms, times = values[f"{kind}Timestamp"], values[f"{kind}OffsetsByTimestamp"]
     if isinstance(timestamp_ms, int):
         return Starting(AtTime(timestamp_ms), option=f"{kind}Timestamp")
@@ -296,12 +296,15 @@ def _position(values: Mapping[str, object], kind: str, default: Start) -> Starti
 
 
 def _max_batch_ms(values: Mapping[str, object]) -> int | None:
-    """Return option maxBatchMs. Raises without a commit log: a batch would take until the next trigger."""
+    """Return option maxBatchMs.
+
+    Raises `OptionError` without a commit log, where a batch ends only at the next trigger.
+    """
     value = values["maxBatchMs"]
     if value is not None and values["checkpointLocation"] is None:
         raise OptionError(
             errors.OPTION_REFUSED, option="maxBatchMs", value=str(value),
-            reason="without option checkpointLocation the source does not see when a batch ends.",
+            reason="without option checkpointLocation the source cannot detect the end of a batch.",
             replacement="give the source the writer's checkpointLocation, or leave maxBatchMs out.",
         )  # fmt: skip
     return value if isinstance(value, int) else None

@@ -1,12 +1,12 @@
-"""What the options of a source may name: files, variables, brokers, and what runs code.
+"""Decide what the options of a source may name: files, variables, brokers, and settings that run code.
 
-Whoever sets options (SQL is enough) may be somebody else than whoever runs the driver. So this is decided by the
-environment of the driver's process alone, and never by an option. Executors get the driver's permissions together with
-the reader: they run what the driver sends them anyway. The command line permits everything: its caller could read the
-files without it.
+The person who sets options (SQL is enough) may have fewer rights than the one who runs the driver. So only the
+environment of the driver's process decides, never an option. Executors receive the driver's permissions with the
+reader; they run the driver's code anyway. The command line permits everything, because its caller could read the files
+without it.
 
 Each variable is a list of names, separated by commas (directories: by colons). A name that ends in `*` stands for all
-that begin like it.
+names with that beginning.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ UNSAFE_SETTINGS = "GROUPKAFKA_ALLOW_UNSAFE_SETTINGS"
 ASSIGNORS = "GROUPKAFKA_ALLOW_ASSIGNORS"
 ONLY_TOKEN_ENDPOINTS = "GROUPKAFKA_ONLY_TOKEN_ENDPOINTS"  # noqa: S105
 ONLY_BROKERS = "GROUPKAFKA_ONLY_BROKERS"
-# Where systemd puts a service's secrets.
+# The directory of a systemd service's credentials.
 _CREDENTIALS = "CREDENTIALS_DIRECTORY"
 
 DIRECTORIES = ("/run/secrets", "/var/run/secrets", "/etc/kafka")
-# Folders in them with the machine's own identity, which Kubernetes and clouds mount there: with the token of a service
-# account a listener could start pods. Only the operator's own list brings them in.
+# Folders in them that hold the machine's own identity, mounted by Kubernetes and clouds. The token of a service account
+# could start pods. Options may name them only if the operator's own list has them.
 OF_THE_PLATFORM = ("kubernetes.io", "eks.amazonaws.com", "pods.eks.amazonaws.com", "azure", "tokens", "rhsm")
 VARIABLES = ("KAFKA_*", "GROUPKAFKA_*")
 
 
 class NotPermitted(ValueError):
-    """What an option names may not be named; the text says why, `remedy` what to do."""
+    """An option names something that the driver does not permit. The text is the reason, `remedy` the advice."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason)
@@ -43,7 +43,10 @@ class NotPermitted(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What options may name. `directories` add to the known ones; `only_brokers` is None where any may be named."""
+    """What options may name.
+
+    `directories` add to `DIRECTORIES`; `only_brokers` is None if all brokers are permitted.
+    """
 
     directories: tuple[str, ...] = ()
     variables: tuple[str, ...] = VARIABLES
@@ -54,14 +57,14 @@ class Permissions:
     everything: bool = False
 
     def check_setting(self, name: str, what: str) -> None:
-        """Raise `NotPermitted` unless this client setting may be used; `what` says what it does."""
+        """Raise `NotPermitted` unless this client setting is permitted; `what` describes its effect, for the error."""
         if not self._has(name, self.unsafe_settings):
             raise NotPermitted(what, _remedy("leave it out", UNSAFE_SETTINGS, f"with the name {name}"))
 
     def check_variable(self, name: str) -> None:
-        """Raise `NotPermitted` unless a secret may be in this variable."""
+        """Raise `NotPermitted` unless options may name this environment variable as the source of a secret."""
         if not self._has(name, self.variables):
-            reason = f"options may name variables {', '.join(self.variables)} alone"
+            reason = f"options may name only the variables {', '.join(self.variables)}"
             raise NotPermitted(reason, _remedy("give the variable such a name", SECRET_ENV, "with its name"))
 
     def check_assignor(self, name: str) -> None:
@@ -73,37 +76,37 @@ class Permissions:
             )
 
     def check_token_endpoint(self, url: str) -> None:
-        """Raise `NotPermitted` unless clients may send requests for tokens, with the client's secret, to this URL.
+        """Raise `NotPermitted` unless clients may send token requests, with the client's secret, to this URL.
 
-        A token endpoint is like a broker: a driver that is limited to some brokers contacts no other endpoint either.
+        A token endpoint is treated like a broker: a driver that is limited to some brokers contacts no other endpoint.
         """
         if self.only_brokers is None and self.only_token_endpoints is None:
             return
         if not self._has(url, self.only_token_endpoints or ()):
             raise NotPermitted(
-                "it is none of the token endpoints that this driver is limited to",
+                "it is not one of the token endpoints that this driver is limited to",
                 _remedy("leave it out", ONLY_TOKEN_ENDPOINTS, "with the URL"),
             )
 
     def check_brokers(self, servers: str) -> None:
-        """Raise `NotPermitted` unless all of these brokers may be contacted (`host:port`, or hosts alone)."""
+        """Raise `NotPermitted` unless all of these brokers may be contacted (`host:port`, or host)."""
         if self.everything or self.only_brokers is None:
             return
         for server in filter(None, (each.strip().rpartition("://")[2].lower() for each in servers.split(","))):
             if not any(_is_broker(server, allowed) for allowed in self.only_brokers):
                 raise NotPermitted(
-                    f"{server} is none of the brokers that this driver is limited to",
-                    _remedy("name other brokers", ONLY_BROKERS, f"with {server} too"),
+                    f"{server} is not one of the brokers that this driver is limited to",
+                    _remedy("name other brokers", ONLY_BROKERS, f"with {server} added"),
                 )
 
     def check_file(self, path: str) -> str:
-        """Return the real path of a file that may be read; raise `NotPermitted` for any other.
+        """Return the real path of a file that options may name. Raises `NotPermitted` for any other file.
 
-        The path as it is given must be below a directory of the list, and what it leads to as well. The first keeps
-        those out who could change a link in a directory of their own between this look and the client's. Kubernetes
-        needs links inside a directory: a secret is `<name> -> ..data/<name>`, and `..data` is a link, too.
+        The given path and its target must be below a permitted directory. The check of the given path guards against
+        users who change a link in their own directory between this check and the client's read. Kubernetes needs links
+        inside a directory: a secret is `<name> -> ..data/<name>`, and `..data` is a link, too.
 
-        Whether a file exists is reported for permitted paths only. Raises OSError for one that does not.
+        Only for permitted paths it is reported whether the file exists. Raises OSError for a missing one.
         """
         if self.everything:
             return os.path.realpath(path, strict=True)
@@ -111,17 +114,17 @@ class Permissions:
         remedy = _remedy("put the file below one of these directories", SECRET_DIRS, "with its directory")
         if ".." in PurePath(path).parts or not _is_below(os.path.abspath(path), added, os.path.abspath):
             shown = ", ".join([*DIRECTORIES, *added])
-            raise NotPermitted(f"options may name files below {shown} alone, and no tokens of the platform", remedy)
+            raise NotPermitted(f"options may name only files below {shown}, and no tokens of the platform", remedy)
         real = os.path.realpath(path)
         if not _is_below(real, added, os.path.realpath):
-            raise NotPermitted("it is a link that leads out of the directories that options may name files of", remedy)
+            raise NotPermitted("it is a link to a file outside of the permitted directories", remedy)
         _check_kind(os.stat(real).st_mode)
         return real
 
     def check_trust_store(self, path: str) -> None:
-        """Raise `NotPermitted` for what is neither a file nor a directory; raise OSError for what is missing.
+        """Raise `NotPermitted` unless it is a file or a directory. Raises OSError if it is missing.
 
-        Certificates of authorities may be anywhere: no client sends them to anybody.
+        Certificates of authorities may be anywhere: no client sends their content.
         """
         mode = os.stat(path).st_mode
         if not stat.S_ISDIR(mode):
@@ -137,7 +140,7 @@ EVERYTHING = Permissions(everything=True)
 
 
 def permissions_of(environment: Mapping[str, str]) -> Permissions:
-    """Return what a process with this environment permits."""
+    """Return the permissions that a process with this environment grants."""
 
     def names(variable: str) -> tuple[str, ...]:
         return tuple(filter(None, (each.strip() for each in environment.get(variable, "").split(","))))
@@ -154,7 +157,7 @@ def permissions_of(environment: Mapping[str, str]) -> Permissions:
 
 
 def _is_below(path: str, added: Iterable[str], form: Callable[[str], str]) -> bool:
-    """Whether a path is below a known directory, or one that was added; `form` makes directories comparable to it."""
+    """Return whether a path is below a permitted directory; `form` makes directories comparable to the path."""
     if any(PurePath(path).is_relative_to(form(directory)) for directory in added):
         return True
     known = [PurePath(form(directory)) for directory in DIRECTORIES]
@@ -163,19 +166,19 @@ def _is_below(path: str, added: Iterable[str], form: Callable[[str], str]) -> bo
 
 
 def _check_kind(mode: int) -> None:
-    """Raise `NotPermitted` for a named pipe or a device, which would hold a client up for ever."""
+    """Raise `NotPermitted` for a named pipe or a device, which could block a client for ever."""
     if not stat.S_ISREG(mode):
-        raise NotPermitted("it is no regular file", "name a regular file.")
+        raise NotPermitted("it is not a regular file", "name a regular file.")
 
 
 def _remedy(other: str, variable: str, how: str) -> str:
     return (
-        f"{other}; or let whoever runs the driver set the variable {variable} {how}, in the environment that the driver"
-        " is started with (docs/security.md)."
+        f"{other}; or let the operator of the driver set the variable {variable} {how}, in the environment in which the"
+        " driver starts (docs/security.md)."
     )
 
 
 def _is_broker(server: str, allowed: str) -> bool:
-    """Whether `host:port` is what the operator allows: `host:port`, a host with any port, or `*.domain` of either."""
+    """Return whether `host:port` matches `allowed`: `host:port`, a host with any port, or `*.domain` of either."""
     host = server.rpartition(":")[0] or server
     return any(mine.endswith(allowed[1:]) if allowed.startswith("*.") else mine == allowed for mine in (server, host))

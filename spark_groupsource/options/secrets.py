@@ -1,7 +1,7 @@
-"""Secrets that stand in a file or in an environment variable: `kafka.X.file` and `kafka.X.env` instead of `kafka.X`.
+"""Read secrets from a file or an environment variable: `kafka.X.file` and `kafka.X.env` instead of `kafka.X`.
 
-An option names only where the secret is. It is read each time that a client is made, on the machine that makes it, so
-plans, pickles, logs and Spark's own pages never hold it.
+The option holds only the place of the secret. The secret is read each time a client is created, on the machine that
+creates it, so it never appears in plans, pickles, logs or Spark's pages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_groupsource.errors import OptionError
 from spark_groupsource.options.permissions import NotPermitted, Permissions
 from spark_groupsource.redaction import MASK
 
-# What may be referred to: who a client is, and how it proves that. No setting that options are checked against.
+# Settings that may be given by reference: a client's identity and its proof. Options are checked against none of them.
 SECRET_SETTINGS = frozenset(
     {
         "sasl.username",
@@ -39,8 +39,8 @@ SECRET_SETTINGS = frozenset(
         "https.ca.pem",
     }
 )
-# Files that librdkafka reads itself. What they hold may be sent to a broker or a token endpoint, or proves who the
-# client is; what the trust stores hold does neither.
+# Files that librdkafka reads itself. Their content may be sent to a broker or a token endpoint, or proves the client's
+# identity; the content of the trust stores does neither.
 TRUST_STORES = frozenset({"ssl.ca.location", "ssl.crl.location", "https.ca.location"})
 CLIENT_FILES = TRUST_STORES | {
     "ssl.key.location",
@@ -54,34 +54,34 @@ CLIENT_FILES = TRUST_STORES | {
 # Means the system's own list of authorities.
 _PROBE = "probe"
 _KINDS = {"file": "file", "env": "environment variable"}
-# Far above any key or chain of certificates; a path given by mistake may be endless.
+# Much larger than any key or certificate chain; a path given by mistake may be endless.
 _LARGEST_FILE = 1024 * 1024
 
 
 class Reference(NamedTuple):
-    """Where the value of a setting is: `kind` is file or env."""
+    """The place of a setting's value: `kind` is file or env."""
 
     setting: str
     kind: str
 
 
 def reference(name: str) -> Reference | None:
-    """Return what a setting's name refers to; None when it is a setting of librdkafka's own, or no known one."""
+    """Parse a setting's name as a reference to a secret. Return None for librdkafka's own and for unknown settings."""
     setting, _, kind = name.rpartition(".")
     return Reference(setting, kind) if kind in _KINDS and setting in SECRET_SETTINGS else None
 
 
 def setting_of(name: str) -> str:
-    """Return the setting that is meant: what a reference refers to, or the name itself."""
+    """Return the setting that a reference sets; the name itself if it is not a reference."""
     refers = reference(name)
     return name if refers is None else refers.setting
 
 
 def check_references(settings: Mapping[str, str], prefix: str, permissions: Permissions) -> None:
-    """Raise `OptionError` when a secret is given twice, when a setting that is no secret is referred to, or when a
-    secret may not be in the variable that is named.
+    """Check the settings that refer to secrets.
 
-    Files are checked on the machine that reads them, by `resolved`.
+    Raises `OptionError` if a secret is given twice, if the setting is not one of `SECRET_SETTINGS`, or if the driver
+    does not permit the variable. Files are checked on the machine that reads them, by `resolved`.
     """
     for name, value in settings.items():
         setting, _, kind = name.rpartition(".")
@@ -92,7 +92,7 @@ def check_references(settings: Mapping[str, str], prefix: str, permissions: Perm
                     errors.OPTION_REFUSED,
                     option=prefix + name,
                     value="...",
-                    reason="only what a client identifies itself with is taken from a file or an environment variable: "
+                    reason="only settings of the client's identity can be read from a file or an environment variable: "
                     + ", ".join(sorted(SECRET_SETTINGS)),
                     replacement=f"use {prefix}{setting} itself.",
                 )
@@ -102,7 +102,7 @@ def check_references(settings: Mapping[str, str], prefix: str, permissions: Perm
             raise OptionError(
                 errors.OPTION_CONFLICT,
                 options=" and ".join(f"'{prefix}{item}'" for item in given),
-                reason="a setting has one value.",
+                reason="only one of them can set the value.",
             )
         if not value:
             allowed = "an absolute path" if kind == "file" else "the name of an environment variable"
@@ -115,11 +115,11 @@ def check_references(settings: Mapping[str, str], prefix: str, permissions: Perm
 
 
 def not_permitted(option: str, value: str, refusal: NotPermitted) -> OptionError:
-    """Build the error of an option that names what options may not name."""
+    """Build the error for an option that names something that the driver does not permit."""
     return OptionError(errors.NOT_PERMITTED, option=option, value=value, reason=str(refusal), remedy=refusal.remedy)
 
 
-# What is no name of a variable may be the secret itself, by mistake.
+# A value that cannot be the name of a variable may be the secret itself, by mistake.
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
@@ -130,11 +130,11 @@ def _shown_place(kind: str, place: str) -> str:
 def resolved(
     settings: Mapping[str, str], option_name: Callable[[str], str], side: str, permissions: Permissions
 ) -> dict[str, str]:
-    """Return the settings with what is referred to in its place. Reads files and the environment.
+    """Return the settings with secrets in place of their references. Reads files and the environment.
 
-    `option_name` gives a setting's name as an option, `side` says who makes the client. Raises `OptionError` for a file
-    that options may not name, also where librdkafka is to read it, and for a file or a variable that is missing or
-    empty.
+    `option_name` returns a setting's option, `side` names the process that creates the client, both for errors. Raises
+    `OptionError` for a file that the driver does not permit, also if librdkafka would read it, and for a file or
+    variable that is missing or empty.
     """
     found: dict[str, str] = {}
     for name, place in settings.items():
@@ -166,16 +166,16 @@ def resolved(
 
 _REMEDIES = {
     "file": "put the file on the driver's machine and on those of all executors, readable to the user that Spark runs"
-    " as; a path is best absolute.",
-    "env": "set the variable before the driver starts, and for executors with spark.executorEnv.*; what a Python"
-    " program puts into os.environ comes too late.",
+    " as; use an absolute path.",
+    "env": "set the variable before the driver starts, and for executors with spark.executorEnv.*. A Python program"
+    " that sets os.environ does so too late.",
 }
 
 
 def _check_client_file(name: str, place: str, permissions: Permissions) -> None:
-    """Raise `NotPermitted` when librdkafka is to read a file that options may not name.
+    """Raise `NotPermitted` for a file that librdkafka would read and the driver does not permit.
 
-    What else is wrong with it, librdkafka reports.
+    librdkafka reports other problems with the file.
     """
     if name not in CLIENT_FILES or permissions.everything:
         return
@@ -190,22 +190,22 @@ def _text_of_file(place: str, permissions: Permissions) -> str:
     try:
         content = _content(permissions.check_file(place))
     except FileNotFoundError:
-        # Kubernetes replaces a secret's directory by another one: the real path may be gone since it was looked up.
+        # Kubernetes replaces a secret's directory: the real path may have been deleted since the check.
         content = _content(permissions.check_file(place))
     if len(content) > _LARGEST_FILE:
         raise ValueError(f"it is larger than {_LARGEST_FILE} bytes")
     try:
         return _not_empty(content.decode())
     except UnicodeDecodeError:
-        raise ValueError("it is no text in UTF-8") from None
+        raise ValueError("it is not UTF-8 text") from None
 
 
 def _content(path: str) -> bytes:
-    """Return what a file holds, up to a byte more than is allowed."""
+    """Return a file's content, up to one byte more than is allowed."""
     if not stat.S_ISREG(os.stat(path).st_mode):
-        # Whoever opens a named pipe waits for its writer, and a device may never end.
-        raise ValueError("it is no regular file")
-    # A link that has taken the file's place since it was checked is not followed.
+        # Opening a named pipe waits for its writer, and a device may be endless.
+        raise ValueError("it is not a regular file")
+    # A link that replaced the file after the check is not followed.
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         return file.read(_LARGEST_FILE + 1)
 
@@ -218,7 +218,7 @@ def _text_of_variable(name: str) -> str:
 
 
 def _not_empty(text: str) -> str:
-    # Editors and `echo` end a file with a new line, which is no part of the secret.
+    # Editors and `echo` end a file with a new line, which is not part of the secret.
     text = text.rstrip("\r\n")
     if not text:
         raise ValueError("it is empty")

@@ -1,4 +1,4 @@
-"""The table of options: the parser, the errors and the option reference are made of it."""
+"""Define the table of options, from which the parser, the errors and the option reference are built."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_groupsource.options.offset_spec import start_of, times_of
 
 @dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """One row of the option table; `allowed` and `doc` are for people, `parse` raises ValueError."""
+    """One row of the option table. `allowed` and `doc` are texts for users; `parse` raises ValueError."""
 
     name: str
     parse: Callable[[str], object]
@@ -23,7 +23,7 @@ class OptionSpec:
     doc: str
     required: bool = False
     since: str = "0.1.0"
-    # The default as a person reads it, where the value itself does not say it.
+    # The default as users should read it, if the value itself does not show it.
     shown_default: str | None = None
 
 
@@ -34,7 +34,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "kafka.group.id", read.text, None, "a group name",
-        "The consumer group to join. Not needed for a batch read, which joins none.", shown_default="(required)",
+        "The consumer group to join. A batch read joins no group and does not need it.", shown_default="(required)",
     ),
     OptionSpec(
         "subscribe", read.topics, None, "topic names, comma separated",
@@ -42,22 +42,22 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "subscribePattern", read.pattern, None, "a Python regular expression",
-        "Read every topic whose whole name matches; new topics are picked up.",
+        "Read every topic whose whole name matches; new topics are included.",
     ),
     OptionSpec(
         "assign", read.partitions, None, 'JSON such as {"topic":[0,1]}',
-        "Read these partitions and no others, without being a member: the offsets are committed to the group all"
-        " the same, which must have no members. Nothing fences an old driver but a look before each commit: one that"
-        " would take the group back ends its query (`ASSIGN_OVERTAKEN`).",
+        "Read only these partitions, without being a member of the group. The offsets are still committed to the"
+        " group, which must have no members. An old driver is not fenced; the source only checks the group before"
+        " each commit. A commit that would move the group back ends its query (`ASSIGN_OVERTAKEN`).",
     ),
     OptionSpec(
         "startingOffsets", start_of, None,
         'earliest, latest, `group:<other group id>`, or JSON such as {"topic":{"0":23,"1":-1,"2":-2}} with an offset'
         ' for every partition (-1: latest, -2: earliest; a batch read has no latest start), or {"topic":"earliest"} for'
         " a whole topic",
-        "Where a partition starts that the group has no offset for: it is pinned in the group once. `group:` starts"
-        " where another group has got to (at the beginning where it has no offset). Partitions and topics that"
-        " appear later start at their beginning.", shown_default="latest (batch: earliest)",
+        "Where a partition starts for which the group has no offset. The first query stores this position in the group."
+        " `group:` starts at another group's committed offset (at the beginning if it has none). Partitions and topics"
+        " that appear later start at their beginning.", shown_default="latest (batch: earliest)",
     ),
     OptionSpec(
         "startingTimestamp", read.integer(0), None, "milliseconds since the epoch, 0 or more",
@@ -71,19 +71,19 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "startingOffsetsByTimestampStrategy", read.choice(NoMatchStrategy), NoMatchStrategy.ERROR,
         "error, latest",
-        "What a starting time does for a partition without a record at or after it.",
+        "Meaning of a starting time for a partition without a record at or after it.",
     ),
     OptionSpec(
         "endingOffsets", start_of, None,
         'latest, `group:<other group id>`, or JSON as for `startingOffsets`, without -2',
-        "Batch only: where the read ends; the record at this offset is not read any more. A starting offset or time"
-        " behind the end of its partition is an error.",
+        "Batch only: where the read ends; the record at this offset is not read. A starting offset or time after the"
+        " end of its partition is an error.",
         shown_default="latest",
     ),
     OptionSpec(
         "endingTimestamp", read.integer(0), None, "milliseconds since the epoch, 0 or more",
         "Batch only: end before the first record at or after this time; takes precedence over"
-        " `endingOffsetsByTimestamp`. Where there is none, at the log's end.",
+        " `endingOffsetsByTimestamp`. Without such a record, the end is the log's end.",
     ),
     OptionSpec(
         "endingOffsetsByTimestamp", times_of, None, "JSON as for `startingOffsetsByTimestamp`",
@@ -91,21 +91,21 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "maxOffsetsPerTrigger", read.integer(1), None, "an integer from 1",
-        "Upper bound of offsets per batch of this member, shared out in proportion to the partitions' backlogs. Three"
+        "Upper bound of offsets per batch of this member, divided in proportion to the partitions' backlogs. Three"
         " members with 1,000 each read 3,000.",
     ),
     OptionSpec(
         "minOffsetsPerTrigger", read.integer(1), None, "an integer from 1",
         "A batch of this member waits until its partitions have this many offsets to read, or until `maxTriggerDelay`"
-        " has passed. Until then they count as lag. At most `maxOffsetsPerTrigger`.",
+        " has passed. Until then these records count as lag. At most `maxOffsetsPerTrigger`.",
     ),
     OptionSpec(
         "maxTriggerDelay", read.duration_s, None, "a duration such as 500ms, 30s, 15m, 1h",
-        "How long `minOffsetsPerTrigger` may hold records back.", shown_default="15m",
+        "Longest time for which `minOffsetsPerTrigger` may delay records.", shown_default="15m",
     ),
     OptionSpec(
         "maxBytesPerTrigger", read.integer(1), None, "bytes, an integer from 1",
-        "Upper bound of bytes (keys, values and headers) per batch of this member, approximate: by the size of the next"
+        "Upper bound of bytes (keys, values and headers) per batch of this member, estimated from the size of the next"
         " records of each partition.",
     ),
     OptionSpec(
@@ -114,8 +114,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "maxRecordsPerPartition", read.integer(1), None, "an integer from 1",
-        "Largest number of offsets per Spark task: larger ranges are split, and the driver reads no larger batch"
-        " itself.",
+        "Largest number of offsets per Spark task: larger ranges are split. The driver itself reads no batch larger"
+        " than this either.",
     ),
     OptionSpec(
         "failOnDataLoss", read.boolean, True, "true, false",
@@ -127,61 +127,61 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "checkpointLocation", read.text, None, "the path given to the writer",
-        "Lets the source see in Spark's commit log that a batch is complete: a handover then waits for the"
-        " batch's end only, and the last batch before a stop is committed. A local one also moves the group's offsets"
-        " at the batch's end, not at the next trigger.",
+        "The writer's path. The source then detects batch completion from Spark's commit log, so a handover waits only"
+        " for the running batch, and the last batch is committed on stop. With a local path, the source also commits at"
+        " the batch's end, not at the next trigger.",
     ),
     OptionSpec(
         "drainTimeoutMs", read.integer(0), None, "milliseconds, 0 to kafka.max.poll.interval.ms",
-        "How long a revoke, or a stop by SIGTERM, waits for the batch in flight. Then the next owner reads that batch"
-        " again. Default: 0.8 x kafka.max.poll.interval.ms, so 240000 (4 minutes) unless you set that. A supervisor"
-        " must wait longer before SIGKILL.",
+        "How long a revoke, or a stop by SIGTERM, waits for the batch in flight. After that, the next owner reads"
+        " the batch again. Default: 0.8 x kafka.max.poll.interval.ms, so 240000 (4 minutes) unless you set that. A"
+        " supervisor must wait longer before SIGKILL.",
     ),
     OptionSpec(
         "maxBatchMs", read.integer(1, 2**31 - 1), None, "milliseconds, an integer from 1",
-        "How long a batch may take before the member gives its partitions up, as Kafka's consumers do after"
-        " max.poll.interval.ms. The next owners read that batch again. The batch is not cancelled, and the member joins"
-        " again when it has ended. Without it, a sink that hangs keeps its partitions until a rebalance asks for them,"
-        " and `drainTimeoutMs` longer. With `kafka.group.instance.id` the partitions go when the session has expired."
-        " Needs `checkpointLocation`; with `assign` it has no effect.",
+        "How long a batch may take before the member gives up its partitions, like Kafka's consumers after"
+        " max.poll.interval.ms. The next owners read the batch again. The batch is not cancelled, and the member"
+        " rejoins when it has ended. Without this option, a hanging sink keeps its partitions until a rebalance"
+        " revokes them and `drainTimeoutMs` has passed. With `kafka.group.instance.id` the partitions stay until the"
+        " session has expired. Needs `checkpointLocation`; with `assign` it has no effect.",
     ),
     OptionSpec(
         "onPartitionsLost", read.choice(OnPartitionsLost), OnPartitionsLost.CONTINUE, "continue, fail",
-        "What to do when the group took partitions without a handover (session expired, fenced).",
+        "What to do when the member lost partitions without a handover (session expired, fenced).",
     ),
     OptionSpec(
         "onConflict", read.choice(OnConflict), OnConflict.CHECKPOINT, "checkpoint, group, fail",
-        "Which one counts when a program that is no query of this source has moved the group's offset: the checkpoint"
-        " or the group. `fail` ends the query.",
+        "Which offset applies when another program has changed the group's offset: the checkpoint's or the group's."
+        " `fail` ends the query.",
     ),
     OptionSpec(
         "assignors", read.names, None,
         "range, roundrobin, sticky, cooperative-sticky, co-partitioned, weighted, rack-aware, redundant, single-active,"
         " or `package.module:Class`; comma separated, in order of preference",
-        "Who decides which member gets which partition: the group takes the strategy that all its members offer, and"
-        " most prefer. A class of your own must be named in the driver's variable `GROUPKAFKA_ALLOW_ASSIGNORS`. Needs"
-        " the extra `[assignors]`, apart from what librdkafka has. See"
+        "Strategies that decide which member gets which partition. The group uses the strategy that all members offer"
+        " and most prefer. A class of your own must be named in the driver's variable `GROUPKAFKA_ALLOW_ASSIGNORS`."
+        " Needs the extra `[assignors]`, except for librdkafka's own strategies. See"
         " [docs/assignors.md](../assignors.md).",
     ),
     OptionSpec(
         "memberWeight", read.integer(1, 1_000_000), None, "1 to 1000000",
-        "This member's share under strategy `weighted`; refused without `assignors`. Default: the cores of the driver's"
-        " machine that the reader process may use, not the application's.",
+        "This member's share under strategy `weighted`; refused without `assignors`. Default: the number of cores of"
+        " the driver's machine that the reader process may use (not the application's cores).",
     ),
     OptionSpec(
         "memberRedundancy", read.integer(1, 1000), 2, "1 to 1000",
-        "How many members strategy `redundant` gives a partition to: one is active, the others stand by. Refused"
+        "To how many members strategy `redundant` gives a partition: one is active, the others are standby. Refused"
         " without `assignors`.",
     ),
     OptionSpec(
         "metricsPath", read.text, None, "a path on the driver's machine",
-        "Append a JSON line per event of the member to this file: state, partitions, rebalances and how they ended,"
-        " drain times, commits, repeats. Each query needs a file of its own. The file must not exist yet, or begin with"
-        " such a line; it may be no link.",
+        "Append one JSON line per event of the member to this file: state, partitions, rebalances and their outcome,"
+        " drain times, commits, repeats. Each query needs its own file. The file must not exist yet, or begin with"
+        " such a line; it must not be a link.",
     ),
     OptionSpec(
         "metricsLagIntervalMs", read.integer(0, 2**31 - 1), 30_000, "milliseconds, an integer from 0",
-        "With `metricsPath`: how often the event `lag` is written, measured beside the batches; 0: never.",
+        "With `metricsPath`: how often the event `lag` is written, measured in parallel to the batches; 0: never.",
     ),
     OptionSpec(
         "kafkaConsumer.pollTimeoutMs", read.integer(1, 2**31 - 1), 120_000, "milliseconds, an integer from 1",
@@ -189,28 +189,28 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "fetchOffset.numRetries", read.integer(0), None, "an integer from 0",
-        "How often a request for offsets is repeated when it fails. Default: as often as 2 minutes allow (20 s for the"
-        " first one).",
+        "How often a failed request for offsets is repeated. Default: as often as fits into 2 minutes (20 s for the"
+        " first request).",
     ),
     OptionSpec(
         "fetchOffset.retryIntervalMs", read.integer(1), 100, "milliseconds, an integer from 1",
-        "How long to wait before it is repeated.",
+        "Pause before such a request is repeated.",
     ),
     OptionSpec(
         "fastLaneMaxOffsets", read.integer(0), 2_000, "an integer from 0",
-        "Largest batch that the driver reads itself, which saves a Spark Python task; 0 (or `minPartitions` above 1):"
-        " the executors read all.",
+        "Largest batch that the driver reads itself, which saves a Spark Python task. With 0 (or `minPartitions`"
+        " above 1) the executors read every batch.",
     ),
     OptionSpec(
         "kafkaConsumer.prefetchMemoryBytes", read.integer(1024 * 1024, 2**40), 64 * 1024 * 1024,
         "bytes, an integer from 1048576",
-        "About how much a Python worker, or the driver for small batches, may hold of fetched records; one answer of a"
-        " broker may go beyond it.",
+        "Approximate limit of fetched records in the memory of a Python worker, or of the driver for small batches. One"
+        " response of a broker may exceed it.",
     ),
     OptionSpec(
         "allowedUnsafeSettings", read.unsafe_settings, None, ", ".join(SHOWN_SECRETS),
         "Client settings, comma separated, that are refused unless they are named here: secrets that Spark would show."
-        " Settings that make the client load or run code are allowed by the driver's environment only. See"
+        " Only the driver's environment can allow settings that make the client load or run code. See"
         " [docs/security.md](../security.md#what-options-may-name).",
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Parsers of single option values: text in, a value out, or `ValueError`. Pure."""
+"""Parse single option values: text in, value out, or `ValueError`. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spark_groupsource.model.offsets import PARTITION_MAX, TopicPartition, witho
 from spark_groupsource.options.client_settings import CLIENT_PREFIX, UNSAFE_SETTINGS
 
 INT64_MAX = 2**63 - 1
-# What a pattern is made of, as far as sets go: a "]" that comes first in one does not end it.
+# Tokens of a pattern, for finding sets: a "]" directly after "[" does not end the set.
 _SET_TOKEN = re.compile(r"\\.|\[\^?\]?|.", re.DOTALL)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-# As librdkafka takes it: the client finds out, and says, only after its first waits what is wrong with one.
+# The form that librdkafka accepts. The client would report a malformed broker only after its first timeouts.
 _BROKER = re.compile(
     r"((PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(\[[0-9a-f:.%a-z]+\]|[^\s:/\[\]]+)(:(?P<port>[0-9]{1,5}))?",
     re.IGNORECASE,
@@ -24,14 +24,14 @@ _PORT_MAX = 65_535
 
 
 def text(value: str) -> str:
-    """Return the text without surrounding white space; it may not be empty."""
+    """Return the text without surrounding white space. Raises `ValueError` if it is empty."""
     if not value.strip():
         raise ValueError
     return value.strip()
 
 
 def brokers(value: str) -> str:
-    """Return a comma list of `[protocol://]host[:port]` as it is."""
+    """Check a comma-separated list of `[protocol://]host[:port]` and return it unchanged."""
     found = [_BROKER.fullmatch(entry.strip()) for entry in value.split(",") if entry.strip()]
     if not found or not all(match and 1 <= int(match["port"] or 1) <= _PORT_MAX for match in found):
         raise ValueError
@@ -39,7 +39,7 @@ def brokers(value: str) -> str:
 
 
 def topics(value: str) -> tuple[str, ...]:
-    """Return the names of a comma list, each once."""
+    """Return the topic names of a comma-separated list, without duplicates."""
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if not names or not all(_TOPIC.fullmatch(name) for name in names):
         raise ValueError
@@ -47,7 +47,7 @@ def topics(value: str) -> tuple[str, ...]:
 
 
 def names(value: str) -> tuple[str, ...]:
-    """Return the entries of a comma list, which may not repeat one."""
+    """Return the entries of a comma-separated list. Raises `ValueError` for a duplicate."""
     found = tuple(name.strip() for name in value.split(","))
     if not all(found) or len(set(found)) != len(found):
         raise ValueError
@@ -55,10 +55,10 @@ def names(value: str) -> tuple[str, ...]:
 
 
 def pattern(value: str) -> str:
-    """Return a regular expression that compiles, and has no set that means something else in Java ([a[b]], [a&&b])."""
+    """Return a regular expression that compiles, and has no set with another meaning in Java ([a[b]], [a&&b])."""
     try:
         with warnings.catch_warnings():
-            # Python warns of the others, and up to 3.10 of flags that are not at the beginning.
+            # Python warns about other nested sets, and up to 3.10 about flags that are not at the beginning.
             warnings.simplefilter("error")
             re.compile(value)
     except (re.error, OverflowError, RecursionError, Warning) as error:
@@ -81,7 +81,7 @@ def _has_nested_set(value: str) -> bool:
 
 
 def boolean(value: str) -> bool:
-    """Return true or false."""
+    """Parse true or false."""
     lowered = value.strip().lower()
     if lowered not in ("true", "false"):
         raise ValueError
@@ -103,7 +103,7 @@ def integer(low: int, high: int = INT64_MAX) -> Callable[[str], int]:
 
 
 def choice(kind: type[Enum], *members: Enum) -> Callable[[str], Enum]:
-    """Return a parser of these members of an enumeration, all without any, by their values in any case."""
+    """Return a parser of an enumeration's values in any case: of these members, or of all if none are given."""
     allowed = members or tuple(kind)
 
     def parse(value: str) -> Enum:
@@ -116,7 +116,7 @@ def choice(kind: type[Enum], *members: Enum) -> Callable[[str], Enum]:
 
 
 def unsafe_settings(value: str) -> frozenset[str]:
-    """Return the names of a comma list of client settings that are refused otherwise."""
+    """Return the client settings of a comma-separated list; all must be in `UNSAFE_SETTINGS`."""
     names = {name.strip().lower().removeprefix(CLIENT_PREFIX) for name in value.split(",") if name.strip()}
     if not names <= set(UNSAFE_SETTINGS):
         raise ValueError
@@ -124,7 +124,7 @@ def unsafe_settings(value: str) -> frozenset[str]:
 
 
 def partitions(value: str) -> tuple[TopicPartition, ...]:
-    """Return the partitions of Spark's JSON {"topic": [0, 1]}, each once."""
+    """Return the partitions of Spark's JSON {"topic": [0, 1]}, without duplicates."""
     try:
         given = json.loads(value, object_pairs_hook=without_duplicates)
     except RecursionError as error:
@@ -142,12 +142,12 @@ def partitions(value: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted(set(found)))
 
 
-# Spark's own units of a duration (JavaUtils.timeStringAsMs); without one it is milliseconds.
+# Spark's own units of a duration (JavaUtils.timeStringAsMs); the default is milliseconds.
 _UNITS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def duration_s(value: str) -> float:
-    """Return seconds of a duration such as 500ms, 15m or 1h, as Spark writes it."""
+    """Parse a duration in Spark's form, such as 500ms, 15m or 1h. Return seconds."""
     match = re.fullmatch(r"([0-9]{1,12})\s*([a-z]*)", value.strip().lower())
     if match is None or match[2] not in _UNITS_MS:
         raise ValueError

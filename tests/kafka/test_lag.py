@@ -293,7 +293,7 @@ def test_a_broker_that_is_not_there(group: str, capsys: pytest.CaptureFixture[st
     started_s = time.monotonic()
     code, out, err = Tool("127.0.0.1:1", group, capsys).run()
     assert (code, out) == (1, "")
-    assert "waiting for an answer of Kafka: servers=127.0.0.1:1 " in err
+    assert "waiting for an answer from Kafka: servers=127.0.0.1:1 " in err
     assert "[GROUPKAFKA.BROKER_UNREACHABLE]" in err
     assert "127.0.0.1:1" in err
     assert time.monotonic() - started_s < 40

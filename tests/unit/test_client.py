@@ -73,7 +73,7 @@ def test_a_long_wait_is_told_again_and_again(caplog: pytest.LogCaptureFixture) -
     patience()
     clock.advance(1.0)
     patience()
-    said = "waiting for an answer of Kafka: servers=one:9092 last_error="
+    said = "waiting for an answer from Kafka: servers=one:9092 last_error="
     assert caplog.messages == [said + "none", said + "connection refused"]
 
 

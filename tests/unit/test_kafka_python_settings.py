@@ -172,7 +172,7 @@ def test_a_setting_that_the_client_does_not_have_is_refused_by_name(
     assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
     assert f"'kafka.{name}'" in str(error)
     assert error.parameters["value"] == shown
-    assert f"leave it out (executor.kafka.{name} sets it for the executors alone), or leave assignors out" in str(error)
+    assert f"leave it out (executor.kafka.{name} sets it for executors only), or leave assignors out" in str(error)
     assert CANARY not in str(error) + repr(error.parameters)
 
 
@@ -182,7 +182,7 @@ def test_a_secret_that_is_refused_is_named_as_it_was_given(name: str, tmp_path: 
     error = refused({f"{name}.file": str(tmp_path / "secret")})
     assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
     assert f"'kafka.{name}.file'" in str(error)
-    assert "because of option assignors" in str(error)
+    assert "with option assignors" in str(error)
     assert CANARY not in str(error) + repr(error.parameters)
 
 

@@ -50,7 +50,7 @@ def test_another_group_and_where_it_has_no_offset() -> None:
 def test_a_group_without_any_offset_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """Its name may be misspelt: all would be read, or nothing, without a word."""
     assert Bed().find(AtGroup("biling"), AtGroup("biling")) == {P0: 10, P1: 20}
-    assert "group has no offsets, taken are the logs' beginnings: group=biling topics=orders" in caplog.text
+    assert "group has no offsets, starting at the logs' beginnings: group=biling topics=orders" in caplog.text
     caplog.clear()
     Bed().find(AtGroup("billing"), AtGroup("billing"))
     assert not caplog.records

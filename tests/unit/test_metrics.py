@@ -227,7 +227,7 @@ def test_only_regular_files_are_written(tmp_path: Path, caplog: pytest.LogCaptur
     os.mkfifo(pipe)
     for path in (pipe, Path("/dev/null")):
         append(path)
-    assert caplog.text.count("it is no regular file") == 2
+    assert caplog.text.count("it is not a regular file") == 2
 
 
 def test_the_older_half_takes_no_place_of_a_file_of_others(

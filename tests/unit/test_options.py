@@ -210,7 +210,7 @@ def test_what_only_strategies_read_needs_one(name: str, strategy: str) -> None:
     error = refusal(REQUIRED | {name: "2"})
     assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
     assert f"'{name}' (value '2')" in str(error)
-    assert "only strategies that option assignors names read it" in str(error)
+    assert "only strategies of option assignors read it" in str(error)
     assert f"set assignors={strategy}, in all queries of the group, or leave {name} out" in str(error)
 
 
@@ -233,7 +233,7 @@ def test_under_the_consumer_protocol_the_broker_is_told_a_strategy() -> None:
         (
             {"kafka.partition.assignment.strategy": "range"},
             "'kafka.partition.assignment.strategy' (value 'range')",
-            "both name the strategies",
+            "both set the strategies",
         ),
     ],
 )
@@ -249,7 +249,7 @@ def test_partitions_that_are_named_are_nobodys_to_assign() -> None:
     raw = {name: value for name, value in REQUIRED.items() if name != "subscribe"}
     error = refusal(raw | {"assignors": "weighted", "assign": '{"orders":[0]}'})
     assert error.condition.id == "GROUPKAFKA.OPTION_CONFLICT"
-    assert "'assign' makes no member of a group" in str(error)
+    assert "a query with 'assign' joins no group" in str(error)
 
 
 @pytest.mark.parametrize("classic", [{}, {"kafka.group.protocol": "classic"}])
@@ -589,14 +589,14 @@ def test_who_knows_both_settings_of_metadata_means_librdkafkas() -> None:
 def test_what_bounds_the_java_clients_requests_is_ignored(name: str, caplog: pytest.LogCaptureFixture) -> None:
     for prefix in ("kafka.", "executor.kafka."):
         assert name not in parse_options(REQUIRED | {prefix + name: "3000"}).for_reading().client_settings
-        assert f"{prefix}{name}=3000 is ignored: kafka.socket.timeout.ms bounds requests here" in caplog.text
+        assert f"{prefix}{name}=3000 is ignored: kafka.socket.timeout.ms limits the duration of requests" in caplog.text
         caplog.clear()
 
 
 @pytest.mark.parametrize(("value", "taken"), [("0", "1000000"), ("999999", "1000000"), ("1000001", "1000001")])
 def test_the_least_answer_of_the_client(value: str, taken: str, caplog: pytest.LogCaptureFixture) -> None:
     assert parse(kafka__fetch__max__bytes=value).client_settings["fetch.max.bytes"] == taken
-    assert (f"kafka.fetch.max.bytes={value} counts as 1000000" in caplog.text) == (value != taken)
+    assert (f"kafka.fetch.max.bytes={value} is raised to 1000000" in caplog.text) == (value != taken)
     least = parse(kafka__fetch__max__bytes="5000", kafka__message__max__bytes="5000").client_settings
     assert least["fetch.max.bytes"] == "5000"
 

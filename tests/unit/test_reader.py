@@ -117,7 +117,7 @@ def test_a_range_that_waits_does_not_hold_up_the_others() -> None:
 
 def test_one_silent_range_meets_the_deadline_when_the_others_have_ended() -> None:
     bed = Bed(records(1, 0), [], records(1, 1), kafkaConsumer__pollTimeoutMs="5000")
-    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 gave no record for 5 s at offset 10.*\[10, 13\)"):
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 returned no record for 5 s at offset 10.*\[10, 13\)"):
         bed.read(R0, R1)
 
 
@@ -131,7 +131,7 @@ def test_a_range_without_any_record() -> None:
 
 def test_a_range_that_makes_no_progress_fails_at_the_deadline() -> None:
     bed = Bed([eof(0, 11)], records(0, 10), kafkaConsumer__pollTimeoutMs="5000")
-    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 gave no record for 5 s at offset 11.*\[10, 13\)"):
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 returned no record for 5 s at offset 11.*\[10, 13\)"):
         bed.read(R0)
     assert 5.0 <= bed.clock.now_s - 1000.0 < 5.5
     assert bed.client.closed == 1
@@ -295,7 +295,7 @@ def test_an_open_transaction_at_the_position_is_no_loss() -> None:
     bed = Bed(failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="60000", kafka__isolation__level="read_committed")
     bed.client.bounds[P0] = (0, 10)
     bed.cluster.ends[P0], bed.cluster.written[P0] = 10, 13
-    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 gave no record for 60 s at offset 10"):
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 returned no record for 60 s at offset 10"):
         bed.read(R0)
 
 
@@ -306,7 +306,7 @@ def test_a_range_of_which_nobody_can_tell_does_not_hold_up_the_others() -> None:
         raise KafkaUnavailableError(errors.CLUSTER_REQUEST_FAILED, request="DescribeTopics", reason="away")
 
     bed.cluster.describe = away  # type: ignore[method-assign]
-    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 gave no record for 5 s at offset 10"):
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 returned no record for 5 s at offset 10"):
         bed.read(R0, R1)
     assert not bed.client.batches
 
@@ -316,7 +316,7 @@ def test_a_leader_may_lag_for_longer_than_a_short_timeout() -> None:
     """What is not lost would be skipped."""
     bed = Bed(records(0, 10), failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="5000")
     bed.client.bounds[P0] = (0, 11)
-    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 gave no record for 5 s at offset 11"):
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 returned no record for 5 s at offset 11"):
         bed.read(R0)
 
 
@@ -466,7 +466,7 @@ def test_a_cluster_that_cannot_tell_the_id_is_asked_until_the_deadline() -> None
 
     bed.cluster.describe = away  # type: ignore[method-assign]
     with pytest.raises(
-        ReadError, match=r"READ_STALLED.*orders-0 gave no record for 120 s at offset 10.*(away|transport failure)"
+        ReadError, match=r"READ_STALLED.*orders-0 returned no record for 120 s at offset 10.*(away|transport failure)"
     ):
         bed.read(R0)
     assert len(bed.client.assigned) == 1
