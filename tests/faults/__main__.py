@@ -27,14 +27,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tests import checkout
-from tests.faults.draw.report import summary
+from tests.faults import history as files
+from tests.faults.draw.picture import draw
+from tests.faults.draw.report import summary, table
 from tests.faults.history import History
 from tests.faults.inject import plan
 from tests.faults.inject.kinds import ALL_KINDS, CLUSTER_KINDS, KINDS
-from tests.faults.judge.folder import judge, judged
+from tests.faults.judge.checker import check
 from tests.faults.judge.verdict import Verdict
-from tests.faults.rig.flavour import BY_NAME, flavour_of
-from tests.faults.rig.rig import PROTOCOLS, Shape
+from tests.faults.rig.rig import BY_NAME, PROTOCOLS, Shape, flavour_of
 from tests.faults.rig.run import run
 from tests.realkafka.jars import RealKafkaError
 
@@ -65,6 +66,17 @@ def shape_of(given: argparse.Namespace, seed: int, protocol: str, records: int) 
         backlog=2_000 if given.short else 5_000, rate=given.rate,
         cluster=given.cluster, flavour=flavour,
     )  # fmt: skip
+
+
+def judged(folder: Path) -> tuple[History, Verdict]:
+    """Judge a run from its files: print and keep the table, draw the picture; return the history and its verdict."""
+    found = files.load(folder)
+    verdict = check(found)
+    text = table(found, verdict)
+    print(text, flush=True)
+    (folder / "table.txt").write_text(text)
+    (folder / "picture.svg").write_text(draw(found, verdict))
+    return found, verdict
 
 
 def one_run(given: argparse.Namespace, shape: Shape, kinds: Iterable[str]) -> bool:
@@ -104,16 +116,16 @@ def for_hours(given: argparse.Namespace, protocols: Sequence[str]) -> bool:
 
 def for_faults(given: argparse.Namespace, protocols: Sequence[str]) -> bool:
     """Run a number of faults, shared out over the protocols; a wrong run does not stop the others."""
-    table = CLUSTER_KINDS if given.cluster else KINDS
+    known = CLUSTER_KINDS if given.cluster else KINDS
     if given.short or (given.cluster and given.smoke):
-        faults, records = len(plan.of(protocols[0], given.kinds, table)), SHORT_RECORDS
+        faults, records = len(plan.of(protocols[0], given.kinds, known)), SHORT_RECORDS
     elif given.cluster:
         faults, records = given.faults or CLUSTER_FAULTS, CLUSTER_RECORDS
     elif given.smoke:
         faults, records = SMOKE_FAULTS, SMOKE_RECORDS
     else:
         faults, records = given.faults or len(given.kinds) * len(protocols), 0
-    dealt = plan.deal(given.seed, protocols, faults, given.kinds, table)
+    dealt = plan.deal(given.seed, protocols, faults, given.kinds, known)
     share = -(-records // len(protocols))
     good = True
     for protocol in protocols:
@@ -155,10 +167,12 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep checkpoints and logs of a good run too")
     given = parser.parse_args(arguments)
     given.kinds = tuple(name for name in given.kinds.split(",") if name)
-    table = CLUSTER_KINDS if given.cluster else KINDS
-    unknown = set(given.kinds) - table.keys()
+    known = CLUSTER_KINDS if given.cluster else KINDS
+    unknown = set(given.kinds) - known.keys()
     if unknown:
-        parser.error(f"unknown kinds {sorted(unknown)}; known are {', '.join(table)}")
+        parser.error(f"unknown kinds {sorted(unknown)}; known are {', '.join(known)}")
+    if given.judge and not (given.judge / "run.json").exists():
+        parser.error(f"{given.judge} holds no history: run.json is missing (the run did not come to its end)")
     if given.cluster and given.hours:
         parser.error("--cluster goes with --runs, not with --hours")
     what_to_do = (given.smoke, given.short, given.hours, given.judge, given.list, given.kinds, given.faults)
@@ -179,7 +193,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{kind.name:26s} {kind.doc}")
         return 0
     if given.judge is not None:
-        return 0 if judge(given.judge) else 1
+        return 0 if judged(given.judge)[1].good else 1
     # A terminated rig must end its brokers and its queries too.
     signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(143))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from tests.faults.history import Fault, History
-from tests.faults.judge.facts import Batch, Facts, Partition, facts_of
-from tests.faults.judge.owners import Ownership
+from tests.faults.judge.facts import Batch, Facts, Ownership, Partition, facts_of
 from tests.faults.judge.verdict import PROMISES, REPLAY, Verdict
 
 WIDTH = 1200

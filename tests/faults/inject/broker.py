@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 
-from tests.faults.inject.done import Done
 from tests.faults.observe.observer import attempt
-from tests.faults.rig.rig import Rig
+from tests.faults.rig.rig import Done, Rig
 from tests.faults.waiting import wait_for
 
 

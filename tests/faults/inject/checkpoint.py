@@ -6,11 +6,10 @@ import shutil
 import time
 from pathlib import Path
 
-from tests.faults.inject.done import Done
 from tests.faults.inject.process import victim_of
 from tests.faults.rig import processes
 from tests.faults.rig.fleet import Query, log_entries, told_by
-from tests.faults.rig.rig import Rig
+from tests.faults.rig.rig import Done, Rig
 from tests.faults.waiting import wait_for
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.faults.inject.done import Done
 from tests.faults.inject.process import victim_of
 from tests.faults.rig.fleet import Query
-from tests.faults.rig.rig import DRAIN_TIMEOUT_S, Rig
+from tests.faults.rig.rig import DRAIN_TIMEOUT_S, Done, Rig
 from tests.faults.waiting import wait_for
 from tests.sparkcluster.sparkcluster import Executor
 

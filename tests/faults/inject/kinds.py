@@ -6,15 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tests.faults.inject import broker as inject_broker
-from tests.faults.inject import checkpoint as inject_checkpoint
-from tests.faults.inject import cluster as inject_cluster
-from tests.faults.inject import group as inject_group
-from tests.faults.inject import network as inject_network
-from tests.faults.inject import process as inject_process
-from tests.faults.inject import topics as inject_topics
-from tests.faults.inject.done import Done
-from tests.faults.rig.rig import PROTOCOLS, Rig
+from tests.faults.inject import broker, checkpoint, cluster, group, network, process
+from tests.faults.rig.rig import PROTOCOLS, Done, Rig
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,47 +26,47 @@ class Kind:
 
 
 _TABLE = (
-    Kind("app-killed", inject_process.kill_app),
-    Kind("jvm-killed", inject_process.kill_jvm),
-    Kind("reader-killed", inject_process.kill_reader),
-    Kind("worker-killed", inject_process.kill_worker),
-    Kind("reader-paused-long", inject_process.pause_reader_long),
-    Kind("app-paused-long", inject_process.pause_app_long),
-    Kind("reader-paused-short", inject_process.pause_reader_short),
-    Kind("app-paused-short", inject_process.pause_app_short),
-    Kind("query-stopped", inject_process.stop_query),
-    Kind("app-ended", inject_process.end_app),
-    Kind("member-joins", inject_group.join),
-    Kind("member-leaves", inject_group.leave),
-    Kind("slow-batch", inject_group.slow_batch),
-    Kind("partitions-added", inject_group.grow),
-    Kind("group-rewound", inject_group.rewind),
-    Kind("records-deleted", inject_group.delete_records),
-    Kind("loss-refused", inject_topics.refuse_loss),
-    Kind("topic-recreated", inject_topics.recreate),
-    Kind("topic-replaced", inject_topics.replace_by_another),
-    Kind("broker-restarted", inject_broker.restart),
-    Kind("broker-killed", inject_broker.kill),
-    Kind("coordinator-killed", inject_broker.kill_coordinator),
-    Kind("checkpoint-lost", inject_checkpoint.lose),
-    Kind("commit-entry-lost", inject_checkpoint.lose_commit_entry),
-    Kind("checkpoint-unreadable", inject_checkpoint.make_unreadable),
-    Kind("checkpoint-restored", inject_checkpoint.restore),
-    Kind("checkpoint-started-twice", inject_checkpoint.start_twice),
-    *(Kind(name, inject) for name, inject in inject_network.KINDS.items()),
+    Kind("app-killed", process.kill_app),
+    Kind("jvm-killed", process.kill_jvm),
+    Kind("reader-killed", process.kill_reader),
+    Kind("worker-killed", process.kill_worker),
+    Kind("reader-paused-long", process.pause_reader_long),
+    Kind("app-paused-long", process.pause_app_long),
+    Kind("reader-paused-short", process.pause_reader_short),
+    Kind("app-paused-short", process.pause_app_short),
+    Kind("query-stopped", process.stop_query),
+    Kind("app-ended", process.end_app),
+    Kind("member-joins", group.join),
+    Kind("member-leaves", group.leave),
+    Kind("slow-batch", group.slow_batch),
+    Kind("partitions-added", group.grow),
+    Kind("group-rewound", group.rewind),
+    Kind("records-deleted", group.delete_records),
+    Kind("loss-refused", group.refuse_loss),
+    Kind("topic-recreated", group.recreate),
+    Kind("topic-replaced", group.replace_by_another),
+    Kind("broker-restarted", broker.restart),
+    Kind("broker-killed", broker.kill),
+    Kind("coordinator-killed", broker.kill_coordinator),
+    Kind("checkpoint-lost", checkpoint.lose),
+    Kind("commit-entry-lost", checkpoint.lose_commit_entry),
+    Kind("checkpoint-unreadable", checkpoint.make_unreadable),
+    Kind("checkpoint-restored", checkpoint.restore),
+    Kind("checkpoint-started-twice", checkpoint.start_twice),
+    *(Kind(name, inject) for name, inject in network.KINDS.items()),
 )
 KINDS = {kind.name: kind for kind in _TABLE}
 
 _ON_A_CLUSTER = (
-    Kind("executor-killed", inject_cluster.kill_executor),
-    Kind("spark-worker-killed", inject_cluster.kill_worker),
-    Kind("daemon-killed", inject_cluster.kill_daemon),
-    Kind("task-failed", inject_cluster.fail_task),
-    Kind("task-speculated", inject_cluster.slow_task),
-    Kind("allocation-scaled", inject_cluster.scale),
-    Kind("worker-decommissioned", inject_cluster.decommission),
-    Kind("driver-killed", inject_process.kill_app),
-    Kind("app-starved", inject_cluster.starve),
+    Kind("executor-killed", cluster.kill_executor),
+    Kind("spark-worker-killed", cluster.kill_worker),
+    Kind("daemon-killed", cluster.kill_daemon),
+    Kind("task-failed", cluster.fail_task),
+    Kind("task-speculated", cluster.slow_task),
+    Kind("allocation-scaled", cluster.scale),
+    Kind("worker-decommissioned", cluster.decommission),
+    Kind("driver-killed", process.kill_app),
+    Kind("app-starved", cluster.starve),
 )
 CLUSTER_KINDS = {kind.name: kind for kind in _ON_A_CLUSTER}
 ALL_KINDS = KINDS | CLUSTER_KINDS

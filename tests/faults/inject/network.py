@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from tests.faults.inject.done import Done
 from tests.faults.inject.process import taken_after, victim_of
-from tests.faults.rig.rig import MEMBER, Rig
+from tests.faults.rig.rig import MEMBER, Done, Rig
 from tests.faults.waiting import RigError
 from tests.realkafka.groupwire import parse_heartbeat
 from tests.realkafka.proxy import Action, Api, On, Rule

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from tests.faults.inject.done import Done
 from tests.faults.rig import processes
 from tests.faults.rig.fleet import Query
-from tests.faults.rig.rig import Rig, Takeover
+from tests.faults.rig.rig import Done, Rig, Takeover
 from tests.faults.waiting import wait_for
 
 

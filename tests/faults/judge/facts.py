@@ -1,21 +1,107 @@
 """A history, indexed: the batches with their rows, the group's commits read, who owned what, what was unclean.
 
 Nothing is judged here, and nothing is excused here by the product's own word: owners come from the coordinator's
-records (owners.py), starts and deletions from what the rig did, excuses from faults, coordinator and processes
-(unclean.py). Times that are compared come from one machine; those of the broker are in whole milliseconds
+records (`ownerships`), starts and deletions from what the rig did, excuses from faults, coordinator and processes
+(repeats.py). Times that are compared come from one machine; those of the broker are in whole milliseconds
 and those of files in the kernel's ticks: `TICK_S` is more than both.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from tests.faults.history import Commit, Completed, Fault, History, SinkBatch, TopicLife
-from tests.faults.judge.eventranges import ranges_of
-from tests.faults.judge.owners import Ownership, ownerships
+from tests.faults.history import Commit, Completed, Fault, GroupRecord, History, MemberEvent, SinkBatch, TopicLife
+
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """The coordinator gave a member a partition at `start`, and took it back at `end` (infinite: never).
+
+    `position` and `end_position` are those of the records; -1 and infinite without one. `gone`: the member itself
+    ended, by leaving or because the coordinator removed it.
+    """
+
+    query: str
+    partition: Partition
+    start: float
+    end: float
+    position: float = -1
+    end_position: float = math.inf
+    gone: bool = False
+
+
+class _Stays:
+    """Follows the records of one group."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, Partition], list[Ownership]] = defaultdict(list)
+        self._since: dict[tuple[str, str, Partition], GroupRecord] = {}
+
+    def take(self, record: GroupRecord) -> None:
+        """Note one record."""
+        who = (record.query, record.member)
+        kept = set(record.partitions) if record.event == "owns" else set()
+        for key in [key for key in self._since if key[:2] == who and key[2] not in kept]:
+            self._end(key, record.at, record.position, gone=record.event != "owns")
+        for partition in sorted(kept):
+            self._since.setdefault((*who, partition), record)
+
+    def finish(self) -> dict[tuple[str, Partition], list[Ownership]]:
+        """Return all, the oldest first."""
+        for key in list(self._since):
+            self._end(key, math.inf, math.inf, gone=False)
+        for stays in self.found.values():
+            stays.sort(key=lambda one: one.start)
+        return dict(self.found)
+
+    def _end(self, key: tuple[str, str, Partition], at: float, position: float, *, gone: bool) -> None:
+        began = self._since.pop(key)
+        stay = Ownership(key[0], key[2], began.at, at, began.position, position if position >= 0 else math.inf, gone)
+        self.found[key[0], key[2]].append(stay)
+
+
+def ownerships(records: Iterable[GroupRecord]) -> dict[tuple[str, Partition], list[Ownership]]:
+    """Return who had which partition when, by (query, partition).
+
+    A member that was removed by a log line of the coordinator ("expired") has lost all that it had then.
+    """
+    stays = _Stays()
+    for record in sorted(records, key=lambda one: (one.at, one.position)):
+        stays.take(record)
+    return stays.finish()
+
+
+# "orders-0 group=200 checkpoint=100 (...)": where a partition starts.
+_START = re.compile(r"(\S+)-(\d+) group=(\d+) checkpoint=(\d+)")
+# "orders-0 [100, 150) group=120 (...)": a batch that runs again.
+_REPLAY = re.compile(r"(\S+)-(\d+) \[(\d+), (\d+)\) group=\d+")
+
+
+def ranges_of(event: MemberEvent) -> Iterator[tuple[str, int, int, int]]:
+    """Yield (topic, partition, start, end): what was lost, or what a conflict may make the query read again.
+
+    `ranges` in the details is a list of such, or the text in which the source tells of a conflict.
+    """
+    told = event.details.get("ranges") or ()
+    if not isinstance(told, str):
+        for topic, partition, start, end in told:
+            yield topic, partition, start, end
+        return
+    by_checkpoint = event.details.get("on_conflict") != "group"
+    for topic, partition, group, checkpoint in _START.findall(told):
+        start, end = (int(checkpoint), int(group)) if by_checkpoint else (int(group), int(checkpoint))
+        if start < end:
+            yield topic, int(partition), start, end
+    for topic, partition, start, end in _REPLAY.findall(told):
+        yield topic, int(partition), int(start), int(end)
+
 
 TICK_S = 0.01
 Partition = tuple[str, int]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.faults.judge.facts import TICK_S, Batch, Facts, GroupCommit, Log, Partition, Range, named
-from tests.faults.judge.owners import Ownership
+from tests.faults.judge.facts import TICK_S, Batch, Facts, GroupCommit, Log, Ownership, Partition, Range, named
 from tests.faults.judge.verdict import Violation
 
 

@@ -1,8 +1,16 @@
-"""What the rig sees of the group through clients of its own, which share no code with the source."""
+"""See the group and its topics through clients that share no code with the source.
+
+`Observer` asks and changes, `Watcher` writes down each change of the group's offsets, `read_log` reads the topics.
+"""
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -17,8 +25,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.faults.history import Logged, Watched
 from tests.faults.observe.describer import Describer, Description
-from tests.faults.waiting import wait_for
+from tests.faults.waiting import RigError, wait_for
 
 T = TypeVar("T")
 Partition = tuple[str, int]
@@ -32,6 +41,8 @@ CLIENT: Mapping[str, str | int | float] = {
     "allow.auto.create.topics": False,
 }
 _ANSWER_S = 5.0
+_READ_S = 120.0
+PACE_S = 0.05
 
 
 def attempt(call: Callable[[], T]) -> T | None:
@@ -154,3 +165,74 @@ class Observer:
         """End the clients."""
         self._describer.close()
         self._client.close()
+
+
+class Watcher:
+    """A thread with a client of its own; `offsets` is what it saw last."""
+
+    def __init__(self, observer: Observer, path: Path) -> None:
+        self._observer = observer
+        self._path = path
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
+        self.offsets: Offsets = {}
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def look_again(self, topics: Iterable[str] | None = None) -> None:
+        """Watch partitions that were added too, or these topics from now on."""
+        self._observer.look_again(topics)
+
+    def stop(self) -> None:
+        """End; a second call does nothing."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(60)
+
+    def _watch(self) -> None:
+        with self._path.open("w", encoding="utf-8") as file:
+            while not self._stopped.wait(PACE_S):
+                asked_at = time.time()
+                try:
+                    seen = self._observer.committed()
+                except KafkaException:  # the coordinator is away
+                    continue
+                at, known = time.time(), self.offsets
+                for (topic, partition), offset in sorted(seen.items()):
+                    if known.get((topic, partition)) != offset:
+                        line = Watched(asked_at, at, topic, partition, offset)
+                        file.write(json.dumps(asdict(line), separators=(",", ":"), sort_keys=True) + "\n")
+                self.offsets = {**known, **seen}
+
+
+def read_log(bootstrap_servers: str, ends: Mapping[Partition, int]) -> list[Logged]:
+    """Return the committed records of each partition from its beginning up to (not including) its end."""
+    consumer = Consumer(
+        {
+            **CLIENT, "bootstrap.servers": bootstrap_servers, "group.id": "rig-log", "enable.auto.commit": False,
+            "auto.offset.reset": "earliest", "enable.partition.eof": True, "isolation.level": "read_committed",
+        }
+    )  # fmt: skip
+    found: list[Logged] = []
+    left = {partition for partition, end in ends.items() if end > 0}
+    deadline = time.monotonic() + _READ_S
+    try:
+        consumer.assign([TopicPartition(topic, number, 0) for topic, number in sorted(left)])
+        while left:
+            if time.monotonic() > deadline:
+                raise RigError(f"did not reach the end of {sorted(left)} in {_READ_S:.0f} s")
+            for message in consumer.consume(5000, 0.5):
+                partition = (str(message.topic()), int(message.partition() or 0))
+                offset = int(message.offset() or 0)
+                if partition not in ends:  # an error that is no partition's
+                    continue
+                # While records are written there may never be an end-of-partition event, which has an offset too.
+                if offset + (message.error() is None) >= ends[partition]:
+                    left.discard(partition)
+                if message.error() is None and offset < ends[partition]:
+                    found.append(Logged(*partition, offset, (message.value() or b"").decode()))
+    finally:
+        consumer.close()
+    return found

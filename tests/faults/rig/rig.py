@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tests.faults.history import Logged, Start, TopicLife
-from tests.faults.observe.logreader import read_log
-from tests.faults.observe.observer import Observer, Offsets, Partition, attempt
-from tests.faults.observe.watcher import Watcher
-from tests.faults.rig.flavour import FLAVOURS, LATEST, TIMESTAMP, Flavour
+from tests.faults.observe.observer import Observer, Offsets, Partition, Watcher, attempt, read_log
 from tests.faults.rig.fleet import Fleet, Query
 from tests.faults.rig.producer import SteadyProducer
 from tests.faults.waiting import RigError, wait_for
@@ -43,6 +41,43 @@ PROTOCOLS: dict[str, dict[str, str]] = {
     "weighted": _CLASSIC | {"assignors": "weighted"},
     "redundant": _CLASSIC | {"assignors": "redundant"},
 }
+EARLIEST, LATEST, TIMESTAMP = "earliest", "latest", "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """One mix. `session_s` is that of a KIP-848 group, which is the broker's to set; classic members ask for 6 s."""
+
+    name: str
+    starting: str = EARLIEST
+    pattern: bool = False
+    retain: int = 100_000  # spark.sql.streaming.minBatchesToRetain
+    session_s: float = 6.0
+
+
+FLAVOURS = (
+    Flavour("earliest-list"),
+    Flavour("latest-pattern-retain2", LATEST, pattern=True, retain=2, session_s=9.0),
+    Flavour("timestamp-list-retain2", TIMESTAMP, retain=2, session_s=7.5),
+    Flavour("earliest-pattern", pattern=True, session_s=9.0),
+    Flavour("latest-list", LATEST, session_s=7.5),
+)
+BY_NAME = {one.name: one for one in FLAVOURS}
+
+
+def flavour_of(seed: int, place: int) -> Flavour:
+    """Return the mix of the run at this place among the protocols: five protocols have all mixes."""
+    return FLAVOURS[(seed + place) % len(FLAVOURS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A fault that is over. `clean` says that it takes nothing from a member without a handover."""
+
+    target: str
+    clean: bool
+    details: dict[str, Any] = field(default_factory=dict)
+    at: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,8 @@ from tests.faults import history
 from tests.faults.history import Fault, History, Run
 from tests.faults.inject.kinds import ALL_KINDS
 from tests.faults.observe import collect
-from tests.faults.observe.commitlog import read_group_log
-from tests.faults.observe.grouplog import GroupLog, removals
-from tests.faults.observe.logreader import read_log
-from tests.faults.observe.observer import attempt
+from tests.faults.observe.consumer_offsets import GroupLog, read_group_log, removals
+from tests.faults.observe.observer import attempt, read_log
 from tests.faults.rig.rig import DRAIN_TIMEOUT_S, GROUP, TOPICS, Rig, Shape
 from tests.faults.waiting import wait_for
 from tests.realkafka.jars import KAFKA_VERSION

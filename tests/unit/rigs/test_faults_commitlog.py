@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.history import Commit
-from tests.faults.observe.commitlog import CommitKey, LogRecord, decode, decode_key, decode_value
-from tests.faults.observe.kafkabytes import CommitLogError
+from tests.faults.observe.consumer_offsets import CommitKey, CommitLogError, LogRecord, decode, decode_key, decode_value
 
 # Recorded from Kafka 4.1.1: group "rig", topic "t", partition 0.
 KEY = bytes.fromhex("0001 0003 726967 0001 74 00000000")

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tests.faults.history import GroupRecord
-from tests.faults.judge.owners import ownerships
-from tests.faults.observe.grouplog import GroupLog, removals
+from tests.faults.judge.facts import ownerships
+from tests.faults.observe.consumer_offsets import GroupLog, removals
 
 TOPIC_ID = "+/8CAwQFBgcICQoLDA0ODw"  # as librdkafka writes it
 RAW_ID = bytes([0xFB, 0xFF, *range(2, 16)])

@@ -6,10 +6,10 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 from tests.faults import history as files
+from tests.faults.__main__ import main
 from tests.faults.draw.picture import draw
 from tests.faults.draw.report import summary, table
 from tests.faults.judge.checker import check
-from tests.faults.judge.folder import main
 from tests.unit.rigs.histories import Story, large_story, two_members
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -131,10 +131,10 @@ def test_a_line_per_run() -> None:
 def test_the_command_line(tmp_path, capsys) -> None:
     history = two_members().history()
     files.save(tmp_path, history)
-    assert main([str(tmp_path)]) == 0
+    assert main(["--judge", str(tmp_path)]) == 0
     assert "P8 no silent loss       holds" in capsys.readouterr().out
     ElementTree.fromstring((tmp_path / "picture.svg").read_text())
     files.save(tmp_path, replace(history, log=history.log[:-1], produced=history.produced))
-    assert main([str(tmp_path)]) == 0  # read, and deleted since
+    assert main(["--judge", str(tmp_path)]) == 0  # read, and deleted since
     files.save(tmp_path, replace(history, batches=history.batches[:-1]))
-    assert main([str(tmp_path)]) == 1
+    assert main(["--judge", str(tmp_path)]) == 1

@@ -11,8 +11,7 @@ from tests.faults.__main__ import CLUSTER_FAULTS, CLUSTER_PROTOCOLS, parse_argum
 from tests.faults.inject import plan
 from tests.faults.inject.kinds import CLUSTER_KINDS, KINDS
 from tests.faults.rig.archive import Archive
-from tests.faults.rig.flavour import FLAVOURS, flavour_of
-from tests.faults.rig.rig import PROTOCOLS
+from tests.faults.rig.rig import FLAVOURS, PROTOCOLS, flavour_of
 
 
 def test_five_protocols_have_all_mixes() -> None:
