@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tests.faults.inject import broker, checkpoint, cluster, group, network, process
+from tests.faults.inject import brokers, checkpoint, cluster, group, process
 from tests.faults.rig.rig import PROTOCOLS, Done, Rig
 
 
@@ -45,15 +45,15 @@ _TABLE = (
     Kind("loss-refused", group.refuse_loss),
     Kind("topic-recreated", group.recreate),
     Kind("topic-replaced", group.replace_by_another),
-    Kind("broker-restarted", broker.restart),
-    Kind("broker-killed", broker.kill),
-    Kind("coordinator-killed", broker.kill_coordinator),
+    Kind("broker-restarted", brokers.restart),
+    Kind("broker-killed", brokers.kill),
+    Kind("coordinator-killed", brokers.kill_coordinator),
     Kind("checkpoint-lost", checkpoint.lose),
     Kind("commit-entry-lost", checkpoint.lose_commit_entry),
     Kind("checkpoint-unreadable", checkpoint.make_unreadable),
     Kind("checkpoint-restored", checkpoint.restore),
     Kind("checkpoint-started-twice", checkpoint.start_twice),
-    *(Kind(name, inject) for name, inject in network.KINDS.items()),
+    *(Kind(name, inject) for name, inject in brokers.KINDS.items()),
 )
 KINDS = {kind.name: kind for kind in _TABLE}
 

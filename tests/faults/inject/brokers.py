@@ -1,7 +1,8 @@
-"""Faults of the network between members and brokers, by the proxy in front of every broker.
+"""Faults of brokers: one of three is restarted or killed, or the network in front of them is cut.
 
-A rule names the request of Kafka's protocol at which a connection is cut, on its way to the broker (nothing has
-happened) or on the way back (it has). KIP-848 has one request for what the classic protocol has three for.
+The network is cut by the proxy of each broker. A rule names the request of Kafka's protocol at which a connection is
+cut, on its way to the broker (nothing has happened) or on the way back (it has). KIP-848 has one request for what the
+classic protocol has three for.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.faults.inject.process import taken_after, victim_of
+from tests.faults.observe.observer import attempt
 from tests.faults.rig.rig import MEMBER, Done, Rig
-from tests.faults.waiting import RigError
+from tests.faults.waiting import RigError, wait_for
 from tests.realkafka.groupwire import parse_heartbeat
 from tests.realkafka.proxy import Action, Api, On, Rule
 from tests.realkafka.wire import Request
@@ -149,3 +151,39 @@ KINDS: dict[str, Callable[[Rig], Done]] = {
         for on in On
     },
 }  # fmt: skip
+
+
+def _some_broker(rig: Rig) -> int:
+    return rig.rng.randint(1, rig.shape.brokers)
+
+
+def restart(rig: Rig) -> Done:
+    """A broker is shut down cleanly and started again."""
+    broker = _some_broker(rig)
+    rig.kafka.stop_broker(broker)
+    rig.kafka.start_broker(broker)
+    return Done(f"broker-{broker}", False)
+
+
+def kill(rig: Rig) -> Done:
+    """SIGKILL of a broker, which is started again at once."""
+    broker = _some_broker(rig)
+    rig.kafka.kill_broker(broker)
+    rig.kafka.start_broker(broker)
+    return Done(f"broker-{broker}", False)
+
+
+def kill_coordinator(rig: Rig) -> Done:
+    """SIGKILL of the group's coordinator, which stays away until another broker has taken the group over."""
+    broker = wait_for("the coordinator", 30, lambda: attempt(rig.observer.coordinator), rig.evidence)
+    since = time.time()
+    rig.kafka.kill_broker(broker)
+
+    def moved() -> bool:
+        found = attempt(rig.observer.coordinator)
+        return found is not None and found != broker
+
+    wait_for("another coordinator", 180, moved, rig.evidence)
+    moved_s = round(time.time() - since, 2)
+    rig.kafka.start_broker(broker)
+    return Done(f"broker-{broker}", False, {"moved_s": moved_s})
