@@ -1,4 +1,4 @@
-"""Assignment strategies: what one is, for those who write their own. The built-in ones are beside it."""
+"""Define assignment strategies: the interface for your own, and the built-in ones."""
 
 from spark_groupsource.assignors.interface import (
     Assignor,

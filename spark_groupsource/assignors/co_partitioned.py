@@ -1,4 +1,4 @@
-"""Strategy `co-partitioned`: equal partition numbers of all topics go to one member, so that it can join them. Pure."""
+"""Strategy `co-partitioned`: equal partition numbers of all topics go to one member, for joins of topics. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from spark_groupsource.model.offsets import TopicPartition
 
 
 class CoPartitionedAssignor(Assignor):
-    """Partition 3 of `orders` and partition 3 of `payments` are always with the same member.
+    """Assign partition 3 of `orders` and partition 3 of `payments` to the same member, likewise for all numbers.
 
-    Topics that a member subscribes to belong together. Members that subscribe to other topics are served apart;
-    subscriptions that overlap without being equal, and topics with different partition counts, are refused. Every
-    member gets the number of groups rounded down or up, with as few partitions moved as possible. No metadata.
+    Topics that a member subscribes to belong together. Members that subscribe to other topics are assigned separately.
+    Refused: subscriptions that overlap without being equal, and topics with different partition counts. Every member
+    gets its share of partition numbers, rounded down or up, with as few moves as possible. No metadata.
     """
 
     name = "co-partitioned"
 
     def assign(self, cluster: ClusterInfo, members: Sequence[GroupMember]) -> GroupAssignment:
-        """Share out partition numbers. Raises `AssignorError` with the counts, or the members, that do not fit."""
+        """Assign partition numbers.
+
+        Raises `AssignorError` with the partition counts or the members that do not match.
+        """
         takers = subscribers(cluster, members)
         before = owners(members)
         places: list[tuple[TopicPartition, frozenset[str]]] = []
@@ -38,7 +41,7 @@ class CoPartitionedAssignor(Assignor):
 
 
 def _together(cluster: ClusterInfo, members: Sequence[GroupMember]) -> list[tuple[str, ...]]:
-    """Return the sets of topics that belong together, of those that the leader knows."""
+    """Return the sets of topics that belong together, among those that the leader knows."""
     subscribed: dict[tuple[str, ...], list[str]] = {}
     for member in sorted(members, key=lambda member: member.member_id):
         topics = tuple(sorted({topic for topic in member.topics if topic in cluster.topics}))
@@ -56,5 +59,5 @@ def _together(cluster: ClusterInfo, members: Sequence[GroupMember]) -> list[tupl
         counts = {topic: len(cluster.topics[topic]) for topic in topics}
         if len(set(counts.values())) > 1:
             shown = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
-            raise AssignorError(f"topics that belong together must have equally many partitions: {shown}")
+            raise AssignorError(f"topics that belong together must have the same number of partitions: {shown}")
     return sorted(subscribed)

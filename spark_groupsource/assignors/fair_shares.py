@@ -1,12 +1,12 @@
-"""Who gets how many, and which: shares in proportion to weights, filled so that as little as possible moves. Pure.
+"""Compute shares in proportion to weights, and assign items to them with as few moves as possible. Pure.
 
-A member's quota is the sum, over the topics it subscribes to, of its part of the topic's partitions by weight. Bounds:
+A member's quota is the sum, over its subscribed topics, of its share of the topic's partitions by weight. Promises:
 
-- Everybody gets the quota rounded down or up. That is always possible: the quotas themselves are an answer in
-  fractions, and where a flow in fractions meets bounds that are whole numbers, one in whole numbers does.
-- Among these answers none has a smaller sum of costs: one that can be improved can be improved along a cycle of
+- Every member gets its quota rounded down or up. That is always possible: the quotas are a fractional solution of a
+  flow problem with whole-number bounds, and such a problem then has a whole-number solution, too.
+- No such assignment has a smaller sum of costs. An assignment that can be improved can be improved along a cycle of
   single moves (Klein 1967), and moves are made until there is no such cycle.
-- Of equally cheap answers, those who would have had the most more get the partition more (largest remainder).
+- Among assignments of equal cost, the members with the largest remainders get one more partition.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from spark_groupsource.model.offsets import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What is given away: to whom it may go, at what cost (0 or more), and to how many different members."""
+    """One thing to assign: cost (0 or more) per member that may have it, and the number of members that get it."""
 
     costs: Mapping[str, int]
     copies: int = 1
 
 
 def subscribers(cluster: ClusterInfo, members: Iterable[GroupMember]) -> dict[str, tuple[str, ...]]:
-    """Return the members that may have each topic's partitions, sorted; no topic that nobody subscribes to."""
+    """Return the members that subscribe to each topic, sorted; topics without a subscriber are left out."""
     found: dict[str, set[str]] = {}
     for member in members:
         for topic in member.topics:
@@ -37,14 +37,14 @@ def subscribers(cluster: ClusterInfo, members: Iterable[GroupMember]) -> dict[st
 
 
 def owners(members: Iterable[GroupMember]) -> dict[TopicPartition, str]:
-    """Return who had each partition. The leader's frame has cleaned the claims: nobody claims what another does."""
+    """Return the previous owner of each partition. `leader.lead` has removed contradicting claims before."""
     return {partition: member.member_id for member in members for partition in member.owned}
 
 
 def by_member(
     places: Iterable[tuple[TopicPartition, frozenset[str]]], names: Iterable[str]
 ) -> dict[str, frozenset[TopicPartition]]:
-    """Turn who has each partition into what each member has."""
+    """Convert members per partition to partitions per member."""
     found: dict[str, set[TopicPartition]] = {name: set() for name in names}
     for partition, holders in places:
         for name in holders:
@@ -55,7 +55,7 @@ def by_member(
 def quotas(
     cluster: ClusterInfo, takers: Mapping[str, Sequence[str]], weights: Mapping[str, int]
 ) -> dict[str, Fraction]:
-    """Return the exact, fractional number of partitions of the topics in `takers` that each member is due."""
+    """Return the exact, fractional number of partitions of the topics in `takers` that each member should get."""
     due = dict.fromkeys(sorted(weights), Fraction(0))
     for topic, names in takers.items():
         total = sum(weights[name] for name in names)
@@ -65,9 +65,9 @@ def quotas(
 
 
 def share_out(items: Sequence[Item], due: Mapping[str, Fraction]) -> list[frozenset[str]]:
-    """Return who gets each item. An item goes to its `copies` different members, or to nobody when none may have it.
+    """Return the members of each item. An item goes to `copies` different members, or to none if none may have it.
 
-    An item with fewer takers than copies raises ValueError.
+    Raises ValueError for an item with fewer possible members than copies.
     """
     shares = _Shares(items, due)
     shares.fill()
@@ -77,10 +77,10 @@ def share_out(items: Sequence[Item], due: Mapping[str, Fraction]) -> list[frozen
 
 
 class _Shares:
-    """An answer in the making. Members and items are numbers; the number after the last member is the balance.
+    """An assignment in progress. Members and items are numbers; the number after the last member is the balance.
 
-    The balance is a node of the graph like the members: an arc from a member to it says that the member has one more
-    than before, an arc from it to a member that it has one less.
+    The balance is a node of the graph like the members: an arc from a member to it means that the member gets one item
+    more, an arc from it to a member that the member gets one less.
     """
 
     def __init__(self, items: Sequence[Item], due: Mapping[str, Fraction]) -> None:
@@ -89,24 +89,24 @@ class _Shares:
         self.costs = [{numbers[name]: item.costs[name] for name in sorted(item.costs)} for item in items]
         self.copies = [item.copies if item.costs else 0 for item in items]
         if any(copies > len(costs) for copies, costs in zip(self.copies, self.costs, strict=True)):
-            raise ValueError("an item has fewer takers than copies")
+            raise ValueError("an item has fewer possible members than copies")
         self.places: list[set[int]] = [set() for _ in items]
         self.holds: list[set[int]] = [set() for _ in self.names]
         self.least = [due[name] // 1 for name in self.names]
         self.most = [-(-due[name] // 1) for name in self.names]
         by_remainder = sorted(range(len(self.names)), key=lambda n: (self.least[n] - due[self.names[n]], n))
         self.rank = {number: rank for rank, number in enumerate(by_remainder)}
-        # Three kinds of cost, where any of the first outweighs all of the next: being outside one's bounds, the
-        # items' costs, and the order of the remainders.
+        # Three kinds of cost, each outweighing all later kinds: a load outside of a member's bounds, the items' costs,
+        # and the order of the remainders.
         self.unit = len(self.names) ** 2 + 1
         self.outside = self.unit * (1 + sum(sum(costs.values()) for costs in self.costs))
-        # The cheapest item that can go from one member to another: (cost, item).
+        # The cheapest item that can move from one member to another: (cost, item).
         self.cheapest: list[dict[int, tuple[int, int]]] = []
 
     def fill(self) -> None:
-        """Make a first answer: each item where it is cheapest while there is room, those with the fewest choices first.
+        """Make a first assignment: each item where it is cheapest while there is room, items with fewest choices first.
 
-        Any would do; from this one few cycles are left to find.
+        Any assignment would be correct; this one leaves few cycles to find.
         """
         choices = {
             item: sum(cost == min(costs.values()) for cost in costs.values())
@@ -147,7 +147,7 @@ class _Shares:
         return found
 
     def _one_more(self, member: int, load: int) -> int:
-        """Return what it costs that a member has one more than `load`; never less for a higher load."""
+        """Return the cost of one item more than `load` at a member; it never decreases with the load."""
         if load < self.least[member]:
             return -self.outside
         return self.rank[member] if load < self.most[member] else self.outside
@@ -162,7 +162,7 @@ class _Shares:
         return arcs
 
     def improving_cycle(self) -> list[int]:
-        """Return nodes of a cycle whose costs are below 0 (Bellman-Ford), none when there is no such cycle."""
+        """Return the nodes of a cycle with negative cost (Bellman-Ford); an empty list if there is none."""
         arcs = self._arcs()
         nodes = len(self.names) + 1
         distance = [0] * nodes
@@ -175,13 +175,13 @@ class _Shares:
                     distance[end] = distance[start] + cost
                     before[end] = start
                     changed = True
-            # A cycle among the predecessors always costs less than 0, and one shows up if there is any.
+            # A cycle among the predecessors always has negative cost, and any negative cycle shows up there.
             if changed and (cycle := _cycle(before)):
                 return cycle
         return []
 
     def move_along(self, cycle: Sequence[int]) -> None:
-        """Make the moves between the members of a cycle: the cheapest item of each goes to the next."""
+        """Move along a cycle: the cheapest item of each member goes to the next one."""
         balance = len(self.names)
         touched = set()
         moves = [
@@ -199,7 +199,7 @@ class _Shares:
 
 
 def _cycle(before: Mapping[int, int]) -> list[int]:
-    """Return a cycle of a graph in which each node has one predecessor at most, in the arcs' direction."""
+    """Return a cycle of a graph with at most one predecessor per node, in the arcs' direction; empty if none."""
     done: set[int] = set()
     for first in sorted(before):
         path: dict[int, None] = {}

@@ -1,7 +1,7 @@
-"""What an assignment strategy is: pure functions over frozen values, and nothing of a client.
+"""Define the interface of assignment strategies: pure functions over frozen values, independent of any client.
 
-The group's leader asks a strategy who gets which partition; every member asks it what to tell the leader. Source:
-client-side assignment (the consumer protocol, KIP-429, KIP-881), in the words of this package.
+The group's leader calls `assign` to decide which member gets which partition. Every member calls `metadata` for the
+data that the leader receives. Source: client-side assignment (the consumer protocol, KIP-429, KIP-881).
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from spark_groupsource.model.offsets import TopicPartition
 
 
 class RebalanceProtocol(Enum):
-    """How members go through a rebalance."""
+    """Rebalance protocol of a group."""
 
-    # Everybody gives up all partitions, joins, and gets its part.
+    # All members give up all partitions, join, and get their new ones.
     EAGER = "eager"
-    # Members keep their partitions, give up only those that move, and a second round hands these out (KIP-429).
+    # Members keep their partitions and give up only those that move; a second round assigns these (KIP-429).
     COOPERATIVE = "cooperative"
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """What a member knows of itself before it joins."""
+    """Properties of a member that are known before it joins."""
 
     client_id: str = ""
     rack: str | None = None
-    # Option memberWeight, or the cores of the driver's machine that the reader process may use: PySpark does not tell
-    # it the application's.
+    # Option memberWeight, or the number of the driver machine's cores that the reader process may use: PySpark does not
+    # pass the application's cores to it.
     weight: int = 1
-    # Option memberRedundancy: how many members a partition is given to.
+    # Option memberRedundancy: number of members per partition.
     redundancy: int = 2
 
 
@@ -42,11 +42,11 @@ class GroupMember:
 
     member_id: str
     topics: tuple[str, ...]
-    # What the strategy's own `metadata` returned on the member.
+    # The result of the strategy's own `metadata` on the member.
     metadata: bytes = b""
-    # What it had before this rebalance. Under the eager protocol it has given that up already.
+    # Its partitions before this rebalance. Under the eager protocol it has already given them up.
     owned: frozenset[TopicPartition] = frozenset()
-    # The generation that gave `owned`; -1 when there was none.
+    # The generation that assigned `owned`; -1: none.
     generation: int = -1
     instance_id: str | None = None
     rack: str | None = None
@@ -54,7 +54,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """Where a partition's data is: racks are None where a broker names none."""
+    """Racks of a partition's replicas; a broker without a configured rack has None."""
 
     leader_rack: str | None = None
     replica_racks: frozenset[str] = frozenset()
@@ -62,40 +62,40 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """The subscribed topics, with their partitions by number. Topics that the leader does not know are not here."""
+    """The subscribed topics with their partitions by number. Topics that the leader does not know are missing."""
 
     topics: Mapping[str, tuple[PartitionInfo, ...]] = field(default_factory=dict)
 
     def partitions(self, topic: str) -> tuple[TopicPartition, ...]:
-        """Return a topic's partitions; none when the topic is unknown."""
+        """Return a topic's partitions; empty if the topic is unknown."""
         return tuple(TopicPartition(topic, number) for number in range(len(self.topics.get(topic, ()))))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupAssignment:
-    """Who gets what, by member id. A partition is active with one member at most; others may stand by."""
+    """Partitions by member id. A partition is active at one member at most; others may have it as standby."""
 
     active: Mapping[str, frozenset[TopicPartition]]
     standby: Mapping[str, frozenset[TopicPartition]] = field(default_factory=dict)
 
 
 def wire_name_of(name: str, version: int) -> str:
-    """Return what the group's coordinator compares of a strategy with this name and version."""
+    """Return the name that the group's coordinator compares for a strategy of this name and version."""
     return name if version == 1 else f"{name}-v{version}"
 
 
 class Assignor(ABC):
-    """A strategy. Subclass it, name the class in option `assignors`, and every member runs it.
+    """An assignment strategy. Subclass it and name the class in option `assignors` of every member.
 
-    The class is made without arguments, once per query. `name` and `version` are what the group agrees on: members
-    share a strategy when both are equal. Raise `version` whenever `assign` would misread the metadata of the version
-    before, and offer both versions while the group's members are replaced.
+    The class is instantiated without arguments, once per query. Members share a strategy if `name` and `version` are
+    equal. Raise `version` whenever `assign` would misread the metadata of the version before, and offer both versions
+    while you replace the group's members.
     """
 
     name: str
     version: int = 1
-    # Those it can run under, the preferred one first. The leader's frame makes any `assign` fit for the cooperative
-    # protocol: it holds partitions back that another member still has.
+    # Supported protocols, the preferred one first. `leader.lead` makes any `assign` work with the cooperative protocol:
+    # it withholds partitions that another member still has.
     protocols: tuple[RebalanceProtocol, ...] = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
 
     @property
@@ -104,22 +104,22 @@ class Assignor(ABC):
         return wire_name_of(self.name, self.version)
 
     def metadata(self, subscription: Sequence[str], member: MemberSettings) -> bytes:
-        """Return what the leader is to know of this member beyond what `GroupMember` tells; nothing by default."""
+        """Return data for the leader beyond the fields of `GroupMember`; empty by default."""
         return b""
 
     @abstractmethod
     def assign(self, cluster: ClusterInfo, members: Sequence[GroupMember]) -> GroupAssignment:
-        """Decide, on the leader only, who gets what of the topics in `cluster`.
+        """Decide, on the leader only, which member gets which partitions of the topics in `cluster`.
 
-        Must depend on its arguments only, give a partition only to a member whose `topics` hold its topic, and may
-        raise `AssignorError` when the group cannot be served: its text reaches every member's log.
+        Must depend only on its arguments, and give a partition only to a member with its topic in `topics`. May raise
+        `AssignorError` if it cannot assign; the text appears in every member's log.
         """
 
     def on_assignment(  # noqa: B027 - most strategies have nothing to do
         self, active: frozenset[TopicPartition], standby: frozenset[TopicPartition], generation: int
     ) -> None:
-        """Called on each member when it has got its part."""
+        """Handle the member's new assignment. Called on each member."""
 
 
 class AssignorError(Exception):
-    """A strategy cannot serve this group; the text tells whom and why."""
+    """A strategy cannot assign partitions in this group; the text names the member or topic and the reason."""

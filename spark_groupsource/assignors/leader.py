@@ -1,25 +1,25 @@
-"""The frame around every strategy, on the group's leader: what a strategy need not know of claims and rounds. Pure.
+"""Run a strategy on the group's leader, and handle stale claims and cooperative rounds around it. Pure.
 
-Each rule names the sequence of events that it is there for.
+Each rule has the sequence of events that it guards against.
 
-1. Stale claims. X owns a partition in generation 5 and is taken for dead; in generation 6 it goes to Y; X comes back
-   before it has noticed and claims it with generation 5. The newest generation owns it: Y. Two claims of the same
-   generation contradict each other, so neither counts.
-2. Claims without ground. X changes its subscription, or a topic is made anew with fewer partitions: what X may no
-   longer have is no claim, or a sticky strategy would leave it there.
-3. Late metadata. A new leader joins, and is asked for the first assignment before it knows a topic: its partitions stay
-   with those who claim them. Otherwise all members would give up the topic, and get it back one round later. (The
-   leader's client joins again when it has got the metadata, and that round hands out the rest.)
-4. A strategy's mistake. An answer with a partition active twice would have two members read it: no part of such an
-   answer is used.
-5. Partitions that are held. X holds a partition, Y joins, and the strategy moves it to Y. In this round X is told to
-   give it up, and Y does not get it, because X reads on until it has handled its own answer. X joins again when it has
-   given it up, and that round hands it to Y. The claims of rule 1 that do not count as owned do count as held. Who
-   owns and holds a partition keeps it though another claims it, too: it gets nothing that it does not read already.
-   Whoever is to get a partition stands by for it meanwhile: it can prepare, and it tells the next round's strategy by
-   that, where the strategy asks (`redundant` does), for whom it was given up.
-6. A strategy's refusal. Topics that must be alike are given partitions one after the other, and the strategy refuses
-   what is between: everybody keeps what it owns, nobody gets anything new, and everybody learns why.
+1. Stale claims. X owns a partition in generation 5 and is considered dead. In generation 6 the partition goes to Y. X
+   returns, has not noticed, and claims it with generation 5. The claim of the newest generation counts: Y owns it. Two
+   claims of the same generation contradict each other, so neither counts.
+2. Invalid claims. X changes its subscription, or a topic is recreated with fewer partitions. Partitions that X may no
+   longer have are no claims; otherwise a sticky strategy would leave them at X.
+3. Late metadata. A new leader joins, and must assign before it knows a topic: the topic's partitions stay with the
+   members that claim them. Otherwise all members would give up the topic, and get it back one round later. (The
+   leader's client rejoins when it has the metadata, and that round assigns the rest.)
+4. A strategy's mistake. An assignment with one partition active at two members would be read twice: no part of such an
+   assignment is used.
+5. Held partitions. X holds a partition, Y joins, and the strategy moves it to Y. In this round X must give it up, and Y
+   does not get it, because X continues to read until it has processed its own assignment. X rejoins when it has given
+   it up, and that round assigns it to Y. Claims that do not count as owned by rule 1 do count as held. A member that
+   owns and holds a partition keeps it even if another member claims it: it gets nothing that it does not already read.
+   The next owner has the partition as standby meanwhile. It can prepare, and a strategy that uses standbys
+   (`redundant`) recognizes it in the next round.
+6. A strategy's refusal. Partitions are added one by one to topics that must have equal counts, and the strategy refuses
+   the state in between: all members keep what they own, no member gets anything new, and all log the reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Parts = Mapping[str, frozenset[TopicPartition]]
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as it joined: `held` tells whether it reads what it names as owned until it is told otherwise."""
+    """A member as it joined. `held`: it continues to read its `owned` partitions until it is assigned others."""
 
     member: GroupMember
     held: bool
@@ -44,16 +44,16 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class MemberPart:
-    """What one member gets."""
+    """The assignment of one member."""
 
     active: frozenset[TopicPartition]
     note: LeaderNote
 
 
 def lead(assignor: Assignor, cluster: ClusterInfo, joined: Iterable[JoinedMember]) -> dict[str, MemberPart]:
-    """Return every member's part by member id.
+    """Return every member's assignment by member id.
 
-    Whatever the strategy raises, or a wrong answer of it, is in every note's `error`.
+    If the strategy raises or returns an invalid assignment, the reason is in every note's `error`.
     """
     joined = sorted(joined, key=lambda item: item.member.member_id)
     members = [item.member for item in joined]
@@ -87,9 +87,9 @@ def lead(assignor: Assignor, cluster: ClusterInfo, joined: Iterable[JoinedMember
 
 
 def _owned(members: Sequence[GroupMember]) -> dict[str, frozenset[TopicPartition]]:
-    """Return what each member owns of the topics that it subscribes to: rule 1, and the first half of rule 2.
+    """Return the subscribed partitions that each member owns: rule 1, and the first half of rule 2.
 
-    In this order: a newer claim beats an older one also when it is without ground itself.
+    The order matters: a newer claim overrides an older one even if it is invalid itself.
     """
     newest: dict[TopicPartition, int] = {}
     for member in members:
@@ -112,7 +112,7 @@ def _owned(members: Sequence[GroupMember]) -> dict[str, frozenset[TopicPartition
 
 
 def _asked(assignor: Assignor, cluster: ClusterInfo, members: Sequence[GroupMember]) -> GroupAssignment:
-    """Return the strategy's answer in plain frozen sets."""
+    """Return the strategy's assignment in plain frozen sets. Raises `AssignorError`."""
     try:
         answer = assignor.assign(cluster, members)
         if isinstance(answer, GroupAssignment):
@@ -120,13 +120,13 @@ def _asked(assignor: Assignor, cluster: ClusterInfo, members: Sequence[GroupMemb
     except AssignorError:
         raise
     except Exception as error:
-        # Foreign code: a mistake in it would end the query of one leader after the other.
+        # User code: an unhandled error in it would end the query of one leader after the other.
         raise AssignorError(f"it failed with {type(error).__name__}: {error} ({_place(error)})") from error
     raise AssignorError(f"assign must return a GroupAssignment, not {type(answer).__name__}")
 
 
 def _place(error: BaseException) -> str:
-    """Return the file and the line that raised: whoever wrote the strategy sees no traceback."""
+    """Return the file and line that raised, because the author of the strategy sees no traceback."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -141,18 +141,18 @@ def _plain(parts: Mapping[str, Iterable[TopicPartition]]) -> Parts:
 
 
 def _check(answer: GroupAssignment, members: Sequence[GroupMember], existing: set[TopicPartition]) -> None:
-    """Rule 4. Raises `AssignorError` that names member and partition."""
+    """Check an assignment (rule 4). Raises `AssignorError` with the member and the partition."""
     topics = {member.member_id: frozenset(member.topics) for member in members}
     taken: dict[TopicPartition, str] = {}
     for kind, parts in (("active", answer.active), ("standby", answer.standby)):
         for name, partitions in sorted(parts.items()):
             if name not in topics:
-                raise AssignorError(f"its answer names member {name}, which is not in the group")
+                raise AssignorError(f"its assignment names member {name}, which is not in the group")
             for partition in sorted(partitions):
                 if partition.topic not in topics[name]:
                     raise AssignorError(f"it gave {partition} to member {name}, which does not subscribe to its topic")
                 if partition not in existing:
-                    raise AssignorError(f"it gave {partition} to member {name}, but there is no such partition")
+                    raise AssignorError(f"it gave {partition} to member {name}, but that partition does not exist")
                 if kind == "standby" and taken.get(partition) == name:
                     raise AssignorError(f"it made {partition} both active and standby at member {name}")
                 if kind == "active" and partition in taken:
@@ -162,7 +162,7 @@ def _check(answer: GroupAssignment, members: Sequence[GroupMember], existing: se
 
 
 def _held_elsewhere(wanted: Parts, owned: Parts, joined: Sequence[JoinedMember]) -> Parts:
-    """Return what each member must wait for: rule 5."""
+    """Return the partitions that each member must wait for: rule 5."""
     holders: dict[TopicPartition, set[str]] = {}
     for item in joined:
         for partition in item.member.owned if item.held else ():

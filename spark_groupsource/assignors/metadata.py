@@ -1,8 +1,7 @@
-"""What the built-in strategies say of a member: small JSON objects, strict when read back. Pure.
+"""Encode and decode the built-in strategies' member metadata: small JSON objects, parsed strictly. Pure.
 
-A member whose metadata is of another form (another release's, another program's under the same name) is served as if it
-had said nothing: an error would stop the whole group for the sake of one member, and a default share is never wrong,
-only uneven.
+A member with metadata of another format (another release's, or another program's under the same name) gets the
+defaults. An error would stop the whole group because of one member, and a default share is only uneven, never wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Mapping
 
 from spark_groupsource.model.offsets import PARTITION_MAX, TopicPartition
 
-# More than any application has cores; a bound, because one absurd weight would starve all other members.
+# More than any application's cores. The limit exists because one absurd weight would starve all other members.
 COUNT_MAX = 1_000_000
 
 
@@ -22,7 +21,7 @@ def encode(fields: Mapping[str, object]) -> bytes:
 
 
 def decode(raw: bytes) -> dict[str, object]:
-    """Return the fields; none when it is no JSON object."""
+    """Return the fields; empty if the data is not a JSON object."""
     try:
         fields = json.loads(raw)
     except (ValueError, RecursionError):
@@ -31,13 +30,13 @@ def decode(raw: bytes) -> dict[str, object]:
 
 
 def count(raw: bytes, name: str, default: int) -> int:
-    """Return a field that is a whole number from 1 to `COUNT_MAX`; the default when it is missing or anything else."""
+    """Return a field with an integer from 1 to `COUNT_MAX`; the default if it is missing or has another value."""
     found = decode(raw).get(name)
     return found if type(found) is int and 1 <= found <= COUNT_MAX else default
 
 
 def partitions(raw: bytes, name: str) -> frozenset[TopicPartition]:
-    """Return the partitions that a field holds; none of a topic whose numbers are of another form."""
+    """Return the partitions in a field; topics whose numbers are malformed are left out."""
     found = decode(raw).get(name)
     return frozenset(
         TopicPartition(topic, number)

@@ -1,7 +1,7 @@
-"""What members and leader tell each other in the user data of the consumer protocol, as strict, versioned JSON.
+"""Encode and decode the user data of the consumer protocol between members and leader: strict, versioned JSON.
 
-Owned partitions, generation and rack travel in the consumer protocol's own fields (versions 1 to 3), where any tool
-can read them; only what it has no field for is here. It comes from other members: whatever is not of this form raises
+Owned partitions, generation and rack are in the consumer protocol's own fields (versions 1 to 3), where any tool can
+read them. Only data without such a field is here. The data comes from other members: any other format raises
 `WireError`.
 """
 
@@ -19,18 +19,18 @@ _VERSION = 1
 
 
 class WireError(ValueError):
-    """User data of another form: of another program's strategy with the same name, or of a newer release."""
+    """User data in another format: of another program's strategy with the same name, or of a newer release."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberNote:
-    """What a member says when it joins."""
+    """User data that a member sends when it joins."""
 
-    # Whether it still holds what it names as owned (cooperative), or only had it before (eager).
+    # True: it still holds its owned partitions (cooperative). False: it had them before (eager).
     held: bool
-    # What the strategy's `metadata` returned.
+    # The result of the strategy's `metadata`.
     data: bytes = b""
-    # All strategies that the member offers, so that whoever shares none of them can be told.
+    # All strategies that the member offers, for the error of a member that shares none of them.
     offers: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
@@ -40,7 +40,7 @@ class MemberNote:
 
     @classmethod
     def decode(cls, raw: bytes) -> MemberNote:
-        """Read it back. Raises `WireError`."""
+        """Parse the user data of a subscription. Raises `WireError`."""
         fields = _decode(raw, {"held": bool, "data": str, "offers": list})
         try:
             data = base64.b64decode(str(fields["data"]), validate=True)
@@ -52,16 +52,16 @@ class MemberNote:
 
 @dataclass(frozen=True, slots=True)
 class LeaderNote:
-    """What the leader says to one member besides its partitions."""
+    """User data that the leader sends to one member besides its partitions."""
 
     standby: frozenset[TopicPartition] = frozenset()
-    # Why the strategy could not serve the group; empty when it could.
+    # The reason why the strategy could not assign; empty if it could.
     error: str = ""
 
     def encode(self) -> bytes:
-        """Return the user data of the assignment: none when there is nothing to say.
+        """Return the user data of the assignment; empty if there is nothing to send.
 
-        Kafka's coordinator converts a group to KIP-848 online only where no assignment carries user data.
+        Kafka's coordinator converts a group to KIP-848 online only if no assignment has user data.
         """
         if self == LeaderNote():
             return b""
@@ -69,7 +69,7 @@ class LeaderNote:
 
     @classmethod
     def decode(cls, raw: bytes) -> LeaderNote:
-        """Read it back; another client's leader sends none. Raises `WireError`."""
+        """Parse the user data of an assignment; another client's leader sends none. Raises `WireError`."""
         if not raw:
             return cls()
         fields = _decode(raw, {"standby": dict, "error": str})
@@ -98,7 +98,7 @@ def _decode(raw: bytes, kinds: Mapping[str, type]) -> dict[str, object]:
     try:
         fields = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"it is no JSON: {error}") from None
+        raise WireError(f"it is not JSON: {error}") from None
     if not isinstance(fields, dict) or fields.get("v") != _VERSION:
         raise WireError(f"it is not of version {_VERSION}")
     for name, kind in kinds.items():

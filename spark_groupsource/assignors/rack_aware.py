@@ -1,4 +1,4 @@
-"""Strategy `rack-aware`: partitions to members in the racks where their data is. Pure."""
+"""Strategy `rack-aware`: assign partitions to members in the racks of their data. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from spark_groupsource.assignors.interface import Assignor, ClusterInfo, GroupAs
 
 
 class RackAwareAssignor(Assignor):
-    """Balanced within one partition; among balanced answers the one that reads most from its own rack.
+    """Balanced within one partition. Among balanced assignments, the one with most reads from the member's own rack.
 
-    The leader's rack counts first, because without a replica selector on the brokers everybody reads from the leader;
-    then a replica's; then that nothing moves. A member or broker without a rack is in no rack. No metadata: the rack
-    is in the consumer protocol (setting kafka.client.rack).
+    The order of criteria: the leader's rack, because without a replica selector on the brokers members read from the
+    leader; a replica's rack; no move. A member or broker without a rack is in no rack. No metadata: the rack is in the
+    consumer protocol (setting kafka.client.rack).
     """
 
     name = "rack-aware"
 
     def assign(self, cluster: ClusterInfo, members: Sequence[GroupMember]) -> GroupAssignment:
-        """Share out evenly at the least cost of distance and moves."""
+        """Assign evenly, with the least cost of distance and moves."""
         takers = subscribers(cluster, members)
         racks = {member.member_id: member.rack for member in members}
         before = owners(members)
         partitions = [partition for topic in takers for partition in cluster.partitions(topic)]
-        # One step on a higher level outweighs all partitions' steps on the level below.
+        # One step on a higher level outweighs the steps of all partitions on the level below.
         above = len(partitions) + 1
         items = []
         for partition in partitions:
@@ -40,7 +40,7 @@ class RackAwareAssignor(Assignor):
 
 
 def _distance(rack: str | None, info: PartitionInfo) -> tuple[bool, bool]:
-    """Return whether the leader is elsewhere, and whether every replica is."""
+    """Return whether the leader is in another rack, and whether every replica is."""
     if rack is None:
         return True, True
     at_leader = rack == info.leader_rack

@@ -1,7 +1,7 @@
-"""Strategy `redundant`: each partition with several members, of which one reads it and the others stand by. Pure.
+"""Strategy `redundant`: assign each partition to several members, one active, the others standby. Pure.
 
-What a member stood by for is in no claim of the consumer protocol, so each instance remembers its last part and tells
-it in its metadata.
+The consumer protocol has no field for standby partitions, so each instance remembers its last ones and sends them in
+its metadata.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Warm = Mapping[TopicPartition, frozenset[str]]
 
 
 class RedundantAssignor(Assignor):
-    """Each partition is active with one member and on standby with k - 1 others, as far as there are subscribers.
+    """Each partition is active at one member and standby at k - 1 others, as far as there are subscribers.
 
-    k is the largest `redundancy` that any member tells: the group gives the safety that its most careful member asks
-    for. What is promised, the first before the next:
+    k is the largest `redundancy` of any member, so the group has the safety that its most careful member asks for.
+    Promises, in order of priority:
 
-    1. Active partitions: everybody has its equal quota, rounded down or up.
-    2. When the active member has left, one that stands by takes over, as far as (1) allows.
-    3. The active ones stay where they are, as far as (1) and (2) allow; those that must move go to a standby first.
-    4. Standby partitions: the k - 1 copies are shared out evenly among the subscribers that are not active for the
-       partition, again rounded down or up; those who stood by, or had it active, come first.
+    1. Active partitions: every member has an equal quota, rounded down or up.
+    2. When the active member has left, a standby member becomes active, as far as (1) allows.
+    3. Active partitions stay where they are, as far as (1) and (2) allow; those that must move go to a standby first.
+    4. Standby partitions: the k - 1 copies are divided evenly among the subscribers that are not active for the
+       partition, again rounded down or up. Members that had it as standby or active come first.
 
-    Metadata: `{"redundancy":2,"standby":{"orders":[0,3]}}`; a member without it asks for 2 and stood by for nothing.
+    Metadata: `{"redundancy":2,"standby":{"orders":[0,3]}}`; the defaults are 2 and no standby partitions.
     """
 
     name = "redundant"
@@ -40,17 +40,17 @@ class RedundantAssignor(Assignor):
         self._standby: frozenset[TopicPartition] = frozenset()
 
     def metadata(self, subscription: Sequence[str], member: MemberSettings) -> bytes:
-        """Tell the wanted redundancy, and what this member stands by for now."""
+        """Return the wanted redundancy, and this member's current standby partitions."""
         return metadata.encode({"redundancy": member.redundancy, "standby": by_topic(self._standby)})
 
     def on_assignment(
         self, active: frozenset[TopicPartition], standby: frozenset[TopicPartition], generation: int
     ) -> None:
-        """Remember what this member stands by for."""
+        """Remember this member's standby partitions."""
         self._standby = standby
 
     def assign(self, cluster: ClusterInfo, members: Sequence[GroupMember]) -> GroupAssignment:
-        """Share out the active partitions first, then the standbys around them."""
+        """Assign the active partitions first, then the standbys."""
         takers = subscribers(cluster, members)
         names = [member.member_id for member in members]
         copies = max((metadata.count(member.metadata, "redundancy", _DEFAULT) for member in members), default=1)
@@ -75,10 +75,10 @@ class RedundantAssignor(Assignor):
 
 
 def _active_costs(names: Sequence[str], owner: str | None, warm: frozenset[str], above: int) -> dict[str, int]:
-    """Return what it costs that each member becomes active; `above` outweighs one step for all partitions.
+    """Return the cost per member of becoming active; `above` outweighs one step of all partitions.
 
-    A partition whose owner is there moves when balance asks for it, and its owner hands it over: that is one move,
-    better to a standby. One without an owner is unread until somebody is ready: that outweighs all moves.
+    A partition with an owner moves only for balance, with a handover: that counts as one move, cheaper to a standby. A
+    partition without an owner is unread until a member is ready: that outweighs all moves.
     """
     if owner in names:
         return {name: 0 if name == owner else above + (name not in warm) for name in names}
@@ -88,10 +88,10 @@ def _active_costs(names: Sequence[str], owner: str | None, warm: frozenset[str],
 def _standbys(
     active: Mapping[TopicPartition, str], takers: Mapping[str, Sequence[str]], warm: Warm, copies: int
 ) -> dict[TopicPartition, frozenset[str]]:
-    """Return who stands by for each partition: as many of the warm ones as balance allows."""
+    """Return the standby members of each partition: as many of the warm ones as balance allows."""
     due: dict[str, Fraction] = {name: Fraction(0) for names in takers.values() for name in names}
     turns = dict.fromkeys(due, 0)
-    # Being warm outweighs all turns.
+    # Being warm outweighs the order of turns.
     above = len(due) * len(active) * max(1, copies) + 1
     items = []
     for partition, owner in active.items():
@@ -100,8 +100,8 @@ def _standbys(
         wanted = min(copies, len(others))
         for name in others:
             due[name] += Fraction(wanted, len(others))
-        # Who stands by newly is taken in turn, beginning behind the active one: when that one leaves, its partitions
-        # go to all others alike.
+        # New standby members are chosen in turn, beginning after the active one: when that one leaves, its partitions
+        # go to all other members evenly.
         first = names.index(owner) + turns[owner]
         turns[owner] += 1
         items.append(

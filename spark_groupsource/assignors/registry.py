@@ -1,4 +1,4 @@
-"""Which strategies there are, and how a name in option `assignors` becomes one."""
+"""Find strategies by their names in option `assignors`."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _KAFKA_PYTHON: Mapping[str, tuple[RebalanceProtocol, ...]] = {
     "sticky": _EAGER,
     "cooperative-sticky": (RebalanceProtocol.COOPERATIVE,),
 }
-# Used as kafka-python has them.
+# Used as kafka-python implements them.
 KAFKA_PYTHON_NAMES = tuple(_KAFKA_PYTHON)
 
-# What `find` returns: an own strategy, or the name of one of kafka-python's.
+# Result of `find`: a strategy class, or the name of one of kafka-python's strategies.
 Choice = type[Assignor] | str
 
 
 class AssignorNotFound(ValueError):
-    """A name that is no strategy; the text says why not."""
+    """A name does not resolve to a usable strategy; the text has the reason."""
 
 
 class SameName(ValueError):
-    """Two strategies in one list that the group could not tell apart; the text names them as they are listed."""
+    """Two strategies in one list have the same name for the group; the text names them as listed."""
 
 
 class ProtocolConflict(ValueError):
-    """Strategies in one list that have no rebalance protocol in common; the text names them by protocol."""
+    """Strategies in one list have no rebalance protocol in common; the text names them by protocol."""
 
 
 def find(name: str) -> Choice:
@@ -68,16 +68,16 @@ def find(name: str) -> Choice:
         raise AssignorNotFound(f"{name} is not of the form package.module:Class")
     if module == "__main__":
         raise AssignorNotFound(
-            f"{name} is in the script or notebook itself, which the Python process that Spark starts for the source "
-            f"does not run: put {attribute} into a module on PYTHONPATH or in --py-files"
+            f"{name} is defined in the script or notebook itself, but Spark starts another Python process for the "
+            f"source: put {attribute} into a module on PYTHONPATH or in --py-files"
         )
     try:
         found = getattr(importlib.import_module(module), attribute, None)
     except Exception as error:
-        # A module may raise anything while it is imported.
+        # A module may raise anything during import.
         raise AssignorNotFound(
-            f"module {module} cannot be imported: {type(error).__name__}: {error}; the source runs in a Python process"
-            " of its own, so it must be installed, on PYTHONPATH or in --py-files"
+            f"module {module} cannot be imported: {type(error).__name__}: {error}; the source runs in its own Python"
+            " process, so the module must be installed there, on PYTHONPATH or in --py-files"
         ) from error
     if found is None:
         raise AssignorNotFound(f"module {module} has no {attribute}")
@@ -88,7 +88,10 @@ def find(name: str) -> Choice:
 
 
 def find_all(names: Sequence[str]) -> tuple[Choice, ...]:
-    """Return the strategies of a list. Raises `AssignorNotFound`, and `SameName` when two are one for the group."""
+    """Return the strategies of a list.
+
+    Raises `AssignorNotFound`, and `SameName` for two with one name for the group.
+    """
     choices = tuple(map(find, names))
     first: dict[str, str] = {}
     for name, choice in zip(names, choices, strict=True):
@@ -102,7 +105,7 @@ def find_all(names: Sequence[str]) -> tuple[Choice, ...]:
 
 
 def _unfit(found: object) -> str:
-    """Return why something cannot be used as a strategy, nothing when it can."""
+    """Return the reason why an object cannot be used as a strategy; empty if it can."""
     if not (isinstance(found, type) and issubclass(found, Assignor)):
         return "is not a subclass of Assignor"
     name, version, protocols = getattr(found, "name", None), found.version, found.protocols
@@ -111,14 +114,14 @@ def _unfit(found: object) -> str:
         (isinstance(name, str) and name.strip() == name != "", "has no name"),
         (name not in _KAFKA_PYTHON, f"has the name {name}, which is one of kafka-python's strategies"),
         (BUILT_IN.get(str(name), found) is found, f"has the name {name}, which is one of this package's strategies"),
-        (type(version) is int and version >= 1, f"has version {version!r}, which is no whole number from 1 on"),
+        (type(version) is int and version >= 1, f"has version {version!r}, which is not an integer from 1"),
         (
             isinstance(protocols, tuple)
             and bool(protocols)
             and all(isinstance(protocol, RebalanceProtocol) for protocol in protocols),
             "has no tuple of rebalance protocols",
         ),
-        (_needs_nothing(found), "cannot be made without arguments"),
+        (_needs_nothing(found), "cannot be created without arguments"),
     )
     return next((reason for fits, reason in checks if not fits), "")
 
@@ -132,9 +135,9 @@ def _needs_nothing(kind: type[Assignor]) -> bool:
 
 
 def common_protocol(choices: Sequence[Choice]) -> RebalanceProtocol:
-    """Return the protocol under which all of one or more strategies can run; of two, the one that the first prefers.
+    """Return the protocol that all of one or more strategies support; of two, the one that the first strategy prefers.
 
-    The built-in ones prefer the cooperative protocol. Raises `ProtocolConflict`.
+    The built-in strategies prefer the cooperative protocol. Raises `ProtocolConflict`.
     """
     for protocol in _protocols(choices[0]):
         if all(protocol in _protocols(choice) for choice in choices):

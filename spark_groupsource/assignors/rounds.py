@@ -1,8 +1,8 @@
-"""Notices a group that does not agree: rounds that come and go while something stays without an owner. Pure.
+"""Detect a group that does not settle: repeated rounds while a partition or topic stays without an owner. Pure.
 
-Two rounds settle a move (one takes a partition away, the next hands it out), a third one metadata that came late. A
-member that claims what it does not have, and so never gives it up, or a topic that only some members can see, keeps the
-group from settling for good, and nobody fails.
+A move needs two rounds (one revokes a partition, the next assigns it); late metadata needs a third one. Two causes keep
+a group from settling for ever, without an error: a member that claims a partition that it does not have, and so never
+gives up; and a topic that only some members can see.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from enum import Enum
 from spark_groupsource.assignors.interface import ClusterInfo
 from spark_groupsource.assignors.leader import JoinedMember, MemberPart
 
-# In which round of the same members it is told. What is held has been given up before the next round begins, and
-# metadata may need one more.
+# Round of the same members in which a warning is logged. Held partitions are given up before the next round begins, and
+# metadata may need one more round.
 _HELD_ROUND, _UNKNOWN_ROUND = 2, 3
-# For how many rounds of the same members the leader asks by itself.
+# Number of rounds of the same members after which the leader requests no further one.
 LIMIT = 5
 
 
 class Again(Enum):
-    """Whether the leader asks for another round by itself."""
+    """Whether the leader itself requests another round; the values are reasons."""
 
-    NO = "what stays open is told, or nothing is"
-    SOON = "it lacks a topic's metadata, which its client may have got without a word"
-    LATE = "a partition is held, and may be for as long as a drain may last"
+    NO = "nothing is open, or the limit is reached"
+    SOON = "it lacks a topic's metadata, which its client may have received without an event"
+    LATE = "a partition is held, for at most the duration of a drain"
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What the leader thinks of a round: what to warn of, and whether to ask for another one by itself."""
+    """The leader's result of a round: a warning to log, and whether to request another round."""
 
     warning: str = ""
     again: Again = Again.NO
 
 
 class Rounds:
-    """Counts on the leader; another leader begins anew."""
+    """Count rounds on the leader; a new leader starts at 0."""
 
     def __init__(self) -> None:
         self._who: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
         self._count = 0
 
     def take(self, cluster: ClusterInfo, joined: Sequence[JoinedMember], parts: Mapping[str, MemberPart]) -> Round:
-        """Take what a round brought. It warns once of each kind, and asks a few times."""
+        """Evaluate a round. Returns each kind of warning once, and requests further rounds up to `LIMIT`."""
         who = frozenset((item.member.member_id, item.member.topics) for item in joined)
         held, unknown = _held(cluster, joined, parts), _unknown(cluster, joined)
         same = who == self._who
@@ -70,7 +70,7 @@ def _held(cluster: ClusterInfo, joined: Sequence[JoinedMember], parts: Mapping[s
 def _unknown(cluster: ClusterInfo, joined: Sequence[JoinedMember]) -> list[str]:
     missing = {topic for item in joined for topic in item.member.topics} - cluster.topics.keys()
     return [
-        f"the leader does not know topic {topic}, to which subscribe: "
+        f"the leader does not know topic {topic}, which these members subscribe to: "
         + ", ".join(sorted(item.member.member_id for item in joined if topic in item.member.topics))
         for topic in sorted(missing)
     ]

@@ -1,4 +1,4 @@
-"""Strategy `single-active`: one member reads everything, all others stand by for it. Pure."""
+"""Strategy `single-active`: one member reads everything, all others are standby. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from spark_groupsource.model.offsets import TopicPartition
 
 
 class SingleActiveAssignor(Assignor):
-    """All partitions of a topic are active with one member, and all topics with the same one where it subscribes.
+    """All partitions of a topic are active at one member, and all topics at the same one if it subscribes to them.
 
-    1. The member that may have most partitions is chosen, then of the rest again, until every topic has one. Where all
-       subscribe to the same topics, that is one member for everything.
-    2. Of members that may have equally many, the one that has most now stays, so that nobody who joins takes over.
-       The lowest member id decides last.
+    1. The member that may have most partitions is chosen; then again for the rest, until every topic has a member. If
+       all subscribe to the same topics, that is one member for everything.
+    2. Among members that may have equally many, the one that has most now stays, so that a new member does not take
+       over. The lowest member id decides last.
 
-    Everybody else stands by for all partitions of its topics. No metadata.
+    All other subscribers are standby for all partitions of their topics. No metadata.
     """
 
     name = "single-active"

@@ -1,4 +1,4 @@
-"""Strategy `weighted`: partitions in proportion to the members' weights, and as few moves as possible. Pure."""
+"""Strategy `weighted`: assign partitions in proportion to the members' weights, with few moves. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from spark_groupsource.assignors.interface import Assignor, ClusterInfo, GroupAs
 
 
 class WeightedAssignor(Assignor):
-    """A member of weight 3 gets three times what one of weight 1 gets, within one partition.
+    """A member of weight 3 gets three times as many partitions as one of weight 1, within one partition.
 
-    Metadata: `{"weight":3}`; a member without it has weight 1. `shares` says what is promised, and why it can be.
+    Metadata: `{"weight":3}`; the default is 1. See `fair_shares` for what is promised, and why it is possible.
     """
 
     name = "weighted"
 
     def metadata(self, subscription: Sequence[str], member: MemberSettings) -> bytes:
-        """Tell the member's weight."""
+        """Return the member's weight."""
         return metadata.encode({"weight": member.weight})
 
     def assign(self, cluster: ClusterInfo, members: Sequence[GroupMember]) -> GroupAssignment:
-        """Share out by weight: what stays costs nothing, what moves costs 1."""
+        """Assign by weight: keeping a partition costs 0, a move costs 1."""
         weights = {member.member_id: metadata.count(member.metadata, "weight", 1) for member in members}
         takers = subscribers(cluster, members)
         before = owners(members)

@@ -1,9 +1,9 @@
-"""Where a checkpoint is: what Spark (Hadoop) calls a place, in the words of pyarrow, and how it is shown.
+"""Translate a checkpoint location from Spark's (Hadoop's) form to pyarrow's, and mask its secrets for logs.
 
-Users give the source the same location as the writer. Hadoop and pyarrow differ in their names of schemes
-(`s3a://` is `s3://`), and Hadoop takes a path literally where a URI escapes it. Pure: text in, text out.
+Users give the source the same location as the writer. Hadoop and pyarrow differ in names of schemes (`s3a://` is
+`s3://`), and Hadoop takes a path literally where a URI escapes characters. Pure: text in, text out.
 
-A URI may hold credentials: `shown_location` and `scrubbed` make what may appear in logs.
+A URI may contain credentials: use `shown_location` and `scrubbed` for texts that may appear in logs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SCHEMES = {
 }  # fmt: skip
 LOCATIONS = "a path; file:/...; dbfs:/...; " + ", ".join(f"{scheme}://" for scheme in _SCHEMES)
 
-# In these the part before "@" names a container or a file system.
+# In these schemes the part before "@" names a container or a file system.
 _CONTAINER_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")
-# Parameters of pyarrow's URIs whose values are no secrets.
+# Parameters of pyarrow's URIs whose values are not secret.
 _PLAIN_PARAMETERS = (
     "region", "scheme", "endpoint_override", "retry_limit_seconds", "enable_tls", "blob_storage_authority",
     "dfs_storage_authority", "allow_bucket_creation", "allow_bucket_deletion", "replication",
 )  # fmt: skip
-# A Google bucket that does not answer is tried for 15 minutes otherwise, and a revoke waits meanwhile.
+# Otherwise pyarrow retries an unreachable Google bucket for 15 minutes, while a revoke waits.
 _GCS_RETRY_LIMIT_S = 5
 _LONGEST_ERROR = 300
 
@@ -39,7 +39,7 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 def location_to_open(location: str) -> str:
     """Return a local path, or a URI for pyarrow's `FileSystem.from_uri`.
 
-    A path is taken literally, as Hadoop does; `?name=value` behind it are pyarrow's parameters (for instance
+    The path is taken literally, as Hadoop does. A `?name=value` after it sets pyarrow's parameters (for instance
     `?endpoint_override=host:port&scheme=http`). Raises ValueError for a scheme that is not supported.
     """
     uri = _URI.fullmatch(location)
@@ -49,13 +49,13 @@ def location_to_open(location: str) -> str:
     if scheme in ("file", "dbfs"):
         path = rest.removeprefix("//")
         if not path.startswith("/"):
-            raise ValueError("it names no absolute path")
-        # Databricks shows its file system below /dbfs, and volumes at their own path.
+            raise ValueError("it is not an absolute path")
+        # Databricks mounts its file system below /dbfs, and volumes at their own path.
         return path if scheme == "file" or path.startswith("/Volumes/") else f"/dbfs{path}"
     if scheme not in _SCHEMES:
         raise ValueError(f"the scheme {scheme} is not supported")
     if not rest.startswith("//"):
-        raise ValueError(f"no '//' behind {scheme}:")
+        raise ValueError(f"no '//' after {scheme}:")
     place, _, query = rest[2:].partition("?")
     authority, slash, path = place.partition("/")
     if scheme in ("gs", "gcs") and "retry_limit_seconds=" not in query:
@@ -64,7 +64,7 @@ def location_to_open(location: str) -> str:
 
 
 def shown_location(location: str) -> str:
-    """Return the location without user, password and secret parameters; rather too little is shown than too much."""
+    """Return the location without user, password and secret parameters. In doubt, a part is masked."""
     uri = _URI.fullmatch(location)
     if uri is None:
         return location
@@ -80,7 +80,7 @@ def shown_location(location: str) -> str:
 
 
 def scrubbed(text: str, location: str) -> str:
-    """Return an error's first line, without what `shown_location` leaves out of this location."""
+    """Return an error's first line, with the parts masked that `shown_location` masks in this location."""
     uri = _URI.fullmatch(location)
     text = text.partition("\n")[0]
     if uri is None:
@@ -92,14 +92,14 @@ def scrubbed(text: str, location: str) -> str:
         for _, name, value in _parameters(uri.group(2).partition("?")[2])
         if name not in _PLAIN_PARAMETERS or "@" in value
     ]
-    # The longest first: a secret may be a part of another one.
+    # Longest first: a secret may be a part of another one.
     for secret in sorted({form for item in secrets for form in (item, unquote(item))} - {""}, key=len, reverse=True):
         text = text.replace(secret, MASK)
     return text[:_LONGEST_ERROR]
 
 
 def _user(location: str) -> str:
-    """Return what may be a user and a password; a secret key may hold a '/' that should have been escaped."""
+    """Return the part that may be user and password. A secret key may contain a '/' that should have been escaped."""
     scheme, _, rest = location.partition(":")
     user = rest.partition("?")[0].removeprefix("//").rpartition("@")[0]
     is_container = scheme.lower() in _CONTAINER_SCHEMES and "/" not in user
@@ -107,6 +107,6 @@ def _user(location: str) -> str:
 
 
 def _parameters(query: str) -> list[tuple[str, str, str]]:
-    """Return each parameter as (itself, name, value)."""
+    """Return each parameter as (name=value, name, value)."""
     parts = [part for part in query.split("&") if part]
     return [(part, part.partition("=")[0], part.partition("=")[2]) for part in parts]

@@ -1,15 +1,15 @@
-"""Reads Spark's offset log and commit log, to see whether a batch is complete.
+"""Read Spark's offset log and commit log, to detect that a batch is complete.
 
-Spark tells a source that a batch is complete only while it plans the next one. Its commit log says it at once:
-`commits/N` exists as soon as batch N is done. This module finds N for one of our offsets and looks; it writes
-nothing.
+Spark reports a completed batch to a source only when it plans the next one. Its commit log shows it at once:
+`commits/N` exists as soon as batch N is complete. This module finds the batch number N of an offset of this source,
+and checks whether the file exists. It writes nothing.
 
-A waiting revoke asks ten times a second, and on an object store each look is a request of tens of milliseconds: what
-was read is remembered, because Spark never changes an entry of its logs. A look costs one request once N is known. A
-local checkpoint is asked much more often, while any batch is in flight: by `glance`, which lists no folder.
+A waiting revoke checks ten times per second, and on an object store each check is a request of tens of milliseconds.
+So entries are read only once, because Spark never changes them: a check takes one request once N is known. A local
+checkpoint is checked much more often, while any batch is in flight, with `glance`, which lists no folder.
 
-Formats: offset log v1 (a line per source) and v2 (`<source id>:` before each line), as in Spark's OffsetSeqLog. The
-checkpoint may be that of another source, whose users move over: `read_spark_checkpoint` says how far it has got.
+Formats: offset log v1 (one line per source) and v2 (`<source id>:` before each line), as in Spark's OffsetSeqLog. For
+users who move from another source, `read_spark_checkpoint` reads the progress of any query.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ LOG = logging.getLogger("spark_groupsource.checkpoint")
 
 Json = dict[str, Any]
 
-# The batch in flight is in the newest entry; another source's batch may have logged our offset once more. An entry
-# that is read in vain, because the plan is not logged yet, is not read again.
+# The batch in flight is in the newest entry, but a batch of another source may have logged our offset once more. A read
+# entry without our offset (the plan is not logged yet) is not read again.
 _NEWEST_ENTRIES = 5
-# What pyarrow raises: besides OSError, for instance when it was built without a file system, or lacks its library.
+# pyarrow's errors: besides OSError, for instance if it was built without a file system, or a library is missing.
 _TROUBLES = (OSError, ValueError, ImportError, pa.ArrowException)
 
 
-# A line of an offset log v2: ids are numbers, or names that the query gives its sources.
+# A line of an offset log v2. Source ids are numbers, or names that the query gives its sources.
 _NAMED_OFFSET = re.compile(r"([A-Za-z0-9_]+):(.*)", re.DOTALL)
 _NO_OFFSET = "-"
-# With async progress tracking, Spark writes this query's own log later: a log without its start is not reported sooner.
+# With async progress tracking, Spark writes the log late: a log without the query's start is not reported before this.
 _LONGEST_LAG_S = 60.0
-# More ends than this are counted, not named.
+# Number of ends that a log line shows; the others are counted.
 _NAMED = 5
-# pyarrow reads these with libhdfs, which takes the JVM's options from a variable of the environment.
+# pyarrow reads these with libhdfs, which reads the JVM's options from an environment variable.
 _HADOOP = ("hdfs://", "viewfs://")
 _LIBHDFS_OPTIONS, _NO_SIGNALS = "LIBHDFS_OPTS", "-Xrs"
 _STORE = re.compile(r"[a-z0-9]+://|/+(dbfs|Volumes)(/|$)")
@@ -56,10 +56,10 @@ _STORE = re.compile(r"[a-z0-9]+://|/+(dbfs|Volumes)(/|$)")
 
 @dataclass(frozen=True, slots=True)
 class SparkCheckpoint:
-    """How far a query has got, for any source.
+    """Progress of a query, for any source.
 
-    `completed` is the number of the newest completed batch, None before the first one; `logged`, of the newest one in
-    the offset log. `offsets` has each source's text at the end of the completed batch, or of its initial offset.
+    `completed` is the number of the newest completed batch, None before the first one. `logged` is that of the newest
+    batch in the offset log. `offsets` has each source's offset text after the completed batch, or its initial offset.
     """
 
     completed: int | None
@@ -68,7 +68,7 @@ class SparkCheckpoint:
 
 
 def sources_in_log_entry(text: str) -> dict[str, str]:
-    """Return the sources' offsets in one file of the offset log, as text, by source id, where there is one."""
+    """Return the offset texts by source id in one file of the offset log; sources without an offset are left out."""
     version, _, body = text.partition("\n")
     _metadata, *lines = body.rstrip("\n").split("\n")
     match version.strip():
@@ -83,7 +83,7 @@ def sources_in_log_entry(text: str) -> dict[str, str]:
 
 
 def offsets_in_log_entry(text: str) -> list[object]:
-    """Return the sources' offsets in one file of the offset log, parsed; what is no JSON is left out."""
+    """Return the parsed offsets of the sources in one file of the offset log; text that is not JSON is left out."""
     values = (_json_or_none(line) for line in sources_in_log_entry(text).values())
     return [value for value in values if value is not None]
 
@@ -98,7 +98,7 @@ def _json_or_none(text: str) -> object:
 def open_location(location: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of a checkpoint location, and the path in it.
 
-    Raises ValueError for a location that cannot be read, and what pyarrow raises for one that it does not reach.
+    Raises ValueError for a location that cannot be read, and pyarrow's errors for one that cannot be reached.
     """
     target = location_to_open(location)
     if "://" in target:
@@ -113,9 +113,12 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
 def _keep_signals_from_libhdfs() -> None:
     """Add -Xrs to LIBHDFS_OPTS, before libhdfs starts its JVM in this process.
 
-    Guards against: 1. the first look at an `hdfs:` location starts a JVM inside the reader process, 2. the JVM takes
-    SIGTERM over, 3. a stop ends the process at once: the last batch is not committed, and the group waits for the
-    member until its session expires. With -Xrs the JVM leaves the signals alone.
+    Guards against:
+    1. The first check of an `hdfs:` location starts a JVM inside the reader process.
+    2. The JVM installs its own handler of SIGTERM.
+    3. A stop ends the process at once: the last batch is not committed, and the group waits for the member until its
+       session expires.
+    With -Xrs the JVM installs no signal handlers.
     """
     given = os.environ.get(_LIBHDFS_OPTIONS, "")
     if _NO_SIGNALS not in given.split():
@@ -125,15 +128,15 @@ def _keep_signals_from_libhdfs() -> None:
 def read_spark_checkpoint(
     location: str, open_location: Callable[[str], tuple[fs.FileSystem, str]] = open_location
 ) -> SparkCheckpoint:
-    """Read how far the query of a checkpoint has got, whatever its sources are.
+    """Read the progress of a query from its checkpoint, whatever its sources are.
 
-    Raises ValueError, with a text for users, for a location that cannot be read or holds no checkpoint.
+    Raises ValueError, with a text for users, if the location cannot be read or has no checkpoint.
     """
     try:
         filesystem, root = open_location(location)
         logged, completed = (_newest_batch(filesystem, f"{root}/{name}") for name in ("offsets", "commits"))
         if logged is None:
-            raise FileNotFoundError("there is no checkpoint of a query that has planned a batch")
+            raise FileNotFoundError("no query has planned a batch with this checkpoint")
         if completed is None:
             sources = _initial_offsets(filesystem, root)
         else:
@@ -149,16 +152,16 @@ def _newest_batch(filesystem: fs.FileSystem, folder: str) -> int | None:
 
 
 def _initial_offsets(filesystem: fs.FileSystem, root: str) -> dict[str, str]:
-    """Return where the sources began that have written it down: `sources/<id>/0` is "v1" and the offset.
+    """Return the initial offsets of sources that store them: `sources/<id>/0` has "v1" and the offset.
 
-    Spark's Kafka source writes a zero byte before it, for releases that are long gone.
+    Spark's Kafka source writes a zero byte before it, for compatibility with very old releases.
     """
     found = {}
     for info in filesystem.get_file_info(fs.FileSelector(f"{root}/sources", allow_not_found=True)):
         try:
             text = _text(filesystem, f"{root}/sources/{info.base_name}/0")
         except (FileNotFoundError, UnicodeDecodeError):
-            continue  # a source that writes something else, or nothing
+            continue  # a source with another format, or without a file
         version, _, offset = text.removeprefix("\0").partition("\n")
         if version == "v1":
             found[info.base_name] = offset.strip()
@@ -171,7 +174,7 @@ def _text(filesystem: fs.FileSystem, path: str) -> str:
 
 
 class NoCheckpoint:
-    """Stands in where the query's checkpoint is not known: no batch is known to be complete."""
+    """Replacement when the query's checkpoint is not known: no batch is ever reported as complete."""
 
     name = "(not set)"
     is_local = False
@@ -191,10 +194,10 @@ class NoCheckpoint:
 
 
 class CheckpointLog:
-    """Spark's checkpoint of one query, at the location that was given to its writer.
+    """Spark's checkpoint of one query, at the location given to its writer.
 
-    `location` is a path or a URI (see `locations`). What cannot be read is logged once, and means that nothing is
-    known. The constructor does no I/O; it warns of a location that cannot be read at all.
+    `location` is a path or a URI (see `checkpoint.location`). A checkpoint that cannot be read is logged once, and no
+    batch is then reported as complete. The constructor does no I/O; it warns about a location of an unsupported form.
     """
 
     def __init__(
@@ -205,18 +208,18 @@ class CheckpointLog:
         self._filesystem: fs.FileSystem | None = None
         self._root = ""
         self._entries: dict[int, list[object]] = {}
-        # The newest entry that was read.
+        # Number of the newest entry that was read; -1: there was none.
         self._newest: int | None = None
-        # What was asked for last, and its batch, once that is known.
+        # The last requested end, and its batch number once that is known.
         self._end: SourceOffset | None = None
         self._json: Json = {}
         self._batch: int | None = None
         self._in_trouble = False
         self._seen = False
-        # Whether this log is known to be this query's, or not to be.
+        # Whether it is decided that this log belongs, or does not belong, to this query.
         self._judged = False
         self._compared: SourceOffset | None = None
-        # The newest entry that did not have Spark's start, and since when it is the newest.
+        # The newest entry without Spark's start, and the time since when it is the newest.
         self._behind: tuple[int, float] | None = None
         self._readable = self._check()
 
@@ -230,31 +233,32 @@ class CheckpointLog:
 
     @property
     def is_local(self) -> bool:
-        """Whether a look is no request to a store; Databricks' file system and volumes are stores, too."""
+        """Whether a check needs no request to a store. Databricks' file system and volumes are stores, too."""
         return self._readable and not _STORE.match(location_to_open(self._location))
 
     def is_complete(self, end: SourceOffset) -> bool:
-        """Whether the batch that ends at `end` is in the commit log."""
+        """Return whether the batch that ends at `end` is in the commit log."""
         return self._look(end, self._find)
 
     def glance(self, end: SourceOffset) -> bool:
-        """Say the same of a local checkpoint, at the cost of opening a file.
+        """Return the same for a local checkpoint, at the cost of opening one file.
 
-        It may miss a batch, because it goes from entry to entry: with async progress tracking the offset log has gaps.
+        It may miss a batch, because it reads entry by entry: with async progress tracking the offset log has gaps.
         """
         return self._look(end, self._follow)
 
     def wants_start(self, start: SourceOffset) -> bool:
-        """Whether it is open whose log this is, and this start was not compared yet."""
+        """Return whether the log's owner is undecided, and this start was not compared yet."""
         return self._readable and not self._judged and start != self._compared
 
     def compare_start(self, start: SourceOffset) -> None:
-        """Warn once when this is the checkpoint of another query: Spark's `start` contradicts it.
+        """Warn once if Spark's `start` shows that this is the checkpoint of another query.
 
-        `start` is the end of the last batch in the commit log of the query that runs, or its initial offset.
-        Guards against: 1. a source is given the checkpointLocation of another query, 2. no batch of its own is ever
-        complete there, 3. every handover waits for the next trigger, and every stop repeats the last batch, without a
-        word.
+        `start` is the end of the last batch in the commit log of the running query, or its initial offset.
+        Guards against:
+        1. A source is given the checkpointLocation of another query.
+        2. None of its own batches is ever complete there.
+        3. Every handover waits for the next trigger, and every stop repeats the last batch, without a warning.
         """
         self._compared = start
         try:
@@ -267,35 +271,35 @@ class CheckpointLog:
         self._judged = found is not None or self._contradicts(start, completed)
         if self._judged and found is None:
             LOG.warning(
-                "the log at checkpointLocation is not this query's: Spark starts from lineage=%s ends=%s;"
+                "the checkpoint at checkpointLocation belongs to another query: Spark starts from lineage=%s ends=%s;"
                 " checkpointLocation=%s has newest_batch=%s completed_batch=%s of %s. Handovers wait for the next"
-                " trigger, and every stop repeats the last batch: give the source the checkpointLocation of its own"
+                " trigger, and every stop repeats the last batch: set checkpointLocation to that of this query's"
                 " writer",
                 start.lineage, _shown_ends(start), self.name,
                 None if self._newest == -1 else self._newest, completed, self._shown_owners(),
             )  # fmt: skip
 
     def _contradicts(self, start: SourceOffset, completed: int | None) -> bool:
-        """Whether the log, which does not have `start` among its newest entries, cannot be that of its query."""
+        """Return whether a log without `start` in its newest entries cannot belong to the query."""
         newest = -1 if self._newest is None else self._newest
         lineages = {offset["lineage"] for offset in self._own_offsets()}
         if not start.ranges and not start.done:
-            # A query that has completed nothing; what was planned before may be in the offset log.
+            # A query without completed batches; batches that it planned before may be in the offset log.
             return completed is not None and start.lineage not in lineages
         if newest >= 0 and start.lineage not in lineages:
             return True
-        # With async progress tracking the log lags; a copy of the query's own checkpoint never moves.
+        # With async progress tracking the log is late; a copy of the query's own checkpoint never changes.
         if self._behind is None or self._behind[0] != newest:
             self._behind = (newest, time.monotonic())
         return time.monotonic() - self._behind[1] >= _LONGEST_LAG_S
 
     def _own_offsets(self) -> list[Json]:
-        """Return the offsets of this source's kind in the newest entries, the newest last."""
+        """Return the offsets of this source's format in the newest entries, the newest last."""
         values = (value for number in sorted(self._entries) for value in self._entries[number])
         return [value for value in values if isinstance(value, dict) and isinstance(value.get("lineage"), str)]
 
     def _shown_owners(self) -> str:
-        """Return whose entries the log has."""
+        """Return the owner of the log's entries, for the warning."""
         found = self._own_offsets()
         if not found:
             return "no query of this source" if self._entries else "no query"
@@ -325,7 +329,7 @@ class CheckpointLog:
             location_to_open(self._location)
         except ValueError as error:
             LOG.warning(
-                "checkpoint not readable, as if option checkpointLocation were not set: checkpointLocation=%s error=%s"
+                "checkpoint not readable, option checkpointLocation has no effect: checkpointLocation=%s error=%s"
                 " allowed=%s",
                 shown_location(self._location),
                 scrubbed(str(error), self._location),
@@ -335,7 +339,7 @@ class CheckpointLog:
         return True
 
     def _report(self, error: BaseException) -> None:
-        """Log the trouble, once until it is over: it is asked many times a second."""
+        """Log the problem once until it is over, because checks run many times per second."""
         if not self._in_trouble:
             self._in_trouble = True
             LOG.warning(
@@ -353,7 +357,8 @@ class CheckpointLog:
         filesystem, path = self._open(), f"{self._root}/{name}"
         if _is_hadoop(filesystem):
             return _is_file(filesystem, path)
-        # On object stores opening is one request, where a missing file's info takes a second one for a directory.
+        # On object stores opening a file is one request; file info of a missing file needs a second one for a
+        # directory.
         try:
             with filesystem.open_input_file(path):
                 return True
@@ -361,11 +366,12 @@ class CheckpointLog:
             return False
 
     def _is_new(self) -> bool:
-        """Whether the batch's entry of the commit log is not older than that of the offset log.
+        """Return whether the batch's entry in the commit log is not older than that in the offset log.
 
-        Guards against: 1. a checkpoint is taken back by hand, and of the commit log more is kept than of the offset
-        log, 2. the batch that is planned next has the number of an old one, which is complete, 3. a revoke or a stop
-        commits its end, although Spark may never complete it: its records are lost.
+        Guards against:
+        1. A checkpoint is restored by hand, with more entries in the commit log than in the offset log.
+        2. The next planned batch has the number of an old, completed batch.
+        3. A revoke or a stop commits the new batch's end, although Spark may never complete it: its records are lost.
         """
         names = [f"{self._root}/{folder}/{self._batch}" for folder in ("offsets", "commits")]
         logged, completed = (info.mtime_ns or 0 for info in self._open().get_file_info(names))
@@ -373,10 +379,10 @@ class CheckpointLog:
         return completed >= logged
 
     def _find(self, offset: Json) -> int | None:
-        """Return the first batch that logged this offset; an idle source's offset is logged again later.
+        """Return the first batch that logged this offset. An idle source's offset is logged again in later batches.
 
-        When only entries that are older than the newest ones hold it too, a later one is returned. If that is
-        complete, so is the first.
+        If only older entries than the newest ones have it too, a later batch is returned. If that one is complete, so
+        is the first.
         """
         newest = sorted(self._logged_batches(), reverse=True)[:_NEWEST_ENTRIES]
         self._entries = {number: self._entries[number] for number in newest if number in self._entries}
@@ -390,7 +396,7 @@ class CheckpointLog:
         return found
 
     def _follow(self, offset: Json) -> int | None:
-        """Return the first of the known entries, and of those that follow, that has this offset."""
+        """Return the first known or following entry with this offset."""
         if self._newest is None:
             return self._find(offset)
         number = min((known for known, entry in self._entries.items() if offset in entry), default=None)
@@ -401,7 +407,7 @@ class CheckpointLog:
         return number
 
     def _entry(self, number: int) -> list[object]:
-        """Return the offsets of an entry; none when it is not there, not yet or not any more."""
+        """Return the offsets of an entry; an empty list if the file does not exist."""
         known = self._entries.get(number)
         if known is None:
             try:
@@ -409,12 +415,12 @@ class CheckpointLog:
             except FileNotFoundError:
                 return []
             if known:
-                # Without offsets it may be half written, where the file system cannot rename.
+                # An entry without offsets may be half written, on a file system that cannot rename.
                 self._entries[number] = known
         return known
 
     def _numbers(self, folder: str) -> list[int]:
-        """Return the numbers of a log's entries."""
+        """Return the batch numbers of a log's entries."""
         selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
         names = [info.base_name for info in self._open().get_file_info(selector)]
         return [int(name) for name in names if name.isdigit()]
@@ -426,13 +432,15 @@ class CheckpointLog:
         return numbers
 
     def _has_metadata(self) -> bool:
-        """Whether Spark has a checkpoint here. It writes `metadata` before it starts any source.
+        """Return whether Spark has a checkpoint here. Spark writes `metadata` before it starts any source.
 
-        The sequence this is for: the writer's path has no scheme, and Spark's default file system is HDFS: the
-        same path means another place here, and without a word every handover would wait for the next trigger.
+        Guards against:
+        1. The writer's path has no scheme, and Spark's default file system is HDFS.
+        2. The same path is another place here, without a checkpoint.
+        3. Every handover waits for the next trigger, without a warning.
         """
         if not self._exists("metadata"):
-            raise FileNotFoundError("there is no checkpoint of Spark here; give the writer's location, with its scheme")
+            raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
         return True
 
     def _read(self, name: str) -> str:
@@ -443,17 +451,17 @@ class CheckpointLog:
 
 
 def _is_hadoop(filesystem: fs.FileSystem) -> bool:
-    """Whether opening a missing file prints Java's stack trace, as libhdfs does."""
+    """Return whether opening a missing file prints Java's stack trace, as libhdfs does."""
     return bool(filesystem.type_name == "hdfs")
 
 
 def _is_file(filesystem: fs.FileSystem, path: str) -> bool:
-    """Whether there is a file; prints nothing where there is none, on any file system."""
+    """Return whether the file exists, without printing anything on any file system."""
     return bool(filesystem.get_file_info(path).type == fs.FileType.File)
 
 
 def _shown_ends(offset: SourceOffset) -> str:
-    """Return the first ends of an offset."""
+    """Return the first ends of an offset, as text."""
     ends = sorted(offset.ends().items())
     more = f" and {len(ends) - _NAMED} more" if len(ends) > _NAMED else ""
     return "[" + ", ".join(f"{partition}:{end}" for partition, end in ends[:_NAMED]) + more + "]"

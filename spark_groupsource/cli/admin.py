@@ -1,6 +1,6 @@
-"""What the command line asks of a group and its cluster, as a client that is no member.
+"""Send the command line's requests to a group and its cluster, as a client that is no member.
 
-Every request is bounded; errors are the catalogue's.
+Every request has a time limit. Errors are those of the catalogue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, req
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
-# How a coordinator says that a group with members takes no commit of somebody else.
+# Errors with which a coordinator rejects commits from outside of a group that has members.
 _HAS_MEMBERS = {
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.NON_EMPTY_GROUP,
@@ -31,34 +31,34 @@ _HAS_MEMBERS = {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.STALE_MEMBER_EPOCH,
 }
-# The group's coordinator is being found, or moves: asked again until the deadline.
+# The group's coordinator is being found, or moves: retried until the deadline.
 _PASSING = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 }
 _RETRY_PAUSE_S = 0.2
-# Of partitions in an error.
+# Number of partitions that an error names.
 _NAMES_SHOWN = 50
 
 
 class GroupAdmin(Protocol):
-    """What the commands need of a group."""
+    """Requests of the commands to a group."""
 
     def members(self) -> tuple[str, ...]:
-        """Return the live members, as a person knows them; none for a group that does not exist."""
+        """Return the live members as text for users; empty if the group does not exist."""
 
     def is_simple(self) -> bool:
-        """Whether the group has offsets and never had a member: queries with option assign, or tools, wrote them."""
+        """Return whether the group never had a member: queries with option assign, or tools, wrote its offsets."""
 
     def offsets(self) -> dict[TopicPartition, GroupOffset]:
         """Return all committed offsets of the group."""
 
     def commit(self, items: Sequence[CommitItem]) -> None:
-        """Commit all offsets, in as many requests as it takes.
+        """Commit all offsets, in as many requests as needed.
 
-        Raises `CommandError` when the coordinator refuses any, and `KafkaUnavailableError` when it does not answer:
-        then they may have been taken.
+        Raises `CommandError` if the coordinator rejects any, and `KafkaUnavailableError` if it does not answer: the
+        offsets may then have been committed.
         """
 
     def cluster_id(self) -> str:
@@ -85,13 +85,13 @@ class LibrdkafkaGroupAdmin:
     def is_simple(self) -> bool:
         """See `GroupAdmin`."""
         group = self.described()
-        # Of a group that there is none of, older brokers say that it is dead and has no kind of members either.
+        # For a group that does not exist, older brokers report the state "dead" without a kind of members.
         return group is not None and group.is_simple_consumer_group and group.state is not ConsumerGroupState.DEAD
 
     def described(self) -> ConsumerGroupDescription | None:
-        """Return the group as its coordinator has it; None when there is none.
+        """Return the group as its coordinator describes it; None if it does not exist.
 
-        Raises `CommandError` for a group of another kind, as Kafka Connect's workers have them.
+        Raises `CommandError` for a group of another kind, such as that of Kafka Connect's workers.
         """
         try:
             return self.ask_description()
@@ -104,9 +104,9 @@ class LibrdkafkaGroupAdmin:
             raise self._mapped(error, "DescribeGroups") from None
 
     def ask_description(self, *, with_rights: bool = False) -> ConsumerGroupDescription:
-        """Return the group as its coordinator has it, also what the caller may do with it where that is asked for.
+        """Return the group as its coordinator describes it, on request with the operations that the caller may do.
 
-        Raises KafkaException as it comes, for callers that judge it themselves.
+        Raises KafkaException unmapped, for callers that handle it themselves.
         """
         found: ConsumerGroupDescription = self._ask(
             lambda timeout: self._client.describe_consumer_groups(
@@ -145,8 +145,8 @@ class LibrdkafkaGroupAdmin:
             except CommandError:
                 if number == 0:
                     raise
-                # What the earlier requests brought stays.
-                reason = f"members have joined the group since the first of {len(requests)} requests was taken"
+                # The offsets of the earlier requests remain committed.
+                reason = f"members have joined the group since the first of {len(requests)} requests was accepted"
                 refused += [(item.partition, reason) for later in requests[number:] for item in later]
                 break
         if refused:
@@ -156,7 +156,7 @@ class LibrdkafkaGroupAdmin:
             raise CommandError(errors.COMMIT_REFUSED, partitions=shown, reason=refused[0][1])
 
     def _commit(self, items: Sequence[CommitItem]) -> list[tuple[TopicPartition, str]]:
-        """Send one request and return what was refused, and why."""
+        """Send one request. Return the rejected partitions with their reasons."""
         parts = [
             ClientPartition(item.partition.topic, item.partition.partition, item.offset, metadata=item.metadata)
             for item in items
@@ -186,7 +186,7 @@ class LibrdkafkaGroupAdmin:
     # --- helpers
 
     def _ask(self, send: Callable[[float], Future[Any]]) -> Any:
-        """Send a request; again, while its answer only says that the coordinator is not there yet."""
+        """Send a request; repeat it while the coordinator is not available yet."""
         deadline = Deadline(self._clock, CONTACT_TIMEOUT_S)
         self._patience.begin()
         while True:
@@ -199,9 +199,9 @@ class LibrdkafkaGroupAdmin:
 
     def _refused(self, error: KafkaException) -> Exception:
         if _code(error) in _HAS_MEMBERS:
-            # They joined after the command had looked.
+            # Members joined after the command's check.
             return CommandError(
-                errors.GROUP_HAS_MEMBERS, group=self._group, members="the coordinator refuses a commit from outside"
+                errors.GROUP_HAS_MEMBERS, group=self._group, members="the coordinator rejected a non-member's commit"
             )
         return self._mapped(error, "OffsetCommit")
 

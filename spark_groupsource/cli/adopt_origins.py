@@ -1,4 +1,4 @@
-"""What `adopt` takes over: how far a query of Spark's own Kafka source has got, or another consumer group."""
+"""Read the offsets that `adopt` commits: those of a query of Spark's own Kafka source, or of another group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAME_THE_CHECKPOINT = "name the checkpointLocation of the writer of a query wit
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Whose offsets are taken over: `name` in errors, `why` in the table; `notes` are for the user."""
+    """The offsets to adopt. `name` appears in errors, `why` in the table; `notes` are printed."""
 
     name: str
     why: str
@@ -31,9 +31,9 @@ class Origin:
 
 
 def checkpoint_origin(location: str, source: str | None) -> Origin:
-    """Return how far the query of a checkpoint has got: the end of its newest completed batch.
+    """Return the offsets of a checkpoint's query: the end of its newest completed batch.
 
-    `source` is the id of its source in the offset log, needed when several are Kafka's. Raises `CommandError`.
+    `source` is the id of a source in the offset log, needed if several read from Kafka. Raises `CommandError`.
     """
     name = f"the checkpoint '{shown_location(location)}'"
     try:
@@ -49,7 +49,7 @@ def checkpoint_origin(location: str, source: str | None) -> Origin:
     if checkpoint.logged != checkpoint.completed:
         notes = (
             f"NOTE: batch {checkpoint.logged} of {name} was begun and is not complete. Its records are read again, from"
-            f" {where}: let the old query complete it first, if its sink may not have them twice.",
+            f" {where}. If its sink must not get them twice, let the old query complete the batch first.",
         )
     return Origin(name, why, positions, notes)
 
@@ -63,7 +63,7 @@ def _kafka_source(name: str, checkpoint: SparkCheckpoint, source: str | None) ->
             continue  # another kind of source
     if not found and any(map(_is_ours, checkpoint.offsets.values())):
         raise _unusable(
-            name, "it is one of groupkafka", "give it to the query itself, whose group has its offsets already"
+            name, "it belongs to a query of groupkafka", "keep it for that query, whose group has its offsets"
         )
     if source is None and len(found) == 1:
         return next(iter(found.values()))
@@ -71,7 +71,7 @@ def _kafka_source(name: str, checkpoint: SparkCheckpoint, source: str | None) ->
         return found[source]
     listed = ", ".join(f"{number} ({', '.join(_topics(positions))})" for number, positions in sorted(found.items()))
     if source is None and found:
-        raise _unusable(name, f"it has several sources with offsets of Kafka: {listed}", "choose one with --source")
+        raise _unusable(name, f"it has several sources with Kafka offsets: {listed}", "choose one with --source")
     wanted = "no source" if source is None else f"no source {source}"
     reason = f"it has {wanted} with offsets of Spark's own Kafka source"
     raise _unusable(name, reason + (f", only {listed}" if found else ""), _NAME_THE_CHECKPOINT)
@@ -86,7 +86,7 @@ def _is_ours(text: str) -> bool:
 
 
 def group_origin(group: str, admin: GroupAdmin) -> Origin:
-    """Return how far another group has got. Raises `CommandError` when it has no offsets."""
+    """Return the committed offsets of another group. Raises `CommandError` if it has none."""
     name = f"group '{group}'"
     held = {p: committed.offset for p, committed in admin.offsets().items() if committed.offset is not None}
     if not held:
@@ -95,27 +95,27 @@ def group_origin(group: str, admin: GroupAdmin) -> Origin:
     notes: tuple[str, ...] = ()
     if members:
         notes = (
-            f"WARNING: {name} has live members ({', '.join(members)}): what they read from now on is read again. Stop"
+            f"WARNING: {name} has live members ({', '.join(members)}). What they read from now on is read again. Stop"
             " them first.",
         )
     return Origin(name, f"committed by {name}", held, notes)
 
 
 def chosen_topics(origin: Origin, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the topics that the user has named. Raises `CommandError` for one that the old query has not read."""
+    """Return the topics that the user named. Raises `CommandError` for one that the old query has not read."""
     there = _topics(origin.positions)
     strange = [topic for topic in wanted if topic not in there]
     if strange:
-        reason = f"there are none of topic {', '.join(strange)}, only of {', '.join(there)}"
+        reason = f"it has none of topic {', '.join(strange)}, only of {', '.join(there)}"
         raise _unusable(origin.name, reason, "check --topic")
     return wanted
 
 
 def check_held(group: str, held: Mapping[TopicPartition, GroupOffset], wishes: Mapping[TopicPartition, Wish]) -> None:
-    """Raise `CommandError` when the group has offsets of these partitions already.
+    """Raise `CommandError` if the group already has other offsets of these partitions.
 
-    Those do not count that an earlier run has left where this one wants them: a commit may be taken in part, or its
-    answer may be lost, and then the command is repeated.
+    Offsets that an earlier run of the same command committed are accepted: a commit may succeed partly, or its answer
+    may be lost, and then the user repeats the command.
     """
     both = [p for p, wish in wishes.items() if p in held and not _is_adopted(held[p], wish.offset)]
     if both:
@@ -123,10 +123,10 @@ def check_held(group: str, held: Mapping[TopicPartition, GroupOffset], wishes: M
 
 
 def _is_adopted(held: GroupOffset, offset: int) -> bool:
-    """Whether the group's offset is this one, and all that is committed again would say the same.
+    """Return whether an earlier run of `adopt` committed this offset, so that a repeated commit changes nothing.
 
-    So it was no query that has committed it, whose checkpoint would lose, and the partition began there: another
-    initial position would be forgotten.
+    Then no query committed it (a repeated commit would override its checkpoint), and the offset is the partition's
+    initial position (another one would be overwritten).
     """
     metadata = parse_metadata(held.metadata)
     if metadata is None or metadata.reset is None or metadata.lineage != metadata.reset.id:
@@ -137,10 +137,10 @@ def _is_adopted(held: GroupOffset, offset: int) -> bool:
 def wishes_of(
     origin: Origin, logs: Mapping[TopicPartition, Log], described: Mapping[str, TopicInfo]
 ) -> dict[TopicPartition, Wish]:
-    """Return where each partition goes; one that the old query has not seen goes to its beginning, as in Spark.
+    """Return the new offset of each partition. A partition that the old query has not seen starts at its beginning.
 
-    Raises `CommandError` for offsets behind the end of their log: by name alone they would land on a topic that was
-    made anew, and skip its records.
+    Raises `CommandError` for offsets greater than the end of their log: the topic was recreated under the same name,
+    and the query would skip its records.
     """
     positions = {p: offset for p, offset in origin.positions.items() if p.topic in described}
     strange = [

@@ -1,4 +1,4 @@
-"""The command line's arguments, and the client properties file."""
+"""Parse the command line's arguments and the client properties file."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.permissions import EVERYTHING
 from spark_groupsource.options.table import OPTIONS
 
-# The pause of `--watch`: a rebalance takes some seconds.
+# Default pause of `--watch`, in seconds: a rebalance takes some seconds.
 WATCH_S = 2.0
-# Milliseconds since 1970 with fewer digits are not believed.
+# Numbers with fewer digits are not accepted as milliseconds since 1970.
 _TIME_DIGITS = 12
-# What names of client properties are made of. Anything else may be a part of a value (`sasl.password: secret==`), which
-# no error may show.
+# Names of client properties. Other text may be a part of a value (`sasl.password: secret==`), which errors must not
+# show.
 _PROPERTY_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class TargetKind(Enum):
-    """Where a reset moves the group."""
+    """Destination of a reset."""
 
     INITIAL = "initial"
     EARLIEST = "earliest"
@@ -44,7 +44,7 @@ class TargetKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to: `time_ms` (since the epoch) only for TIME, `path` only for SAVEPOINT."""
+    """A reset's destination: `time_ms` (since the epoch) only for TIME, `path` only for SAVEPOINT."""
 
     kind: TargetKind
     time_ms: int = 0
@@ -53,7 +53,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Which group, on which cluster, with which client properties."""
+    """Brokers, group and client properties of a command."""
 
     bootstrap_servers: str
     group: str
@@ -62,7 +62,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ResetCommand:
-    """`reset`; all topics of the group when `topics` is empty."""
+    """`reset`; without `topics` all topics of the group."""
 
     connection: Connection
     target: Target
@@ -80,10 +80,9 @@ class SavepointCommand:
 
 @dataclass(frozen=True, slots=True)
 class LagCommand:
-    """`lag`; all topics that the group has offsets of when `topics` is empty.
+    """`lag`; without `topics` all topics for which the group has offsets.
 
-    It ends with exit code 3 when the lag of all partitions together, or the age of any unread record, is larger than
-    its bound.
+    Exit code 3 if the total lag, or the age of any unread record, exceeds its bound.
     """
 
     connection: Connection
@@ -96,9 +95,9 @@ class LagCommand:
 
 @dataclass(frozen=True, slots=True)
 class AdoptCommand:
-    """`adopt`: from a checkpoint of Spark's own source, or else from another group; without `topics` all of them.
+    """`adopt`: from a checkpoint of Spark's own source, or from another group; without `topics` all topics.
 
-    `source` is the source's id in the offset log, needed when there are several.
+    `source` is the source's id in the offset log, needed if there are several.
     """
 
     connection: Connection
@@ -121,7 +120,7 @@ class GroupCommand:
 
 @dataclass(frozen=True, slots=True)
 class DoctorCommand:
-    """`doctor`; the connection's group is empty when none is named."""
+    """`doctor`; the connection's group is empty if none is given."""
 
     connection: Connection
     topics: tuple[str, ...] = ()
@@ -134,7 +133,7 @@ Command = ResetCommand | SavepointCommand | LagCommand | AdoptCommand | GroupCom
 
 
 class _CommandParser(argparse.ArgumentParser):
-    """A command's arguments. A misspelt flag is told by its name, before those that are then missing."""
+    """Parser of one command. A misspelt flag is reported before missing ones."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         known = self._option_string_actions
@@ -149,7 +148,7 @@ class _CommandParser(argparse.ArgumentParser):
 
 
 def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """Return the program's parser, and the parser of each command by its name."""
+    """Return the program's parser, and each command's parser by name."""
     parser = argparse.ArgumentParser(prog="python -m spark_groupsource", description=helptexts.ABOUT)
     parser.add_argument("--version", action="version", version=f"groupkafka {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
@@ -168,20 +167,20 @@ def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argum
     reset.add_argument("--to", nargs="+", required=True, metavar=("TARGET", "FILE"), help="see the targets below")
     reset.add_argument(
         "--topic", type=_some_text, action="append", default=[], metavar="T",
-        help="reset this topic only; may be given more than once (default: all topics that the group has offsets of)",
+        help="reset this topic only; may be given more than once (default: all topics with offsets of the group)",
     )  # fmt: skip
     reset.add_argument("--execute", action="store_true", help="commit the new offsets (default: a dry run)")
     savepoint = add("savepoint", "save the group's offsets", helptexts.SAVEPOINT, helptexts.SAVEPOINT_MORE)
-    savepoint.add_argument("file", type=Path, metavar="FILE", help="where to write it; an older file is replaced")
-    _add_lag(add("lag", "show how far any group is behind", helptexts.LAG, helptexts.LAG_MORE))
-    _add_adopt(add("adopt", "take over another query's offsets", helptexts.ADOPT, helptexts.ADOPT_MORE))
+    savepoint.add_argument("file", type=Path, metavar="FILE", help="file to write; an existing one is replaced")
+    _add_lag(add("lag", "show the lag of any group", helptexts.LAG, helptexts.LAG_MORE))
+    _add_adopt(add("adopt", "commit another query's offsets", helptexts.ADOPT, helptexts.ADOPT_MORE))
     _add_group(add("group", "show any group and its members", helptexts.GROUP, helptexts.GROUP_MORE))
-    _add_doctor(add("doctor", "check what goes wrong", helptexts.DOCTOR, helptexts.DOCTOR_MORE, needs_group=False))
+    _add_doctor(add("doctor", "check a setup for problems", helptexts.DOCTOR, helptexts.DOCTOR_MORE, needs_group=False))
     return parser, by_name
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
-    """Read the command line; ends the program with exit code 2 and a usage text when it is wrong."""
+    """Parse the command line. Ends the program with exit code 2 and a usage text if it is invalid."""
     parser, by_name = command_parsers()
     given = parser.parse_args(arguments)
     connection = Connection(given.bootstrap_servers, given.group or "", given.config)
@@ -206,7 +205,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topic", type=_some_text, action="append", default=[], metavar="T",
-        help="a topic that is to be read; may be given more than once (default: all that the group has offsets of)",
+        help="a topic to read; may be given more than once (default: all topics with offsets of the group)",
     )  # fmt: skip
     parser.add_argument(
         "--checkpoint-location", type=_some_text, metavar="LOCATION",
@@ -214,7 +213,7 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--master", type=_some_text, metavar="URL",
-        help="Spark's master (spark://host:7077, yarn, local[2] ...): asks every executor, with a small application",
+        help="Spark's master (spark://host:7077, yarn, local[2] ...): checks every executor, with a small application",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
@@ -225,31 +224,31 @@ def _add_adopt(parser: argparse.ArgumentParser) -> None:
         "--from-checkpoint", metavar="LOCATION",
         help="checkpointLocation of the old query's writer: a path, or a URI (hdfs:, s3a:, gs: ...)",
     )  # fmt: skip
-    origin.add_argument("--from-group", metavar="OTHER", help="the other group; it is only asked")
+    origin.add_argument("--from-group", metavar="OTHER", help="the other group, which is only read")
     parser.add_argument(
-        "--source", metavar="N", help="which source, when the checkpoint has several of Kafka: 0, 1 ..., or its name"
+        "--source", metavar="N", help="source id, if the checkpoint has several Kafka sources: 0, 1 ..., or its name"
     )
     parser.add_argument(
         "--topic", type=_some_text, action="append", default=[], metavar="T",
-        help="take over this topic only; may be given more than once (default: all that the old query has read)",
+        help="adopt this topic only; may be given more than once (default: all topics that the old query has read)",
     )  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true", help="also where the group has offsets already")
+    parser.add_argument("--overwrite", action="store_true", help="also replace offsets that the group already has")
     parser.add_argument("--execute", action="store_true", help="commit the offsets (default: a dry run)")
 
 
 def _add_lag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topic", type=_some_text, action="append", default=[], metavar="T",
-        help="this topic only; may be given more than once (default: all topics that the group has offsets of)",
+        help="this topic only; may be given more than once (default: all topics with offsets of the group)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one line of JSON; durations in seconds")
     _add_watch(parser)
     parser.add_argument(
-        "--max-lag", type=_count, metavar="N", help="exit with 3 when more than N records are unread, in all"
+        "--max-lag", type=_count, metavar="N", help="exit with 3 if more than N records are unread in total"
     )
     parser.add_argument(
         "--max-behind", type=_positive_s, metavar="SECONDS",
-        help="exit with 3 when an unread record is older than this, or when its age is not known",
+        help="exit with 3 if an unread record is older than this, or its age is not known",
     )  # fmt: skip
 
 
@@ -267,7 +266,7 @@ def _add_watch(parser: argparse.ArgumentParser) -> None:
 
 def _count(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise argparse.ArgumentTypeError(f"'{text}' is no integer from 0")
+        raise argparse.ArgumentTypeError(f"'{text}' is not an integer from 0")
     return int(text)
 
 
@@ -279,13 +278,13 @@ def _some_text(text: str) -> str:
 
 def _positive_s(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,3})?", text) or float(text) <= 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
     return float(text)
 
 
 def _adopt_command(parser: argparse.ArgumentParser, given: argparse.Namespace, connection: Connection) -> AdoptCommand:
     if given.from_group == connection.group:
-        parser.error("argument --from-group: it is the group itself")
+        parser.error("argument --from-group: it is the same as --group")
     if given.source is not None and given.from_checkpoint is None:
         parser.error("argument --source: it needs --from-checkpoint")
     return AdoptCommand(
@@ -301,20 +300,20 @@ def _add_connection(parser: argparse.ArgumentParser, *, needs_group: bool) -> No
     parser.add_argument("--group", **group, metavar="GROUP", help="the group's id (kafka.group.id)")
     parser.add_argument(
         "--config", type=Path, metavar="FILE",
-        help="client properties (TLS, SASL), a name=value per line: librdkafka's names, with or without 'kafka.';"
-        " the file of a query will do",
+        help="client properties (TLS, SASL), one name=value per line: librdkafka's names, with or without 'kafka.';"
+        " the file of a query can be used",
     )  # fmt: skip
 
 
 def parse_target(words: Sequence[str]) -> Target:
-    """Return what `--to` names. Raises `ValueError`."""
+    """Parse the words of `--to`. Raises `ValueError`."""
     name, *rest = words
     if name == TargetKind.SAVEPOINT.value:
         if len(rest) != 1:
             raise ValueError("'savepoint' needs one FILE")
         return Target(TargetKind.SAVEPOINT, path=Path(rest[0]))
     if rest:
-        raise ValueError(f"'{rest[0]}' is one word too many")
+        raise ValueError(f"unexpected word '{rest[0]}'")
     if name in (kind.value for kind in (TargetKind.INITIAL, TargetKind.EARLIEST, TargetKind.LATEST)):
         return Target(TargetKind(name))
     return Target(TargetKind.TIME, time_ms=_time_ms(name))
@@ -323,7 +322,7 @@ def parse_target(words: Sequence[str]) -> Target:
 def _time_ms(text: str) -> int:
     if re.fullmatch(r"[0-9]{1,19}", text):
         value = int(text)
-        # Fewer are a date, or seconds (10 digits): a time before 1973 is not meant.
+        # Fewer digits are a date, or seconds (10 digits): a time before 1973 is not intended.
         if len(text) < _TIME_DIGITS:
             raise ValueError(
                 f"'{text}' is neither milliseconds since 1970 ({_TIME_DIGITS} digits or more; append 000 to seconds)"
@@ -345,7 +344,7 @@ def _time_ms(text: str) -> int:
 
 
 def shown_time(time_ms: int) -> str:
-    """Return a time in UTC as a person reads it, to the millisecond."""
+    """Return a time in UTC as text for users, to the millisecond."""
     moment = datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -353,7 +352,7 @@ def shown_time(time_ms: int) -> str:
 def client_options(connection: Connection) -> SourceOptions:
     """Return the options of a client for the group.
 
-    Raises `CommandError` or `OptionError` for a file that is not right; neither shows a secret.
+    Raises `CommandError` or `OptionError` for an invalid file; the errors show no secret.
     """
     raw = {} if connection.config is None else _properties(connection.config)
     group = {"kafka.group.id": connection.group} if connection.group else {}
@@ -362,24 +361,24 @@ def client_options(connection: Connection) -> SourceOptions:
         | group
         | {
             "kafka.bootstrap.servers": connection.bootstrap_servers,
-            # No Spark is here that would show a secret.
+            # The command line does not run Spark, which would show a secret.
             "allowedUnsafeSettings": ",".join(UNSAFE_SETTINGS),
-            # The commands name topics themselves.
+            # The commands select topics themselves.
             "subscribePattern": ".*",
         },
         Reads.STREAM if connection.group else None,
-        # Whoever calls a command may read the files without it, and runs programs anyway.
+        # The caller of a command could read the files without it, and may run programs anyway.
         permissions=EVERYTHING,
     )
 
 
 def _properties(path: Path) -> dict[str, str]:
-    """Return the client properties of a file under their names as options of the source."""
+    """Return the client properties of a file under the source's option names."""
     try:
         # Some editors begin a file with a byte order mark.
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise CommandError(errors.FILE_FAILED, path=path, verb="read", reason=reason) from None
     own = {spec.name.lower() for spec in OPTIONS}
     found = {}
@@ -388,11 +387,11 @@ def _properties(path: Path) -> dict[str, str]:
         if not text or text.startswith(("#", "!")):
             continue
         name, separator, value = (part.strip() for part in text.partition("="))
-        # Java goes on in the next line after a backslash; here the rest of the value would be taken for a name.
+        # Java continues a line after a backslash; here the rest of the value would look like a name.
         if not separator or not _PROPERTY_NAME.fullmatch(name) or text.endswith("\\"):
-            # Without the line itself: it may hold a secret.
+            # Without the line itself, which may contain a secret.
             raise CommandError(errors.CONFIG_MALFORMED, path=path, line=number)
-        # A query's own settings, its executors' and a job's are none of this client's.
+        # Skip the query's own options, and those of its executors and its job.
         if name.lower() in own or name.lower().startswith(("job.", EXECUTOR_PREFIX)):
             continue
         found[name if name.lower().startswith(CLIENT_PREFIX) else CLIENT_PREFIX + name] = value

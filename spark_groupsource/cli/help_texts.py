@@ -1,28 +1,28 @@
-"""What --help says of the commands. For users."""
+"""Help texts of the commands, for users."""
 
 from __future__ import annotations
 
 ABOUT = """\
-Moves, saves and takes over the committed offsets of a group of groupkafka queries. Shows how far any group is behind,
-who its members are, and what is wrong with a setup.
+Moves, saves and adopts the committed offsets of a group of groupkafka queries. Shows the lag and the members of any
+group, and checks a setup for problems.
 """
 RESET = """\
-Moves the committed offsets of a group, so that its queries read records again, or leave some out.
+Moves the committed offsets of a group, so that its queries read records again or skip some.
 
-Stop all queries of the group first; it is refused while the group has members. A member that was killed, or that has a
-kafka.group.instance.id, stays until its session timeout. (Queries with option assign are no members, and are not seen.)
-Without --execute nothing is changed: the command prints what it would do. The queries may keep their checkpoints: each
-one that starts afterwards notices the reset, drops what its checkpoint has of these partitions, and goes on from the
-group's offsets. (Offsets moved by another tool are a conflict instead, which option onConflict decides.)
+Stop all queries of the group first; the command refuses to run while the group has members. A killed member, or one
+with a kafka.group.instance.id, stays until its session timeout. Queries with option assign are not members, so the
+command cannot detect them. Without --execute the command only prints the changes. The queries can keep their
+checkpoints: at its next start, each query detects the reset and continues from the group's offsets. (Offsets that
+another tool changed are a conflict instead, which option onConflict decides.)
 """
 RESET_MORE = """\
 targets:
-  initial          where the group began: the positions that startingOffsets gave when they were first looked up
+  initial          the group's initial offsets: the positions to which startingOffsets was resolved at first
   earliest         the beginning of the log
   latest           the end of the log
   TIME             the first record at or after a time: ISO 8601 (2026-01-31T12:00:00Z, UTC if it names no zone) or
                    milliseconds (not seconds) since 1970
-  savepoint FILE   where the group was when FILE was written by 'savepoint'
+  savepoint FILE   the group's offsets in FILE, which 'savepoint' wrote
 
 examples:
   python -m spark_groupsource reset --bootstrap-servers localhost:9092 --group orders-to-lake --to initial
@@ -34,7 +34,7 @@ exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments; 130 interrupted
 SAVEPOINT = """\
 Writes the committed offsets of a group to a file, for 'reset --to savepoint FILE'.
 
-The group's offsets are what its queries have completed, all together. The queries may go on while it is written.
+The group's offsets are the completed offsets of all its queries together. The queries can run meanwhile.
 """
 SAVEPOINT_MORE = """\
 example:
@@ -43,17 +43,17 @@ example:
 exit codes: 0 done; 1 refused; 2 wrong arguments; 130 interrupted
 """
 LAG = """\
-Shows how far a group is behind, per partition: in records, in time, and how long until retention removes the next
-unread record. It works for any group, of any program, with members or without, and joins none.
+Shows the lag of a group per partition: in records, in time, and how long until retention removes the next unread
+record. It works for any group of any program, with or without members, and does not join the group.
 
   lag        records between the group's committed offset and the log's end (with isolation.level=read_committed in
-             --config: the end of what is committed). As with Kafka's own tools, transaction markers count.
+             --config: the end of the committed records). As with Kafka's own tools, transaction markers count.
   behind     the age of the next unread record
-  safe for   until its age reaches the topic's retention.ms; Kafka may keep it longer, never less, unless the topic is
-             larger than its retention.bytes
+  safe for   time until its age reaches the topic's retention.ms. Kafka may keep it longer, and removes it earlier
+             only if the topic exceeds its retention.bytes
 
-A '-' stands where there is no unread record, where its time is not known, or where nothing is removed by time. Of a
-group that has members and has committed nothing yet, all records of the topics that they read count as unread.
+A '-' means: no unread record, its time is not known, or no retention by time. If a group has members and has not
+committed anything yet, all records of the topics that they read count as unread.
 """
 LAG_MORE = """\
 examples:
@@ -62,20 +62,20 @@ examples:
   python -m spark_groupsource lag --bootstrap-servers localhost:9092 --group orders-to-lake --max-behind 600
 
 exit codes: 0 done, also when --watch is interrupted; 1 refused; 2 wrong arguments; 3 beyond --max-lag or --max-behind
-(also when there are unread records, but their age is not known: stderr then names the partitions); 130 interrupted
+(also if the age of unread records is not known: stderr then names the partitions); 130 interrupted
 """
 ADOPT = """\
-Gives a group the offsets that another query has got to, so that its queries go on there without a gap: those of a
+Commits another query's offsets to a group, so that the group's queries continue there without a gap: the offsets of a
 query of Spark's own Kafka source (format "kafka"), read from its checkpoint, or those of another consumer group.
 
-Stop the old query first. Without --execute nothing is changed: the command prints what it would do. Start the new
-query with a new checkpoint location (and Spark's file sink with a new folder: in the old one it takes the batches of a
-new checkpoint for those that it has). A partition that the old query has not seen starts at its beginning.
+Stop the old query first. Without --execute the command only prints the changes. Start the new query with a new
+checkpoint location, and with a new folder for Spark's file sink: in the old folder the sink skips batches whose numbers
+it already has. A partition that the old query has not seen starts at its beginning.
 """
 ADOPT_MORE = """\
-The checkpoint says what is complete: a batch that the old query was stopped in is read again. It is refused while the
-group has members, when it has offsets already (unless --overwrite), and for offsets behind the end of their log, whose
-topic was deleted and recreated. Records that are missing are reported by the new query (failOnDataLoss).
+Only completed batches count: a batch in which the old query was stopped is read again. The command refuses to run while
+the group has members, if the group already has offsets (unless --overwrite), and for offsets greater than the end of
+their log, whose topic was recreated. The new query reports missing records (failOnDataLoss).
 
 examples:
   python -m spark_groupsource adopt --bootstrap-servers localhost:9092 --group orders-to-lake \\
@@ -86,35 +86,35 @@ examples:
 exit codes: 0 done, or a dry run; 1 refused; 2 wrong arguments; 130 interrupted
 """
 GROUP = """\
-Shows a group as its coordinator has it: protocol, strategy, state, members, who has which partition, who stands by, how
-far each is behind, and what the members report to each other. It works for any group, of any program, with members or
-without, and joins none.
+Shows a group as its coordinator describes it: protocol, strategy, state, members, their partitions and standby
+partitions, their lag, and the data that members report to each other. It works for any group of any program, with or
+without members, and does not join the group.
 
-  strategy   the assignment strategy that the group has agreed on; with the protocol 'consumer' (KIP-848) the broker's
+  strategy   the assignment strategy that the group uses; with the protocol 'consumer' (KIP-848) the broker's
   lag        records between the group's committed offset and the log's end, as in 'lag'
-  metadata   what a member reported when it joined: rack, what it had then, and what its strategy adds (weight=3). It
-             takes kafka-python (the extra of groupkafka[assignors]), and is shown of stable classic groups only.
+  metadata   data that a member reported when it joined: rack, owned partitions, and its strategy's data (weight=3).
+             Needs kafka-python (the extra of groupkafka[assignors]); only for stable classic groups.
 """
 GROUP_MORE = """\
 examples:
   python -m spark_groupsource group --bootstrap-servers localhost:9092 --group orders-to-lake
   python -m spark_groupsource group --bootstrap-servers localhost:9092 --group orders-to-lake --watch 2
 
-exit codes: 0 done, also when --watch is interrupted; 1 refused, or there is no such group; 2 wrong arguments;
+exit codes: 0 done, also when --watch is interrupted; 1 refused, or the group does not exist; 2 wrong arguments;
 130 interrupted
 """
 
 DOCTOR = """\
-Checks what goes wrong in practice and prints a line for each check, with the cure. It changes nothing and joins no
+Checks a setup for common problems and prints one line per check, with the remedy. It changes nothing and joins no
 group.
 
-  here       versions, whether records are read in C, descriptors
+  here       versions, whether records are read in C, file descriptors
   brokers    whether they can be reached, their release, KIP-848, the rights on group and topics, clocks
-  checkpoint whether the source can read it from this machine, and whose it is (--checkpoint-location)
-  executors  the same as here, on each of them, their clocks, and Spark's settings (--master). They are asked with the
-             Python that Spark starts for the source: set PYSPARK_PYTHON as your job does.
+  checkpoint whether the source can read it from this machine, and to which query it belongs (--checkpoint-location)
+  executors  the same as 'here' on each executor, their clocks, and Spark's settings (--master). The check runs with
+             the Python that Spark starts for the source: set PYSPARK_PYTHON as your job does.
 
-'advice' is what could be better, 'skipped' what cannot be seen.
+'advice' is a possible improvement, 'skipped' a check that could not be made.
 """
 DOCTOR_MORE = """\
 examples:
@@ -122,5 +122,5 @@ examples:
   PYSPARK_PYTHON=/opt/venv/bin/python groupkafka doctor --bootstrap-servers localhost:9092 --topic orders \\
       --master spark://spark:7077
 
-exit codes: 0 nothing is wrong; 1 something is; 2 wrong arguments; 130 interrupted
+exit codes: 0 no problem found; 1 problems found; 2 wrong arguments; 130 interrupted
 """

@@ -1,6 +1,6 @@
-"""`lag`: how far any group is behind, and until when its unread records are safe. It joins no group.
+"""`lag`: show the lag of any group, and how long its unread records are safe, without joining it.
 
-Exit codes: see `LagCommand`'s help.
+Exit codes: see the help of `lag`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Members = Callable[[], Sequence[Member]]
 HEADER = ("topic", "partition", "committed", "end", "lag", "behind", "safe for")
 BEYOND = 3
 AGE_UNKNOWN = (
-    "--max-behind: the age of the next unread record is not known, which counts as beyond the bound (it takes the right"
-    " READ on the topic, a record that comes within 10 s, and one that has a time)"
+    "--max-behind: the age of the next unread record is not known, which counts as beyond the bound (it needs the right"
+    " READ on the topic, a record that arrives within 10 s, and a record with a timestamp)"
 )
 
 
@@ -38,9 +38,9 @@ def report_lag(
     warn: Say,
     pause: Callable[[float], object],
 ) -> int:
-    """Print the lag, again and again with `watch_s`; return the exit code. Raises what the catalogue has for it.
+    """Print the lag, repeatedly with `watch_s`. Return the exit code. Raises errors of the catalogue.
 
-    `members` is only asked where nothing is committed; `warn` takes what is no part of the report.
+    `members` is called only if nothing is committed; `warn` prints lines that are not part of the report.
     """
     while True:
         lags = measure(command, standings, clock, members, warn)
@@ -63,10 +63,9 @@ def report_lag(
 
 
 def measure(command: LagCommand, standings: StandingsPort, clock: Clock, members: Members, warn: Say) -> list[Lag]:
-    """Return the lag of all partitions of the group's topics, or of those that the user named.
+    """Return the lag of all partitions of the group's topics, or of the topics that the user named.
 
-    1. all topics, 2. the group's offsets on all of them; where there are none, what its members have, 3. how the
-    partitions stand.
+    Steps: 1. all topics, 2. the group's offsets on them; without any, its members' topics, 3. the lag inputs.
     """
     group = command.connection.group
     topics = standings.topics()
@@ -79,7 +78,7 @@ def measure(command: LagCommand, standings: StandingsPort, clock: Clock, members
         live = members()
         if not live:
             raise CommandError(errors.GROUP_UNKNOWN, group=group, servers=command.connection.bootstrap_servers)
-        # A consumer that does not commit, or has not yet: a monitor must not take it for a wrong group.
+        # A consumer that has not committed (yet). A monitor must not treat it as a wrong group name.
         warn(f"group {group} has {len(live)} member{'' if len(live) == 1 else 's'} and has committed nothing yet")
         read = {partition.topic for member in live for partition in member.partitions} & topics.keys()
     wanted = command.topics or read
@@ -93,7 +92,7 @@ def _partitions(names: Iterable[str], counts: dict[str, int]) -> list[TopicParti
 
 
 def is_beyond(command: LagCommand, lags: list[Lag]) -> bool:
-    """Whether the lag is larger than a bound that the user gave; an age that is not known may be."""
+    """Return whether the lag exceeds a bound that the user gave; an unknown age counts as exceeding it."""
     records, _, behind_s, _ = total(lags)
     too_many = command.max_lag is not None and records > command.max_lag
     if command.max_behind_s is None:
@@ -103,7 +102,7 @@ def is_beyond(command: LagCommand, lags: list[Lag]) -> bool:
 
 
 def table(lags: list[Lag]) -> list[str]:
-    """Return the lag as aligned lines, the total last, and what needs to be known besides."""
+    """Return the lag as aligned lines, with the total and notes at the end."""
     records, lost, behind_s, safe_s = total(lags)
     last = ("total", "", "", "", str(records), shown_duration(behind_s), shown_duration(safe_s))
     rows = [HEADER, *map(_cells, lags), last]
@@ -115,8 +114,8 @@ def table(lags: list[Lag]) -> list[str]:
         lines.append("  ".join([topic.ljust(widths[0]), *cells, note]).rstrip())
     silent = sorted({lag.partition.topic for lag in lags if not lag.retention.known})
     if silent:
-        takes = "a real Kafka, and the right DESCRIBE_CONFIGS on the topic"
-        lines.append(f"retention not known (it takes {takes}): {', '.join(silent)}")
+        takes = "a real Kafka broker, and the right DESCRIBE_CONFIGS on the topic"
+        lines.append(f"retention not known (needs {takes}): {', '.join(silent)}")
     return lines
 
 
@@ -127,7 +126,7 @@ def _cells(lag: Lag) -> tuple[str, ...]:
 
 
 def json_line(group: str, now_ms: int, lags: list[Lag]) -> str:
-    """Return the lag as one line of JSON; durations in seconds, null where there is none or it is not known."""
+    """Return the lag as one line of JSON; durations in seconds, null for none or not known."""
     records, lost, behind_s, safe_s = total(lags)
     value = {
         "group": group,

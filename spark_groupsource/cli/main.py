@@ -1,8 +1,7 @@
 """The command line: `python -m spark_groupsource COMMAND`.
 
-Exit codes: 0 done, 1 refused (doctor: something is wrong), 2 wrong arguments, 3 a lag beyond its bound, 130 interrupted
-before the end. What has not been done to its end is never 0; --watch has no other end than to be interrupted, or that
-nobody reads it any more.
+Exit codes: 0 done, 1 refused (doctor: problems found), 2 wrong arguments, 3 a lag beyond its bound, 130 interrupted.
+A command that did not finish never returns 0. --watch finishes only by an interrupt, or when its output is closed.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from spark_groupsource.lag.measure import LibrdkafkaStandings
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.spark.probe import survey
 
-# What shells say of a program that SIGINT has ended.
+# The exit code of shells for a program that SIGINT has ended.
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry one command out and return the exit code; what is wrong goes to stderr."""
+    """Run one command and return the exit code; errors go to stderr."""
     command = parse_arguments(arguments)
-    # The clients' own log says the same as the error, many times.
+    # The clients' own log repeats the error many times.
     logging.getLogger("spark_groupsource").addHandler(logging.NullHandler())
     if not WAITING.handlers:
         WAITING.addHandler(_ToStderr())
@@ -98,7 +97,7 @@ def _lag(command: LagCommand, options: SourceOptions, output: Output) -> int:
     standings = LibrdkafkaStandings(options, clock, time.sleep)
 
     def members() -> Sequence[Member]:
-        # A client of its own, which hardly any look needs.
+        # A separate client, because it is rarely needed.
         return live_members(LibrdkafkaGroupAdmin(options, clock, time.sleep))
 
     try:
@@ -128,7 +127,7 @@ def _group(command: GroupCommand, options: SourceOptions, output: Output) -> int
 
 
 class _ToStderr(logging.Handler):
-    """Shows a log's lines as they are, on what is stderr then."""
+    """Print a log's lines to the current stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         warn(record.getMessage())

@@ -1,6 +1,6 @@
-"""`reset`, `savepoint` and `adopt`: ask the group and the cluster, decide with `plan.py`, print, and commit if told to.
+"""`reset`, `savepoint` and `adopt`: read group and cluster, plan with `offset_moves`, print, and commit on request.
 
-Every wait is bounded by the clients' own deadlines.
+The clients' own deadlines limit every wait.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from spark_groupsource.errors import CommandError, KafkaUnavailableError
 from spark_groupsource.model.commit_metadata import GroupOffset, KnownTopics, Pin, parse_metadata
 from spark_groupsource.model.offsets import TopicPartition, same_topic
 
-# Such a query is no member, and its next commit undoes what was committed here.
-UNSEEN_QUERIES = "queries with option assign are not seen here: are they stopped?"
+# Such a query is no member, and its next commit would override the new offsets.
+UNSEEN_QUERIES = "queries with option assign cannot be detected: make sure that they are stopped"
 
 Say = Callable[[str], object]
 Groups = Mapping[TopicPartition, GroupOffset]
 
 
 class Commands:
-    """Carries commands out on one group. `say` takes what they tell, `warn` what is to be known besides."""
+    """Runs commands on one group. `say` prints their output, `warn` prints warnings."""
 
     def __init__(self, admin: GroupAdmin, cluster: ClusterPort, clock: Clock, say: Say, warn: Say) -> None:
         self._admin = admin
@@ -52,7 +52,7 @@ class Commands:
     # --- savepoint
 
     def savepoint(self, command: SavepointCommand) -> None:
-        """Write the group's offsets to a file. Raises what the catalogue has for it."""
+        """Write the group's offsets to a file. Raises errors of the catalogue."""
         groups = self._admin.offsets()
         if not groups:
             raise _unknown(command)
@@ -77,15 +77,15 @@ class Commands:
     # --- reset
 
     def reset(self, command: ResetCommand) -> None:
-        """Print the moves, and commit them with `execute`. Raises what the catalogue has for it.
+        """Print the moves, and commit them with `execute`. Raises errors of the catalogue.
 
-        1. the savepoint, 2. no members, 3. the group's offsets, 4. the topics, 5. the moves, 6. one commit.
+        Steps: 1. the savepoint, 2. no members, 3. the group's offsets, 4. the topics, 5. the moves, 6. one commit.
         """
         group = command.connection.group
         saved = self._saved(command) if command.target.kind is TargetKind.SAVEPOINT else None
         self._refuse_members(group)
         groups = self._admin.offsets()
-        # A savepoint also brings back a group that the broker has forgotten.
+        # A savepoint can also restore a group that the broker has deleted.
         known = [*groups, *(saved.partitions if saved is not None else ())]
         if not known:
             raise _unknown(command)
@@ -99,15 +99,15 @@ class Commands:
         moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
         if self._show(moves, command.execute):
             self._commit(group, moves, groups, logs, wishes)
-            self._say(f"\nGroup {group}: {len(moves)} offsets committed. Queries that start from now on follow them.")
+            self._say(f"\nGroup {group}: {len(moves)} offsets committed. Queries that start from now on use them.")
 
     # --- adopt
 
     def adopt(self, command: AdoptCommand, origin: Origin) -> None:
-        """Print what the group takes over, and commit it with `execute`. Raises what the catalogue has for it.
+        """Print the offsets to adopt, and commit them with `execute`. Raises errors of the catalogue.
 
-        1. no members, 2. the topics, 3. the wishes, 4. nothing else that the group has already, 5. the moves, 6. one
-        commit.
+        Steps: 1. no members, 2. the topics, 3. the wanted offsets, 4. no other offsets in the group, 5. the moves,
+        6. one commit.
         """
         group = command.connection.group
         self._refuse_members(group)
@@ -146,32 +146,32 @@ class Commands:
             self._warn(UNSEEN_QUERIES)
 
     def _described(self, known: Iterable[TopicPartition], wanted: tuple[str, ...], group: str) -> dict[str, TopicInfo]:
-        """Return the topics to work on; those that are gone are left out, unless the user named them."""
+        """Return the topics to work on. Deleted topics are left out; if the user named one, it is an error."""
         chosen = wanted or tuple(sorted({partition.topic for partition in known}))
         missing = self._cluster.missing_topics(chosen)
         gone = [topic for topic in chosen if topic in missing]
         if gone and (wanted or len(gone) == len(chosen)):
             raise CommandError(errors.COMMAND_TOPIC_UNKNOWN, topics=", ".join(gone), group=group)
         for topic in gone:
-            self._say(f"left out: topic {topic}, which does not exist any more")
+            self._say(f"left out: topic {topic}, which no longer exists")
         return self._cluster.describe(topic for topic in chosen if topic not in missing)
 
     def _saved(self, command: ResetCommand) -> Savepoint:
         path, group = command.target.path, command.connection.group
         savepoint = read_savepoint(path)
         if savepoint.group != group:
-            reason = f"it is one of group '{savepoint.group}', not of '{group}'"
+            reason = f"it belongs to group '{savepoint.group}', not to '{group}'"
             raise CommandError(errors.SAVEPOINT_MISMATCH, path=path, reason=reason)
         cluster = self._admin.cluster_id()
         if savepoint.cluster != cluster:
-            reason = f"it is one of cluster {savepoint.cluster}, and this is {cluster}"
+            reason = f"it belongs to cluster {savepoint.cluster}, but this is {cluster}"
             raise CommandError(errors.SAVEPOINT_MISMATCH, path=path, reason=reason)
         return savepoint
 
     def _logs(self, partitions: list[TopicPartition], described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Log]:
         there = [p for p in partitions if p.partition < described[p.topic].partition_count]
         beginnings = self._cluster.log_offsets(dict.fromkeys(there, Edge.EARLIEST))
-        # Also behind open transactions: a group that reads uncommitted records may rightly be there.
+        # With open transactions: a group that reads uncommitted records may be there.
         ends = self._cluster.log_offsets(dict.fromkeys(there, Edge.LATEST), uncommitted=True)
         logs = {}
         for partition in there:
@@ -206,8 +206,8 @@ class Commands:
         self, time_ms: int, logs: Mapping[TopicPartition, Log], pins: Mapping[TopicPartition, Pin | None]
     ) -> dict[TopicPartition, Wish]:
         wanted: dict[TopicPartition, Edge | int] = dict.fromkeys(logs, time_ms)
-        # As the ends: for who reads committed records only, an open transaction's records are not there, and the
-        # log's end would skip them.
+        # Like the ends, with open transactions: without them, a time in an open transaction would resolve to the log's
+        # end, and its records would be skipped.
         found = self._cluster.log_offsets(wanted, uncommitted=True)
         wishes = {}
         for partition, log in logs.items():
@@ -234,7 +234,7 @@ class Commands:
         items = []
         for move in moves:
             log = logs[move.partition]
-            # A partition that no query of this source has had: this is its initial position.
+            # No query of this source has read the partition yet: this is its initial position.
             pin = wishes[move.partition].pin or Pin(move.new, log.partition_count, known_topics)
             items.append(commit_item(move, pin, log.topic_id, reset))
         try:
@@ -243,7 +243,7 @@ class Commands:
             reason = error.condition.template.format(**error.parameters)
             raise KafkaUnavailableError(errors.COMMIT_UNANSWERED, group=group, reason=reason) from None
         except KeyboardInterrupt:
-            self._warn(f"the offsets were being committed and may have been taken: look at those of group {group}")
+            self._warn(f"the commit was interrupted and may have succeeded: check the offsets of group {group}")
             raise
 
 
@@ -253,21 +253,21 @@ def _unknown(command: ResetCommand | SavepointCommand) -> CommandError:
 
 
 def _refuse_topics_made_anew(command: ResetCommand, saved: Savepoint, described: Mapping[str, TopicInfo]) -> None:
-    """By name alone the offsets of a deleted topic would land on its successor and skip its records."""
+    """Raise `CommandError` if a topic was recreated: the deleted topic's offsets would skip the new one's records."""
     ids = saved.topic_ids
     anew = [topic for topic, info in described.items() if not same_topic(ids.get(topic, info.topic_id), info.topic_id)]
     if anew:
-        reason = f"topic {', '.join(sorted(anew))} was deleted and made again since"
+        reason = f"topic {', '.join(sorted(anew))} was deleted and recreated since"
         raise CommandError(errors.SAVEPOINT_MISMATCH, path=command.target.path, reason=reason)
 
 
 def _partitions(
     kind: TargetKind | None, known: Iterable[TopicPartition], described: Mapping[str, TopicInfo]
 ) -> list[TopicPartition]:
-    """Return what to move: all partitions that there are.
+    """Return the partitions to move: all existing ones.
 
-    Only those known to the group or the savepoint where the group goes back to where it was: the others have not been
-    read, and start as they would have then.
+    For the initial offsets and savepoints, only partitions that the group or the savepoint has: the others have not
+    been read, and start as they would have then.
     """
     if kind in (TargetKind.INITIAL, TargetKind.SAVEPOINT):
         return by_topic(set(known), described)
@@ -279,12 +279,12 @@ def _partitions(
 
 
 def _is_ours(group: GroupOffset) -> bool:
-    """Whether this source wrote the offset, for whatever topic of the name."""
+    """Return whether this source wrote the offset, for any topic of that name."""
     return parse_metadata(group.metadata) is not None
 
 
 def _saved_wish(saved: Savepoint, partition: TopicPartition, log: Log, pin: Pin | None) -> Wish:
-    """Return a partition's place in a savepoint. One that is not in it had not been read: it begins anew."""
+    """Return a partition's offset in a savepoint. A partition that is not in it was unread, and starts as a new one."""
     item = saved.partitions.get(partition)
     if item is not None:
         return Wish(item.offset, f"savepoint of {shown_time(saved.taken_ms)}", item.pin or pin)

@@ -1,4 +1,4 @@
-"""What a reset moves where: pure decisions, no I/O."""
+"""Plan the moves of a reset: pure decisions, no I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_groupsource.model.offsets import Reset, TopicPartition, same_topic
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A partition's log: the bounds of its offsets, and the id and partition count of its topic."""
+    """A partition's log: its first and last offset, and id and partition count of its topic."""
 
     topic_id: str
     partition_count: int
@@ -21,7 +21,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Where a partition should go, before the log's bounds are looked at, and why. `pin` if one is known."""
+    """The wanted offset of a partition before the log's bounds are applied, with the reason, and the known pin."""
 
     offset: int
     why: str
@@ -30,7 +30,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition's move. `gone` is the half-open range of unread offsets that the log does not have any more."""
+    """One partition's move. `gone` is the half-open range of unread offsets that are missing in the log."""
 
     partition: TopicPartition
     current: int | None
@@ -51,7 +51,7 @@ HEADER = ("partition", "current", "new", "difference", "why")
 
 
 def pin_of(group: GroupOffset | None, topic_id: str) -> Pin | None:
-    """Return the partition's pinned initial position; None when there is none, or it is a deleted topic's."""
+    """Return the partition's pinned initial position; None if there is none, or it is a deleted topic's."""
     metadata = None if group is None else parse_metadata(group.metadata)
     return metadata.pin if metadata is not None and same_topic(metadata.topic_id, topic_id) else None
 
@@ -59,25 +59,24 @@ def pin_of(group: GroupOffset | None, topic_id: str) -> Pin | None:
 def plan_move(partition: TopicPartition, group: GroupOffset | None, log: Log, wish: Wish) -> Move:
     """Return the move of one partition.
 
-    An offset below the log's beginning stays as it is, so that the query itself reports the loss (failOnDataLoss).
-    One above the log's end is moved to it: the log was truncated, and the records written there since would be
-    skipped.
+    An offset below the log's beginning is kept, so that the query itself reports the loss (failOnDataLoss). An offset
+    greater than the log's end is set to the end: the log was truncated, and records written since would be skipped.
     """
     current = None if group is None else group.offset
     if wish.offset > log.end:
-        return Move(partition, current, log.end, f"{wish.why}, but the log ends here")
+        return Move(partition, current, log.end, f"{wish.why}, limited to the log's end")
     gone = (wish.offset, log.beginning) if wish.offset < log.beginning else None
     return Move(partition, current, wish.offset, wish.why, gone)
 
 
 def next_reset(groups: Iterable[GroupOffset], now_ms: int, name: str) -> Reset:
-    """Return a reset that is newer than all that the group remembers, whatever the clocks say."""
+    """Return a reset that is newer than all resets stored in the group, also if clocks differ."""
     known = [m.reset.at_ms for m in (parse_metadata(group.metadata) for group in groups) if m is not None and m.reset]
     return Reset(max([now_ms, *(at_ms + 1 for at_ms in known)]), name)
 
 
 def commit_item(move: Move, pin: Pin, topic_id: str, reset: Reset) -> CommitItem:
-    """Return the offset to commit, with the marker: it is the reset's own, and of no query's lineage."""
+    """Return the offset to commit, with the reset as marker; its lineage is the reset's own, of no query."""
     metadata = CommitMetadata(reset.id, topic_id, move.new, move.new, pin, reset=reset)
     return CommitItem(move.partition, move.new, metadata.to_text())
 
@@ -94,9 +93,9 @@ def table(moves: Iterable[Move]) -> str:
 
 
 def warnings(moves: Iterable[Move]) -> list[str]:
-    """Return a line per partition whose new offset is not in its log any more."""
+    """Return one line per partition whose new offset is missing in its log."""
     return [
-        f"WARNING: the records {move.partition} [{move.gone[0]}, {move.gone[1]}) are gone from the broker; the query"
+        f"WARNING: the broker no longer has the records {move.partition} [{move.gone[0]}, {move.gone[1]}); the query"
         " reports them as lost (failOnDataLoss)"
         for move in moves
         if move.gone is not None
@@ -104,7 +103,7 @@ def warnings(moves: Iterable[Move]) -> list[str]:
 
 
 def names(partitions: Iterable[TopicPartition]) -> str:
-    """Return partitions as a person reads them."""
+    """Return the partitions as text for users."""
     return ", ".join(map(str, sorted(partitions)))
 
 

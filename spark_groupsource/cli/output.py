@@ -1,7 +1,7 @@
-"""Where the command line writes to: stdout for what a command tells, stderr for what is to be known besides.
+"""Write the command line's output: results to stdout, warnings and errors to stderr.
 
-Who reads either of them may close it (`| head`). That ends nothing that was begun: a command with --execute commits all
-the same, and a monitor gets its exit code.
+The reader of either may close it (`| head`). That interrupts no work: a command with --execute still commits, and a
+monitor gets its exit code.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import sys
 import time
 from typing import TextIO
 
-STDOUT_CLOSED = "stdout is closed: the command goes on, and the rest of its output is shown here"
+STDOUT_CLOSED = "stdout is closed: the command continues, and the rest of its output is shown here"
 
 
 class OutputClosedError(Exception):
-    """Nobody reads the output of --watch any more."""
+    """The reader has closed the output of --watch."""
 
 
 class Output:
-    """Writes lines to stdout; `used` tells that there was one.
+    """Writes lines to stdout; `used` is True after the first one.
 
-    From the line on that a closed stdout does not take, they go to stderr with `rest_to_stderr` (for commands that
-    change something: somebody has to be told), and nowhere without.
+    After stdout was closed, lines go to stderr with `rest_to_stderr` (for commands that change something, whose result
+    must be shown), otherwise nowhere.
     """
 
     def __init__(self, *, rest_to_stderr: bool = False) -> None:
@@ -41,7 +41,7 @@ class Output:
             warn(line)
 
     def pause(self, seconds: float) -> None:
-        """Wait between two looks of --watch. Raises `OutputClosedError`."""
+        """Wait between two rounds of --watch. Raises `OutputClosedError`."""
         if self._closed:
             raise OutputClosedError
         time.sleep(seconds)
@@ -53,13 +53,13 @@ def warn(line: str) -> None:
 
 
 def _written(line: str, stream: TextIO) -> bool:
-    """Write a line at once; return False when nobody reads the stream any more."""
-    # A name that the stream's encoding does not have must not end a command that has changed something.
+    """Write a line at once; return False if the stream was closed by its reader."""
+    # A name that the stream's encoding cannot represent must not end a command that has changed something.
     encoding = stream.encoding or "utf-8"
     try:
         print(line.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
     except BrokenPipeError:
-        # What is left goes nowhere, also what Python writes at its end.
+        # Discard all further output, also Python's own at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)

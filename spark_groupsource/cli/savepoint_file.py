@@ -1,7 +1,7 @@
-"""Savepoints: the committed offsets of a group at one moment, in a file.
+"""Read and write savepoints: the committed offsets of a group at one moment, in a file.
 
-The group's offsets are the merged checkpoint of all its members, so a savepoint is taken while they run. The file is
-JSON, with sorted keys:
+The group's offsets are the merged checkpoint of all its members, so members can run while a savepoint is written. The
+file is JSON, with sorted keys:
 
     {"cluster": "<cluster id>", "group": "orders-to-lake", "taken_ms": 1700000000000, "v": 1,
      "topics": {"orders": {"id": "<topic id>", "partitions": {
@@ -38,7 +38,7 @@ _WHAT = "savepoint"
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One partition: the group's offset, and its initial position if one was pinned."""
+    """One partition: the group's offset, and its initial position if it was pinned."""
 
     offset: int
     pin: Pin | None = None
@@ -46,7 +46,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """A group's offsets at one moment (ms since the epoch). They hold for one cluster and these topic ids."""
+    """A group's offsets at one moment (ms since the epoch). They are valid for one cluster and these topic ids."""
 
     cluster: str
     group: str
@@ -78,7 +78,7 @@ def _pin_to_json(pin: Pin) -> dict[str, object]:
 
 
 def write_savepoint(path: Path, savepoint: Savepoint) -> None:
-    """Write the file whole or not at all; an older one is replaced. Raises `CommandError`."""
+    """Write the file completely or not at all; replace an existing one. Raises `CommandError`."""
     scratch = ""
     try:
         descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -94,11 +94,11 @@ def write_savepoint(path: Path, savepoint: Savepoint) -> None:
 
 
 def read_savepoint(path: Path) -> Savepoint:
-    """Read a file back. Raises `CommandError`, or `OffsetFormatError` for a newer format version."""
+    """Read a savepoint file. Raises `CommandError`, or `OffsetFormatError` for a newer format version."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise CommandError(errors.SAVEPOINT_INVALID, path=path, reason="it is no text") from None
+        raise CommandError(errors.SAVEPOINT_INVALID, path=path, reason="it is not UTF-8 text") from None
     except OSError as error:
         raise CommandError(errors.FILE_FAILED, path=path, verb="read", reason=error.strerror or error) from None
     try:
@@ -111,13 +111,13 @@ def read_savepoint(path: Path) -> Savepoint:
 
 
 def parse_savepoint(text: str) -> Savepoint:
-    """Parse a file's content. Raises `OffsetFormatError` when it is not exactly what `to_text` writes, or newer."""
+    """Parse a file's content. Raises `OffsetFormatError` unless it is exactly what `to_text` writes."""
     try:
         value = json.loads(text, object_pairs_hook=offsets.without_duplicates)
     except RecursionError:
         raise malformed(_WHAT, "it is nested too deeply") from None
     except ValueError as error:
-        raise malformed(_WHAT, f"it is no JSON ({error})") from None
+        raise malformed(_WHAT, f"it is not JSON ({error})") from None
     if isinstance(value, dict) and "v" in value:
         offsets.check_version(_WHAT, value["v"], VERSION)
     root = offsets.checked_object(_WHAT, value, {"cluster", "group", "taken_ms", "topics", "v"})

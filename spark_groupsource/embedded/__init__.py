@@ -1,7 +1,7 @@
-"""The embedded Kafka broker for users' own tests and demos: `broker` describes it, and what differs from Kafka.
+"""The embedded Kafka broker for users' own tests and demos; see `broker` for its use and its differences from Kafka.
 
-Its names are imported from here. The pytest plugin below this folder is imported in every run of pytest, also by people
-who do not use it: nothing is imported before a name is asked for.
+Import its names from here. pytest imports the plugin in this folder in every run, also for people who do not use it. So
+nothing is imported before a name is used.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ __all__ = ["ApiKey", "EmbeddedKafka", "EmbeddedKafkaError", "Record", "SeenReque
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of the broker when it is asked for."""
+    """Import a name of the broker at its first use."""
     if name in __all__:
         from spark_groupsource.embedded import broker  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
-"""An embedded Kafka broker for tests and demos: no JVM, no container, up in milliseconds.
+"""Run an embedded Kafka broker for tests and demos: no JVM, no container, started in milliseconds.
 
-It is the mock cluster of librdkafka, which sits inside the confluent-kafka wheel, driven through ctypes. It
-listens on 127.0.0.1 only; other processes of this machine can connect to it. This module must not import
-Spark, nor anything else of this package: users' own tests import it alone.
+It is the mock cluster of librdkafka, which is part of the confluent-kafka wheel, called through ctypes. It listens on
+127.0.0.1 only; other processes of this machine can connect to it. This module must not import Spark, nor anything else
+of this package, because users' own tests import it alone.
 
     with EmbeddedKafka(topics={"orders": 4}) as kafka:
         kafka.produce("orders", [("key", "value"), "a value alone"])
@@ -75,11 +75,11 @@ __all__ = ["ApiKey", "EmbeddedKafka", "EmbeddedKafkaError", "Record", "SeenReque
 _CHUNK_RECORDS = 1_000  # a batch of librdkafka holds 10,000 records
 _CHUNK_BYTES = 1_000_000
 Record: TypeAlias = str | bytes | tuple[Any, ...]
-"""What `produce` takes: a value, or (key, value[, partition[, timestamp_ms[, headers]]])."""
+"""Input of `produce`: a value, or (key, value[, partition[, timestamp_ms[, headers]]])."""
 
 
 class ApiKey(enum.IntEnum):
-    """Kafka's request types that the broker answers, for `fail_next` and `requests`."""
+    """Kafka's request types that the broker supports, for `fail_next` and `requests`."""
 
     PRODUCE = 0
     FETCH = 1
@@ -111,7 +111,7 @@ class SeenRequest(NamedTuple):
 
 
 def _destroy(library: Library, cluster: int, handle: int, owner_pid: int) -> None:
-    # A forked child has the memory but not the threads: joining them there would wait for ever.
+    # A forked child has the memory but not the threads: joining them there would block for ever.
     if os.getpid() == owner_pid:
         library("mock_cluster_destroy", cluster)
         library("destroy", handle)
@@ -120,11 +120,9 @@ def _destroy(library: Library, cluster: int, handle: int, owner_pid: int) -> Non
 class EmbeddedKafka:
     """A running cluster of in-memory brokers with the ids 1 to `brokers`. Any thread may call any method.
 
-    topics: name -> number of partitions, created at once.
-    rebalance_delay_ms: how long a new classic group waits for more members (Kafka: 3000).
-    session_timeout_ms, heartbeat_interval_ms: of groups with `group.protocol=consumer`; classic members
-    choose their own.
-    Errors are EmbeddedKafkaError; a closed cluster raises it too.
+    topics: name -> number of partitions, created at once. rebalance_delay_ms: how long a new classic group waits for
+    more members (Kafka: 3000). session_timeout_ms, heartbeat_interval_ms: for groups with `group.protocol=consumer`;
+    classic members choose their own. Errors are EmbeddedKafkaError, also every call of a closed cluster.
     """
 
     def __init__(
@@ -143,13 +141,13 @@ class EmbeddedKafka:
         cluster = self._library("mock_cluster_new", handle, brokers)
         if not cluster:
             self._library("destroy", handle)
-            raise EmbeddedKafkaError(f"rd_kafka_mock_cluster_new({brokers}) gave no cluster")
+            raise EmbeddedKafkaError(f"rd_kafka_mock_cluster_new({brokers}) returned no cluster")
         self._cluster: int = cluster
         self._handle: int = handle
         self._brokers = brokers
         self._tracking = False
         self._end = weakref.finalize(self, _destroy, self._library, cluster, handle, os.getpid())
-        self._end.atexit = False  # the process ends the threads anyway; a client may still hang on them
+        self._end.atexit = False  # the process ends the threads anyway, and a client may still use them
         self._bootstrap_servers: str = self._library("mock_cluster_bootstraps", cluster).decode()
         try:
             self._call("mock_group_initial_rebalance_delay_ms", rebalance_delay_ms)
@@ -196,7 +194,7 @@ class EmbeddedKafka:
         self._end()
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic, replicated to min(3, brokers). Raises when it exists."""
+        """Create a topic, replicated to min(3, brokers) brokers. Raises an error if it exists."""
         if partitions < 1:
             raise ValueError(f"topic {name}: partitions={partitions}: at least 1 is needed")
         self._check("mock_topic_create", name.encode(), partitions, min(3, self._brokers))
@@ -223,19 +221,19 @@ class EmbeddedKafka:
         self._check("mock_broker_set_down", -1 if broker_id is None else broker_id)
 
     def broker_up(self, broker_id: int | None = None) -> None:
-        """Accept connections again (None: all brokers)."""
+        """Accept connections again (None: on all brokers)."""
         self._check("mock_broker_set_up", -1 if broker_id is None else broker_id)
 
     def slow_down(self, delay_ms: int, broker_id: int | None = None) -> None:
-        """Delay every answer of a broker (None: all brokers); 0 ends it."""
+        """Delay every response of a broker (None: of all brokers); 0 ends the delay."""
         self._check("mock_broker_set_rtt", -1 if broker_id is None else broker_id, delay_ms)
 
     def set_rack(self, broker_id: int, rack: str) -> None:
-        """The rack that the broker reports in its metadata."""
+        """Set the rack that the broker reports in its metadata."""
         self._check("mock_broker_set_rack", broker_id, rack.encode())
 
     def set_coordinator(self, group_id: str, broker_id: int) -> None:
-        """Make a broker the coordinator of a group; an id that no broker has: coordinator unavailable."""
+        """Make a broker the coordinator of a group; with an unknown id the coordinator is unavailable."""
         self._check("mock_coordinator_set", b"group", group_id.encode(), broker_id)
 
     def fail_next(self, api_key: int, *errors: int) -> None:
@@ -247,44 +245,44 @@ class EmbeddedKafka:
         self._call("mock_push_request_errors_array", api_key, len(errors), codes)
 
     def answer_next(self, broker_id: int, api_key: int, error: int = 0, delay_ms: int = 0) -> None:
-        """Like fail_next with one error, but for one broker, and the answer is delayed."""
+        """Like `fail_next` with one error, but for one broker, and with a delayed response."""
         pair = (ctypes.c_int(error), ctypes.c_int(delay_ms))
         self._check("mock_broker_push_request_error_rtts", broker_id, api_key, 1, *pair)
 
     def clear_failures(self, api_key: int) -> None:
-        """Forget what fail_next pushed for this request type and nobody has met yet."""
+        """Discard errors of `fail_next` for this request type that no request has received yet."""
         self._call("mock_clear_request_errors", api_key)
 
     def requests(self, *api_keys: int) -> list[SeenRequest]:
-        """The requests of these types (none given: all) since track_requests was called, oldest first."""
+        """Return the requests of these types (default: all) since `track_requests` was called, oldest first."""
         rows = seen_requests(self._library, self._handle, self._open())
         return [SeenRequest(*row) for row in rows if not api_keys or row[1] in api_keys]
 
     def track_requests(self) -> None:
-        """Start a new list of requests: it costs memory per request, so it is off at first."""
+        """Start a new list of requests. It is off by default, because it costs memory per request."""
         self._call("mock_clear_requests")
         self._call("mock_start_request_tracking")
 
     def produce(self, topic: str, records: Iterable[Record], *, timeout_s: float = 30.0) -> None:
-        """Append records in this order and wait until the broker has them.
+        """Append records in this order and wait until the broker has stored them.
 
-        A record is a value, or (key, value[, partition[, timestamp_ms[, headers]]]); None stands for "not
-        given". Batches are compressed, so that more of them fit into the broker's bounded memory.
-        Raises EmbeddedKafkaError when a record is refused, or not acknowledged within timeout_s; the records
-        before it stay. librdkafka itself tries again after an error that means a stale leader; when another
-        batch overtakes that one, which is rare, the order is lost and this raises too.
+        A record is a value, or (key, value[, partition[, timestamp_ms[, headers]]]); None means "not given". Batches
+        are compressed, so that more of them fit into the broker's limited memory. Raises EmbeddedKafkaError if a record
+        is rejected, or not acknowledged within timeout_s; the records before it remain. librdkafka retries after an
+        error that means a stale leader. If another batch overtakes the retried one, which is rare, the order is lost,
+        and this raises EmbeddedKafkaError, too.
         """
         if isinstance(records, (str, bytes)):
-            raise TypeError("records: a list of them is needed, such as [b'value'] or [(b'key', b'value')]")
+            raise TypeError("records must be a list, such as [b'value'] or [(b'key', b'value')]")
         self._open()
-        from confluent_kafka import Producer  # noqa: PLC0415  (only those who produce through us need it)
+        from confluent_kafka import Producer  # noqa: PLC0415  (needed only for produce)
 
         config: dict[str, Any] = {
             "bootstrap.servers": self._bootstrap_servers,
             "compression.type": "lz4",
             "retries": 0,
             "max.in.flight.requests.per.connection": 1,
-            "linger.ms": 60_000,  # a chunk leaves with its flush, as one batch if possible: see _append
+            "linger.ms": 60_000,  # a flush sends a chunk, as one batch if possible: see _append
             "message.max.bytes": 8 * _CHUNK_BYTES,
             "batch.size": 8 * _CHUNK_BYTES,
             "message.timeout.ms": 60_000 + max(1, int(timeout_s * 1000)),
@@ -299,7 +297,7 @@ class EmbeddedKafka:
 
 
 def _chunks(records: Iterable[Record]) -> Iterator[list[dict[str, Any]]]:
-    """Producer arguments of the records, in pieces that each fit into one batch of a partition."""
+    """Return the producer arguments of the records, in chunks that each fit into one batch of a partition."""
     chunk: list[dict[str, Any]] = []
     size = 0
     for record in records:
@@ -314,12 +312,11 @@ def _chunks(records: Iterable[Record]) -> Iterator[list[dict[str, Any]]]:
 
 
 def _append(producer: Producer, topic: str, chunk: list[dict[str, Any]], deadline: float) -> None:
-    """Send the chunk and wait for it. Raises EmbeddedKafkaError, also when the order is not the given one.
+    """Send the chunk and wait for it. Raises EmbeddedKafkaError, also if the order of the records changed.
 
-    With two batches of a partition under way, the second overtakes the first when that one is tried again,
-    also with one request in flight; idempotence does not help, since this broker checks sequence numbers for
-    transactions only. Waiting chunk by chunk makes that rare, but librdkafka may still cut a chunk in two, so
-    the offsets are checked.
+    With two batches of a partition in flight, the second overtakes the first if that one is retried, even with one
+    request in flight. Idempotence does not help, since this broker checks sequence numbers only for transactions.
+    Waiting for each chunk makes that rare, but librdkafka may still split a chunk, so the offsets are checked.
     """
     failed: list[str] = []
     places: list[tuple[int, int]] = [(-1, -1)] * len(chunk)
@@ -339,12 +336,12 @@ def _append(producer: Producer, topic: str, chunk: list[dict[str, Any]], deadlin
     newest: dict[int, int] = {}
     for partition, offset in places:
         if offset <= newest.get(partition, -1):
-            raise EmbeddedKafkaError(f"produce to {topic}: a batch was tried again and overtaken: order is lost")
+            raise EmbeddedKafkaError(f"produce to {topic}: a retried batch was overtaken: the order is lost")
         newest[partition] = offset
 
 
 def _arguments(record: Record) -> dict[str, Any]:
-    """Keyword arguments of Producer.produce for one record."""
+    """Return the keyword arguments of Producer.produce for one record."""
     if isinstance(record, str | bytes):
         return {"value": record}
     if not isinstance(record, tuple) or not 2 <= len(record) <= 5:
@@ -362,7 +359,7 @@ def _topic_argument(text: str) -> tuple[str, int]:
 
 
 def _catch_signals() -> int:
-    """From now on SIGTERM and SIGINT only write a byte to the descriptor that this returns."""
+    """Make SIGTERM and SIGINT only write a byte to the returned descriptor."""
     wake, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
@@ -372,23 +369,23 @@ def _catch_signals() -> int:
 
 
 def _wait_for_end(wake: int) -> str:
-    """Return, with the reason, when standard input ends or a signal has arrived since _catch_signals."""
+    """Wait until standard input ends, or a signal has arrived since `_catch_signals`. Return the reason."""
     while True:
         ready, _, _ = select.select([wake, 0], [], [])
         if wake in ready:
-            return "a signal came"
+            return "a signal arrived"
         with contextlib.suppress(BlockingIOError):
             if not os.read(0, 65_536):
                 return "its standard input has ended"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: start, print the address, run until told to end."""
+    """Run the command line: start, print the address, and wait for the end."""
     parser = argparse.ArgumentParser(prog="python -m spark_groupsource.embedded", description=__doc__.split("\n")[0])
     parser.add_argument("--topic", metavar="NAME:PARTITIONS", type=_topic_argument, action="append", default=[])
-    parser.add_argument("--brokers", type=int, choices=range(1, 10), default=1, help="how many; without it one")
+    parser.add_argument("--brokers", type=int, choices=range(1, 10), default=1, help="number of brokers (default: 1)")
     options = parser.parse_args(arguments)
-    wake = _catch_signals()  # before the address is out: whoever reads it may send a signal at once
+    wake = _catch_signals()  # before the address is printed: its reader may send a signal at once
     with EmbeddedKafka(brokers=options.brokers, topics=dict(options.topic)) as kafka:
         print(f"bootstrap.servers={kafka.bootstrap_servers}", flush=True)
         print("runs until Ctrl-C, or until its standard input ends", file=sys.stderr, flush=True)

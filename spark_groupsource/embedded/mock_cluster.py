@@ -1,9 +1,8 @@
-"""The C functions of librdkafka's mock cluster, called through ctypes.
+"""Call the C functions of librdkafka's mock cluster through ctypes.
 
-Knows signatures and error codes; what the calls mean is in embedded.py. Every signature
-is that of librdkafka's public headers rdkafka.h and rdkafka_mock.h (one exception, marked below). The mock
-part is outside librdkafka's promise of a stable interface: a function that the installed library lacks
-raises an error that says so.
+This module has signatures and error codes; `broker` documents what the calls do. Every signature is that of
+librdkafka's public headers rdkafka.h and rdkafka_mock.h (with one exception, marked below). The mock part is outside
+of librdkafka's promise of a stable interface: if the installed library lacks a function, an error reports it.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mock_cluster_new": (_PTR, (_PTR, _INT)),
     "mock_cluster_destroy": (None, (_PTR,)),
     "mock_cluster_bootstraps": (_STR, (_PTR,)),
-    # From librdkafka 2.16 on, and not in the headers of 2.15: taken from its use and its machine code, which
-    # stores a 32-bit id under the cluster's lock and returns nothing. Optional: ask `has` first.
+    # Since librdkafka 2.16, and not in the headers of 2.15: derived from its use and its machine code, which stores a
+    # 32-bit id under the cluster's lock and returns nothing. Optional: check `has` first.
     "mock_set_controller_id": (None, (_PTR, _I32)),
     "mock_topic_create": (_INT, (_PTR, _STR, _INT, _INT)),
     "mock_topic_delete": (_INT, (_PTR, _STR)),
@@ -67,18 +66,18 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class EmbeddedKafkaError(RuntimeError):
-    """The embedded broker could not do what it was asked: the text names the call and the reason."""
+    """A call of the embedded broker failed: the text has the call and the reason."""
 
 
 class Library:
-    """librdkafka, loaded once, each function declared at its first use."""
+    """librdkafka, loaded once; each function is declared at its first use."""
 
     def __init__(self, path: str) -> None:
         self._dll = ctypes.CDLL(path)
         self._path = path
 
     def __call__(self, name: str, *args: Any) -> Any:
-        """Call rd_kafka_<name>. Raises EmbeddedKafkaError when the library is too old to have it."""
+        """Call rd_kafka_<name>. Raises EmbeddedKafkaError if the library is too old to have it."""
         try:
             function = getattr(self._dll, f"rd_kafka_{name}")
         except AttributeError:
@@ -90,7 +89,7 @@ class Library:
         return function(*args)
 
     def has(self, name: str) -> bool:
-        """Whether the installed library exports rd_kafka_<name>."""
+        """Return whether the installed library exports rd_kafka_<name>."""
         return hasattr(self._dll, f"rd_kafka_{name}")
 
     def _version(self) -> str:
@@ -98,7 +97,7 @@ class Library:
         return str(self._dll.rd_kafka_version_str().decode())
 
     def check(self, name: str, *args: Any) -> None:
-        """Call a function that returns an error code. Raises EmbeddedKafkaError for any but 0."""
+        """Call a function that returns an error code. Raises EmbeddedKafkaError for any code but 0."""
         error = self(name, *args)
         if error:
             code, text = self("err2name", error).decode(), self("err2str", error).decode()
@@ -107,13 +106,13 @@ class Library:
 
 
 def new_handle(library: Library) -> int:
-    """A librdkafka instance for the mock cluster to live on; it never connects anywhere.
+    """Create a librdkafka instance for the mock cluster; it never connects anywhere.
 
-    Raises EmbeddedKafkaError. The caller ends it with rd_kafka_destroy.
+    Raises EmbeddedKafkaError. The caller must destroy it with rd_kafka_destroy.
     """
     text = ctypes.create_string_buffer(_ERRSTR_SIZE)
     conf = library("conf_new")
-    # Silences this instance alone, not the users' clients: it has nothing to say that they could act on.
+    # Silences only this instance, not the users' clients: its log has nothing that users could act on.
     if library("conf_set", conf, b"log_level", b"0", text, _ERRSTR_SIZE) != 0:
         library("conf_destroy", conf)
         raise EmbeddedKafkaError(f"rd_kafka_conf_set(log_level): {text.value.decode()}")
@@ -125,7 +124,7 @@ def new_handle(library: Library) -> int:
 
 
 def seen_requests(library: Library, handle: int, cluster: int) -> list[tuple[int, int, int]]:
-    """(broker id, request type, monotonic time in us) of every tracked request; frees what C handed out."""
+    """Return (broker id, request type, monotonic time in us) of every tracked request; free the C array."""
     count = _SIZE()
     array = library("mock_get_requests", cluster, ctypes.byref(count))
     seen = []

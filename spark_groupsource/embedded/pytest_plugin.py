@@ -4,8 +4,8 @@ def test_orders(embedded_kafka):
     embedded_kafka.create_topic("orders", 4)
     embedded_kafka.produce("orders", ["a", "b"])
 
-pytest imports this module in every run of everybody who has the package installed, so it imports neither
-Spark nor a Kafka client.
+pytest imports this module in every run of everybody who has the package installed, so it imports neither Spark nor a
+Kafka client.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def _broker() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def embedded_kafka() -> Iterator[EmbeddedKafka]:
-    """An empty in-memory broker for this test alone."""
+    """Provide an empty in-memory broker for this test only."""
     yield from _broker()
 
 
 @pytest.fixture(scope="session")
 def embedded_kafka_session() -> Iterator[EmbeddedKafka]:
-    """One in-memory broker for the whole run; tests keep out of each other's way by topic and group names."""
+    """Provide one in-memory broker for the whole run; tests should use different topic and group names."""
     yield from _broker()

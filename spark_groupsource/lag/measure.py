@@ -1,7 +1,7 @@
-"""Asks a cluster how partitions stand, as `lag.py` wants to know it, without joining or telling any group.
+"""Measure lag inputs (committed offset, log bounds, timestamp of the next unread record) without joining a group.
 
-The time of a record is known by nobody but who reads it, so the next unread record of each partition is fetched: by
-an assigned consumer, in small requests, for a bounded time. One thread uses it, with clients of its own.
+A record's timestamp is known only by reading it. So the next unread record of each partition is fetched: by an
+assigned consumer, with small requests, for a limited time. For one thread, with its own clients.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from spark_groupsource.lag.model import Retention, Standing
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
-# How many partitions one request is about. A request for 5,000 offsets of a group is some 100 KB.
+# Partitions per request. A request for 5,000 offsets of a group has about 100 KB.
 _CHUNK = 5_000
-# How long all next records together may take: some never come, because only transaction markers are left.
+# Time limit in seconds for all next records together. Some never arrive, because only transaction markers are left.
 _RECORDS_S = 10.0
 _STEP_S = 0.2
 _MAX_RECORDS = 1_000
-# A producer's usual batch. The broker answers with a larger one if it is the first of its answer.
+# A producer's usual batch. The broker returns a larger one if it is the first of its response.
 _FETCH_BYTES = 16 * 1024
-# The client takes no less than its message.max.bytes, which is 1,000,000 unless it is set.
+# librdkafka requires at least its message.max.bytes, by default 1,000,000.
 _ANSWER_BYTES = 4 * 1024 * 1024
 _CONFIGS_S = 5.0
-# One record of each partition will do.
+# One record of each partition suffices.
 _SETTINGS: dict[str, Any] = {
-    # Removed since the log's beginning was asked for: then it is the first one that is left.
+    # If records were removed after the log's beginning was requested, read the first one that is left.
     "auto.offset.reset": "earliest",
     "fetch.message.max.bytes": _FETCH_BYTES,
     "fetch.max.bytes": _ANSWER_BYTES,
@@ -48,26 +48,26 @@ _SETTINGS: dict[str, Any] = {
 
 
 class StandingsPort(Protocol):
-    """What lag reports need of a cluster. Errors are the catalogue's, and all waits are bounded."""
+    """Requests of lag reports to a cluster. Errors are those of the catalogue, and every wait has a limit."""
 
     def topics(self) -> dict[str, int]:
-        """Return all topics that the client may see, with their numbers of partitions."""
+        """Return all topics that the client may describe, with their partition counts."""
 
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets of any group; partitions without one are left out."""
 
     def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the beginnings and the ends of these logs; those that are not known are left out."""
+        """Return (beginning, end) of these logs; those that are not known are left out."""
 
     def standings(self, committed: Mapping[TopicPartition, int | None]) -> list[Standing]:
-        """Return how these partitions stand; `next_ms` is None where no record came in time, or none is left."""
+        """Return the lag inputs of these partitions; `next_ms` is None if no record arrived in time or none is left."""
 
     def close(self) -> None:
         """Free the clients; idempotent."""
 
 
 class LibrdkafkaStandings:
-    """A `StandingsPort` on confluent-kafka. `abandoned` tells that nobody wants the answer any more."""
+    """A `StandingsPort` on confluent-kafka. `abandoned` returns True when the caller no longer needs the result."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class LibrdkafkaStandings:
         return found
 
     def standings(self, committed: Mapping[TopicPartition, int | None]) -> list[Standing]:
-        """See `StandingsPort`. The log's ends are asked after the group's offsets, so that no lag is below 0."""
+        """See `StandingsPort`. Log ends are requested after the group's offsets, so that no lag is below 0."""
         retentions = self._retentions({partition.topic for partition in committed})
         deadline = Deadline(self._clock, _RECORDS_S)
         standings = []
@@ -136,9 +136,9 @@ class LibrdkafkaStandings:
     def _times(
         self, unread: Mapping[TopicPartition, tuple[int, int]], deadline: Deadline
     ) -> dict[TopicPartition, int | None]:
-        """Return the time (ms) of the first record in each of these ranges of offsets; None: there is no record.
+        """Return the timestamp (ms) of the first record in each of these offset ranges; None: the range has no record.
 
-        Those of which neither is known are left out.
+        Ranges for which neither is known are left out.
         """
         consumer = self._reader()
         waiting, times = dict(unread), dict[TopicPartition, int | None]()
@@ -171,9 +171,9 @@ class LibrdkafkaStandings:
     # --- retention
 
     def _retentions(self, topics: set[str]) -> dict[str, Retention]:
-        """Return what removes the topics' records; without those that do not tell.
+        """Return the topics' retention; topics for which it cannot be read are left out.
 
-        It takes a right of its own (DESCRIBE_CONFIGS), and nothing else depends on it: no error comes of it.
+        It needs an extra right (DESCRIBE_CONFIGS), and nothing else depends on it, so errors are ignored.
         """
         if not topics:
             return {}
@@ -191,7 +191,7 @@ class LibrdkafkaStandings:
 
 
 def retention_of(config: Mapping[str, str]) -> Retention:
-    """Return what a topic's configuration says about removing records; a log that is only compacted keeps the last."""
+    """Return a topic's retention from its configuration. A log that is only compacted has no retention."""
     if "delete" not in (policy.strip() for policy in config.get("cleanup.policy", "delete").split(",")):
         return Retention()
     return Retention(_limit(config.get("retention.ms")), _limit(config.get("retention.bytes")))
@@ -206,12 +206,12 @@ def _limit(text: str | None) -> int | None:
 
 
 def _answers(message: Message, end: int) -> bool:
-    """Whether there is nothing more to wait for: a record, no record up to the end, or no right to read."""
+    """Return whether a partition needs no further wait: a record, no record up to the end, or no right to read."""
     error = message.error()
     if error is None or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return True
     offset: Any = message.offset()
-    # A follower or a new leader may say "end" too early.
+    # A follower or a new leader may report the end too early.
     return _is_end(message) and offset is not None and offset >= end
 
 

@@ -1,8 +1,8 @@
-"""How far a group is behind: in records, in seconds, and until when unread records are safe. Pure.
+"""Define the lag of a group: in records, in seconds, and how long unread records are safe from retention. Pure.
 
-A group's lag in seconds is the age of the next unread record. It is safe until its age reaches the topic's
-retention.ms: Kafka removes whole segments, and none before its newest record is as old, so the time told is the least.
-A bound on bytes (retention.bytes) can remove records sooner and is only named.
+A group's lag in seconds is the age of the next unread record. The record is safe until its age reaches the topic's
+retention.ms. Kafka removes whole segments, and only when the newest record of a segment has that age, so the reported
+time is a minimum. A limit on bytes (retention.bytes) can remove records earlier; it is only mentioned.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from spark_groupsource.model.offsets import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a topic's configuration says about removing records; None: nothing is removed for that reason.
+    """Retention settings of a topic. None: records are not removed for that reason.
 
-    It is not `known` when the cluster did not tell it.
+    `known` is False if the cluster did not report them.
     """
 
     after_ms: int | None = None
@@ -27,9 +27,9 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a partition: the group's offset (None: it has none), the log's ends, the next record's time.
+    """Lag inputs of a partition: committed offset (None: none), log bounds, timestamp of the next unread record (ms).
 
-    `none_left`: it is known that no record is left to read, only offsets without one (transaction markers, compaction).
+    `none_left`: no record is left to read, only offsets without records (transaction markers, compaction).
     """
 
     partition: TopicPartition
@@ -43,10 +43,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """One partition's lag. `lost` counts unread offsets that are gone already.
+    """Lag of one partition. `lost` counts unread offsets that are already missing on the broker.
 
-    `behind_s` and `safe_s` are None when there is no unread record, or when its time is not known; `safe_s` also when
-    nothing removes it by time. `age_known` is false only where there may be an unread record of any age.
+    `behind_s` and `safe_s` are None if there is no unread record, or its timestamp is not known; `safe_s` also if
+    retention has no time limit. `age_known` is False only if there may be an unread record of unknown age.
     """
 
     partition: TopicPartition
@@ -61,7 +61,7 @@ class Lag:
 
 
 def lag_of(standing: Standing, now_ms: int) -> Lag:
-    """Return the lag of one partition; without an offset of the group all records are unread."""
+    """Compute the lag of one partition. Without a committed offset, all records are unread."""
     start = standing.beginning if standing.committed is None else standing.committed
     lost = max(0, standing.beginning - start)
     records = max(0, standing.end - max(start, standing.beginning))
@@ -79,7 +79,7 @@ def lag_of(standing: Standing, now_ms: int) -> Lag:
 
 
 def total(lags: Iterable[Lag]) -> tuple[int, int, float | None, float | None]:
-    """Return the records and the lost ones of all partitions together, the largest age, and the shortest safety."""
+    """Return over all partitions: sum of records, sum of lost offsets, largest age, and shortest safe time."""
     every = list(lags)
     ages = [lag.behind_s for lag in every if lag.behind_s is not None]
     safeties = [lag.safe_s for lag in every if lag.safe_s is not None]
@@ -92,7 +92,7 @@ def total(lags: Iterable[Lag]) -> tuple[int, int, float | None, float | None]:
 
 
 def shown_duration(seconds: float | None) -> str:
-    """Return a duration as a person reads it: 850ms, 12.3s, 4m10s, 3h05m, 6d23h; '-' for none."""
+    """Return a duration as text for people: 850ms, 12.3s, 4m10s, 3h05m, 6d23h; '-' for None."""
     if seconds is None:
         return "-"
     if seconds < 1:
@@ -107,13 +107,13 @@ def shown_duration(seconds: float | None) -> str:
 
 
 def shown_note(lag: Lag) -> str:
-    """Return what a person needs to know besides the numbers; empty when there is nothing."""
+    """Return a note for the lag table that the numbers do not show; empty if there is none."""
     if lag.lost:
-        return f"{lag.lost} lost: gone before they were read"
+        return f"{lag.lost} lost: missing on the broker"
     if lag.committed is None:
-        return "no offset: all counts as unread"
+        return "no committed offset: all unread"
     if lag.committed > lag.end:
-        return "beyond the log's end: the topic was made anew, or its log cut"
+        return "beyond the log's end: the topic was recreated, or its log truncated"
     if lag.records and lag.retention.above_bytes is not None:
-        return f"safe up to {lag.retention.above_bytes} bytes only"
+        return f"safe only up to {lag.retention.above_bytes} bytes"
     return ""

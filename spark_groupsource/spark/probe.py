@@ -1,7 +1,7 @@
-"""Asks a Spark cluster what its executors are: Python, versions, clock, descriptors. For the command `doctor`.
+"""Collect facts about a Spark cluster's executors for the command `doctor`: Python, versions, clock, descriptors.
 
-The probe runs where the package may be missing, so what executors get is a function that is pickled as a whole and
-imports nothing of the package, and a script that is run in the Python that the source would be run in.
+The package may be missing on executors. So they receive a function that is pickled as a whole and imports nothing of
+the package, and a script that runs in the Python that the source would use.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Executors that are still busy with an earlier task get none: asked again, so that each has answered.
+# Executors that are busy with an earlier task get none; more rounds are run until each has answered.
 _ROUNDS = 5
-# Long enough that no slot takes a second task while another one is free.
+# Long enough that no slot gets a second task while another one is free.
 _PAUSE_S = 0.5
 _SETTING_OF_PYTHON = "spark.pyspark.python"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one executor has answered, and by how many seconds its clock differs at least from the driver's."""
+    """One executor's facts, and the minimum difference of its clock from the driver's, in seconds."""
 
     place: str
     facts: Mapping[str, Any]
@@ -34,7 +34,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a cluster has answered: `executors` is how many Spark has."""
+    """The facts of a cluster; `executors` is the number of executors that Spark has."""
 
     python: str
     executors: int
@@ -43,14 +43,14 @@ class Survey:
 
 
 def python_of_source() -> str:
-    """Return the Python that the JVM starts for the source, on the driver and with the same path on executors."""
+    """Return the Python that the JVM starts for the source, on the driver and under the same path on executors."""
     return os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON") or "python3"
 
 
 def survey(master: str, script: str, settings: Iterable[str]) -> Survey:
-    """Start an application, let each executor run a script that prints JSON, and return what they have printed.
+    """Start an application, run a script that prints JSON on each executor, and return the results.
 
-    Also returns the named Spark settings, those that are set. Raises what Spark raises.
+    Also returns those of the named Spark settings that are set. Raises Spark's errors.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - only this command needs it, and only with a master
 
@@ -66,7 +66,7 @@ def survey(master: str, script: str, settings: Iterable[str]) -> Survey:
             count = _count(spark)
             if len(answers) >= count:
                 break
-        # With a text as the default, Spark would check that it is a value of the setting.
+        # Spark would check a text as the default against the setting's type.
         found = {name: spark.conf.get(name, None) or "" for name in (*settings, _SETTING_OF_PYTHON)}
         return Survey(python, count, tuple(answers.values()), {name: value for name, value in found.items() if value})
     finally:
@@ -74,7 +74,7 @@ def survey(master: str, script: str, settings: Iterable[str]) -> Survey:
 
 
 def _count(spark: SparkSession) -> int:
-    """Return how many executors there are; in local mode the driver is the one."""
+    """Return the number of executors; in local mode the driver is the only one."""
     jvm: Any = spark.sparkContext._jsc.sc()
     return max(1, int(jvm.getExecutorMemoryStatus().size()) - 1)
 
@@ -87,7 +87,7 @@ def _asked(spark: SparkSession, probe: Callable[[Iterable[int]], Iterable[str]],
 
 
 def answers_of(lines: Iterable[str], start_s: float, end_s: float) -> dict[str, Answer]:
-    """Return the answers by executor; a clock is off when its time is not between the job's start and its end."""
+    """Return the answers by executor. A clock is off if its time is not between the job's start and end."""
     found = {}
     for line in lines:
         facts = json.loads(line)
@@ -97,7 +97,7 @@ def answers_of(lines: Iterable[str], start_s: float, end_s: float) -> dict[str, 
 
 
 def make_probe(python: str, script: str, pause_s: float) -> Callable[[Iterable[int]], Iterable[str]]:
-    """Return what a task does. It is pickled with all that it needs, so it uses nothing of this module."""
+    """Return the function of a task. It is pickled with everything it needs, so it uses nothing of this module."""
 
     def probe(_: Iterable[int]) -> Iterator[str]:
         import json  # noqa: PLC0415
@@ -116,7 +116,7 @@ def make_probe(python: str, script: str, pause_s: float) -> Callable[[Iterable[i
         except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
             facts = {"failed": f"{type(error).__name__}: {error}"}
         time.sleep(pause_s)
-        # Each executor has a folder of its own, but for those of local mode.
+        # Each executor has its own folder, except in local mode.
         yield json.dumps({"place": f"{socket.gethostname()}:{os.getcwd()}", "at_s": at_s, **facts})
 
     return probe

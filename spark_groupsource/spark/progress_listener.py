@@ -1,4 +1,4 @@
-"""A streaming listener that shows a line per batch: rows, lag and owned partitions. For jobs and notebooks."""
+"""Show a line per batch with a streaming listener: rows, lag and owned partitions. For jobs and notebooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark_groupsource.model.offsets import SourceOffset, parse_offset
 
 
 def lag_of(end: SourceOffset, newest: dict[str, dict[str, int]]) -> dict[str, int]:
-    """Return how many offsets are behind the batch's end, per owned partition ('topic-number')."""
+    """Return the number of offsets after the batch's end, per owned partition ('topic-number')."""
     ends = {(tp.topic, str(tp.partition)): offset for tp, offset in end.ends().items()}
     return {
         f"{topic}-{number}": max(0, offset - ends.get((topic, number), offset))
@@ -30,7 +30,7 @@ def lag_of(end: SourceOffset, newest: dict[str, dict[str, int]]) -> dict[str, in
 
 
 def shown_partitions(names: Iterable[str]) -> str:
-    """Return partition names in short: `orders[0,2,5] refunds[1]`."""
+    """Return partition names in short form: `orders[0,2,5] refunds[1]`."""
     topics: dict[str, list[int]] = {}
     for name in names:
         topic, _, number = name.rpartition("-")
@@ -40,7 +40,7 @@ def shown_partitions(names: Iterable[str]) -> str:
 
 
 def progress_line(progress: dict[str, Any]) -> str | None:
-    """Return the line for one of Spark's progress reports (parsed JSON); None when it has no groupkafka source."""
+    """Return the line for one of Spark's progress reports (parsed JSON); None if it has no groupkafka source."""
     parts = []
     for source in progress.get("sources", []):
         try:
@@ -60,9 +60,10 @@ def progress_line(progress: dict[str, Any]) -> str | None:
 
 
 def error_line(text: str) -> str:
-    """Return the line of an error that says most: this source's own, or else the first one.
+    """Return the most useful line of an error: this source's own line, or else the first one.
 
-    Where an executor's Python lacks a package, the error is PySpark's, deep in a stack trace; the line has the cure.
+    If an executor's Python lacks a package, the error is PySpark's, deep in a stack trace; this returns the advice for
+    it.
     """
     missing = missing_in(text)
     if missing is not None:
@@ -76,16 +77,16 @@ def _parsed(value: Any) -> Any:
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
-        # Another source's offset: its text need not be JSON.
+        # Another source's offset, whose text need not be JSON.
         return None
 
 
 class ProgressListener(StreamingQueryListener):
-    """`spark.streams.addListener(ProgressListener())` prints a line per batch; `show` takes the lines instead."""
+    """`spark.streams.addListener(ProgressListener())` prints one line per batch; `show` replaces the print."""
 
     def __init__(self, show: Callable[[str], object] | None = None) -> None:
         self._show = show or _print
-        # Spark names a query only when it starts.
+        # Later events of Spark do not contain the query's name.
         self._names: dict[str, str] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -100,7 +101,7 @@ class ProgressListener(StreamingQueryListener):
             self._show(line)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Say nothing: an idle query would fill the screen."""
+        """Show nothing: an idle query would fill the screen."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Show that a query ended."""

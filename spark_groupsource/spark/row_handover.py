@@ -1,8 +1,8 @@
-"""Rows that go to Spark together with the plan, so that no Python task is started for them.
+"""Send rows to Spark together with the plan, so that no Python task is started for them.
 
-PySpark has this way for its simple readers: rows that come with the partitions are put into Spark's block manager, and
-a task of the JVM takes them from there (or reads the partition in Python, if the block is gone). The way is private
-(class `_SimpleStreamReaderWrapper`, asked for by `isinstance`), so it is looked for and not relied upon.
+PySpark does this for its simple readers: it stores rows that come with the partitions in Spark's block manager, and a
+JVM task reads them there (or reads the partition in Python, if the block is missing). This interface is private (class
+`_SimpleStreamReaderWrapper`, checked with `isinstance`), so the source uses it only if it has the known form.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @cache
 def spark_hook() -> type | None:
-    """Return PySpark's class whose instances may hand over rows with their partitions; None if it is not as known."""
+    """Return PySpark's class whose instances may send rows with partitions; None if it does not have the known form."""
     try:
         from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper as Wrapper  # noqa: PLC0415
         from pyspark.sql.streaming import python_streaming_source_runner as runner  # noqa: PLC0415
@@ -30,16 +30,16 @@ def spark_hook() -> type | None:
 
 
 class HandsOverRows:
-    """Mixed into a stream reader: PySpark takes it for a simple reader while it has rows to hand over.
+    """Mixin for a stream reader: PySpark treats it as a simple reader while it has rows to send.
 
-    `hand_over` is called in `partitions`; right after it PySpark asks `isinstance(reader, <the hook>)`, and then for
-    the rows. At any other time the reader is what it is.
+    `partitions` calls `hand_over`. Directly after it PySpark checks `isinstance(reader, <the hook>)`, and then fetches
+    the rows. At any other time the reader has its own class.
     """
 
     _rows: Sequence[pa.RecordBatch] | None = None
 
     def hand_over(self, rows: Sequence[pa.RecordBatch]) -> None:
-        """Have these rows go with the one partition that `partitions` returns. Only where `spark_hook` has one."""
+        """Send these rows with the one partition that `partitions` returns. Only if `spark_hook` returns a class."""
         self._rows = rows
 
     @property  # type: ignore[misc]
@@ -47,7 +47,7 @@ class HandsOverRows:
         return type(self) if self._rows is None else spark_hook() or type(self)
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:
-        """Return the rows, once. PySpark's name for it."""
-        del start, end  # they are those of the `partitions` call just before
+        """Return the rows once. The name is PySpark's."""
+        del start, end  # the same as in the `partitions` call before
         rows, self._rows = self._rows, None
         return None if rows is None else iter(rows)

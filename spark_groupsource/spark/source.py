@@ -1,7 +1,7 @@
-"""Spark's edge: the data source and its stream reader. Translates between Spark's calls and the session.
+"""Define the data source and its readers: translate between Spark's calls and the session.
 
-Spark builds the reader twice: in the long-lived reader process of the query, and in a plan worker that pickles it
-for the executors. So constructors do no I/O, and the member joins at the first call that only the driver makes.
+Spark builds the reader twice: in the long-lived reader process of the query, and in a plan worker that pickles it for
+the executors. So constructors do no I/O, and the member joins at the first call that only the driver makes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LOG = logging.getLogger("spark_groupsource")
 
 
 def source_schema(include_headers: bool) -> StructType:
-    """Return the columns: those of Spark's own Kafka source."""
+    """Return the columns: the same as in Spark's own Kafka source."""
     fields = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -71,12 +71,12 @@ def source_schema(include_headers: bool) -> StructType:
 class GroupKafkaDataSource(DataSource):
     """`spark.readStream.format("groupkafka")`: a streaming query that is a member of a Kafka consumer group.
 
-    Raises `OptionError` when an option is missing, unknown, malformed or refused.
+    Raises `OptionError` if an option is missing, unknown, malformed or refused.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        # Spark does not say yet whether it will be a streaming query or a batch read.
+        # Spark does not tell the constructor whether it is a streaming query or a batch read.
         self._parsed = parse_options(options, None)
         self._has_reader = False
 
@@ -84,11 +84,11 @@ class GroupKafkaDataSource(DataSource):
         return f"GroupKafkaDataSource({self._parsed!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What other processes get; the executors, to whom it goes together with the reader, none of the options."""
+        """Return the pickled state. Executors, who receive it with the reader, get none of the options."""
         return self.__dict__ | {"options": {}, "_parsed": None} if self._has_reader else self.__dict__
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Check the packages of the executor's Python before it unpickles anything of this one."""
+        """Make the executor's Python check its packages before it unpickles anything of this one."""
         made = super().__reduce_ex__(protocol)
         return guarded(_remade, self.__class__, self.__getstate__()) if self._has_reader else made
 
@@ -102,13 +102,13 @@ class GroupKafkaDataSource(DataSource):
         return source_schema(self._parsed.include_headers)
 
     def streamReader(self, schema: StructType) -> GroupKafkaStreamReader:
-        """Return a reader; it does no I/O before its first driver-side call."""
+        """Return a streaming reader. It does no I/O before its first driver-side call."""
         self._check_schema(schema)
         self._has_reader = True
         return GroupKafkaStreamReader(parse_options(self.options, Reads.STREAM))
 
     def reader(self, schema: StructType) -> GroupKafkaBatchReader:
-        """Return the reader of a range."""
+        """Return the reader of a batch read."""
         self._check_schema(schema)
         self._has_reader = True
         return GroupKafkaBatchReader(parse_options(self.options, Reads.BATCH))
@@ -119,14 +119,14 @@ class GroupKafkaDataSource(DataSource):
 
 
 def _remade(kind: type[GroupKafkaDataSource], state: dict[str, Any]) -> GroupKafkaDataSource:
-    """Return a data source as the driver had it, without what executors do not need."""
+    """Rebuild a data source in another process, without the state that executors do not need."""
     made = kind.__new__(kind)
     made.__dict__.update(state)
     return made
 
 
 class GroupKafkaPartition(InputPartition):
-    """One Spark task: ranges of one or more Kafka partitions, and the ids of the topics that they were planned for."""
+    """One Spark task: ranges of one or more Kafka partitions, and the ids of their topics when it was planned."""
 
     def __init__(self, ranges: tuple[OffsetRange, ...], topic_ids: Mapping[str, str] = {}) -> None:
         self.ranges = ranges
@@ -138,7 +138,7 @@ class GroupKafkaPartition(InputPartition):
 
 
 class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Serves Spark's calls for one streaming query."""
+    """Handles Spark's calls for one streaming query."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -151,21 +151,21 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         return f"GroupKafkaStreamReader(group={self._options.group_id!r}, session={self._session!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What executors get: their part of the options; the session stays with the driver."""
+        """Return the state for executors: their part of the options. The session stays in the driver."""
         return dict.fromkeys(("_session", "_lane", "_standby", "_initial")) | {"_options": self._options.for_reading()}
 
     # --- driver
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the start of a new lineage; Spark asks more than once, and gets the same answer."""
+        """Return the start of a new lineage. Spark calls it more than once, and gets the same result."""
         if self._initial is None:
             self._initial = SourceOffset.initial().to_json()
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return options minOffsetsPerTrigger, maxOffsetsPerTrigger or maxBytesPerTrigger as Spark's read limit.
+        """Return option minOffsetsPerTrigger, maxOffsetsPerTrigger or maxBytesPerTrigger as Spark's read limit.
 
-        Python has no composite limit: of several, Spark is told the first one, and the others are kept here.
+        Python has no composite limit: Spark gets the first one that is set, and the source applies the others itself.
         """
         options = self._options
         if options.min_offsets_per_trigger is not None:
@@ -177,18 +177,18 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         )
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Plan the next batch; returns `start` itself, to the letter, when there is nothing to read."""
+        """Plan the next batch. Return `start` itself, unchanged, if there is nothing to read."""
         bounds = self._bounds(limit)
         offset = parse_offset(start)
         end = self._driver().latest_offset(offset, bounds)
-        # Not between a plan and its batch: it may take a while.
+        # Only without a new batch, because it may take a while.
         if end is offset and self._standby is not None and self._lane is not None:
             self._standby.keep_warm(self._lane)
         # Spark compares offsets as text: unchanged means no batch.
         return start if end is offset else end.to_json()
 
     def _bounds(self, limit: ReadLimit) -> ReadBounds:
-        """Return what Spark's limit means; without one (Trigger.Once) the options' limits are not meant either."""
+        """Convert Spark's limit. Without one (Trigger.Once) the options' limits do not apply either."""
         max_bytes = self._options.max_bytes_per_trigger
         if isinstance(limit, ReadAllAvailable):
             return UNBOUNDED
@@ -201,18 +201,18 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         raise OptionError(errors.READ_LIMIT_UNSUPPORTED, limit=limit)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return the newest offsets of the owned partitions, for Spark's progress and the lag."""
+        """Return the newest offsets of the owned partitions, for Spark's progress and its lag."""
         return self._driver().newest_offsets()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix what 'available now' means: the newest offsets of the whole subscription."""
+        """Fix the end of 'available now': the newest offsets of the whole subscription."""
         self._driver().prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of the batch that ends at `end`."""
         session, batch = self._driver(), parse_offset(end)
         tasks = session.tasks(parse_offset(start), batch)
-        # Of what the member owns. What it has handed over may have been made again since.
+        # Ids of topics in this batch only. Topics that the member handed over may have been recreated since.
         topics = {item.partition.topic for item in batch.ranges}
         topic_ids = {topic: topic_id for topic, topic_id in batch.topic_ids if topic in topics}
         ranges = tuple(item for task in tasks for item in task)
@@ -224,15 +224,15 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         return [GroupKafkaPartition(ranges, topic_ids)]
 
     def _kept(self, session: Session) -> frozenset[TopicPartition]:
-        """Return where the driver's consumer is to stay."""
+        """Return the partitions whose positions the driver's consumer should keep."""
         return frozenset(session.owned) | (self._standby.partitions if self._standby is not None else frozenset())
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take Spark's late word that the batch that ends at `end` is complete."""
+        """Handle Spark's late report that the batch that ends at `end` is complete."""
         self._driver().commit(parse_offset(end))
 
     def stop(self) -> None:
-        """Leave the group; Spark calls it when the reader process ends on an error or an end of file."""
+        """Leave the group. Spark calls it when the reader process ends after an error or the end of its input."""
         if self._session is not None:
             self._session.stop()
         if self._lane is not None:
@@ -240,14 +240,14 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
 
     def _driver(self) -> Session:
         if self._session is None:
-            # Imported here: an executor that unpickles a reader needs nothing of the membership.
+            # Imported here, because an executor that unpickles a reader needs nothing of the membership.
             from spark_groupsource.driver.assembly import make_lane, make_session  # noqa: PLC0415
 
             _log_to_stderr()
             self._session, self._standby = make_session(self._options)
             self._lane = make_lane(self._options)
             if self._lane is not None and spark_hook() is None:
-                LOG.info("no fast lane: this PySpark takes no rows with a plan; the executors read all batches")
+                LOG.info("no fast lane: this PySpark does not accept rows with a plan; executors read all batches")
                 self._lane = None
             _stop_on_sigterm(self._session)
         return self._session
@@ -260,25 +260,25 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
 
 
 class GroupKafkaBatchReader(DataSourceReader):
-    """Serves one `spark.read`: plans in a process of the driver, reads on executors, joins no group.
+    """Handles one `spark.read`: plans in a process of the driver, reads on executors, joins no group.
 
-    It takes no filters: Spark 4.2.0 keeps what a reader has planned with the filters of one use of a DataFrame, and
-    reads the same for all other uses of it, whatever they ask for (`PythonScanBuilder`, `PythonDataSourceV2`).
+    It accepts no filters. Spark 4.2.0 stores a reader's plan with the filters of one use of a DataFrame, and reads the
+    same plan for all other uses, whatever their filters are (`PythonScanBuilder`, `PythonDataSourceV2`).
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def __getstate__(self) -> dict[str, Any]:
-        """What executors get: their part of the options."""
+        """Return the state for executors: their part of the options."""
         return self.__dict__ | {"_options": self._options.for_reading()}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options.subscription.value!r})"
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks: where the range starts and ends is looked up now."""
-        # Imported here: executors need none of it.
+        """Return the tasks. Start and end of the range are resolved now."""
+        # Imported here, because executors need none of it.
         from spark_groupsource.clock import SystemClock  # noqa: PLC0415
         from spark_groupsource.cluster.admin import LibrdkafkaCluster  # noqa: PLC0415
         from spark_groupsource.driver.batch_read import batch_ranges, batch_tasks  # noqa: PLC0415
@@ -292,7 +292,7 @@ class GroupKafkaBatchReader(DataSourceReader):
             cluster.close()
         topic_ids = {topic: info.topic_id for topic, info in topics.items()}
         tasks = batch_tasks(ranges, self._options)
-        # Spark reads a source without partitions as one without a plan.
+        # Spark treats a source without partitions as one without a plan.
         return [GroupKafkaPartition(task, topic_ids) for task in tasks] or [GroupKafkaPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -301,7 +301,7 @@ class GroupKafkaBatchReader(DataSourceReader):
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    # Imported here: the driver needs none of it, and executors need nothing of the membership.
+    # Imported here, because the driver needs none of it, and executors need nothing of the membership.
     from spark_groupsource.executor.reader import ReadSettings, read_task  # noqa: PLC0415
 
     if not isinstance(partition, GroupKafkaPartition):
@@ -313,17 +313,17 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
 def _stop_on_sigterm(session: Session) -> None:
     """Leave the group on SIGTERM, after the batch in flight.
 
-    Spark ends the reader process with two SIGTERMs and then closes its socket, which its runner answers with `stop()`:
-    that waits for no batch. Others send SIGTERM to all processes of an application (see `membership.stopping`).
-    The handler only sets an attribute: the second signal may interrupt the first handler, and one that held a
-    lock would then wait for itself.
+    Spark ends the reader process with two SIGTERMs and then closes its socket; its runner then calls `stop()`, which
+    does not wait for a batch. Other programs send SIGTERM to all processes of an application (see
+    `membership.machine`). The handler only sets an attribute: the second signal may interrupt the first handler, which
+    would wait for itself if it held a lock.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda _signal, _frame: session.request_stop())
 
 
 def _log_to_stderr() -> None:
-    """Show this package's log in the process's own, unless the application has set logging up."""
+    """Show this package's log in the process's own log, unless the application has configured logging."""
     if not LOG.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()
         handler.addFilter(MaskSecrets())

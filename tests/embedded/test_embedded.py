@@ -81,7 +81,7 @@ def test_plain_values_are_spread_over_the_partitions(kafka: EmbeddedKafka) -> No
 @pytest.mark.parametrize("records", ["hello", b"hello"])
 def test_a_value_is_no_list_of_records(kafka: EmbeddedKafka, records: Any) -> None:
     """A text is an iterable of texts, too: its letters would be the records."""
-    with pytest.raises(TypeError, match="a list of them is needed"):
+    with pytest.raises(TypeError, match="records must be a list"):
         kafka.produce("orders", records)
 
 
@@ -347,7 +347,7 @@ def test_the_command_serves_other_processes_until_told_to_end(end: str | signal.
         process.wait(timeout=_WAIT_S)  # before its standard input ends, too
     out, errors = process.communicate(timeout=_WAIT_S)
     assert (process.returncode, out) == (0, "")
-    reason = "a signal came" if isinstance(end, signal.Signals) else "its standard input has ended"
+    reason = "a signal arrived" if isinstance(end, signal.Signals) else "its standard input has ended"
     assert errors.splitlines() == ["runs until Ctrl-C, or until its standard input ends", f"ending: {reason}"]
 
 

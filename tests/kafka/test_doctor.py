@@ -74,9 +74,9 @@ def test_a_broker_as_it_is(
     code, findings = examined(capsys, "--bootstrap-servers", kafka.bootstrap_servers, "--group", group)
     assert verdict(findings, "brokers", "1 can be reached: 127.0.0.1:") == "ok"
     assert verdict(findings, "release", "Kafka 4.1 or newer") == "ok"
-    assert verdict(findings, "KIP-848", "the brokers know it") == "ok"
-    assert verdict(findings, "rights", f"group {group}: READ is there") == "ok"
-    assert verdict(findings, "rights", f"topic {topic}: READ is there") == "ok"
+    assert verdict(findings, "KIP-848", "the brokers support it") == "ok"
+    assert verdict(findings, "rights", f"group {group}: READ is granted") == "ok"
+    assert verdict(findings, "rights", f"topic {topic}: READ is granted") == "ok"
     assert verdict(findings, "clock", f"topic {topic}") == "ok"
     assert code == 0, findings
 
@@ -87,7 +87,7 @@ def test_a_group_and_a_topic_that_are_not_there(
     given = ["--bootstrap-servers", kafka.bootstrap_servers, "--group", group, "--topic", "no-such-topic"]
     code, findings = examined(capsys, *given)
     # The first query of the group makes it.
-    assert verdict(findings, "rights", f"group {group}: READ is there") == "ok"
+    assert verdict(findings, "rights", f"group {group}: READ is granted") == "ok"
     assert verdict(findings, "rights", "topic no-such-topic does not exist") == "wrong"
     assert code == 1
 

@@ -114,8 +114,8 @@ def test_records_and_time_of_every_kind_of_partition(client: Independent, topic:
         assert (found[topic, partition]["behind_s"], found[topic, partition]["safe_s"]) == (None, None)
     code, table, _ = tool.run("--topic", topic)
     assert code == 0
-    assert "2 lost: gone before they were read" in table
-    assert "no offset: all counts as unread" in table
+    assert "2 lost: missing on the broker" in table
+    assert "no committed offset: all unread" in table
     assert table.splitlines()[-1].split()[:2] == ["total", "11"]
 
 

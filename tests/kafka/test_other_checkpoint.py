@@ -11,7 +11,7 @@ from .harness import Independent, Query, wait_for
 
 pytestmark = pytest.mark.kafka
 
-WARNING = "the log at checkpointLocation is not this query's"
+WARNING = "the checkpoint at checkpointLocation belongs to another query"
 
 
 @pytest.mark.timeout(400)

@@ -143,7 +143,7 @@ def test_a_query_of_sparks_own_source_goes_on_as_a_group(
     assert done + new.completed_records() == dict.fromkeys(everything, 1)
 
     assert move.adopt("--from-checkpoint", str(new.checkpoint), group=f"{group}-other") == 1
-    assert "it is one of groupkafka" in capsys.readouterr().err
+    assert "it belongs to a query of groupkafka" in capsys.readouterr().err
     begun = move.folder / "begun"
     shutil.copytree(old.checkpoint, begun, ignore=shutil.ignore_patterns("commits"))
     assert move.adopt("--from-checkpoint", str(begun), "--execute", group=f"{group}-other") == 0
@@ -192,7 +192,7 @@ def test_another_groups_offsets_go_on(
     assert query.completed_records() == dict.fromkeys(
         wanted | {(topic, p, 30 + n) for p in range(3) for n in range(3)}, 1
     )
-    assert client.committed(other) == done, "it is only asked"
+    assert client.committed(other) == done, "which is only read"
 
 
 def test_records_that_are_gone_are_told_by_the_command_and_by_the_query(
@@ -203,7 +203,7 @@ def test_records_that_are_gone_are_told_by_the_command_and_by_the_query(
     client.commit(f"{group}-service", {(move.topic, 0): 5})
     client.delete_records(move.topic, 0, 12)
     assert move.adopt("--from-group", f"{group}-service", "--execute") == 0
-    assert f"WARNING: the records {move.topic}-0 [5, 12) are gone" in capsys.readouterr().out
+    assert f"WARNING: the broker no longer has the records {move.topic}-0 [5, 12)" in capsys.readouterr().out
     query = move.application.start_query("new", move.options)
     wait_for("the query to fail", lambda: not query.query.isActive, 60, lambda: repr(query))
     assert f"{move.topic}-0 [5, 12)" in str(query.query.exception())

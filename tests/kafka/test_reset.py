@@ -331,7 +331,7 @@ def test_a_reset_to_records_that_are_gone_is_reported_by_the_query(
     path.write_text(saved.replace('"offset": 30,', '"offset": 5,'))
     delete_records(servers, scene.topic, 12)
     scene.reset("savepoint", str(path))
-    assert f"WARNING: the records {scene.topic}-0 [5, 12) are gone" in capsys.readouterr().out
+    assert f"WARNING: the broker no longer has the records {scene.topic}-0 [5, 12)" in capsys.readouterr().out
     query = scene.start("query")
     wait_for("the query to fail", lambda: not query.query.isActive, 60, scene.evidence)
     assert f"{scene.topic}-0 [5, 12)" in str(query.query.exception())

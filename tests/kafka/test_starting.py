@@ -49,7 +49,7 @@ def test_the_groups_offset_wins_over_the_option(
 def test_where_another_group_has_got_to(read_all: ReadAll, filled: str, client: Independent, group: str) -> None:
     client.commit(f"{group}-other", {(filled, 0): 8, (filled, 1): 10})
     assert counts(read_all(startingOffsets=f"group:{group}-other")) == {0: 2, 2: 10}
-    assert client.committed(f"{group}-other") == {(filled, 0): 8, (filled, 1): 10}, "it is only asked"
+    assert client.committed(f"{group}-other") == {(filled, 0): 8, (filled, 1): 10}, "which is only read"
 
 
 def test_where_another_group_has_got_to_that_is_ahead_of_an_open_transaction(

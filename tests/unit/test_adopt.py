@@ -61,7 +61,7 @@ def test_arguments(words: list[str], command: Command) -> None:
     [
         ([], "--from-checkpoint --from-group is required"),
         (["--from-checkpoint", "c", "--from-group", "g"], "not allowed with"),
-        (["--from-group", "shop"], "it is the group itself"),
+        (["--from-group", "shop"], "it is the same as --group"),
         (["--from-group", "g", "--source", "0"], "it needs --from-checkpoint"),
     ],
 )
@@ -112,7 +112,7 @@ def test_one_of_several_sources(tmp_path: Path, several: str) -> None:
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
-        (v1(OURS), "it is one of groupkafka. What to do: give it to the query itself"),
+        (v1(OURS), "it belongs to a query of groupkafka. What to do: keep it for that query"),
         (v1("5"), "it has no source with offsets of Spark's own Kafka source"),
         (v1('{"orders":{"0":-1}}'), "it has no source with"),
         (v1('{"orders":{"0":1,"0":2}}'), "it has no source with"),
@@ -130,8 +130,8 @@ def test_checkpoints_that_cannot_be_taken_over(tmp_path: Path, entry: str, reaso
 @pytest.mark.parametrize(
     ("location", "reason"),
     [
-        ("{}", "there is no checkpoint of a query that has planned a batch"),
-        ("{}/nowhere", "there is no checkpoint of a query that has planned a batch"),
+        ("{}", "no query has planned a batch with this checkpoint"),
+        ("{}/nowhere", "no query has planned a batch with this checkpoint"),
         ("ftp://user:hunter2@host/{}", "the scheme ftp is not supported"),
     ],
 )
@@ -214,14 +214,14 @@ def test_topics_are_chosen() -> None:
     assert Adoption().adopt("refunds") == {"refunds-0": 7}
     bed = Adoption()
     del bed.positions[REFUNDS]
-    assert "there are none of topic refunds, only of orders" in bed.fails("orders", "refunds")
+    assert "it has none of topic refunds, only of orders" in bed.fails("orders", "refunds")
 
 
 def test_a_topic_that_is_gone() -> None:
     bed = Adoption()
     bed.positions[TopicPartition("gone", 0)] = 5
     assert "orders-0" in bed.adopt()
-    assert bed.said[0] == "left out: topic gone, which does not exist any more"
+    assert bed.said[0] == "left out: topic gone, which no longer exists"
     bed.admin.committed.clear()
     assert "Topic gone does not exist" in bed.fails("gone")
 
@@ -289,4 +289,4 @@ def test_records_that_are_gone() -> None:
     bed = Adoption()
     bed.positions[P0] = 10
     assert bed.adopt()["orders-0"] == 10, "the query reports the loss"
-    assert bed.said[2].startswith("WARNING: the records orders-0 [10, 30) are gone")
+    assert bed.said[2].startswith("WARNING: the broker no longer has the records orders-0 [10, 30)")

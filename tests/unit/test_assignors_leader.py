@@ -173,11 +173,11 @@ def test_topics_that_nobody_subscribes_to_are_not_shown() -> None:
     [
         (
             GroupAssignment({"x": owned(orders="0")}),
-            "its answer names member x, which is not in the group",
+            "its assignment names member x, which is not in the group",
         ),
         (
             GroupAssignment({}, {"x": owned(orders="0")}),
-            "its answer names member x, which is not in the group",
+            "its assignment names member x, which is not in the group",
         ),
         (
             GroupAssignment({"b": owned(orders="0"), "a": owned(orders="0")}),
@@ -189,7 +189,7 @@ def test_topics_that_nobody_subscribes_to_are_not_shown() -> None:
         ),
         (
             GroupAssignment({}, {"a": owned(orders="5")}),
-            "it gave orders-5 to member a, but there is no such partition",
+            "it gave orders-5 to member a, but that partition does not exist",
         ),
         (
             GroupAssignment({"a": owned(orders="0")}, {"a": owned(orders="0")}),
@@ -253,7 +253,7 @@ def test_everybody_keeps_what_it_owns_when_the_strategy_refuses() -> None:
     parts = led(CoPartitionedAssignor(), cluster(orders=4, payments=2), *group)
     assert active(parts) == {"a": "orders-0 payments-0", "b": "orders-1 payments-1", "c": ""}
     assert {part.note.error for part in parts.values()} == {
-        "strategy co-partitioned: topics that belong together must have equally many partitions: "
+        "strategy co-partitioned: topics that belong together must have the same number of partitions: "
         "orders has 4, payments has 2"
     }
     parts = led(CoPartitionedAssignor(), cluster(orders=4, payments=4), *group)

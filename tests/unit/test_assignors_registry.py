@@ -84,14 +84,14 @@ def test_own_strategies(strategies: ModuleType) -> None:
         ("json:", "json: is not of the form package.module:Class"),
         (
             "no_such:C",
-            "module no_such cannot be imported: ModuleNotFoundError: No module named 'no_such'; the source runs in a"
-            " Python process of its own, so it must be installed, on PYTHONPATH or in --py-files",
+            "module no_such cannot be imported: ModuleNotFoundError: No module named 'no_such'; the source runs in its"
+            " own Python process, so the module must be installed there, on PYTHONPATH or in --py-files",
         ),
         ("json:Nothing", "module json has no Nothing"),
         (
             "__main__:Mine",
-            "__main__:Mine is in the script or notebook itself, which the Python process that Spark starts for the "
-            "source does not run: put Mine into a module on PYTHONPATH or in --py-files",
+            "__main__:Mine is defined in the script or notebook itself, but Spark starts another Python process for "
+            "the source: put Mine into a module on PYTHONPATH or in --py-files",
         ),
         ("json:loads", "json:loads is not a subclass of Assignor"),
         ("json:JSONDecoder", "json:JSONDecoder is not a subclass of Assignor"),
@@ -119,11 +119,11 @@ def test_names_that_are_none(name: str, reason: str) -> None:
             type("Heavier", (WeightedAssignor,), {"version": 2}),
             "has the name weighted, which is one of this package's strategies",
         ),
-        (kind(version=0), "has version 0, which is no whole number from 1 on"),
-        (kind(version="2"), "has version '2', which is no whole number from 1 on"),
+        (kind(version=0), "has version 0, which is not an integer from 1"),
+        (kind(version="2"), "has version '2', which is not an integer from 1"),
         (kind(protocols=()), "has no tuple of rebalance protocols"),
         (kind(protocols=("eager",)), "has no tuple of rebalance protocols"),
-        (kind(__init__=lambda self, size: None), "cannot be made without arguments"),
+        (kind(__init__=lambda self, size: None), "cannot be created without arguments"),
     ],
 )
 def test_classes_that_are_none(strategies: ModuleType, found: type, reason: str) -> None:

@@ -30,7 +30,7 @@ def test_a_topic_that_the_leader_cannot_see_is_named_with_its_subscribers() -> N
     members = [joined("x-1", topics=("orders", "secret")), joined("y-1")]
     told = [rounds.take(KNOWN, members, ALL) for _ in range(LIMIT)]
     assert [each.warning for each in told if each.warning] == [
-        "the leader does not know topic secret, to which subscribe: x-1"
+        "the leader does not know topic secret, which these members subscribe to: x-1"
     ]
     assert [each.again for each in told] == [Again.SOON] * (LIMIT - 1) + [Again.NO]
 

@@ -89,5 +89,5 @@ def test_what_nobody_may_have_goes_to_nobody() -> None:
 
 
 def test_too_few_takers() -> None:
-    with pytest.raises(ValueError, match="fewer takers than copies"):
+    with pytest.raises(ValueError, match="fewer possible members than copies"):
         share_out([Item({"a": 0}, 2)], {"a": Fraction(1)})

@@ -214,7 +214,7 @@ def test_equal_numbers_are_together_and_spread_evenly(data: st.DataObject) -> No
         (
             {"orders": 6, "payments": 3},
             ["orders payments"] * 2,
-            "topics that belong together must have equally many partitions: orders has 6, payments has 3",
+            "topics that belong together must have the same number of partitions: orders has 6, payments has 3",
         ),
         (
             {"orders": 3, "payments": 3},

@@ -391,7 +391,7 @@ def test_a_log_that_lags_is_the_querys_own_and_one_that_never_moves_is_a_copy(
     for start in (1000, 1001):
         now_s[0] += 25.0
         log.compare_start(offset(start))
-    assert "is not this query's" in caplog.text
+    assert "belongs to another query" in caplog.text
     assert not log.wants_start(offset(1002))
 
 
@@ -475,7 +475,7 @@ def test_no_checkpoint_at_the_location_is_told_once_and_not_held_against_it(
     with caplog.at_level(logging.WARNING):
         assert not log.is_complete(offset(5))
         assert not log.is_complete(offset(5))
-    assert [record.getMessage().count("there is no checkpoint of Spark here") for record in caplog.records] == [1]
+    assert [record.getMessage().count("Spark has no checkpoint here") for record in caplog.records] == [1]
     Checkpoint(tmp_path / "checkpoint").log(0, v1(text(5)), complete=True)
     assert log.is_complete(offset(5))
 

@@ -79,7 +79,7 @@ def test_target(words: list[str], target: Target) -> None:
     [
         (["savepoint"], "needs one FILE"),
         (["savepoint", "a", "b"], "needs one FILE"),
-        (["latest", "a"], "'a' is one word too many"),
+        (["latest", "a"], "unexpected word 'a'"),
         (["yesterday"], "'yesterday' is not initial"),
         ([""], "'' is not initial"),
         (["-5"], "'-5' is not initial"),
@@ -246,7 +246,7 @@ LOG = Log(TOPIC_ID, 2, 30, 100)
         # below the log: the query reports the loss, so the offset stays as it is
         (50, 10, 10, "because", (10, 30)),
         # above it: records that were written since would be skipped
-        (50, 101, 100, "because, but the log ends here", None),
+        (50, 101, 100, "because, limited to the log's end", None),
     ],
 )
 def test_move(current: int | None, wish: int, new: int, why: str, gone: tuple[int, int] | None) -> None:
@@ -269,7 +269,7 @@ def test_table_and_warnings() -> None:
         "orders-1         5        8          +3  fourth",
     ]
     (line,) = warnings(moves)
-    assert line.startswith("WARNING: the records orders-10 [7, 30) are gone")
+    assert line.startswith("WARNING: the broker no longer has the records orders-10 [7, 30)")
 
 
 def marked(offset: int, reset: Reset | None = None, pin: Pin | None = None, topic_id: str = TOPIC_ID) -> GroupOffset:
@@ -429,7 +429,7 @@ def test_queries_with_option_assign_are_asked_for(execute: bool) -> None:
     assert bed.warned == []
     bed.admin.simple = True
     bed.reset("latest", execute=execute)
-    assert bed.warned == ["queries with option assign are not seen here: are they stopped?"]
+    assert bed.warned == ["queries with option assign cannot be detected: make sure that they are stopped"]
 
 
 def test_a_commit_without_an_answer_may_have_been_taken() -> None:
@@ -447,7 +447,7 @@ def test_a_commit_that_is_interrupted_may_have_been_taken() -> None:
     bed.admin.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         bed.reset("latest")
-    assert bed.warned == ["the offsets were being committed and may have been taken: look at those of group shop"]
+    assert bed.warned == ["the commit was interrupted and may have succeeded: check the offsets of group shop"]
 
 
 def test_a_group_without_offsets() -> None:
@@ -465,7 +465,7 @@ def test_a_topic_that_is_gone_is_left_out() -> None:
     bed = Bed()
     bed.admin.groups[TopicPartition("gone", 0)] = marked(5)
     assert bed.reset("latest") == {"orders-0": 100, "orders-1": 100}
-    assert bed.said[0] == "left out: topic gone, which does not exist any more"
+    assert bed.said[0] == "left out: topic gone, which no longer exists"
     bed.cluster.topics.clear()
     bed.admin.committed.clear()
     assert "Topic gone, orders does not exist" in bed.refused("latest")
@@ -510,7 +510,7 @@ def test_savepoint(tmp_path: Path) -> None:
     assert written.partitions == {P0: Saved(50, Pin(40, 2)), P1: Saved(60, Pin(35, 2)), REFUNDS: Saved(7)}
     assert (written.cluster, written.group, set(written.topic_ids)) == (CLUSTER, "shop", {"orders", "refunds"})
     assert bed.said[:2] == [
-        "left out: topic gone, which does not exist any more",
+        "left out: topic gone, which no longer exists",
         "left out: orders-2, whose offset belongs to a deleted topic of that name",
     ]
     assert bed.said[2].startswith("3 partitions of 2 topics saved in ")
@@ -574,16 +574,16 @@ def test_a_savepoint_older_than_retention_is_a_warning(tmp_path: Path) -> None:
     bed.cluster.beginnings[P0] = 48
     saved(tmp_path / "f")
     assert bed.reset("savepoint", str(tmp_path / "f"))["orders-0"] == 45
-    assert "WARNING: the records orders-0 [45, 48) are gone" in bed.said[1]
+    assert "WARNING: the broker no longer has the records orders-0 [45, 48)" in bed.said[1]
 
 
 @pytest.mark.parametrize(
     ("changes", "topics", "reason"),
     [
-        ({"group": "another"}, (), "it is one of group 'another', not of 'shop'"),
-        ({"cluster": "another"}, (), "it is one of cluster another, and this is the cluster's id"),
-        ({"topic_ids": {"orders": "another"}}, (), "topic orders was deleted and made again since"),
-        ({"topic_ids": {"orders": "another"}}, ("orders",), "topic orders was deleted and made again since"),
+        ({"group": "another"}, (), "it belongs to group 'another', not to 'shop'"),
+        ({"cluster": "another"}, (), "it belongs to cluster another, but this is the cluster's id"),
+        ({"topic_ids": {"orders": "another"}}, (), "topic orders was deleted and recreated since"),
+        ({"topic_ids": {"orders": "another"}}, ("orders",), "topic orders was deleted and recreated since"),
     ],
 )
 def test_a_savepoint_that_does_not_fit(

@@ -95,7 +95,7 @@ def test_a_reset_is_committed_also_when_nobody_reads_what_it_shows(
     assert [item.offset for items in bed.admin.committed for item in items] == [100, 100]
     shown = capsys.readouterr().err
     assert shown.startswith(f"{output.STDOUT_CLOSED}\npartition ")
-    assert shown.endswith("Group shop: 2 offsets committed. Queries that start from now on follow them.\n")
+    assert shown.endswith("Group shop: 2 offsets committed. Queries that start from now on use them.\n")
 
 
 def test_a_reset_that_fails_is_told_also_when_nobody_reads_what_it_shows(
@@ -197,7 +197,7 @@ def test_an_interrupt_of_a_commit(command: str, bed: Bed, tmp_path: Path, capsys
         words = ["adopt", *GIVEN, "--from-checkpoint", written(tmp_path, v1(ORDERS), completed=1), "--execute"]
     assert main(words) == 130
     assert capsys.readouterr().err == (
-        "the offsets were being committed and may have been taken: look at those of group shop\ninterrupted\n"
+        "the commit was interrupted and may have succeeded: check the offsets of group shop\ninterrupted\n"
     )
 
 

@@ -397,9 +397,9 @@ def report(cluster: FakeCluster, command: DoctorCommand, asked: Survey | Excepti
 def test_nothing_is_wrong() -> None:
     wrong, text = report(FakeCluster(), DoctorCommand(CONNECTION))
     assert wrong == 0
-    assert "topic orders: READ is there" in text
-    assert "group shop: READ is there" in text
-    assert text.endswith("nothing is wrong")
+    assert "topic orders: READ is granted" in text
+    assert "group shop: READ is granted" in text
+    assert text.endswith("no problem found")
 
 
 def test_what_is_wrong_is_counted_and_the_rest_goes_on() -> None:
@@ -409,7 +409,7 @@ def test_what_is_wrong_is_counted_and_the_rest_goes_on() -> None:
     assert wrong == 2
     assert "group shop: READ is missing" in text
     assert "topic refunds does not exist" in text
-    assert "topic orders: READ is there" in text
+    assert "topic orders: READ is granted" in text
     assert "-> kafka-acls.sh --add --operation Read --group shop" in text
     assert text.endswith("2 wrong")
 
@@ -440,7 +440,7 @@ def test_a_cluster_of_spark_that_cannot_be_asked(lines: list[str], shown: str) -
     error = RuntimeError("\n".join(lines))
     wrong, text = report(FakeCluster(), DoctorCommand(CONNECTION, master="spark://host:7077"), error)
     assert wrong == 1
-    assert f"the cluster cannot be asked: {shown}" in text
+    assert f"the Spark cluster cannot be checked: {shown}" in text
 
 
 def test_json() -> None:

@@ -30,7 +30,7 @@ METADATA = (
     CommitMetadata(LINEAGE, ID, 100, 200, Pin(90, 4)),
     CommitMetadata(LINEAGE, ID, 0, OFFSET_MAX, Pin(0, 1, KnownTopics.of({"orders": ID, "refunds": ID})), 3, RESET),
 )
-# As JSON spells them: what Python's parser takes although it is no JSON, and what looks like a number but is none.
+# As JSON spells them: what Python's parser takes although it is not JSON, and what looks like a number but is none.
 ODD = (
     "null", "true", "0", "-0", "1", "-1", "-2", "1.0", "1e3", "1e999", "NaN", "-Infinity", "9223372036854775807",
     "9223372036854775808", "2147483648", "1" + "0" * 400, "1" + "0" * 4000, '""', '"0"', '"\\u0660"', '"\\ud800"',

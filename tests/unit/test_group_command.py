@@ -50,7 +50,7 @@ def test_arguments(words: list[str], command: GroupCommand) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([*GIVEN, "--watch", "0"], "--watch: '0' is no number of seconds above 0"),
+        ([*GIVEN, "--watch", "0"], "--watch: '0' is not a number of seconds above 0"),
         ([*GIVEN, "--topic", "a"], "unrecognized arguments: --topic"),
         (GIVEN[:3], "--group"),
     ],
@@ -271,7 +271,7 @@ def test_a_second_client_that_does_not_come_to_be_is_tried_once(error: Exception
     found = describe(description(), error, times=3)
     assert found is not None
     (note,) = found.notes
-    assert note.startswith("what the members reported to each other is not known: ")
+    assert note.startswith("the data that members report to each other is not known: ")
     assert "hunter22" not in note
     assert "\n" not in note
     assert found.members[0].client_id == "a"
@@ -286,7 +286,7 @@ def test_a_request_that_fails_is_tried_with_a_new_client() -> None:
     third.error = OSError("cut")
     found = describe(description(), third)
     assert found is not None
-    assert found.notes == ("what the members reported to each other is not known: cut",)
+    assert found.notes == ("the data that members report to each other is not known: cut",)
 
 
 @pytest.mark.parametrize(

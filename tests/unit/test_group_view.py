@@ -161,7 +161,7 @@ def test_what_the_leader_adds() -> None:
     note = LeaderNote(frozenset({tp(3)}), "the topics have 3 and 4 partitions")
     one = told(MemberNote(True).encode(), note.encode())
     assert one.leader == note
-    assert shown_data(one) == "the leader could not serve the group: the topics have 3 and 4 partitions"
+    assert shown_data(one) == "the leader could not assign partitions: the topics have 3 and 4 partitions"
     assert told(b"", b"another's").leader == LeaderNote()
 
 
@@ -225,8 +225,8 @@ def test_a_group_in_text() -> None:
         "",
         "topic   partition  committed  end  lag  member          standby",
         "orders          0        238  250   12  query-11111111",
-        "orders          1          -   50   50  query-11111111  query-22222222  no offset: all counts as unread",
-        "orders          2          4  100   90  (unassigned)                    6 lost: gone before they were read",
+        "orders          1          -   50   50  query-11111111  query-22222222  no committed offset: all unread",
+        "orders          2          4  100   90  (unassigned)                    6 lost: missing on the broker",
         "total                              152                                  6 lost",
         "note: something",
     ]
@@ -301,7 +301,7 @@ def test_a_partition_whose_log_is_not_told() -> None:
     said = lines(GroupReport(GroupDescription("g", "Stable", "classic", "consumer", "range", None, (member,)), {}))
     assert said[-2].split(maxsplit=6) == [
         "orders", "0", "-", "-", "-", "A",
-        "its log is not known: the topic is missing, or the right DESCRIBE on it is missing",
+        "its log is unknown: the topic or the right DESCRIBE on it is missing",
     ]  # fmt: skip
 
 

@@ -136,10 +136,10 @@ def test_arguments(words: list[str], command: LagCommand) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--watch", "0"], "--watch: '0' is no number of seconds above 0"),
-        (["--watch", "nan"], "'nan' is no number of seconds"),
+        (["--watch", "0"], "--watch: '0' is not a number of seconds above 0"),
+        (["--watch", "nan"], "'nan' is not a number of seconds"),
         (["--max-behind", "-1"], "--max-behind"),
-        (["--max-lag", "1.5"], "--max-lag: '1.5' is no integer from 0"),
+        (["--max-lag", "1.5"], "--max-lag: '1.5' is not an integer from 0"),
         (["--max-lag", "-1"], "--max-lag"),
     ],
 )
@@ -163,8 +163,8 @@ def test_all_partitions_of_the_groups_topics_in_a_table(standings: FakeStandings
     assert said == [
         "topic    partition  committed  end  lag  behind  safe for",
         "orders           0        100  100    0       -         -",
-        "orders           1          -  100   90   1m30s    58m30s  no offset: all counts as unread",
-        "refunds          0          4  100   90   1m30s    58m30s  6 lost: gone before they were read",
+        "orders           1          -  100   90   1m30s    58m30s  no committed offset: all unread",
+        "refunds          0          4  100   90   1m30s    58m30s  6 lost: missing on the broker",
         "total                               180   1m30s    58m30s  6 lost",
     ]
 
@@ -179,11 +179,11 @@ def test_other_notes(standings: FakeStandings) -> None:
     standings.groups = {P0: 120, P1: 50}
     standings.retention = Retention(above_bytes=1_000)
     _, said = run(COMMAND, standings)
-    assert said[1].endswith("beyond the log's end: the topic was made anew, or its log cut")
-    assert said[2].endswith("1m30s         -  safe up to 1000 bytes only")
+    assert said[1].endswith("beyond the log's end: the topic was recreated, or its log truncated")
+    assert said[2].endswith("1m30s         -  safe only up to 1000 bytes")
     standings.retention = Retention(known=False)
     _, said = run(COMMAND, standings)
-    takes = "it takes a real Kafka, and the right DESCRIBE_CONFIGS on the topic"
+    takes = "needs a real Kafka broker, and the right DESCRIBE_CONFIGS on the topic"
     assert said[-1] == f"retention not known ({takes}): orders"
 
 
@@ -260,9 +260,9 @@ def test_members_that_have_committed_nothing(standings: FakeStandings) -> None:
     assert (code, standings.warnings) == (0, ["group shop has 2 members and has committed nothing yet"])
     assert said == [
         "topic    partition  committed  end  lag  behind  safe for",
-        "orders           0          -  100   90   1m30s    58m30s  no offset: all counts as unread",
-        "orders           1          -  100   90   1m30s    58m30s  no offset: all counts as unread",
-        "refunds          0          -  100   90   1m30s    58m30s  no offset: all counts as unread",
+        "orders           0          -  100   90   1m30s    58m30s  no committed offset: all unread",
+        "orders           1          -  100   90   1m30s    58m30s  no committed offset: all unread",
+        "refunds          0          -  100   90   1m30s    58m30s  no committed offset: all unread",
         "total                               270   1m30s    58m30s",
     ]
     assert run(replace(COMMAND, max_lag=269), standings)[0] == 3

@@ -267,7 +267,7 @@ def test_a_strategy_of_the_brokers_needs_the_consumer_protocol(classic: dict[str
         ("weighted,nowhere.at:All", "module nowhere.at cannot be imported: ModuleNotFoundError"),
         ("tests.kafka.strategies:Nothing", "module tests.kafka.strategies has no Nothing"),
         ("tests.kafka.strategies:dealt", "is not a subclass of Assignor"),
-        ("__main__:Mine", "__main__:Mine is in the script or notebook itself"),
+        ("__main__:Mine", "__main__:Mine is defined in the script or notebook itself"),
         (
             "weighted,spark_groupsource.assignors.weighted:WeightedAssignor",
             "the group cannot tell weighted from spark_groupsource.assignors.weighted:WeightedAssignor",

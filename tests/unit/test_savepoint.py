@@ -61,8 +61,8 @@ def partition(value: object) -> str:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "it is no JSON"),
-        ("\x00", "it is no JSON"),
+        ("", "it is not JSON"),
+        ("\x00", "it is not JSON"),
         ("[" * 100_000, "it is nested too deeply"),
         ("[]", "expected an object, found list"),
         ("{}", "missing keys ['cluster', 'group', 'taken_ms', 'topics', 'v']"),
@@ -141,5 +141,5 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"FILE_FAILED.*cannot be read: No such file"):
         read_savepoint(tmp_path / "nothing")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(CommandError, match=r"SAVEPOINT_INVALID.*it is no text"):
+    with pytest.raises(CommandError, match=r"SAVEPOINT_INVALID.*it is not UTF-8 text"):
         read_savepoint(tmp_path / "binary")

@@ -1,6 +1,6 @@
-"""Asks a cluster what the command `doctor` wants to know of it: brokers, their releases, rights, times of records.
+"""Read facts about a cluster for the command `doctor`: brokers, their releases, rights, times of records.
 
-Every request is bounded; errors are the catalogue's.
+Every request has a time limit. Errors are those of the catalogue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster.admin import admin_client, answer_of
 from spark_groupsource.options.model import SourceOptions
 
-# What the client says of a broker's requests, at debug level: no function of it returns them.
+# The client's debug line about a broker's request types; no function of the client returns them.
 _REQUEST = re.compile(r"ApiKey (\w+) \((\d+)\) Versions (\d+)\.\.(\d+)")
 _NEWEST = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
 _VERSIONS_S = 5.0
@@ -33,7 +33,7 @@ _STEP_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What the client may do with a topic or a group, in Kafka's words; None when the broker does not report it."""
+    """The client's rights on a topic or a group, in Kafka's words; None if the broker does not report them."""
 
     operations: frozenset[str] | None
     partitions: int = 0
@@ -41,25 +41,25 @@ class Rights:
 
 
 class ClusterFacts(Protocol):
-    """What `doctor` needs of a cluster."""
+    """Requests of `doctor` to a cluster."""
 
     def brokers(self) -> tuple[str, ...]:
-        """Return the brokers as `host:port (id)`. Raises when none can be reached."""
+        """Return the brokers as `host:port (id)`. Raises an error if none can be reached."""
 
     def requests(self) -> Mapping[str, int]:
-        """Return the requests that a broker knows, each with its newest version; nothing when none was heard."""
+        """Return the request types of the brokers, each with its newest version; empty if none was logged."""
 
     def topic(self, name: str) -> Rights:
-        """Return the rights on a topic; without operations where it may not even be described."""
+        """Return the rights on a topic; without operations if the client may not even describe it."""
 
     def group(self) -> Rights:
         """Return the rights on the group."""
 
     def group_topics(self) -> tuple[str, ...]:
-        """Return the topics that the group has committed offsets of."""
+        """Return the topics for which the group has committed offsets."""
 
     def newest_record_ms(self, topic: str, partitions: int) -> int | None:
-        """Return the time of the newest record of a topic; None where there is none, or it cannot be asked."""
+        """Return the time (ms) of a topic's newest record; None if there is none, or it cannot be read."""
 
 
 class LibrdkafkaFacts:
@@ -86,7 +86,7 @@ class LibrdkafkaFacts:
         deadline_s = time.monotonic() + _VERSIONS_S
         while not heard.requests and time.monotonic() < deadline_s:
             client.poll(_STEP_S)
-        # The rest of the list.
+        # The remaining lines of the list.
         client.poll(_STEP_S)
         return heard.requests
 
@@ -141,7 +141,7 @@ class LibrdkafkaFacts:
                 answer = self._ask("ListOffsets", future, mapped=False)
                 newest += [answer.timestamp] if answer.timestamp > 0 else []
         except KafkaException:
-            # Brokers before 3.0 do not know the question, and a topic that may not be read is reported elsewhere.
+            # Brokers before 3.0 do not support the request; a missing right on the topic is reported elsewhere.
             return None
         return max(newest, default=None)
 
@@ -159,17 +159,17 @@ class LibrdkafkaFacts:
 
 
 class _Heard(logging.Handler):
-    """Collects what a client says of a broker's requests."""
+    """Collects the request types that a client logs about a broker."""
 
     def __init__(self) -> None:
         super().__init__()
         self.requests: dict[str, int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a line."""
+        """Parse one line of the log."""
         match = _REQUEST.search(record.getMessage())
         if match:
-            # The lowest of all brokers: what all of them know.
+            # The lowest version of all brokers, which all of them support.
             newest = int(match[4])
             self.requests[match[1]] = min(newest, self.requests.get(match[1], newest))
 

@@ -1,7 +1,7 @@
-"""The command `doctor`: checks what goes wrong in practice, and says what to do about it.
+"""The command `doctor`: check a setup for common problems, and show the remedy.
 
-Each check turns facts into findings and is pure; `Doctor` collects the facts. A finding that is wrong makes the exit
-code 1, an advice does not. Nothing is changed anywhere: no group is joined, nothing is written.
+Each check is pure and turns facts into findings; `Doctor` collects the facts. A wrong finding makes the exit code 1,
+an advice does not. Nothing is changed: the command joins no group and writes nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from spark_groupsource.options.client_settings import GroupProtocol
 if TYPE_CHECKING:
     from spark_groupsource.spark.probe import Answer, Survey
 
-# (major, minor) that pyproject.toml asks for.
+# (major, minor) as required in pyproject.toml.
 LEAST_PYTHON = (3, 10)
 NEEDED = ("groupkafka", "pyspark", "pyarrow", "confluent-kafka")
-# A driver with a few queries, each with clients of some ten brokers.
+# For a driver with a few queries, each with clients of about ten brokers.
 FEW_DESCRIPTORS, LEAST_DESCRIPTORS = 4096, 1024
-# Clocks that are kept by NTP differ by milliseconds; watermarks and `startingTimestamp` bear some seconds.
+# Clocks with NTP differ by milliseconds; watermarks and `startingTimestamp` tolerate some seconds.
 CLOCK_OFF_S = 5.0
-# A release, and a request that came with it. From the newest to the oldest.
+# A release, and a request version that it introduced; newest first.
 RELEASES = (
     ("4.1", "ShareFetch", 1),
     ("4.0", "ConsumerGroupHeartbeat", 1),
@@ -46,9 +46,9 @@ RELEASES = (
     ("2.8", "Metadata", 10),
 )
 _LOCATION = (
-    "give the writer's checkpointLocation with its scheme, and pyarrow its credentials (docs/explanation/limits.md)"
+    "use the writer's checkpointLocation with its scheme, and give pyarrow its credentials (docs/explanation/limits.md)"
 )
-# Lines of Spark's errors that say what went wrong, the most telling kind first.
+# Patterns of the lines in Spark's errors that show the cause, the most specific one first.
 _CAUSES = (
     "Cannot run program|PYTHON_VERSION_MISMATCH|failed to connect back|No module named",
     "^Caused by: ",
@@ -57,7 +57,7 @@ _CAUSES = (
 _LONGEST_CAUSE = 500
 _KIP_848 = "ConsumerGroupHeartbeat"
 _TOPIC_IDS = ("Metadata", 10)
-_INSTALL = "pip install groupkafka into {executable} on every machine, or let PYSPARK_PYTHON name a Python that has it"
+_INSTALL = "pip install groupkafka into {executable} on every machine, or set PYSPARK_PYTHON to a Python that has it"
 
 
 def _redacts(pattern: str) -> bool:
@@ -67,7 +67,7 @@ def _redacts(pattern: str) -> bool:
         return False
 
 
-# Spark setting -> (whether a value is as recommended, what to set, what it is good for), as in conf/spark-defaults.conf
+# Spark setting -> (check of a value, recommended value, benefit), as in conf/spark-defaults.conf
 SETTINGS: Mapping[str, tuple[Callable[[str], bool], str, str]] = {
     "spark.python.unix.domain.socket.enabled": (
         lambda value: value.lower() == "true", "true", "a batch of one task takes 27 ms instead of 70",
@@ -86,7 +86,7 @@ SETTINGS: Mapping[str, tuple[Callable[[str], bool], str, str]] = {
 
 
 class Verdict(Enum):
-    """What a check came to."""
+    """Result of a check."""
 
     OK = "ok"
     ADVICE = "advice"
@@ -96,7 +96,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A line of the report: `cure` says what to do, and is empty where there is nothing to do."""
+    """One line of the report. `cure` is the remedy, empty if none is needed."""
 
     check: str
     verdict: Verdict
@@ -109,7 +109,7 @@ def _ok(check: str, text: str) -> Finding:
 
 
 def of_error(check: str, error: GroupKafkaError) -> Finding:
-    """Return the finding of an error, which brings its own cure."""
+    """Convert an error to a finding; the error's advice is the cure."""
     text, _, cure = str(error).partition(" What to do: ")
     return Finding(check, Verdict.WRONG, text, cure)
 
@@ -118,10 +118,10 @@ def of_error(check: str, error: GroupKafkaError) -> Finding:
 
 
 def of_machine(where: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
-    """Judge a Python: versions, how it reads, descriptors."""
+    """Check a Python: versions, how it reads records, file descriptors."""
     executable = facts.get("executable", "the Python of PYSPARK_PYTHON")
     if "failed" in facts:
-        cure = "let PYSPARK_PYTHON name a Python that is there under the same path on every machine"
+        cure = "set PYSPARK_PYTHON to a Python that exists under the same path on every machine"
         yield Finding("versions", Verdict.WRONG, f"{where}: the source's Python does not run: {facts['failed']}", cure)
         return
     versions = {name: value for name, value in facts["versions"].items() if value is not None}
@@ -142,15 +142,15 @@ def of_machine(where: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
 def _reading(where: str, facts: Mapping[str, Any]) -> Finding:
     if facts["reads_in_c"]:
         return _ok("reading", f"{where}: {facts['reads']}")
-    cure = "install a wheel, or install again where there is a C compiler; rows are the same either way"
+    cure = "install a wheel, or reinstall on a machine with a C compiler; the rows are the same either way"
     return Finding("reading", Verdict.ADVICE, f"{where}: {facts['reads']}", cure)
 
 
 def _descriptors(where: str, limit: int | None) -> Iterator[Finding]:
     if limit is None:
         return
-    text = f"{where}: {limit if limit >= 0 else 'any number of'} files and connections at once"
-    cure = "raise it: ulimit -n 65536 before Spark starts; LimitNOFILE=65536 for systemd"
+    text = f"{where}: {limit if limit >= 0 else 'any number of'} files and connections at the same time"
+    cure = "raise the limit: ulimit -n 65536 before Spark starts; LimitNOFILE=65536 for systemd"
     if 0 <= limit < LEAST_DESCRIPTORS:
         yield Finding("descriptors", Verdict.WRONG, text, cure)
     elif 0 <= limit < FEW_DESCRIPTORS:
@@ -160,7 +160,7 @@ def _descriptors(where: str, limit: int | None) -> Iterator[Finding]:
 
 
 def of_survey(survey: Survey, here: Mapping[str, Any]) -> Iterator[Finding]:
-    """Judge executors: each by itself, and whether they are as the driver is."""
+    """Check executors: each on its own, and whether they match the driver."""
     for answer in sorted(survey.answers, key=lambda each: each.place):
         yield from of_machine(f"executor {answer.place}", answer.facts)
         yield from _as_here(answer, here)
@@ -168,7 +168,7 @@ def of_survey(survey: Survey, here: Mapping[str, Any]) -> Iterator[Finding]:
             text = (
                 f"executor {answer.place}: its clock differs from the driver's by {answer.clock_off_s:+.1f} s or more"
             )
-            yield Finding("clock", Verdict.WRONG, text, "let NTP set the clocks of all machines")
+            yield Finding("clock", Verdict.WRONG, text, "synchronize the clocks of all machines (NTP)")
     if survey.answers and all(abs(answer.clock_off_s) <= CLOCK_OFF_S for answer in survey.answers):
         yield _ok("clock", f"the executors' clocks agree with the driver's within {CLOCK_OFF_S:.0f} s")
     count = len(survey.answers)
@@ -181,7 +181,7 @@ def of_survey(survey: Survey, here: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _as_here(answer: Answer, here: Mapping[str, Any]) -> Iterator[Finding]:
-    """Judge what must be the same on both sides: what is pickled here is unpickled there."""
+    """Check versions that must be the same on both sides, because objects are pickled between them."""
     if "versions" not in answer.facts or "versions" not in here:
         return
     pairs = [("Python", *(".".join(facts["python"].split(".")[:2]) for facts in (answer.facts, here)))]
@@ -195,21 +195,21 @@ def _as_here(answer: Answer, here: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def of_settings(survey: Survey) -> Iterator[Finding]:
-    """Judge Spark's settings."""
+    """Check Spark's settings."""
     advices = 0
     for name, (is_good, wanted, use) in SETTINGS.items():
         value = survey.settings.get(name, "")
         if not is_good(value):
             advices += 1
             shown = f"is '{value}'" if value else "is not set"
-            yield Finding("settings", Verdict.ADVICE, f"{name} {shown}; it is recommended so that {use}",
+            yield Finding("settings", Verdict.ADVICE, f"{name} {shown}; recommended, because then {use}",
                           f"set it to {wanted} (conf/spark-defaults.conf)")  # fmt: skip
     python = survey.settings.get("spark.pyspark.python")
     if python is not None and python != survey.python:
         advices += 1
         yield Finding(
             "settings", Verdict.WRONG,
-            f"spark.pyspark.python is '{python}', which does not reach the source: it is run by '{survey.python}'",
+            f"spark.pyspark.python is '{python}', which has no effect on the source: it runs with '{survey.python}'",
             "set the variable PYSPARK_PYTHON (and no PYSPARK_DRIVER_PYTHON) before the driver starts",
         )  # fmt: skip
     if not advices:
@@ -220,44 +220,44 @@ def of_settings(survey: Survey) -> Iterator[Finding]:
 
 
 def release_of(requests: Mapping[str, int]) -> str | None:
-    """Return the oldest release that knows these requests; None for one before those of the table."""
+    """Return the oldest release that has these requests; None if it is older than the table."""
     known = (release for release, name, version in RELEASES if requests.get(name, -1) >= version)
     return next(known, None)
 
 
 def of_requests(requests: Mapping[str, int], protocol: GroupProtocol) -> Iterator[Finding]:
-    """Judge the brokers' release by the requests that they know."""
+    """Check the brokers' release by the requests that they support."""
     if not requests:
-        yield Finding("release", Verdict.SKIPPED, "no broker has said which requests it knows")
+        yield Finding("release", Verdict.SKIPPED, "no broker reported which requests it supports")
         return
     release = release_of(requests)
     if requests.get(_TOPIC_IDS[0], -1) < _TOPIC_IDS[1]:
-        yield Finding("release", Verdict.ADVICE, "Kafka before 2.8, or another program with its protocol: no topic ids",
-                      "do not recreate topics: it cannot be noticed that one has been")  # fmt: skip
+        yield Finding("release", Verdict.ADVICE, "Kafka before 2.8, or another server with its protocol: no topic ids",
+                      "do not recreate topics: the source cannot detect it")  # fmt: skip
     else:
-        yield _ok("release", f"Kafka {release} or newer, or another program with its protocol")
+        yield _ok("release", f"Kafka {release} or newer, or another server with its protocol")
     version = requests.get(_KIP_848, -1)
     if version >= 1:
-        yield _ok("KIP-848", "the brokers know it (kafka.group.protocol=consumer)")
+        yield _ok("KIP-848", "the brokers support it (kafka.group.protocol=consumer)")
     elif protocol is GroupProtocol.CONSUMER:
-        yield Finding("KIP-848", Verdict.WRONG, "kafka.group.protocol is consumer, and the brokers do not know it",
+        yield Finding("KIP-848", Verdict.WRONG, "kafka.group.protocol is consumer, but the brokers do not support it",
                       "use kafka.group.protocol=classic, or Kafka 4.0 or newer")  # fmt: skip
     else:
-        yield _ok("KIP-848", "the brokers do not know it; the classic protocol, which is the default, needs nothing")
+        yield _ok("KIP-848", "the brokers do not support it; the classic protocol (the default) does not need it")
 
 
 def of_topic(name: str, rights: Rights) -> Finding:
-    """Judge the rights on a topic."""
+    """Check the rights on a topic."""
     if not rights.exists:
-        return Finding("rights", Verdict.WRONG, f"topic {name} does not exist, or may not be described",
+        return Finding("rights", Verdict.WRONG, f"topic {name} does not exist, or the client may not describe it",
                        "check --topic; or grant READ on the topic")  # fmt: skip
     return _rights(f"topic {name}", rights, f"--operation Read --topic {name}")
 
 
 def of_group(name: str, rights: Rights) -> Finding:
-    """Judge the rights on the group."""
+    """Check the rights on the group."""
     if not rights.exists:
-        text = f"group {name} does not exist yet: whether it may be joined is seen when a query does"
+        text = f"group {name} does not exist yet: the right to join it cannot be checked"
         return Finding("rights", Verdict.SKIPPED, text)
     return _rights(f"group {name}", rights, f"--operation Read --group {name}")
 
@@ -267,14 +267,14 @@ def _rights(what: str, rights: Rights, grant: str) -> Finding:
         return Finding("rights", Verdict.SKIPPED, f"{what}: the broker does not report rights")
     # ALL contains READ; brokers name both.
     if rights.operations & {"READ", "ALL"}:
-        return _ok("rights", f"{what}: READ is there")
+        return _ok("rights", f"{what}: READ is granted")
     return Finding(
         "rights", Verdict.WRONG, f"{what}: READ is missing", f"kafka-acls.sh --add {grant} (docs/security.md)"
     )
 
 
 def of_newest_record(topic: str, newest_ms: int | None, now_s: float) -> Finding | None:
-    """Judge the clock here by a topic's newest record: nobody has written it in the future."""
+    """Check the local clock against a topic's newest record, which cannot be from the future."""
     if newest_ms is None:
         return None
     ahead_s = newest_ms / 1000 - now_s
@@ -282,7 +282,7 @@ def of_newest_record(topic: str, newest_ms: int | None, now_s: float) -> Finding
         return _ok("clock", f"topic {topic}: no record is from the future")
     text = f"topic {topic}: its newest record is {ahead_s:.1f} s in the future by the clock here"
     return Finding(
-        "clock", Verdict.WRONG, text, "let NTP set the clocks of this machine, the producers and the brokers"
+        "clock", Verdict.WRONG, text, "synchronize the clocks of this machine, the producers and the brokers (NTP)"
     )
 
 
@@ -290,16 +290,16 @@ def of_newest_record(topic: str, newest_ms: int | None, now_s: float) -> Finding
 
 
 def of_checkpoint(location: str, open_: Callable[[str], tuple[fs.FileSystem, str]] = open_location) -> Finding:
-    """Judge whether the source could read the checkpoint from this machine, and whose it is."""
+    """Check whether the source could read the checkpoint from this machine, and to which query it belongs."""
     shown = shown_location(location)
     try:
         filesystem, root = open_(location)
         found = filesystem.get_file_info([root, f"{root}/offsets"])
-    except Exception as error:  # noqa: BLE001 - pyarrow raises all kinds where it lacks a library
+    except Exception as error:  # noqa: BLE001 - pyarrow raises many kinds if a library is missing
         text = scrubbed(str(error) or type(error).__name__, location)
         return Finding("checkpoint", Verdict.WRONG, f"{shown} cannot be read: {text}", _LOCATION)
     if any(info.type == fs.FileType.NotFound for info in found):
-        text = f"{shown}: there is no checkpoint yet"
+        text = f"{shown}: no checkpoint exists yet"
         return Finding("checkpoint", Verdict.ADVICE, text, f"nothing for a new query; else {_LOCATION}")
     try:
         return _whose(shown, read_spark_checkpoint(location, open_))
@@ -327,7 +327,7 @@ def _whose(shown: str, checkpoint: SparkCheckpoint) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Doctor:
-    """Collects the facts. `cluster` makes the client: wrong settings show only then."""
+    """Collects the facts. `cluster` creates the client, which detects wrong settings only then."""
 
     command: DoctorCommand
     protocol: GroupProtocol
@@ -337,7 +337,7 @@ class Doctor:
     clock: Clock
 
     def findings(self) -> Iterator[Finding]:
-        """Return all findings, as they are made."""
+        """Return all findings, one after the other."""
         try:
             here = self.facts_here()
         except (OSError, ValueError) as error:
@@ -347,7 +347,7 @@ class Doctor:
         if self.command.checkpoint is not None:
             yield of_checkpoint(self.command.checkpoint)
         if self.command.master is None:
-            yield Finding("executors", Verdict.SKIPPED, "executors and Spark's settings are looked at with --master")
+            yield Finding("executors", Verdict.SKIPPED, "use --master to check executors and Spark's settings")
             return
         try:
             yield from of_survey(self.survey(self.command.master, SCRIPT, SETTINGS), here)
@@ -370,7 +370,7 @@ class Doctor:
             yield of_error("brokers", error)
             return
         if not topics:
-            yield Finding("rights", Verdict.SKIPPED, "no topic is known: name one with --topic")
+            yield Finding("rights", Verdict.SKIPPED, "no topic is known: use --topic")
         for topic in topics:
             yield from self._of_topic(cluster, topic)
 
@@ -392,13 +392,13 @@ def _of_failed_survey(error: Exception) -> Finding:
     causes = (line for pattern in _CAUSES for line in lines if re.search(pattern, line))
     text = next(causes, lines[0])[:_LONGEST_CAUSE]
     return Finding(
-        "executors", Verdict.WRONG, f"the cluster cannot be asked: {text}",
-        "check --master; let PYSPARK_PYTHON name one Python, with the package, on every machine (docs/deploying.md)",
+        "executors", Verdict.WRONG, f"the Spark cluster cannot be checked: {text}",
+        "check --master; set PYSPARK_PYTHON to one Python, with the package, on every machine (docs/deploying.md)",
     )  # fmt: skip
 
 
 def report_doctor(doctor: Doctor, say: Callable[[str], None]) -> int:
-    """Print the findings and return how many are wrong."""
+    """Print the findings and return the number of wrong ones."""
     findings: Sequence[Finding] = []
     if doctor.command.as_json:
         findings = list(doctor.findings())
@@ -412,5 +412,5 @@ def report_doctor(doctor: Doctor, say: Callable[[str], None]) -> int:
         if finding.cure:
             say(f"{'':<8} {'':<12} -> {finding.cure}")
         wrong += finding.verdict is Verdict.WRONG
-    say(f"{wrong} wrong" if wrong else "nothing is wrong")
+    say(f"{wrong} wrong" if wrong else "no problem found")
     return wrong

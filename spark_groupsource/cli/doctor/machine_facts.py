@@ -1,6 +1,6 @@
-"""What a Python on some machine is: its version, its packages, how records are read there, its descriptors.
+"""Collect facts about the Python on a machine: version, packages, how records are read, file descriptors.
 
-`SCRIPT` runs in that Python, where the package may be missing: it imports nothing that has to be there.
+`SCRIPT` runs in that Python. The package may be missing there, so the script imports nothing else at its top.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ print(json.dumps(facts))
 
 
 def facts_here() -> Mapping[str, Any]:
-    """Return the facts of this Python. Raises OSError or ValueError when it cannot be asked."""
+    """Return the facts of this Python. Raises OSError or ValueError if they cannot be read."""
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)  # noqa: S603 - our own
     lines = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""`group`: any group as its coordinator has it, with how far each partition is behind. It joins no group."""
+"""`group`: show any group as its coordinator describes it, with the lag of each partition, without joining it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def report_group(
     say: Callable[[str], object],
     pause: Callable[[float], object],
 ) -> None:
-    """Print the group, again and again with `watch_s`. Raises what the catalogue has for it."""
+    """Print the group, repeatedly with `watch_s`. Raises errors of the catalogue."""
     while True:
         report = look(command, describer, standings)
         now_ms = int(clock.epoch_s() * 1000)
@@ -43,9 +43,9 @@ def report_group(
 
 
 def look(command: GroupCommand, describer: DescriberPort, standings: StandingsPort) -> GroupReport:
-    """Return the group as it is.
+    """Return the current state of the group.
 
-    1. the group, 2. its offsets on all topics, 3. the ends of the logs: after the offsets, so that no lag is below 0.
+    Steps: 1. the group, 2. its offsets on all topics, 3. the ends of the logs: after the offsets, so no lag is below 0.
     """
     group = command.connection.group
     description = describer.describe()

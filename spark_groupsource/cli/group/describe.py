@@ -1,7 +1,7 @@
-"""Asks what a group is: state, members, assignment, and the raw bytes that members of a classic group told each other.
+"""Describe a group: state, members, assignment, and the raw bytes that members of a classic group exchange.
 
-confluent-kafka answers everything but these bytes, which kafka-python's admin client tells where it is installed (the
-extra `assignors`). Without them the rest is shown: no trouble of the second client is an error of the command.
+confluent-kafka returns everything but these bytes. kafka-python's admin client returns them, if it is installed (the
+extra `assignors`). Without them the command shows the rest: a failure of the second client is no error of the command.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.redaction import masked
 
 EXTRA_MISSING = (
-    "what the members reported to each other (weights, racks, standby partitions) is shown with kafka-python"
+    "the data that members report to each other (weights, racks, standby partitions) needs kafka-python"
     " (the extra of groupkafka[assignors])"
 )
-# Kafka's own names, where they are not those of the client in another spelling.
+# Kafka's own names, where the client's differ in more than spelling.
 _STATES: dict[object, str] = {
     ConsumerGroupState.PREPARING_REBALANCING: "PreparingRebalance",
     ConsumerGroupState.COMPLETING_REBALANCING: "CompletingRebalance",
 }
-# The other client has reached the brokers before: who does not answer this one in time has another reason.
+# confluent-kafka has reached the brokers before, so a timeout of this client has another reason.
 _SECOND_CLIENT = {"bootstrap_timeout_ms": 10_000, "request_timeout_ms": 10_000}
 
 
 class DescriberPort(Protocol):
-    """What the command needs to know of a group. Errors are the catalogue's, and all waits are bounded."""
+    """Requests of the command for a group. Errors are those of the catalogue, and every wait has a limit."""
 
     def describe(self) -> GroupDescription | None:
-        """Return the group as its coordinator has it; None when the coordinator knows no such group."""
+        """Return the group as its coordinator describes it; None if it does not exist."""
 
     def close(self) -> None:
         """Free the clients; idempotent."""
@@ -57,7 +57,7 @@ class RawMember:
 
 @dataclass(frozen=True, slots=True)
 class RawGroup:
-    """A classic group as DescribeGroups tells it."""
+    """A classic group as DescribeGroups returns it."""
 
     state: str
     protocol_type: str
@@ -89,7 +89,7 @@ class GroupDescriber:
             return None
         description = description_of(told)
         if told.type is ConsumerGroupType.CONSUMER or not told.members:
-            # The coordinator keeps no such bytes.
+            # The coordinator does not store these bytes for such a group.
             return description
         raw, why = self._raw.describe(self._group)
         return replace(description, notes=(why,)) if raw is None else with_data(description, raw)
@@ -99,7 +99,7 @@ class GroupDescriber:
         self._raw.close()
 
     def _of_others(self, reason: str) -> GroupDescription:
-        """Return a classic group whose members are no consumers, of which the first client says no more."""
+        """Return a classic group whose members are not consumers; confluent-kafka does not describe it."""
         raw, why = self._raw.describe(self._group)
         if raw is None:
             return GroupDescription(self._group, protocol="classic", notes=(reason, why))
@@ -113,9 +113,9 @@ class GroupDescriber:
 
 
 def live_members(admin: LibrdkafkaGroupAdmin) -> tuple[Member, ...]:
-    """Return who is in the group, without what the members reported to each other.
+    """Return the group's members, without the data that they report to each other.
 
-    Nobody, where there is no such group, its members are no consumers, or the broker cannot tell (the embedded one).
+    Empty if the group does not exist, if its members are not consumers, or if the broker cannot describe it (embedded).
     """
     try:
         told = admin.described()
@@ -127,7 +127,7 @@ def live_members(admin: LibrdkafkaGroupAdmin) -> tuple[Member, ...]:
 
 
 def description_of(told: ConsumerGroupDescription) -> GroupDescription:
-    """Return what confluent-kafka tells."""
+    """Convert confluent-kafka's description."""
     is_new = told.type is ConsumerGroupType.CONSUMER
     return GroupDescription(
         group=told.group_id,
@@ -153,7 +153,7 @@ def description_of(told: ConsumerGroupDescription) -> GroupDescription:
 
 
 def with_data(description: GroupDescription, raw: RawGroup) -> GroupDescription:
-    """Return a description with what its members told; those that joined between the two requests told nothing yet."""
+    """Add the members' data to a description; members that joined between the two requests have none yet."""
     found = {one.member.member_id: one for one in raw.members}
     members = []
     for member in description.members:
@@ -168,27 +168,27 @@ def _partitions(assignment: Any) -> frozenset[TopicPartition]:
 
 
 class RawGroups:
-    """Classic groups with their members' bytes, by kafka-python's admin client, which is made when it is first needed.
+    """Reads classic groups with their members' bytes, with kafka-python's admin client, created at the first use.
 
-    `make_client` is for tests. It returns a client whose `describe_groups` tells undecoded answers, see
-    `kafka_python_client`; an ImportError of it means that kafka-python is not there.
+    `make_client` is for tests. It returns a client whose `describe_groups` does not decode the response, see
+    `kafka_python_client`. An ImportError means that kafka-python is not installed.
     """
 
     def __init__(self, options: SourceOptions, make_client: Callable[[SourceOptions], Any] | None = None) -> None:
         self._options = options
         self._make_client = make_client or kafka_python_client
         self._client: Any = None
-        # Why it cannot be made. It is not tried again: a client that does not connect leaves a thread behind.
+        # Why the client cannot be created. No second attempt: a client that does not connect leaves a thread behind.
         self._hopeless = ""
 
     def describe(self, group: str) -> tuple[RawGroup | None, str]:
-        """Return the group, or else why it is not told, for the user."""
+        """Return the group, or None and the reason for the user."""
         if self._client is None and not self._hopeless:
             try:
                 self._client = self._make_client(self._options)
             except ImportError:
                 self._hopeless = EXTRA_MISSING
-            except Exception as error:  # noqa: BLE001 - what it raises for settings, TLS, SASL and time-outs is its own
+            except Exception as error:  # noqa: BLE001 - it has its own errors for settings, TLS, SASL and timeouts
                 self._hopeless = _trouble(error)
         if self._client is None:
             return None, self._hopeless
@@ -197,11 +197,11 @@ class RawGroups:
         except Exception as error:  # noqa: BLE001 - see above
             return None, self._given_up(error)
         if answer.error_code:
-            return None, self._given_up(f"DescribeGroups was answered with error {answer.error_code}")
+            return None, self._given_up(f"DescribeGroups returned error {answer.error_code}")
         return raw_group(answer), ""
 
     def _given_up(self, reason: object) -> str:
-        # The next look begins anew: the client goes on asking the coordinator that it knows.
+        # The next attempt needs a new client, because this one continues to ask the coordinator that it knows.
         self.close()
         return _trouble(reason)
 
@@ -213,12 +213,12 @@ class RawGroups:
 
 
 def kafka_python_client(options: SourceOptions) -> Any:
-    """Return kafka-python's admin client, whose `describe_groups` leaves the answer as it came.
+    """Return kafka-python's admin client, with a `describe_groups` that does not decode the response.
 
-    It would decode the members' bytes as those of consumers, and fail as a whole for a group of anything else. Raises
-    ImportError without kafka-python, `OptionError` for a setting that it does not have, and what else it pleases.
+    It would decode the members' bytes as those of consumers, and fail completely for any other group. Raises
+    ImportError without kafka-python, `OptionError` for a setting that it does not have, and kafka-python's own errors.
     """
-    # An extra that may be missing.
+    # This extra may be missing.
     from kafka.admin import KafkaAdminClient  # noqa: PLC0415
 
     from spark_groupsource.client.kafka_python_settings import admin_settings  # noqa: PLC0415
@@ -227,13 +227,13 @@ def kafka_python_client(options: SourceOptions) -> Any:
         def _describe_groups_process_response(self, response: Any) -> dict[str, Any]:
             return {group.group_id: group for group in response.groups}
 
-    # What it logs is in its errors, too.
+    # The client's errors contain what it logs.
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     return UndecodedAdmin(**(admin_settings(options) | _SECOND_CLIENT))
 
 
 def raw_group(answer: Any) -> RawGroup:
-    """Return a group of kafka-python's DescribeGroupsResponse."""
+    """Convert one group of kafka-python's DescribeGroupsResponse."""
     members = [
         RawMember(
             Member(one.member_id, one.client_id, one.client_host.lstrip("/"), one.group_instance_id),
@@ -248,4 +248,4 @@ def raw_group(answer: Any) -> RawGroup:
 def _trouble(error: object) -> str:
     # One line: errors of TLS and of several brokers have more.
     reason = " ".join(masked(str(error) or type(error).__name__).split())
-    return f"what the members reported to each other is not known: {reason}"
+    return f"the data that members report to each other is not known: {reason}"

@@ -1,8 +1,8 @@
-"""What a member of a classic group told its leader, and the leader it: the raw bytes that the coordinator keeps.
+"""Decode the bytes that members of a classic group and their leader exchange, and that the coordinator stores. Pure.
 
-Of the protocol type "consumer" they are ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0 to 3
-(big-endian; a newer version is read as the newest known one, as Kafka's own clients do), with user data in both. That
-of our strategies is decoded, anybody else's is only measured. Pure.
+For the protocol type "consumer" they are ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0 to 3
+(big-endian; a newer version is read as the newest known one, as Kafka's own clients do), both with user data. User data
+of this package's strategies is decoded; of other user data only the size is shown.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from spark_groupsource.assignors.notes import LeaderNote, MemberNote, WireError
 from spark_groupsource.model.offsets import TopicPartition
 
 CONSUMER = "consumer"
-# What of a strategy's own metadata is still shown as text.
+# Longest text of a strategy's own metadata that is shown.
 _LONGEST_TEXT = 80
 
 
 @dataclass(frozen=True, slots=True)
 class MemberData:
-    """What the bytes of one member say. `size` is their length, of the subscription alone."""
+    """The decoded bytes of one member. `size` is the length of its subscription."""
 
     size: int
-    # Whether the rest could be read: the protocol type is "consumer" and the bytes are of its form.
+    # Whether the rest was decoded: the protocol type is "consumer" and the bytes have its format.
     readable: bool = False
     topics: tuple[str, ...] = ()
-    # What the member had when it joined, by its own word, and the generation that gave it (-1: it does not say).
+    # Partitions that the member reported as owned when it joined, and their generation (-1: not reported).
     owned: frozenset[TopicPartition] = frozenset()
     generation: int = -1
     rack: str | None = None
-    # What our strategies add; None when the user data is of another program.
+    # Data of this package's strategies; None if the user data is another program's.
     note: MemberNote | None = None
-    # Length of user data that is not ours.
+    # Length of another program's user data.
     foreign_size: int = 0
-    # What our leader adds to the assignment.
+    # Data that a leader of this package adds to the assignment.
     leader: LeaderNote = field(default_factory=LeaderNote)
 
 
 def decoded(protocol_type: str, subscription: bytes, assignment: bytes) -> MemberData | None:
-    """Return what the bytes say; None when there are none: a group tells them only while it is stable."""
+    """Decode a member's bytes. Return None if there are none: a group has them only while it is stable."""
     if not subscription:
         return None
     size = len(subscription)
@@ -50,7 +50,7 @@ def decoded(protocol_type: str, subscription: bytes, assignment: bytes) -> Membe
         topics, user_data, owned, generation, rack = _subscription(_Reader(subscription))
         leader = _leader(_Reader(assignment)) if assignment else LeaderNote()
     except ValueError:
-        # A program that says "consumer" and means something else.
+        # A program that uses the type "consumer" with another format.
         return MemberData(size)
     try:
         note = MemberNote.decode(user_data) if user_data else None
@@ -61,9 +61,9 @@ def decoded(protocol_type: str, subscription: bytes, assignment: bytes) -> Membe
 
 
 def meaning(data: bytes) -> dict[str, object] | str | None:
-    """Return what a strategy's own metadata says: an object's fields, or a short text; None when it is neither.
+    """Decode a strategy's own metadata: an object's fields, or a short text; None if it is neither.
 
-    Numbers that are none in JSON (NaN, and what is too large) are texts, so that the answer can be written as JSON.
+    Numbers without a JSON form (NaN, and too large ones) become texts, so that the result can be written as JSON.
     """
     try:
         text = data.decode("utf-8")
@@ -84,7 +84,7 @@ def _finite(text: str) -> float | str:
 
 
 def shown_data(data: MemberData) -> str:
-    """Return what a member told as a person reads it."""
+    """Return a member's data as text for users."""
     if not data.readable:
         return f"{data.size} bytes of metadata"
     parts = []
@@ -95,12 +95,12 @@ def shown_data(data: MemberData) -> str:
     if data.rack:
         parts.append(f"rack {data.rack}")
     if data.owned:
-        # Under the eager protocol a member of ours names what it had, and has given up.
+        # Under the eager protocol a member of this package reports partitions that it has already given up.
         verb = "had" if data.note is not None and not data.note.held else "held"
         since = f" of generation {data.generation}" if data.generation >= 0 else ""
         parts.append(f"joined, {verb} {shown_partitions(data.owned)}{since}")
     if data.leader.error:
-        parts.append(f"the leader could not serve the group: {data.leader.error}")
+        parts.append(f"the leader could not assign partitions: {data.leader.error}")
     return ", ".join(part for part in parts if part)
 
 
@@ -116,7 +116,7 @@ def _plain(value: object) -> str:
 
 
 def shown_partitions(partitions: Iterable[TopicPartition]) -> str:
-    """Return partitions as a person reads them: `orders 0-2,5; refunds 0`."""
+    """Return partitions as text for users: `orders 0-2,5; refunds 0`."""
     numbers: dict[str, list[int]] = {}
     for partition in sorted(partitions):
         numbers.setdefault(partition.topic, []).append(partition.partition)
@@ -137,7 +137,7 @@ def _runs(numbers: list[int]) -> str:
 
 
 class _Reader:
-    """Reads Kafka's primitive types, front to back. Raises `ValueError` where the bytes are not of that form."""
+    """Reads Kafka's primitive types, front to back. Raises `ValueError` if the bytes do not have that form."""
 
     def __init__(self, raw: bytes) -> None:
         self._left = raw
@@ -153,7 +153,7 @@ class _Reader:
         return self._take(max(0, self.integer(4)))
 
     def count(self) -> int:
-        """Return how many items an array has; each takes two bytes at least."""
+        """Return the number of items of an array; each item has at least two bytes."""
         found = max(0, self.integer(4))
         if found * 2 > len(self._left):
             raise ValueError("the array is longer than the message")
@@ -169,7 +169,7 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         taken, self._left = self._left[:size], self._left[size:]
         if len(taken) < size:
-            raise ValueError("the message is cut")
+            raise ValueError("the message is too short")
         return taken
 
 

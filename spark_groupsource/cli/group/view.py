@@ -1,4 +1,4 @@
-"""A group as it is shown: lines of text for people, a line of JSON for programs. Pure."""
+"""Format a group: lines of text for people, one line of JSON for programs. Pure."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from spark_groupsource.cli.group.member_data import MemberData, meaning, shown_d
 from spark_groupsource.lag.model import Lag, shown_note, total
 from spark_groupsource.model.offsets import TopicPartition
 
-# A member id is usually a name and a UUID, of which this much tells members apart.
+# A member id is usually a name and a UUID, whose first part is enough to tell members apart.
 _UUID = re.compile(r"-?([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
 _LONGEST_NAME = 20
 _LONGEST_ID = 32
 _UNASSIGNED = "(unassigned)"
-_NOT_TOLD = "its log is not known: the topic is missing, or the right DESCRIBE on it is missing"
+_NOT_TOLD = "its log is unknown: the topic or the right DESCRIBE on it is missing"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member as the coordinator has it."""
+    """A member as the coordinator describes it."""
 
     member_id: str
     client_id: str
     host: str
     instance_id: str | None = None
     partitions: frozenset[TopicPartition] = frozenset()
-    # Where the coordinator is leading it (KIP-848); None: the protocol has no such thing.
+    # The partitions that the coordinator intends for it (KIP-848); None under other protocols.
     target: frozenset[TopicPartition] | None = None
-    # None: nobody told it.
+    # None: not reported.
     data: MemberData | None = None
 
     @property
     def standby(self) -> frozenset[TopicPartition]:
-        """The partitions that it stands by for."""
+        """The standby partitions of the member."""
         return frozenset() if self.data is None else self.data.leader.standby
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group as its coordinator has it. What is not told is None; `notes` say why, for the user."""
+    """A group as its coordinator describes it. Unreported fields are None; `notes` have the reasons, for the user."""
 
     group: str
     state: str | None = None
     # "classic", or "consumer" for KIP-848.
     protocol: str | None = None
-    # What kind of members a classic group has: "consumer", "connect", ...
+    # Kind of a classic group's members: "consumer", "connect", ...
     protocol_type: str | None = None
     # The assignment strategy, by the name that members compare.
     strategy: str | None = None
@@ -60,21 +60,21 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """A group, and how far it is behind on each partition that it has to do with and that there is."""
+    """A group, with the lag of each existing partition that it has offsets for or that is assigned."""
 
     description: GroupDescription
     lags: Mapping[TopicPartition, Lag]
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """All partitions that the group has to do with, sorted."""
+        """All partitions with offsets or members, sorted."""
         found = set(self.lags)
         for member in self.description.members:
             found |= member.partitions | member.standby
         return sorted(found)
 
     def owners(self) -> dict[TopicPartition, list[Member]]:
-        """Return who has a partition: one member, unless the group's strategy is wrong."""
+        """Return the owners of each partition: one member, unless the group's strategy is wrong."""
         found: dict[TopicPartition, list[Member]] = {}
         for member in self.description.members:
             for partition in member.partitions:
@@ -82,7 +82,7 @@ class GroupReport:
         return found
 
     def standing_by(self) -> dict[TopicPartition, list[Member]]:
-        """Return who stands by for a partition."""
+        """Return the standby members of each partition."""
         found: dict[TopicPartition, list[Member]] = {}
         for member in self.description.members:
             for partition in member.standby:
@@ -90,7 +90,7 @@ class GroupReport:
         return found
 
     def lag_of(self, member: Member) -> int:
-        """Return the records that are unread in a member's partitions."""
+        """Return the number of unread records in a member's partitions."""
         return sum(self.lags[partition].records for partition in member.partitions if partition in self.lags)
 
 
@@ -98,7 +98,7 @@ class GroupReport:
 
 
 def lines(report: GroupReport) -> list[str]:
-    """Return the group as text: its head, its members, its partitions, and what needs to be known besides."""
+    """Return the group as text: head, members, partitions and notes."""
     names = short_ids([member.member_id for member in report.description.members])
     said = _head(report)
     if report.description.members:
@@ -160,7 +160,7 @@ def _partitions(report: GroupReport, names: Mapping[str, str]) -> list[str]:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]], left: set[int]) -> list[str]:
-    """Return a table; columns that no row fills are left out, those not in `left` are numbers."""
+    """Return a table without empty columns; columns that are not in `left` are numbers."""
     safe = [tuple(map(_safe, row)) for row in rows]
     kept = [column for column in range(len(rows[0])) if any(row[column] for row in safe[1:])]
     widths = {column: max(len(row[column]) for row in safe) for column in kept}
@@ -174,7 +174,7 @@ def _aligned(rows: Sequence[tuple[str, ...]], left: set[int]) -> list[str]:
 
 
 def short_ids(member_ids: Sequence[str]) -> dict[str, str]:
-    """Return a short name for each member id; the whole id where two would be the same."""
+    """Return a short name for each member id; the whole id if two short names would be equal."""
     short = {member_id: _short(member_id) for member_id in member_ids}
     taken = list(short.values())
     return {member_id: name if taken.count(name) == 1 else member_id for member_id, name in short.items()}
@@ -190,7 +190,7 @@ def _short(member_id: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """Return text of other programs without what would steer the terminal."""
+    """Return another program's text without characters that control the terminal."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 
@@ -198,7 +198,7 @@ def _safe(text: str) -> str:
 
 
 def json_line(report: GroupReport, now_ms: int) -> str:
-    """Return the group as one line of JSON; null where there is nothing, or it is not told."""
+    """Return the group as one line of JSON; null for none or not reported."""
     told = report.description
     records, lost, _, _ = total(report.lags.values())
     address, broker = told.coordinator or (None, None)
