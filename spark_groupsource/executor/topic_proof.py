@@ -125,6 +125,7 @@ class TopicProof:
             for topic, topic_id in self._ids.items()
             if not same_topic(found.get(topic), topic_id)
         }
+        # R57: what is held may be of another topic
         if others:
             self._forget()
             return others

@@ -107,7 +107,7 @@ class Committer:
         The sequence this protects against: the commit of 20 has no answer yet; its partition goes, its next owner
         commits 50, it comes back; then the answer comes, that 20 is in doubt, and 20 would be sent over 50.
         """
-        # R17: partitions that left meanwhile are not in it
+        # R16, R17: partitions that left meanwhile are not in it
         mine = {item.partition for item in self._on_its_way}
         self._on_its_way, self._answer_due = (), None
         result = CommitResult(
@@ -165,6 +165,7 @@ class Committer:
 
     def send_pending(self) -> None:
         """Send completed offsets that the group may not have: in doubt, refused, or held back by another commit."""
+        # R14: nothing is sent while a commit has no answer
         if self._machine.state is MemberState.JOINED and self._answered:
             # R15: offsets with an unknown outcome go first
             items = tuple(self._doubtful.values()) or (self._machine.pending() if self.free else ())
@@ -220,6 +221,7 @@ class Committer:
 
     def _clear_up(self, items: tuple[CommitItem, ...]) -> None:
         """Commit once more what is in doubt and older than `items`; then keep quiet for as long as it takes."""
+        # R15: offsets with an unknown outcome go first
         older = tuple(
             self._doubtful[item.partition]
             for item in items

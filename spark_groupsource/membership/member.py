@@ -172,6 +172,7 @@ class Member:
         if self._stop_wait.begun or self._is_overdue():
             self._completion.check_often(flight)
         else:
+            # R24: no look before its partitions have arrived
             self._completion.check_sometimes(flight, wanted=self._owns_all(flight))
 
     def _owns_all(self, flight: FlightBatch | None) -> bool:
@@ -284,11 +285,13 @@ class Member:
         if self.machine.state is not MemberState.JOINED or self.machine.assignment != assignment:
             return False
         if items:
+            # R14: it waits for the commit under way
             if not self._committer.free:
                 # It may hold an older offset of the same partition, from an earlier assignment.
                 return False
             result = self._committer.now(items)
             self._take(result)
+            # R1: the group has not accepted them
             if result.refused:
                 return False
         self.machine.positions_established(positions, items)

@@ -301,7 +301,7 @@ def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True)
     if held is None:
         # R49: option onConflict decides first
         return group.offset is not None and not established
-    # R37: of another topic id, or from before a reset
+    # R37, R47: of another topic id, or from before a reset
     return not same_topic(held.topic_id, own.topic_id) or newer(held.reset, own.reset)
 
 

@@ -367,7 +367,7 @@ def test_an_offset_that_was_never_committed_is_none() -> None:
         (KafkaError.INVALID_COMMIT_OFFSET_SIZE, Refusal.DENIED),
     ],
 )
-@pytest.mark.rule("R19")
+@pytest.mark.rule("R19", "R20")
 def test_refused_commits_are_not_all_alike(code: int, refusal: Refusal) -> None:
     assert classify_refusal(KafkaError(code)) is refusal
 

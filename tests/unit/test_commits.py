@@ -175,6 +175,7 @@ def test_a_pin_of_more_topics_than_fit_knows_none() -> None:
 
 
 @pytest.mark.parametrize("known", [KnownTopics.of(TOPICS), KnownTopics(6, "2124d74fdc1d", is_hex=True)])
+@pytest.mark.rule("R6")
 def test_a_pin_knows_its_topics(known: KnownTopics) -> None:
     pin = Pin(0, 1, known)
     assert pin.knows_topic("orders", ID)

@@ -413,7 +413,6 @@ def test_members_without_a_common_strategy_are_told_both_lists(monkeypatch: pyte
 # --- commits and offsets
 
 
-@pytest.mark.rule("R21")
 def test_a_commit_is_one_request_of_all_items() -> None:
     bed = Bed()
     items = (item(0, 7, epoch=3), item(1, 9, "refunds"))

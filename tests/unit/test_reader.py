@@ -383,6 +383,7 @@ def test_a_topic_that_is_made_again_while_it_is_read_is_lost() -> None:
 
 
 @pytest.mark.parametrize("low", [0, 12])
+@pytest.mark.rule("R61")
 def test_records_of_a_topic_that_was_made_again_are_not_read_as_the_old_ones(
     low: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -495,6 +496,7 @@ def test_p8_the_planned_ranges_are_reported_as_lost(caplog: pytest.LogCaptureFix
     ]
 
 
+@pytest.mark.rule("R57")
 def test_a_topic_that_is_made_again_when_its_last_record_has_been_taken() -> None:
     """That is before the rows are handed out: nobody knows whose they are."""
     bed = Bed(records(0, 10, 11), records(0, 12))
@@ -558,6 +560,7 @@ class Large(FakeMessage):
         return bytes(1_000_000)
 
 
+@pytest.mark.rule("R57")
 def test_what_is_proven_of_a_large_range_is_not_lost_with_the_rest(caplog: pytest.LogCaptureFixture) -> None:
     """Rows do not wait for the range's end: a question is sent every 8 MiB."""
     bed = Bed(*[[Large(P0, offset)] for offset in range(40)], failOnDataLoss="false")

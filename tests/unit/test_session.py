@@ -578,6 +578,29 @@ def test_p1_a_topic_is_new_also_when_the_first_pins_are_gone_with_theirs(pinned_
     assert ranges(other.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["returns-0 [0, 4)"]
 
 
+@pytest.mark.rule("R7")
+def test_p1_a_later_pin_names_no_topic_that_the_first_pins_do_not() -> None:
+    """1. orders is pinned. 2. refunds and returns are created, with records. 3. Query B starts, finds all three topics
+    and pins refunds. 4. orders is deleted, and its pin with it. 5. Query C gets returns. By default a topic that
+    existed when the group began starts at its end.
+    """
+    refunds, returns = tp(0, "refunds"), tp(0, "returns")
+    first = Bed(subscribePattern=".*")
+    first.join(P0)
+    first.session.latest_offset(START)
+    second, third = Bed(subscribePattern=".*"), Bed(subscribePattern=".*")
+    for bed in (second, third):
+        bed.member.committed = first.member.committed
+        bed.cluster.ends |= {refunds: 4, returns: 4}
+        bed.cluster.topics |= {name: TopicInfo(f"{name}-id", 1) for name in ("refunds", "returns")}
+    second.join(refunds)
+    assert ranges(second.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["refunds-0 [0, 4)"]
+    del third.cluster.topics["orders"], first.member.committed[P0]
+    third.join(returns)
+    assert ranges(third.session.latest_offset(SourceOffset("third"))) == ["returns-0 [0, 4)"]
+
+
+@pytest.mark.rule("R4")
 def test_other_topics_after_a_restart_start_at_their_beginning() -> None:
     """As in Spark's own source: the starting options are those of a new query."""
     refund = TopicPartition("refunds", 0)
@@ -709,6 +732,23 @@ def test_p1_what_another_query_has_not_read_is_read_when_the_group_has_forgotten
     assert ranges(second.session.latest_offset(start)) == [
         "orders-1 [500, 1005)" if remembers else "orders-1 [0, 1005)"
     ]
+
+
+@pytest.mark.rule("R8")
+def test_p1_a_pin_after_the_group_forgot_names_no_other_topic() -> None:
+    """1. A has read orders, B refunds to 500. 2. The group forgets both. 3. A starts first and gets orders: what it
+    pins must not say that refunds begins now. 4. C, which has read nothing, gets refunds.
+    """
+    refunds = tp(0, "refunds")
+    first, second = Bed(subscribe="orders,refunds"), Bed(subscribe="orders,refunds")
+    second.member.committed = first.member.committed
+    for bed in (first, second):
+        bed.cluster.topics["refunds"] = TopicInfo("refunds-id", 1)
+        bed.cluster.ends |= {P0: 120, refunds: 1000}
+    first.join(P0)
+    first.session.latest_offset(offset_of(OffsetRange(P0, 90, 100)))
+    second.join(refunds)
+    assert ranges(second.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["refunds-0 [0, 1000)"]
 
 
 @pytest.mark.rule("R8")
@@ -921,6 +961,24 @@ def test_a_conflict_is_decided_in_the_same_way_until_a_batch_of_that_is_logged()
     assert {partition: group.offset for partition, group in committed.items()} == {P0: 150, P1: 150}
 
 
+@pytest.mark.rule("R25")
+def test_a_late_commit_of_the_lineage_that_has_lost_a_conflict_commits_nothing() -> None:
+    """1. The group is at 50, the checkpoint at 100, and the group wins. 2. [50, 55) is planned in a new lineage's name.
+    3. Spark reports late that the batch that ended at 100 is complete.
+    """
+    bed = Bed(onConflict="group")
+    bed.member.committed[P0] = GroupOffset(50, "")
+    bed.join(P0)
+    bed.ends(p0=55)
+    start = offset_of(OffsetRange(P0, 90, 100))
+    end = bed.session.latest_offset(start)
+    assert (end.lineage != LINEAGE, ranges(end)) == (True, ["orders-0 [50, 55)"])
+    bed.session.commit(start)
+    assert bed.committed() == {0: 50}
+    bed.session.commit(end)
+    assert bed.committed() == {0: 55}
+
+
 def won_by_an_old_checkpoint(*others: TopicPartition) -> tuple[Bed, SourceOffset]:
     """Return a query on a checkpoint at 100, which has won over its own lineage's 1000, and its first batch, to 120."""
     bed = Bed()
@@ -1029,7 +1087,6 @@ def test_the_same_old_checkpoint_restored_twice_is_read_again_twice(caplog: pyte
         assert ranges(bed.session.latest_offset(logged, ReadBounds(max_rows=10))) == ["orders-0 [110, 120)"]
 
 
-@pytest.mark.rule("R25")
 def test_a_conflict_that_the_group_has_won_is_won_again_after_a_kill() -> None:
     """The group was moved back by another program; the query is killed behind the pins, before its first batch."""
     committed = {P0: GroupOffset(50, ""), P1: GroupOffset(50, "")}
@@ -1445,6 +1502,22 @@ def take_deleted(bed: Bed) -> None:
 
 
 @pytest.mark.rule("R38")
+def test_a_member_that_loses_its_last_partition_with_the_topic_does_not_idle() -> None:
+    """1. A topic with unread records is deleted. 2. The group takes all partitions of the member. 3. With nothing to
+    plan, nothing else would ask for the topic.
+    """
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=60)
+    end = bed.session.latest_offset(START, ReadBounds(max_rows=50))
+    del bed.cluster.topics["orders"]
+    bed.member.lose(P0)
+    bed.member.assign()
+    with pytest.raises(DataLossError, match=r"orders-0 \[50, 60\): the topic was deleted"):
+        bed.session.latest_offset(end)
+
+
+@pytest.mark.rule("R38")
 def test_a_deleted_topic_fails_the_query_with_what_is_lost() -> None:
     bed, end = deleted()
     take_deleted(bed)
@@ -1524,6 +1597,27 @@ def made_anew_with_fewer(**options: str) -> tuple[Bed, SourceOffset]:
 
 
 @pytest.mark.rule("R43")
+def test_the_refused_commit_of_a_missing_partition_is_dropped() -> None:
+    """1. A batch of two partitions is complete. 2. Their topic is recreated, empty, with one partition. 3. The commit
+    of the other one is refused, and each trigger reports again that the batch is complete.
+    """
+    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
+    bed.join(P0, P1)
+    bed.ends(p0=60, p1=60)
+    end = bed.session.latest_offset(START)
+    bed.cluster.topics["orders"] = TopicInfo("other", 1)
+    bed.ends(p0=0)
+    bed.member.committed.clear()
+    bed.member.takes_commits = False
+    assert bed.session.latest_offset(end) is end
+    bed.paused = 0.0
+    assert bed.session.latest_offset(end) is end
+    assert bed.member.view().committed
+    assert bed.paused == 0.0
+
+
+@pytest.mark.rule("R43")
 def test_nobody_waits_for_the_commit_of_a_partition_that_is_gone() -> None:
     """The new topic is empty, so the old end stays the query's start, and is completed again at each trigger."""
     bed, end = made_anew_with_fewer(failOnDataLoss="false")
@@ -1551,7 +1645,6 @@ def test_what_is_gone_before_it_has_a_position_again_is_told_once_and_not_commit
     assert caplog.text.count("orders-0 [60, 60)") == 1
 
 
-@pytest.mark.rule("R40")
 def test_a_broker_that_lists_fewer_partitions_of_the_same_topic_is_not_believed() -> None:
     """It has not heard yet that some were added; the group has moved one of those meanwhile."""
     bed = Bed(startingOffsets="earliest")

@@ -180,6 +180,7 @@ def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("
         (tp(2, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2)), Age.ADDED),
     ],
 )
+@pytest.mark.rule("R4")
 def test_age(partition: TopicPartition, pinned: dict[TopicPartition, Pin], age: Age) -> None:
     assert age_of(partition, TOPIC_ID, pinned) is age
 

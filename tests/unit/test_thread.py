@@ -316,6 +316,7 @@ def test_establish_commits_before_it_allows_planning() -> None:
 
 
 @pytest.mark.parametrize("refusal", [Refusal.REBALANCE, Refusal.UNCERTAIN])
+@pytest.mark.rule("R1")
 def test_nothing_is_planned_from_a_position_that_the_group_refused(refusal: Refusal) -> None:
     with running() as bed:
         bed.group.assign(P0)

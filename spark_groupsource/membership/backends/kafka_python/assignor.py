@@ -73,6 +73,7 @@ class Holdings:
 
     def lost(self) -> None:
         """The session has expired: others may have what this member claims to hold."""
+        # R34: none of it is claimed in the next join
         self.owned, self.generation = frozenset(), -1
 
     def gave_up(self, partitions: Iterable[TopicPartition]) -> None:
