@@ -487,6 +487,18 @@ def leave_a_commit_unanswered(bed: Bed) -> GroupView:
 
 
 @pytest.mark.rule("R14")
+def test_a_commit_in_doubt_is_sent_once_more_and_then_waits_for_its_answer() -> None:
+    with running() as bed:
+        leave_a_commit_unanswered(bed)
+        bed.tick()
+        bed.group.refuse_late((item(0, 20),), Refusal.UNCERTAIN)
+        for _ in range(5):
+            bed.clock.advance(BRIEFLY_S)
+            bed.tick()
+        assert bed.group.named("commit_later") == [(item(0, 20),)] * 2
+
+
+@pytest.mark.rule("R14")
 def test_commits_do_not_pile_up_while_the_coordinator_is_away() -> None:
     with running() as bed:
         leave_a_commit_unanswered(bed)
