@@ -65,7 +65,7 @@ EVENTS: dict[str, str] = {
 
 # The meaning of each counter. A test checks that the list is complete.
 COUNTERS: dict[str, str] = {
-    "coordinator_known": "False while the client looks for the group's coordinator.",
+    "coordinator_known": "False while the client searches for the group's coordinator.",
     "assigned_partitions": "Number of partitions that the member owns now.",
     "consumed_topics": "The topics of these partitions.",
     "standby_partitions": "Number of partitions that the member reads when their active member leaves (strategies"
@@ -161,7 +161,7 @@ class MetricsLog:
             "metrics": self.counters | {"records_lost": self.records_lost},
         }
         text = json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n"
-        # A shell may read the file by mistake, and a group's name may contain shell syntax.
+        # An option could set the path to a file that a shell executes, and a group's name may contain shell syntax.
         text = text.replace("$", "\\u0024").replace("`", "\\u0060")
         path = self._path
         try:

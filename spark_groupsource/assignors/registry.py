@@ -98,7 +98,7 @@ def find_all(names: Sequence[str]) -> tuple[Choice, ...]:
         other = first.setdefault(shown(choice), name)
         if other != name:
             raise SameName(
-                f"the group cannot tell {other} from {name}, both are {shown(choice)}: "
+                f"the group cannot distinguish {other} from {name}, both are {shown(choice)}: "
                 "give one of them another name or version"
             )
     return choices

@@ -40,7 +40,7 @@ Groups = Mapping[TopicPartition, GroupOffset]
 
 
 class Commands:
-    """Runs commands on one group. `say` prints their output, `warn` prints warnings."""
+    """Runs commands on one group. `say` prints output, `warn` prints warnings."""
 
     def __init__(self, admin: GroupAdmin, cluster: ClusterPort, clock: Clock, say: Say, warn: Say) -> None:
         self._admin = admin

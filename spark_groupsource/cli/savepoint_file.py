@@ -7,12 +7,12 @@ file is JSON, with sorted keys:
      "topics": {"orders": {"id": "<topic id>", "partitions": {
          "0": {"offset": 150, "pin": {"count": 4, "known": "<digests>", "offset": 90}}}}}}
 
-- `v`: version of the format. `cluster`, `group`: what the savepoint holds for. `taken_ms`: ms since the epoch.
+- `v`: version of the format. `cluster`, `group`: where the savepoint is valid. `taken_ms`: ms since the epoch.
 - `id`: the topic's id. `offset`: the group's committed offset of a partition.
-- `pin`: the partition's initial position (see `commit_metadata.Pin`), null when none is known. `offset`, `count` and
-  `known` are `p`, `n` and `k` of the commit metadata; `known` is absent where `k` is.
+- `pin`: the partition's initial position (see `commit_metadata.Pin`), null if none is known. `offset`, `count` and
+  `known` are `p`, `n` and `k` of the commit metadata; `known` is absent if `k` is.
 
-What is read back is untrusted and parsed strictly. Version 2 has `known` as `[<characters per digest>,"<digests>"]`,
+The file is untrusted and parsed strictly. Version 2 has `known` as `[<characters per digest>,"<digests>"]`,
 or in the form of version 1; a file is written in the lowest version that holds it.
 """
 

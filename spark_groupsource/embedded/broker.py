@@ -13,7 +13,7 @@ From a shell, `python -m spark_groupsource.embedded --topic orders:4` prints
 
 What differs from Kafka (as of librdkafka 2.16; tests/embedded/test_gaps.py shows each line marked *):
 - Records: in memory only; each partition keeps its newest 5 MiB * (as sent: compressed batches count as
-  compressed) and 100,000 batches, and drops the oldest without a word. No compaction, no retention by time.
+  compressed) and 100,000 batches, and drops the oldest without a notice. No compaction, no retention by time.
 - Reading: an empty fetch is answered after the full fetch.wait.max.ms *, also when a record arrives meanwhile
   (set it low in tests). One batch per partition and fetch.
 - Offsets by timestamp: never found, -1 * (list_offsets, offsets_for_times, max_timestamp). Record timestamps
@@ -22,8 +22,8 @@ What differs from Kafka (as of librdkafka 2.16; tests/embedded/test_gaps.py show
   records are delivered to read_committed readers *.
 - Producers: sequence numbers are checked for transactional producers only.
 - Topics: no create *, delete, alter or describe-configs requests, no growth of a topic; use create_topic and
-  delete_topic. A producer's or an admin client's look at a missing topic creates it, with 4 partitions *;
-  a consumer's does not. Leaders are chosen at random. Topic ids are real, but describe_topics needs
+  delete_topic. A producer's or an admin client's metadata request creates a missing topic, with 4
+  partitions *; a consumer's does not. Leaders are chosen at random. Topic ids are real, but describe_topics needs
   librdkafka 2.16 or newer.
 - Groups: no describe; list_consumer_groups is empty *; list_consumer_group_offsets without partitions is
   empty *, with partitions it works. Offsets disappear with the topic *.
@@ -34,10 +34,10 @@ What differs from Kafka (as of librdkafka 2.16; tests/embedded/test_gaps.py show
 - Classic groups: a rebalance of a group with members takes session.timeout.ms less 1 s *, whatever the members
   do; a commit inside its revoke callback is refused with REBALANCE_IN_PROGRESS under the eager strategies *
   (cooperative ones may commit, unless they leave). Static membership does not exist: the instance id is
-  ignored, nobody is fenced.
+  ignored, no member is fenced.
 - group.protocol=consumer: joins, drains, commits in the callback and leaves as in Kafka; static members
   return; a second live owner of an instance id gets neither partitions nor an error. The assignor is fixed.
-- Coordinator: any broker takes a group's requests; set_coordinator moves where clients send them. While a group
+- Coordinator: any broker accepts a group's requests; set_coordinator moves where clients send them. While a group
   has none, a synchronous commit of librdkafka does not return.
 - No TLS, no SASL, no ACLs, no quotas.
 """
@@ -154,7 +154,7 @@ class EmbeddedKafka:
             self._call("mock_set_group_consumer_session_timeout_ms", session_timeout_ms)
             self._call("mock_set_group_consumer_heartbeat_interval_ms", heartbeat_interval_ms)
             if self._library.has("mock_set_controller_id"):
-                self._call("mock_set_controller_id", 1)  # describe_topics asks the controller
+                self._call("mock_set_controller_id", 1)  # describe_topics needs a controller
             for name, partitions in (topics or {}).items():
                 self.create_topic(name, partitions)
         except BaseException:

@@ -69,7 +69,7 @@ class KnownTopics:
 
     @classmethod
     def of(cls, topic_ids: Mapping[str, str]) -> KnownTopics:
-        """Return the digests of all topics (name, id); digests without content if there are too many topics."""
+        """Return the digests of all topics (name, id), as wide as fits; with `width` 0 if there are too many topics."""
         known = [(topic, "" if each == NO_TOPIC_ID else each) for topic, each in sorted(topic_ids.items())]
         for width in _DIGEST_CHARS:
             if len(topic_ids) * width <= _DIGEST_ROOM:

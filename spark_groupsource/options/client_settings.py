@@ -61,7 +61,7 @@ def shown_unknown(name: str, value: str) -> str:
 _OWN_COMMITS = "the source commits the group's offsets itself, only when a batch is complete (promise P4)."
 _RAW_BYTES = "the source returns keys and values as bytes."
 _SHOWN_BY_SPARK = "Spark shows its value in plans and in its event log, unless spark.redaction.regex matches its name."
-_UNLESS = "{other}; docs/security.md says when it may be named in option allowedUnsafeSettings ({name})."
+_UNLESS = "{other}; docs/security.md describes when you may name it in option allowedUnsafeSettings ({name})."
 _ONE_NAME = "it is librdkafka's other name of bootstrap.servers."
 _CAST = "leave it out, and cast the columns key and value in Spark."
 

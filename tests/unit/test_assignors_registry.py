@@ -154,7 +154,7 @@ def test_two_strategies_that_are_one_for_the_group(strategies: ModuleType) -> No
     with pytest.raises(SameName) as caught:
         find_all(["sticky", f"{MODULE}:New", f"{MODULE}:Old"])
     assert str(caught.value) == (
-        f"the group cannot tell {MODULE}:New from {MODULE}:Old, both are plain-v2: "
+        f"the group cannot distinguish {MODULE}:New from {MODULE}:Old, both are plain-v2: "
         "give one of them another name or version"
     )
     with pytest.raises(SameName):

@@ -270,7 +270,7 @@ def test_a_strategy_of_the_brokers_needs_the_consumer_protocol(classic: dict[str
         ("__main__:Mine", "__main__:Mine is defined in the script or notebook itself"),
         (
             "weighted,spark_groupsource.assignors.weighted:WeightedAssignor",
-            "the group cannot tell weighted from spark_groupsource.assignors.weighted:WeightedAssignor",
+            "the group cannot distinguish weighted from spark_groupsource.assignors.weighted:WeightedAssignor",
         ),
         ("range,cooperative-sticky", "cannot offer range (eager protocol only) together with cooperative-sticky"),
         ("cooperative-sticky,weighted,sticky", "cannot offer sticky (eager protocol only) together with"),
