@@ -276,8 +276,8 @@ MEMBER_FAILED = Condition(
 )
 PARTITIONS_LOST = Condition(
     "GROUPKAFKA.PARTITIONS_LOST",
-    "This member of group '{group}' lost {count} partitions without a handover ({partitions}), and option"
-    " 'onPartitionsLost' has the value 'fail'.",
+    "This member of group '{group}' lost {count} partitions without a handover. Option 'onPartitionsLost' has the value"
+    " 'fail'. Partitions: {partitions}.",
     "raise kafka.session.timeout.ms or kafka.max.poll.interval.ms, or set onPartitionsLost=continue.",
 )
 NO_ASSIGNMENT = Condition(
@@ -302,7 +302,8 @@ MEMBER_LEFT = Condition(
 )
 CONFLICT = Condition(
     "GROUPKAFKA.CONFLICT",
-    "The group's offsets and this query's checkpoint disagree: {details}. Option 'onConflict' has the value 'fail'.",
+    "The group's offsets and this query's checkpoint disagree. Option 'onConflict' has the value 'fail'. Details:"
+    " {details}.",
     "set onConflict=checkpoint to continue from the checkpoint's offsets, or onConflict=group to continue from the"
     " group's.",
 )
@@ -396,8 +397,8 @@ GROUP_HAS_OFFSETS = Condition(
 )
 OFFSETS_BEHIND_END = Condition(
     "GROUPKAFKA.OFFSETS_BEHIND_END",
-    "The offsets of {origin} are greater than the end of the log: {partitions}. The topic was deleted and recreated, or"
-    " its log was truncated, so it is unknown which of its records were read.",
+    "The offsets of {origin} are greater than the end of the log. The topic was deleted and recreated, or its log was"
+    " truncated, so it is unknown which of its records were read. Partitions: {partitions}.",
     "name only the other topics with --topic; the query then reads this topic from its beginning.",
 )
 SAVEPOINT_INVALID = Condition(
@@ -425,7 +426,7 @@ CONFIG_MALFORMED = Condition(
 )
 COMMIT_REFUSED = Condition(
     "GROUPKAFKA.COMMIT_REFUSED",
-    "The group's coordinator rejected the offsets of: {partitions}: {reason}",
+    "The group's coordinator rejected offsets ({reason}). Partitions: {partitions}.",
     "check the group's offsets (those of the other partitions were committed), and repeat the command.",
 )
 COMMIT_UNANSWERED = Condition(

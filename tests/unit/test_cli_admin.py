@@ -46,6 +46,6 @@ def test_a_commit_that_was_taken_in_part_says_so(monkeypatch: pytest.MonkeyPatch
     assert caught.value.condition is errors.COMMIT_REFUSED
     text = str(caught.value)
     assert "members have joined the group since the first of 3 requests was accepted" in text
-    assert "more: " in text
+    assert "more. " in text
     assert len(text) < 2_000
     admin_that_takes(3, monkeypatch).commit(ITEMS)
