@@ -29,7 +29,7 @@ from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.model.commit_metadata import Anchor, CommitItem, metadata_of
+from spark_groupsource.model.commit_metadata import Anchor, metadata_of
 from spark_groupsource.model.offsets import Json, OffsetRange, SourceOffset, TopicPartition, same_topic
 from spark_groupsource.options.model import UNBOUNDED, ReadBounds, SourceOptions
 from spark_groupsource.planning.batch import commit_items, next_offset, plan_ranges, plan_replay, within_bytes
@@ -255,22 +255,11 @@ class Session:
     def commit(self, end: SourceOffset) -> None:
         """Take Spark's own, late word that the batch that ends at `end` is complete."""
         self.start()
-        self._member.complete(end, self._items(end))
-
-    def _items(self, end: SourceOffset) -> tuple[CommitItem, ...]:
-        """Return what to commit when the batch that ends at `end` is complete.
-
-        The sequence that the lineage is for: group 50, checkpoint 100, onConflict=group: [50, 55) is planned in a new
-        lineage's name, and Spark says late that the old batch is complete, which ended at 100.
-        """
-        # R25: the end of a lineage that a conflict has ended
-        if end != self._flight and end.lineage != self._lineage(end).name:
-            return ()
-        return commit_items(end, self._starts.anchors)
+        self._member.complete(end)
 
     def _complete(self, start: SourceOffset) -> None:
         reach("before-complete", self._options.client_id)
-        completed_s = self._member.complete(start, self._items(start))
+        completed_s = self._member.complete(start)
         if self._flight is not None and self._flight != start:
             # Spark goes on from an older offset: it never logged the plan.
             self._member.discard()

@@ -128,10 +128,12 @@ class BatchFixed(BatchEvent):
 
 @dataclass(frozen=True, slots=True)
 class BatchCompleted(BatchEvent):
-    """Spark has recorded the batch that ends here as complete."""
+    """Spark has recorded the batch that ends here as complete.
+
+    What is then committed was frozen with the plan (`FlightBatch.items`), whoever notices the end first.
+    """
 
     end: SourceOffset
-    items: tuple[CommitItem, ...]
 
 
 @dataclass(frozen=True, slots=True)

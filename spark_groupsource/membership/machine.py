@@ -7,6 +7,10 @@ Two tables hold all transitions: `GROUP_TRANSITIONS` (the member in its group) a
 in flight). The one place where they meet is `_fire`, which hands partitions over as soon as nothing waits for
 them. A pair that is not in a table raises `IllegalTransition` and changes nothing.
 
+Facts that may arrive in every state are methods and no events of the tables: offsets that were fetched or acknowledged,
+start positions that were established or forgotten, doubt and proof of the membership. None of them changes a state or
+ends a wait. They change what is known of owned partitions, and nothing for others.
+
 Invariants:
 - only owned partitions are committed, and only forward (promises P4, P5);
 - a partition whose offset the group has not acknowledged yet has no position, so nothing is planned from it;
@@ -235,8 +239,8 @@ class MemberMachine:
                 self._revoke = None
             case BatchFixed(batch):
                 self._flight = batch
-            case BatchCompleted(end, items):
-                effects = self._complete(end, items)
+            case BatchCompleted(end):
+                effects = self._complete(end)
             case BatchDiscarded():
                 self._flight = None
         return effects + self._fire()
@@ -251,18 +255,19 @@ class MemberMachine:
         if self.state in FINAL_STATES:
             raise IllegalTransition(f"{type(event).__name__} in state {self.state.name}")
         if isinstance(event, BatchCompleted) and self._flight is not None and event.end != self._flight.end:
-            # Spark's late commit(end of N) while N+1 is in flight: completes N, leaves N+1 alone.
+            # Spark's late commit(end of N) while N+1 is in flight: N is complete since N+1 was planned.
             return self.batch_state
         try:
             return BATCH_TRANSITIONS[self.batch_state, type(event)]
         except KeyError:
             raise IllegalTransition(f"{type(event).__name__} in batch state {self.batch_state.name}") from None
 
-    def _complete(self, end: SourceOffset, items: Iterable[CommitItem]) -> tuple[Effect, ...]:
-        if self._flight is not None and self._flight.end == end:
-            self._flight = None
+    def _complete(self, end: SourceOffset) -> tuple[Effect, ...]:
+        if self._flight is None or self._flight.end != end:
+            return ()
+        flight, self._flight = self._flight, None
         due = []
-        for item in items:
+        for item in flight.items:
             owned = self._owned.get(item.partition)
             # R12: partitions of others are not committed
             if owned is None or owned.overrules(item):
@@ -335,8 +340,8 @@ class MemberMachine:
         """Allow planning from start positions that the group holds now.
 
         `items` are those that were committed for it. They replace what the group held even where that was further:
-        it was an offset of a deleted topic of the same name. So may be what Spark has completed: it says so at every
-        trigger, also after the partition was lost with the topic and is assigned again.
+        it was an offset of a deleted topic of the same name. The end of a batch in flight may be one, too, when the
+        partition was lost with the topic and assigned again before the batch was complete.
         """
         for item in items:
             owned = self._owned.get(item.partition)

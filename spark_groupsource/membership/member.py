@@ -193,7 +193,7 @@ class Member:
             return
         # R24: its partitions may not have arrived yet
         if waits or self._owns_all(flight):
-            self.apply(BatchCompleted(flight.end, flight.items))
+            self.apply(BatchCompleted(end))
 
     # --- a batch that takes too long
 
@@ -262,9 +262,9 @@ class Member:
             return {}
         return self._port.fetch_offsets(partitions, _OFFSET_FETCH_TIMEOUT_S)
 
-    def complete(self, end: SourceOffset, items: tuple[CommitItem, ...]) -> None:
-        """Take Spark's word that the batch that ends at `end` is complete; compare it with the commit log, too."""
-        self.apply(BatchCompleted(end, items))
+    def complete(self, end: SourceOffset) -> None:
+        """Complete the batch in flight if it ends at `end`; compare `end`, where Spark goes on, with the commit log."""
+        self.apply(BatchCompleted(end))
         self._completion.check_start(end)
 
     def subscribe(self, topics: tuple[str, ...]) -> None:

@@ -115,14 +115,17 @@ class MembershipThread:
         """Return the partitions that the member takes over when their active member leaves."""
         return self._call("standby", lambda: self._member.standby)
 
-    def complete(self, end: SourceOffset, items: Sequence[CommitItem]) -> float:
+    def complete(self, end: SourceOffset) -> float:
         """Record that Spark has completed the batch that ends at `end`; commits what is owned, only forward.
+
+        A batch that is not in flight changes nothing: its end is in the checkpoint, by which a partition's start is
+        established.
 
         Returns when the last batch was known to be complete, in seconds of the clock: the commit log may have told it.
         """
 
         def run() -> float:
-            self._member.complete(end, tuple(items))
+            self._member.complete(end)
             return self._member.completed_s
 
         return self._call("complete", run)

@@ -291,9 +291,9 @@ def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True)
        commit the batch's end.
     2. A recreated topic is skipped: A has completed [0, 40) and loses the partition. The topic is recreated, B gets the
        partition and pins 0. A gets it back, and its completed batch would commit 40.
-    3. A foreign offset is overwritten before option onConflict decides (start position not `established`): A has
-       completed 100, its session expires, another tool moves the group without members back to 40. A gets the partition
-       back, and Spark reports at the next trigger that 100 is complete, before A has determined its start position.
+    3. A foreign offset is overwritten before option onConflict decides (start position not `established`): A reads
+       [40, 100), its session expires, another tool sets the offset of the group without members to 40. A gets the
+       partition back, and the batch is complete before A has determined its start position.
     """
     held, own = parse_metadata(group.metadata), parse_metadata(item.metadata)
     if own is None:

@@ -616,10 +616,10 @@ class FakeMember:
             self.machine.offsets_fetched({p: self.committed.get(p, GroupOffset(None)) for p in unfetched})
         return self.machine.view()
 
-    def complete(self, end: SourceOffset, items: Sequence[CommitItem]) -> float:
+    def complete(self, end: SourceOffset) -> float:
         self.calls.append(("complete", end))
         before = self.machine.flight
-        self._apply(self.machine.handle(BatchCompleted(end, tuple(items))))
+        self._apply(self.machine.handle(BatchCompleted(end)))
         if before is not None and self.machine.flight is None:
             self.completed_s = self.clock.monotonic_s()
         return self.completed_s

@@ -99,7 +99,7 @@ def test_what_is_complete_and_has_no_commit_is_repeated_too(tmp_path: Path) -> N
     first, second = flight(OffsetRange(P0, 5, 12), OffsetRange(P1, 0, 3)), flight(OffsetRange(P0, 12, 20))
     machine.offsets_fetched({P0: GroupOffset(5), P1: GroupOffset(0)})
     machine.positions_established({P0: 5, P1: 0})
-    for event in (BatchFixed(first), BatchCompleted(first.end, first.items), BatchFixed(second)):
+    for event in (BatchFixed(first), BatchCompleted(first.end), BatchFixed(second)):
         machine.handle(event)
     assert report.to_repeat((P0, P1)) == 7 + 3 + 8
     machine.offsets_acknowledged(first.items)

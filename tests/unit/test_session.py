@@ -1259,7 +1259,7 @@ def test_a_late_batch_does_not_undo_a_reset(fetched_first: bool, told_by: str) -
     if fetched_first:
         bed.member.view()
     if told_by == "Spark's commit log":
-        bed.member.complete(flight.end, flight.items)
+        bed.member.complete(flight.end)
     end = bed.session.latest_offset(late)
     assert bed.committed() == {0: 0}
     assert (ranges(end), end.reset) == (["orders-0 [0, 900)"], RESET)
@@ -1277,7 +1277,7 @@ def test_tasks_are_sized_by_what_a_batch_took_and_not_by_the_triggers_interval(t
     if told_by_log:
         flight = bed.member.view().flight
         assert flight is not None
-        bed.member.complete(flight.end, flight.items)
+        bed.member.complete(flight.end)
     bed.clock.advance(600.0)
     bed.ends(p0=2_000_000)
     second = bed.session.latest_offset(first)
@@ -2113,7 +2113,7 @@ def test_what_a_broker_has_not_heard_of_keeps_its_position_and_its_commit() -> N
     bed.session.latest_offset(end)
     assert {owned.partition: owned.position for owned in bed.member.view().partitions} == {P0: 60, P1: 60}
     bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
-    bed.member.takes_commits = True
+    bed.member.take_commits()
     bed.clock.advance(REFRESH_S + 1)
     bed.ends(p1=65)
     assert ranges(bed.session.latest_offset(end))[-1] == "orders-1 [60, 65)"

@@ -366,14 +366,15 @@ def test_any_partitions_offsets_can_be_asked_for() -> None:
 
 
 def test_p4_an_end_of_a_deleted_topic_is_not_committed_over_the_new_ones() -> None:
-    """Another member has pinned the topic that was made again; Spark's newest batch is one of the deleted topic."""
+    """Another member has pinned the recreated topic; the batch in flight is one of the deleted topic."""
     pinned = CommitMetadata(OTHER_LINEAGE, "other", 0, 0, Pin(0, 1)).to_text()
     old = CommitMetadata(LINEAGE, TOPIC_ID, 0, 40, Pin(0, 1)).to_text()
     with running() as bed:
         bed.group.committed[P0] = GroupOffset(0, pinned)
         bed.group.assign(P0)
         bed.until("the assignment", lambda v: v.settled and len(v.partitions) == 1)
-        bed.member.complete(offset_of(OffsetRange(P0, 0, 40)), [CommitItem(P0, 40, old)])
+        bed.member.replay(FlightBatch(offset_of(OffsetRange(P0, 0, 40)), (CommitItem(P0, 40, old),)))
+        bed.member.complete(offset_of(OffsetRange(P0, 0, 40)))
         bed.go_round(20)
         assert bed.group.committed[P0] == GroupOffset(0, pinned)
 
@@ -382,7 +383,7 @@ def test_complete_commits_and_the_answer_is_taken() -> None:
     with running() as bed:
         bed.own((0, 10))
         bed.fix(R0)
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.until("the acknowledgement", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
         assert bed.group.named("commit_later") == [(item(0, 20),)]
 
@@ -395,7 +396,7 @@ def test_a_refused_commit_is_kept_and_sent_again(refusal: Refusal) -> None:
         bed.own((0, 10))
         bed.fix(R0)
         bed.group.refusals.append(refusal)
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.tick()
         assert committed(bed, 0) == 10
         bed.clock.advance(BRIEFLY_S)
@@ -421,7 +422,7 @@ def test_p6_a_commit_that_is_refused_for_good_ends_the_member() -> None:
         bed.own((0, 10))
         bed.fix(R0)
         bed.group.refusals.append(Refusal.DENIED)
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.group.wait_for("the end", lambda: bool(bed.group.calls) and bed.group.calls[-1][0] == "close")
         with pytest.raises(AccessError, match="GROUP_ACCESS_DENIED"):
             bed.member.view()
@@ -458,7 +459,7 @@ def test_a_commit_that_is_too_large_for_one_request_goes_in_several() -> None:
         bed.own(*((number, 10) for number in range(5)))
         batch = FlightBatch(flight(R0).end, large(*range(5)))
         assert bed.member.fix(batch, bed.member.view().assignment)
-        bed.member.complete(batch.end, batch.items)
+        bed.member.complete(batch.end)
         bed.until("all acknowledgements", lambda v: v.committed and all(o.position == 20 for o in v.partitions), 0.05)
         assert bed.group.named("commit_later") == [large(0, 1), large(2, 3), large(4)]
 
@@ -482,7 +483,7 @@ def leave_a_commit_unanswered(bed: Bed) -> GroupView:
     view = bed.own((0, 10))
     bed.fix(R0)
     bed.group.answer_commits = False
-    bed.member.complete(flight(R0).end, flight(R0).items)
+    bed.member.complete(flight(R0).end)
     return view
 
 
@@ -517,7 +518,7 @@ def test_p4_a_commit_waits_for_the_answer_to_the_one_before() -> None:
         leave_a_commit_unanswered(bed)
         later = OffsetRange(P0, 20, 30)
         bed.fix(later)
-        bed.member.complete(flight(later).end, flight(later).items)
+        bed.member.complete(flight(later).end)
         bed.tick()
         assert bed.group.named("commit_later") == [(item(0, 20),)]
         bed.group.answer_commits = True
@@ -535,7 +536,7 @@ def test_an_answer_that_comes_when_the_partition_is_gone_leaves_no_doubt() -> No
         bed.own((0, 10), (1, 5))
         bed.fix(R0)
         bed.group.answer_commits = False
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.tick()
         bed.group.revoke(P0)
         bed.until("the release", lambda v: [owned.partition for owned in v.partitions] == [P1], 0.05)
@@ -544,7 +545,7 @@ def test_an_answer_that_comes_when_the_partition_is_gone_leaves_no_doubt() -> No
         bed.tick()
         later = OffsetRange(P1, 5, 9)
         bed.fix(later)
-        bed.member.complete(flight(later).end, flight(later).items)
+        bed.member.complete(flight(later).end)
         bed.until("the other partition's commit", lambda v: v.partitions[0].group == GroupOffset(9, "m"), 0.01)
         assert bed.group.named("commit_later") == [(item(0, 20),), (item(1, 9),)]
 
@@ -575,7 +576,7 @@ def test_a_handover_does_not_wait_for_a_topic_that_is_gone() -> None:
         bed.own((0, 10))
         bed.fix(R0)
         bed.group.answer_commits = False
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.tick()
         bed.group.refusals.extend([Refusal.NO_TOPIC] * 100)
         bed.group.revoke(P0)
@@ -589,7 +590,7 @@ def two_batches_and_a_doubt(bed: Bed) -> OffsetRange:
     bed.own((0, 10))
     bed.fix(R0)
     bed.group.refusals.append(Refusal.UNCERTAIN)
-    bed.member.complete(flight(R0).end, flight(R0).items)
+    bed.member.complete(flight(R0).end)
     bed.fix(later)
     return later
 
@@ -602,7 +603,7 @@ def test_p5_a_newer_commit_waits_until_the_one_in_doubt_is_clear() -> None:
     with running() as bed:
         later = two_batches_and_a_doubt(bed)
         bed.tick()
-        bed.member.complete(flight(later).end, flight(later).items)
+        bed.member.complete(flight(later).end)
         bed.tick()
         assert bed.group.named("commit_later") == [(item(0, 20),)]
         bed.clock.advance(BRIEFLY_S)
@@ -623,7 +624,7 @@ def test_p5_a_newer_commit_waits_after_a_late_answer() -> None:
         bed.tick()
         later = OffsetRange(P0, 20, 30)
         bed.fix(later)
-        bed.member.complete(flight(later).end, flight(later).items)
+        bed.member.complete(flight(later).end)
         bed.clock.advance(BRIEFLY_S)
         bed.group.answer_commits = True
         bed.group.answer_late((item(0, 20),))
@@ -641,7 +642,7 @@ def test_p5_a_handover_clears_up_what_is_in_doubt_first() -> None:
         later = two_batches_and_a_doubt(bed)
         bed.group.revoke(P0)
         bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
-        bed.member.complete(flight(later).end, flight(later).items)
+        bed.member.complete(flight(later).end)
         bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.2)
         assert bed.group.named("commit_now") == [(item(0, 20),), (item(0, 30),)]
         assert committed(bed, 0) == 30
@@ -681,7 +682,7 @@ def test_p6_a_handover_outlasts_an_older_commit_that_lands_after_its_own() -> No
         bed.fix(later)
         bed.group.revoke(P0)
         bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
-        bed.member.complete(flight(later).end, flight(later).items)
+        bed.member.complete(flight(later).end)
         bed.group.wait_for("the handover's commit", lambda: bed.group.named("commit_now") == [(item(0, 30),)])
         bed.group.committed[P0] = GroupOffset(20, "m")
         bed.until("the next commit", lambda _: len(bed.group.named("commit_now")) == 2, step_s=0.1)
@@ -695,7 +696,7 @@ def test_a_member_that_the_group_does_not_know_drops_its_partitions() -> None:
         bed.own((0, 10))
         bed.fix(R0)
         bed.group.refusals.append(Refusal.LOST)
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         view = bed.until("the loss", lambda v: v.state is MemberState.REJOINING)
         assert view.partitions == ()
         bed.clock.advance(BRIEFLY_S)
@@ -733,7 +734,7 @@ def revoke_in_flight(bed: Bed) -> None:
 def test_a_drain_ends_when_spark_says_that_the_batch_is_complete() -> None:
     with running() as bed:
         revoke_in_flight(bed)
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         view = bed.until("the release", lambda v: v.state is MemberState.JOINED)
         assert [owned.partition for owned in view.partitions] == [P1]
         called = [name for name, _ in bed.group.calls]
@@ -763,7 +764,7 @@ def test_a_batch_that_the_local_commit_log_has_is_committed_without_a_trigger() 
         # Spark's own word comes later, and finds nothing to do.
         ended_s = bed.clock.now_s
         bed.clock.advance(BRIEFLY_S)
-        assert bed.member.complete(flight(R0).end, flight(R0).items) <= ended_s
+        assert bed.member.complete(flight(R0).end) <= ended_s
         assert len(bed.group.named("commit_later")) == 1
 
 
@@ -807,7 +808,7 @@ def test_a_drain_ends_at_its_deadline_without_a_commit(caplog: pytest.LogCapture
         bed.clock.advance(BRIEFLY_S)
         bed.until("the release", lambda v: v.state is MemberState.JOINED)
         assert committed(bed, 0) == 10
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         assert bed.group.named("commit_later") == []
     assert "drain deadline passed" in caplog.text
 
@@ -852,7 +853,7 @@ def test_a_stop_by_signal_ends_with_sparks_word_too() -> None:
         bed.fix(R0)
         bed.member.request_stop()
         bed.go_round(20)
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         ends(bed)
         assert committed(bed, 0) == 20
 
@@ -941,7 +942,7 @@ def test_a_batch_that_takes_too_long_costs_the_member_its_partitions(caplog: pyt
         bed.own((0, 10), (1, 0))
         bed.group.refusals.append(Refusal.REBALANCE)
         bed.fix(R1)
-        bed.member.complete(flight(R1).end, flight(R1).items)
+        bed.member.complete(flight(R1).end)
         bed.fix(R0)
         bed.clock.advance(29.0)
         bed.go_round(3)
@@ -953,7 +954,7 @@ def test_a_batch_that_takes_too_long_costs_the_member_its_partitions(caplog: pyt
         assert bed.group.owned == set()
         assert bed.group.calls[-1][0] == "close"
         assert "takes longer than option maxBatchMs" in caplog.text
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.joined_again()
         view = bed.own((0, 20))
         assert committed(bed, 0) == 10, "the batch that ended late moves the offset of the next owner"
@@ -1082,7 +1083,7 @@ def test_a_late_answer_completes_no_later_batch() -> None:
         bed.log.hang()
         bed.fix(R0)
         looks_of(bed, 1)
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.fix(later)
         bed.log.answer()
         looks_of(bed, 3)
@@ -1149,25 +1150,8 @@ def test_the_looks_thread_ends_with_the_member() -> None:
 
 def test_sparks_start_is_compared_with_the_log() -> None:
     with running() as bed:
-        bed.member.complete(flight(R0).end, ())
+        bed.member.complete(flight(R0).end)
         bed.until("the comparison", lambda _: bed.log.compared == [flight(R0).end])
-
-
-def test_a_drain_ends_when_the_membership_is_lost_meanwhile() -> None:
-    """The commit of the kept partitions is answered, while the revoke waits, with 'unknown member'."""
-    group = FakeGroup()
-    group.answer_commits_at_once = True
-    with running(group) as bed:
-        bed.own((0, 10), (1, 0))
-        bed.fix(R0)
-        bed.group.revoke(P0)
-        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
-        bed.group.refusals.append(Refusal.LOST)
-        bed.member.complete(flight(R1).end, flight(R1).items)
-        bed.group.wait_for("the release", lambda: ("release", (P0,)) in bed.group.calls)
-        view = bed.until("the end of the drain", lambda v: v.state is MemberState.REJOINING)
-        assert view.partitions == ()
-    assert committed(bed, 0) == 10
 
 
 @pytest.mark.parametrize("refusal", [Refusal.UNCERTAIN, Refusal.REBALANCE])
@@ -1177,7 +1161,7 @@ def test_a_refused_commit_is_sent_again_before_the_handover(refusal: Refusal) ->
     with running() as bed:
         revoke_in_flight(bed)
         bed.group.refusals.extend([refusal, refusal])
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.1)
         assert committed(bed, 0) == 20
         assert bed.group.named("commit_now")[-3:] == [flight(R0).items] * 3
@@ -1189,7 +1173,7 @@ def end_with_the_next_commit(bed: Bed, batch: FlightBatch) -> None:
     def end() -> None:
         bed.group.before_commit = lambda: None
         bed.group.refusals = deque([Refusal.REBALANCE])
-        threading.Thread(target=bed.member.complete, args=(batch.end, batch.items)).start()
+        threading.Thread(target=bed.member.complete, args=(batch.end,)).start()
 
     bed.group.before_commit = end
 
@@ -1204,7 +1188,7 @@ def test_a_batch_that_ends_while_a_handover_commits_is_not_moved_back() -> None:
         bed.own((0, 10))
         bed.fix(R0)
         bed.group.refusals.extend([Refusal.REBALANCE] * 1000)
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.fix(OffsetRange(P0, 20, 30))
         end_with_the_next_commit(bed, second)
         bed.group.revoke(P0)
@@ -1223,7 +1207,7 @@ def test_an_older_commit_that_lands_late_does_not_take_a_handover_back() -> None
     with running(drainTimeoutMs="500") as bed:
         leave_a_commit_unanswered(bed)
         bed.fix(OffsetRange(P0, 20, 30))
-        bed.member.complete(second.end, second.items)
+        bed.member.complete(second.end)
         bed.fix(OffsetRange(P0, 30, 40))
         bed.group.refusals.extend([Refusal.REBALANCE] * 1000)
         end_with_the_next_commit(bed, third)
@@ -1241,7 +1225,7 @@ def test_a_handover_repeats_its_commit_no_sooner_because_spark_looks() -> None:
     with running() as bed:
         revoke_in_flight(bed)
         bed.group.refusals.extend([Refusal.REBALANCE] * 1000)
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.group.wait_for("the first try", lambda: len(bed.group.named("commit_now")) == 1)
         for _ in range(20):
             bed.member.view()
@@ -1255,7 +1239,7 @@ def test_a_commit_that_stays_refused_does_not_hold_the_handover_up(caplog: pytes
     with running() as bed, caplog.at_level(logging.WARNING):
         revoke_in_flight(bed)
         bed.group.refusals.extend([Refusal.UNCERTAIN] * 1000)
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=1.0)
         assert committed(bed, 0) == 10
     assert "handed over uncommitted" in caplog.text
@@ -1265,7 +1249,7 @@ def test_a_handover_of_a_lost_member_is_not_committed_again(caplog: pytest.LogCa
     with running() as bed, caplog.at_level(logging.WARNING):
         revoke_in_flight(bed)
         bed.group.refusals.append(Refusal.LOST)
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.until("the release", lambda v: v.state is MemberState.REJOINING)
         assert committed(bed, 0) == 10
     assert "handed over uncommitted" in caplog.text
@@ -1446,7 +1430,7 @@ def test_a_silence_during_a_drain_puts_the_kept_partitions_in_doubt() -> None:
         revoke_in_flight(bed)
         bed.clock.advance(11.0)
         bed.group.refusals.extend([None, Refusal.REBALANCE])
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.until("the proof", lambda v: v.state is MemberState.JOINED and v.proven, step_s=0.1)
         handover, *proofs = bed.group.named("commit_now")
         assert handover == (item(0, 20),)
@@ -1463,7 +1447,7 @@ def test_lost_partitions_are_dropped_without_a_commit() -> None:
         bed.log.complete.add(flight(R0).end)
         bed.group.lose(P0)
         bed.until("the loss", lambda view: view.state is MemberState.REJOINING)
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
     assert committed(bed, 0) == 10
 
 
@@ -1509,7 +1493,7 @@ def test_an_error_that_comes_between_a_call_and_its_turn_is_the_one_that_is_rais
 
         def complete() -> None:
             try:
-                bed.member.complete(flight(R0).end, flight(R0).items)
+                bed.member.complete(flight(R0).end)
             except BaseException as error:  # noqa: BLE001 - looked at below
                 raised.append(error)
 
@@ -1620,7 +1604,7 @@ def test_p5_a_client_that_has_become_another_member_is_made_anew_and_commits_not
         bed.own((0, 10))
         bed.fix(R0)
         bed.group.refusals.append(Refusal.REBALANCE)
-        bed.member.complete(flight(R0).end, flight(R0).items)
+        bed.member.complete(flight(R0).end)
         bed.tick()
         bed.group.committed[P0] = GroupOffset(50, "other")
         bed.group.renew()
