@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.port import ClusterPort, LogEnd, TopicInfo
+from spark_groupsource.driver.query_state import Mark, QueryState
 from spark_groupsource.errors import DataLossError
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
@@ -43,20 +43,13 @@ SHORT_S = 30.0
 
 
 class LossReporter:
-    """Fails, or reports and counts, as option failOnDataLoss says.
+    """Fails, or reports and counts, as option failOnDataLoss says."""
 
-    `last_ends` are the logs' ends as they were last seen.
-    """
-
-    def __init__(self, options: SourceOptions, metrics: MetricsLog) -> None:
+    def __init__(self, options: SourceOptions, metrics: MetricsLog, state: QueryState) -> None:
         self._options = options
         self._metrics = metrics
-        # How far losses were told: a plan that comes to nothing is made anew.
-        self._told: dict[TopicPartition, int] = {}
-        # What was told to be gone with its topic, until it has a position again.
-        self._told_gone: set[TopicPartition] = set()
-        self._told_unread = False
-        self.last_ends: Mapping[TopicPartition, int] = {}
+        self._state = state
+        self._reported_unread = False
 
     def skip_lost(
         self, backlogs: Mapping[TopicPartition, Backlog], beginnings: Mapping[TopicPartition, LogEnd | None]
@@ -66,7 +59,7 @@ class LossReporter:
         Raises `DataLossError` when failOnDataLoss is true and anything was removed.
         """
         lost = lost_before({p: backlog.position for p, backlog in backlogs.items()}, beginnings)
-        self._count(self._untold(lost))
+        self._count(self._unreported(lost))
         kept = dict(backlogs)
         for item in lost:
             backlog = backlogs[item.partition]
@@ -116,14 +109,6 @@ class LossReporter:
         """Report partitions whose topic was deleted, and how far they were read."""
         self._gone(positions, "the topic was deleted")
 
-    def forget(self, partition: TopicPartition) -> None:
-        """Forget what was told of a partition: its topic is another one now, whose offsets begin anew."""
-        self._told.pop(partition, None)
-
-    def settled(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take that these have a position (again): whatever becomes of them from now on is another loss."""
-        self._told_gone.difference_update(partitions)
-
     def report_truncated(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Report logs that were truncated at the first offset and had been read up to the second one."""
         lost = [OffsetRange(partition, at, position) for partition, (at, position) in sorted(logs.items())]
@@ -143,7 +128,7 @@ class LossReporter:
                 replaced.append(item)
             elif beginning > item.start:
                 cut.append(OffsetRange(item.partition, item.start, min(beginning, item.end)))
-        self._count(self._untold(cut), f"removed {_WHILE_READ}")
+        self._count(self._unreported(cut), f"removed {_WHILE_READ}")
         self._count([item for item in replaced if len(item)], f"the topic was deleted or made again {_WHILE_READ}")
 
     def report_unread(self, ranges: Iterable[OffsetRange]) -> None:
@@ -157,8 +142,8 @@ class LossReporter:
         if not unread:
             return
         self._metrics.write("unread", (item.partition for item in unread), ranges=_listed(unread))
-        if not self._told_unread:
-            self._told_unread = True
+        if not self._reported_unread:
+            self._reported_unread = True
             LOG.warning(
                 "a batch is complete, but Spark has not read it (told once): group=%s %s: a file sink (parquet, json,"
                 " ...) drops a batch without a word when another checkpoint's query has written one of that number to"
@@ -167,26 +152,30 @@ class LossReporter:
                 self._options.group_id, ", ".join(map(str, unread)),
             )  # fmt: skip
 
-    def _untold(self, lost: Iterable[OffsetRange]) -> list[OffsetRange]:
+    def _unreported(self, lost: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Return what was not reported yet, and note it: a plan that comes to nothing is made once more."""
         new = []
         for item in lost:
-            start = max(item.start, self._told.get(item.partition, 0))
+            row = self._state.partition(item.partition)
+            start = max(item.start, row.lost_to)
             if start < item.end:
                 new.append(OffsetRange(item.partition, start, item.end))
-            self._told[item.partition] = item.end
+            row.lost_to = item.end
         return new
 
     def _gone(self, positions: Mapping[TopicPartition, int | None], reason: str) -> None:
         """Report what is known to be lost: from the position to the end that was last seen, which may be more."""
         lost = []
         for partition, position in sorted(positions.items()):
-            if partition in self._told_gone:
+            row = self._state.partition(partition)
+            if row.missing_reported:
                 continue
-            self._told.pop(partition, None)
+            row.lost_to = 0
             start = position or 0
-            lost.append(OffsetRange(partition, start, max(start, self.last_ends.get(partition, start))))
+            lost.append(OffsetRange(partition, start, max(start, row.log_end or 0)))
         self._count(lost, reason)
-        self._told_gone |= positions.keys()
+        for partition in positions:
+            self._state.partition(partition).missing_reported = True
 
     def _count(self, lost: list[OffsetRange], reason: str = "") -> None:
         if not lost:
@@ -212,42 +201,26 @@ def lost_before(
     return [OffsetRange(p, at, lows[p]) for p, at in sorted(positions.items()) if lows.get(p, at) > at]
 
 
-class Mark(NamedTuple):
-    """A log has reached `offset` when its leader's epoch was `leader_epoch`."""
-
-    offset: int
-    leader_epoch: int
-
-
 class TruncationWatch:
-    """Knows a mark of each partition, as far as it was learnt."""
+    """Learns a mark of each partition, and compares it with the leaders' epochs."""
 
-    def __init__(self, cluster: ClusterPort, clock: Clock, *, read_committed: bool = False) -> None:
+    def __init__(self, cluster: ClusterPort, clock: Clock, state: QueryState, *, read_committed: bool = False) -> None:
         self._cluster = cluster
         self._clock = clock
+        self._state = state
         self._ends_move_back = read_committed
-        self._marks: dict[TopicPartition, Mark] = {}
-        self._short: dict[TopicPartition, Deadline] = {}
-        self._told: set[TopicPartition] = set()
 
     @property
     def in_doubt(self) -> bool:
         """Whether a log ended before its position when it was last looked at, and it may still be that for a moment."""
-        return any(partition not in self._told for partition in self._short)
+        return any(row.short_until is not None and not row.short_reported for row in self._state.partitions.values())
 
     def learn(self, ranges: Iterable[OffsetRange]) -> None:
         """Take what the ends of ranges say; of two marks the further one counts."""
         for item in ranges:
-            known = self._marks.get(item.partition)
-            if item.leader_epoch is not None and (known is None or known.offset <= item.end):
-                self._marks[item.partition] = Mark(item.end, item.leader_epoch)
-
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Their positions are found anew."""
-        for partition in partitions:
-            self._marks.pop(partition, None)
-            self._short.pop(partition, None)
-            self._told.discard(partition)
+            row = self._state.partition(item.partition)
+            if item.leader_epoch is not None and (row.mark is None or row.mark.offset <= item.end):
+                row.mark = Mark(item.end, item.leader_epoch)
 
     def truncated(self, backlogs: Mapping[TopicPartition, Backlog]) -> dict[TopicPartition, int]:
         """Return where logs were truncated before the positions of these backlogs; each truncation once.
@@ -256,33 +229,39 @@ class TruncationWatch:
         """
         asked: dict[TopicPartition, Mark] = {}
         for partition, backlog in backlogs.items():
-            mark, epoch = self._marks.get(partition), backlog.leader_epoch
+            row = self._state.partition(partition)
+            mark, epoch = row.mark, backlog.leader_epoch
             if epoch is None:
                 continue
             if mark is None and backlog.position <= backlog.end:
-                self._marks[partition] = Mark(backlog.position, epoch)
+                row.mark = Mark(backlog.position, epoch)
             # R45: another leader may have another history
             elif mark is not None and mark.leader_epoch < epoch:
                 asked[partition] = Mark(min(mark.offset, backlog.position), mark.leader_epoch)
         found = self._cluster.diverged(asked) if asked else {}
         for partition in found:
-            self._marks[partition] = Mark(asked[partition].offset, backlogs[partition].leader_epoch or 0)
+            mark = Mark(asked[partition].offset, backlogs[partition].leader_epoch or 0)
+            self._state.partition(partition).mark = mark
         cut = {partition: at for partition, at in found.items() if at is not None and at < asked[partition].offset}
         return self._short_for_long(backlogs, cut) | cut
 
     def _short_for_long(
-        self, backlogs: Mapping[TopicPartition, Backlog], told: Collection[TopicPartition]
+        self, backlogs: Mapping[TopicPartition, Backlog], cut: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
         if self._ends_move_back:
             # read_committed: the end is before the oldest open transaction, and the position may rightly be behind it.
             return {}
-        short = {partition for partition, backlog in backlogs.items() if backlog.end < backlog.position}
-        self._told = (self._told | set(told)) & short
-        self._short = {
-            partition: self._short.get(partition) or Deadline(self._clock, SHORT_S) for partition in sorted(short)
-        }
-        found = {p: backlogs[p].end for p in short - self._told if self._short[p].expired()}
-        self._told |= found.keys()
+        found = {}
+        for partition, row in self._state.partitions.items():
+            backlog = backlogs.get(partition)
+            if backlog is None or backlog.end >= backlog.position:
+                row.short_until, row.short_reported = None, False
+                continue
+            row.short_until = row.short_until or Deadline(self._clock, SHORT_S)
+            row.short_reported = row.short_reported or partition in cut
+            if not row.short_reported and row.short_until.expired():
+                found[partition] = backlog.end
+                row.short_reported = True
         return found
 
 

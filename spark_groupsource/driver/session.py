@@ -19,6 +19,7 @@ from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
 from spark_groupsource.driver.data_loss import LossReporter, beyond
 from spark_groupsource.driver.lag_reporter import LagThread
 from spark_groupsource.driver.log_ends import LogWatch
+from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.readiness import CommitWait
 from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
@@ -81,14 +82,17 @@ class Session:
         self._length = SessionLength(options) if length is None else length
         self._metrics = metrics
         self._pause = pause
-        self._losses = LossReporter(options, metrics)
+        self._state = QueryState()
+        self._losses = LossReporter(options, metrics, self._state)
         self._sizing = TaskSizing(options)
         self._starts = StartPositions(
-            options, clock=clock, cluster=cluster, member=member, losses=self._losses, metrics=metrics, pause=pause
-        )
+            options,
+            clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, metrics=metrics,
+            pause=pause,
+        )  # fmt: skip
         self._started = False
         self._own: Lineage | None = None
-        self._topics = TopicWatch(options, cluster, clock, self._losses, self._starts)
+        self._topics = TopicWatch(options, cluster, clock, state=self._state, losses=self._losses, starts=self._starts)
         self._first_assignment: Deadline | None = None
         self._flight: SourceOffset | None = None
         self._read = False
@@ -209,7 +213,7 @@ class Session:
                 return start
             reach("before-survey", self._options.client_id)
             survey = self._logs.survey(backlogs)
-            if self._starts.forget_made_anew(backlogs, survey.topics) or not self._commits.taken():
+            if self._starts.forget_recreated(backlogs, survey.topics) or not self._commits.taken():
                 continue
             if not enough:
                 return start
@@ -359,10 +363,10 @@ class Session:
         ids = {topic: info.topic_id for topic, info in described.items()}
         own = self._lineage(start)
         end = next_offset(start, own.name, ids, ranges, own.reset, deleted=self._topics.deleted)
-        if not self._member.fix(FlightBatch(end, commit_items(end, self._starts.anchors)), view.assignment):
+        if not self._member.fix(FlightBatch(end, commit_items(end, self._state.anchors)), view.assignment):
             return None
         self._logs.planned()
-        self._losses.last_ends = self._logs.newest
+        self._state.saw_ends(self._logs.newest)
         self._starts.truncation.learn(ranges)
         self._flight, self._read = end, False
         return end
@@ -396,7 +400,7 @@ class Session:
         # Nothing is to be read of what was unsubscribed since; it may be deleted.
         every = [item for item in end.ranges if len(item) or reads(self._options.subscription, item.partition.topic)]
         begun = {item.partition: item.start for item in every}
-        self._losses.last_ends = {**self._losses.last_ends, **end.ends()}
+        self._state.saw_ends(end.ends())
         known = replace(Known.of(end), last=begun)
         self.start(known)
         described = self._topics.describe({partition.topic for partition in begun}, known)
@@ -408,7 +412,7 @@ class Session:
         committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
         for partition, (_, metadata) in committed.items():
             if metadata is not None:
-                self._starts.anchors[partition] = Anchor(metadata.topic_id, metadata.pin, metadata.reset)
+                self._state.replayed(partition, Anchor(metadata.topic_id, metadata.pin, metadata.reset))
         replay = plan_replay(end, ranges, committed, self._options.on_conflict)
         unread = [item for item in replay.ranges if len(item)]
         survey = self._cluster.survey(item.partition for item in unread)
@@ -416,7 +420,7 @@ class Session:
         cut = self._starts.truncation.truncated(beyond({item.partition: item.end for item in unread}, survey.ends))
         read = self._losses.trim_lost(self._losses.skip_truncated(replay.ranges, cut), survey.beginnings)
         self._go_by(Lineage(self._starts.settle_conflict(replay.conflict, end.lineage), end.reset))
-        self._member.replay(FlightBatch(end, commit_items(end, self._starts.anchors)))
+        self._member.replay(FlightBatch(end, commit_items(end, self._state.anchors)))
         self._flight = end
         records = sum(map(len, read))
         self._metrics.write("replayed", (item.partition for item in read), records=records)

@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline, StepDeadline
+from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import all_partitions, check_named, look_up, partitions_of
-from spark_groupsource.cluster.port import CONFIRM_S, ClusterPort, TopicInfo
+from spark_groupsource.cluster.port import ClusterPort, TopicInfo
 from spark_groupsource.driver.data_loss import LossReporter, TruncationWatch
+from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.machine import GroupView, OwnedView
@@ -60,10 +61,7 @@ _PAUSE_S = 0.1
 
 
 class StartPositions:
-    """`anchors` are those of the positions established so far; `truncation` knows the leader epochs of these.
-
-    `seen` are the ids of the topics that there were when the query started.
-    """
+    """Establishes start positions; `truncation` learns the leader epochs of these."""
 
     def __init__(
         self,
@@ -72,6 +70,7 @@ class StartPositions:
         clock: Clock,
         cluster: ClusterPort,
         member: MembershipThread,
+        state: QueryState,
         losses: LossReporter,
         metrics: MetricsLog,
         pause: Callable[[float], object],
@@ -80,17 +79,12 @@ class StartPositions:
         self._clock = clock
         self._cluster = cluster
         self._member = member
+        self._state = state
         self._losses = losses
         self._metrics = metrics
         self._pause = pause
-        self.anchors: dict[TopicPartition, Anchor] = {}
-        self.seen: dict[str, str] = {}
-        # Ids of topics that had positions, and maybe no batch: made again they are no new ones.
-        self._forgotten: dict[str, str] = {}
-        # Topics (name, id) that are told to be others than the group's, and when that is believed.
-        self._told_anew: dict[tuple[str, str], Deadline] = {}
-        self._told_too_many = False
-        self.truncation = TruncationWatch(cluster, clock, read_committed=options.read_committed)
+        self._reported_too_many = False
+        self.truncation = TruncationWatch(cluster, clock, state, read_committed=options.read_committed)
 
     def establish(self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage) -> Lineage:
         """Find the start of each new partition and pin it in the group; nothing is planned from it before.
@@ -108,7 +102,7 @@ class StartPositions:
         own = self._learn_resets(view, start, own)
         decisions = [self._decide(owned, start, described, known, own) for owned in new]
         recreated = {d.partition for d in decisions if d.recreated}
-        if not self._made_anew_for_sure({(p.topic, described[p.topic].topic_id) for p in recreated}):
+        if not self._surely_recreated({p.topic: described[p.topic].topic_id for p in recreated}):
             self._pause(_PAUSE_S)
             return own
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
@@ -117,7 +111,7 @@ class StartPositions:
         self._losses.report_recreated({p: _furthest(group[p], ends.get(p)) for p in recreated}, described)
         positions = self._resolve(decisions, described)
         ids = {topic: info.topic_id for topic, info in described.items()}
-        old = {topic: topic_id for topic, topic_id in ids.items() if same_topic(self.seen.get(topic), topic_id)}
+        old = {topic: topic_id for topic, topic_id in ids.items() if not self._state.appeared(topic, topic_id)}
         initial, pinned = initial_topics(old, known, has_read=bool(ends)), {partition.topic for partition in known}
         items = []
         for decision in decisions:
@@ -127,10 +121,8 @@ class StartPositions:
                 continue
             metadata = metadata_of(group[partition])
             pin = self._pin(decision, position, group[partition], described, initial=initial, pinned=pinned)
-            if self._id_before(partition) != ids[partition.topic]:
-                self._losses.forget(partition)
-            self.anchors[partition] = Anchor(ids[partition.topic], pin, own.reset)
-            self.truncation.forget([partition])
+            anchor = Anchor(ids[partition.topic], pin, own.reset)
+            self._state.establish(partition, anchor)
             if same_topic(start.topic_id(partition.topic), described[partition.topic].topic_id):
                 self.truncation.learn(item for item in start.ranges if item.partition == partition)
             if not decision.recreated:
@@ -138,53 +130,41 @@ class StartPositions:
             offset = offset_to_pin(decision, position, group[partition], metadata, was_ours=partition in newest)
             if offset is not None:
                 overruled = None if decision.conflict is None else start.lineage
-                items.append(start_item(partition, offset, self.anchors[partition], own, overruled))
+                items.append(start_item(partition, offset, anchor, own, overruled))
         fixed = {item.partition for item in items}
         behind = {p: held for p, held in _behind(view, positions).items() if p not in fixed}
         # R54: in the new lineage's name
         items += decided_again(behind, before, own.name, start.lineage)
         # R1: positions count only when the group has accepted them
         if self._member.establish(positions, items, view.assignment):
-            self._losses.settled(positions)
+            self._state.positioned(positions)
             self._tell_forgotten(decisions, ends, group)
         else:
             self._pause(_PAUSE_S)
         return own
 
-    def _made_anew_for_sure(self, topics: Collection[tuple[str, str]]) -> bool:
-        """Whether all of these are told to be new ones for some time.
+    def _surely_recreated(self, ids: Mapping[str, str]) -> bool:
+        """Whether brokers have named these ids, others than the group's, for `CONFIRM_S`.
 
-        The sequence this protects against: a topic is made again, and read to 500; its partition goes to another
-        member, which asks a broker that lags behind and still knows the topic before: 0 would be committed over 500.
+        Guards against: 1. A topic is recreated, and read to 500. 2. Its partition goes to another member. 3. That asks
+        a broker that lags behind and still knows the topic before: 0 would be committed over 500.
         """
-        self._told_anew = {each: self._told_anew.get(each, Deadline(self._clock, CONFIRM_S)) for each in topics}
         # R36: one answer may be of a broker that lags behind
-        return all(deadline.expired() for deadline in self._told_anew.values())
-
-    def see(self, described: Mapping[str, TopicInfo]) -> None:
-        """Remember which topics there are when the query starts: all others are new ones."""
-        self.seen = {topic: info.topic_id for topic, info in described.items()}
+        return self._state.confirmed(ids, self._clock)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop what is held of partitions, which are gone or belong to another topic of that name now."""
+        """Forget the positions of partitions that are missing, or belong to a recreated topic."""
         self._member.forget(tuple(partitions))
-        for partition in partitions:
-            anchor = self.anchors.pop(partition, None)
-            if anchor is not None:
-                self._forgotten[partition.topic] = anchor.topic_id
+        self._state.forget(partitions)
 
-    def _id_before(self, partition: TopicPartition) -> str | None:
-        """Return the id of the topic that the partition had a position of the last time."""
-        anchor = self.anchors.get(partition)
-        return self._forgotten.get(partition.topic) if anchor is None else anchor.topic_id
+    def forget_recreated(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> bool:
+        """Forget the positions of topics that were recreated since these were pinned; return whether there are any.
 
-    def forget_made_anew(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> bool:
-        """Whether a topic was made anew since its positions were pinned; they are then forgotten.
-
-        The sequence this protects against: a topic is deleted and made again with more records than were read of
-        the old one: by name alone the position would skip its first records.
+        Guards against: 1. A topic is deleted, and recreated with more records than were read of the old one. 2. By name
+        alone the position would skip its first records.
         """
-        changed = [p for p in partitions if not same_topic(self.anchors[p].topic_id, topics[p.topic].topic_id)]
+        anchors = self._state.anchors
+        changed = [p for p in partitions if not same_topic(anchors[p].topic_id, topics[p.topic].topic_id)]
         # R35: positions of a deleted topic
         if changed:
             self.forget(changed)
@@ -220,7 +200,7 @@ class StartPositions:
         topic_id = described[partition.topic].topic_id
         logged_id, metadata = start.topic_id(partition.topic), metadata_of(owned.group)
         if logged_id is None and (owned.group is None or owned.group.offset is None):
-            logged_id = self._forgotten.get(partition.topic)
+            logged_id = self._state.id_before(partition.topic)
         takeover = Takeover(
             partition=partition,
             topic_id=topic_id,
@@ -239,7 +219,7 @@ class StartPositions:
         memory = Memory(
             topic_id=logged_id,
             has_read=bool(start.ends()),
-            appeared=not same_topic(self.seen.get(partition.topic), topic_id),
+            appeared=self._state.appeared(partition.topic, topic_id),
             by_pattern=self._options.subscription.pattern is not None,
         )
         return decide_start(takeover, self._options.on_conflict, age_of(partition, topic_id, known, memory))
@@ -319,7 +299,7 @@ class StartPositions:
         pinned: Collection[str],
     ) -> Pin:
         partition = decision.partition
-        info, metadata, known = described[partition.topic], metadata_of(group), self.anchors.get(partition)
+        info, metadata, known = described[partition.topic], metadata_of(group), self._state.anchor(partition)
         if metadata is not None and same_topic(metadata.topic_id, info.topic_id):
             return metadata.pin
         # Another program has committed meanwhile, without the text that remembers it.
@@ -332,8 +312,8 @@ class StartPositions:
             # So that its other partitions, wherever they are pinned, start at their beginning, too.
             initial = {topic: topic_id for topic, topic_id in initial.items() if topic != partition.topic}
         topics = KnownTopics.of(initial)
-        if topics.too_many and not self._told_too_many:
-            self._told_too_many = True
+        if topics.too_many and not self._reported_too_many:
+            self._reported_too_many = True
             LOG.warning(
                 "the group's start positions cannot name all topics of the subscription: a partition that gets its"
                 " first position later is read from its beginning, whatever %s says: group=%s topics=%d most=%d",

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.offset_lookup import check_assigned, reads
-from spark_groupsource.cluster.port import CONFIRM_S, ClusterPort, TopicInfo
+from spark_groupsource.cluster.port import ClusterPort, TopicInfo
 from spark_groupsource.driver.data_loss import LossReporter
+from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.machine import GroupView
@@ -54,11 +55,14 @@ class TopicWatch:
         options: SourceOptions,
         cluster: ClusterPort,
         clock: Clock,
+        *,
+        state: QueryState,
         losses: LossReporter,
         starts: StartPositions,
     ) -> None:
         self._options = options
         self._cluster = cluster
+        self._state = state
         self._losses = losses
         self._starts = starts
         self._clock = clock
@@ -66,12 +70,8 @@ class TopicWatch:
         self._refresh_s = min(REFRESH_S, refresh_s) if refresh_s > 0 else REFRESH_S
         self._checked = Deadline(clock, 0.0)
         self._looked_back = False
+        # The partitions of the last view, and their positions.
         self._owned: dict[TopicPartition, int | None] = {}
-        self._gone: set[str] = set()
-        # Topics of partitions that were handed over, which the cluster does not know, and when that is believed.
-        self._doubted: dict[str, Deadline] = {}
-        # Partitions that their topic does not have, and the id of the one that had them; empty if none is known.
-        self._cut: dict[TopicPartition, str] = {}
         self.names: tuple[str, ...] = ()
 
     def find(self, known: Known) -> None:
@@ -79,7 +79,7 @@ class TopicWatch:
         subscription = self._options.subscription
         self.names = self._cluster.matching_topics(subscription)
         found = self.describe(self.names, known)
-        self._starts.see(found)
+        self._state.started_with({topic: info.topic_id for topic, info in found.items()})
         if subscription.pattern is None:
             check_assigned(subscription, found)
         self._checked = Deadline(self._clock, self._refresh_s)
@@ -97,27 +97,28 @@ class TopicWatch:
         # R39: nobody is assigned what does not exist
         self._losses.report_deleted(lost)
         self._leave_out_deleted(missing - {partition.topic for partition in lost}, known)
-        self._gone |= missing
+        self._state.delete(missing)
         self._notice_cut(last, known)
         self._looked_back = True
 
     def refresh(self, known: Known) -> bool:
         """Look for them again when it is time to; whether the member is to subscribe anew."""
-        cut = {partition: topic_id for partition, topic_id in self._cut.items() if partition in self._owned}
-        unsettled = self._options.subscription.pattern is not None or self._gone or cut
+        absent = {p: topic_id for p, topic_id in self._state.absent.items() if p in self._owned}
+        deleted = self._state.deleted
+        unsettled = self._options.subscription.pattern is not None or deleted or absent
         if not self._checked.expired() or not unsettled:
             return False
         self.names = self._cluster.matching_topics(self._options.subscription)
-        # Only what is listed again is asked for: with a pattern over short-lived topics, more and more are gone.
-        listed = self._gone & set(self.names)
-        self._gone -= listed - self._cluster.missing_topics(listed)
-        for partition in cut.keys() - self._cluster.missing_partitions(cut):
-            del self._cut[partition]
+        # Only what is listed again is asked for: with a pattern over short-lived topics, more and more are deleted.
+        listed = deleted & set(self.names)
+        self._state.undelete(listed - self._cluster.missing_topics(listed))
+        self._state.found(absent.keys() - self._cluster.missing_partitions(absent))
         self._checked = Deadline(self._clock, self._refresh_s)
         if self._options.subscription.pattern is None:
             return False
         self._check_handed_over(known)
-        self._gone &= {partition.topic for partition in [*self._owned, *known.last, *known.done]}
+        held = {partition.topic for partition in [*self._owned, *known.last, *known.done]}
+        self._state.undelete(self._state.deleted - held)
         return True
 
     def _check_handed_over(self, known: Known) -> None:
@@ -132,29 +133,29 @@ class TopicWatch:
         while. 3. The partition comes back: without its end, [0, 150) is read once more. So the topic must be unknown,
         which is another answer than "not authorized", whenever it is looked for during `CONFIRM_S`.
         """
-        unlisted = {partition.topic for partition in known.done} - set(self.names) - self._gone
+        unlisted = {partition.topic for partition in known.done} - set(self.names) - self._state.deleted
         missing = self._cluster.missing_topics(unlisted) if unlisted else ()
-        self._doubted = {topic: self._doubted.get(topic) or Deadline(self._clock, CONFIRM_S) for topic in missing}
         # R44: unknown at every check for 3 s
-        self._leave_out_deleted({topic for topic, deadline in self._doubted.items() if deadline.expired()}, known)
+        self._leave_out_deleted(self._state.unknown_for_long(missing, self._clock), known)
 
     @property
     def present(self) -> list[str]:
         """The names without those of topics that were deleted."""
-        return [name for name in self.names if name not in self._gone]
+        deleted = self._state.deleted
+        return [name for name in self.names if name not in deleted]
 
     @property
     def deleted(self) -> Collection[str]:
         """Topics that are gone and not named. A restart is to know that named ones, which are few, were read."""
-        return self._gone.difference(self._options.subscription.topics)
+        return self._state.deleted.difference(self._options.subscription.topics)
 
     def describe(self, topics: Iterable[str], known: Known) -> dict[str, TopicInfo]:
         """Return what exists of these topics; for the others see `on_unknown`."""
         try:
-            return self._cluster.describe(set(topics) - self._gone)
+            return self._cluster.describe(set(topics) - self._state.deleted)
         except OptionError as error:
             self.on_unknown(error, known)
-            return self._cluster.describe(set(topics) - self._gone)
+            return self._cluster.describe(set(topics) - self._state.deleted)
 
     def without_deleted(self, view: GroupView, known: Mapping[TopicPartition, int]) -> GroupView:
         """Return the view without partitions that are gone; those that left it since the last one are looked up.
@@ -171,17 +172,16 @@ class TopicWatch:
             self._notice(left, self._cluster.missing_topics({partition.topic for partition in left}))
             self._notice_cut(left, NOTHING)
         gone = self.gone(self._owned)
+        absent = self._state.absent
         # R43: nobody waits for the commit of a missing partition
-        if stale := sorted(p for p in self._starts.anchors.keys() & gone if self._cut.get(p) != ""):
+        if stale := sorted(p for p in self._state.anchors.keys() & gone if absent.get(p) != ""):
             # Nobody is to wait for the commit of one that is gone.
             self._starts.forget(stale)
         return replace(view, partitions=tuple(o for o in view.partitions if o.partition not in gone))
 
-    def gone(self, partitions: Iterable[TopicPartition]) -> Collection[TopicPartition]:
+    def gone(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Return those of the partitions that do not exist any more."""
-        if not self._gone and not self._cut:
-            return ()
-        return {partition for partition in partitions if partition.topic in self._gone or partition in self._cut}
+        return {partition for partition in partitions if self._state.is_missing(partition)}
 
     def on_unknown(self, error: OptionError, known: Known) -> None:
         """Take the cluster's answer that a topic or partition does not exist: a loss when it was read, else the error.
@@ -195,40 +195,43 @@ class TopicWatch:
         read = {**own, **self._positions, **known.last}
         elsewhere = {partition.topic for partition in known.done}
         topics = {*self.names, *elsewhere, *(partition.topic for partition in read)}
-        missing = self._cluster.missing_topics(topics - self._gone)
+        missing = self._cluster.missing_topics(topics - self._state.deleted)
         self._notice({partition: at for partition, at in read.items() if partition.topic in missing}, missing)
-        untold = missing - self._gone
+        others = missing - self._state.deleted
+        never_seen = {topic for topic in others - elsewhere if self._state.id_at_start(topic) is None}
         # R42: `seen` existed when the query started
-        if untold - elsewhere - self._starts.seen.keys() and self._options.subscription.pattern is None:
+        if never_seen and self._options.subscription.pattern is None:
             raise error
-        # Read by others, handed over before, or told by an earlier run; a pattern's may have come and gone unseen.
-        self._leave_out_deleted(untold, known)
+        # Read by others, handed over before, or reported by an earlier run; a pattern's may have come and gone unseen.
+        self._leave_out_deleted(others, known)
         self._notice_cut({partition: at for partition, at in read.items() if at is not None}, known)
         self._leave_out_absent()
 
     def _leave_out_deleted(self, topics: set[str], known: Known) -> None:
         """Go on without topics of which this query has nothing; it says how far it had read those it handed over."""
         done = [f"{partition} at {at}" for partition, at in sorted(known.done.items()) if partition.topic in topics]
-        if topics - self._gone:
+        new = topics - self._state.deleted
+        if new:
             LOG.warning(
                 "deleted topics that others have read last, if anybody: group=%s topics=%s handed_over=%s",
-                self._options.group_id, sorted(topics - self._gone), done,
+                self._options.group_id, sorted(new), done,
             )  # fmt: skip
-        self._gone |= topics
+        self._state.delete(topics)
 
     def _notice(self, positions: Mapping[TopicPartition, int | None], missing: set[str]) -> None:
-        deleted = {partition: at for partition, at in positions.items() if partition.topic in missing - self._gone}
+        new = missing - self._state.deleted
+        deleted = {partition: at for partition, at in positions.items() if partition.topic in new}
         self._losses.report_deleted(deleted)
-        self._gone |= {partition.topic for partition in deleted}
+        self._state.delete({partition.topic for partition in deleted})
 
     def _notice_cut(self, positions: Mapping[TopicPartition, int], known: Known) -> None:
         """Look for partitions that a topic made again does not have."""
-        anchors = self._starts.anchors
-        ids = {p: anchors[p].topic_id if p in anchors else known.ids.get(p.topic) for p in self._untold(positions)}
+        anchors = self._state.anchors
+        ids = {p: anchors[p].topic_id if p in anchors else known.ids.get(p.topic) for p in self._present(positions)}
         asked = {partition: topic_id for partition, topic_id in ids.items() if topic_id is not None}
         cut = self._cluster.missing_partitions(asked)
         self._losses.report_cut({partition: positions[partition] for partition in cut})
-        self._cut |= {partition: asked[partition] for partition in cut}
+        self._state.miss({partition: asked[partition] for partition in cut})
 
     def _leave_out_absent(self) -> None:
         """Leave out other assigned partitions that do not exist, until they do.
@@ -237,15 +240,16 @@ class TopicWatch:
         one of the others leaves before the group looks at the topic again: this member is given what does not exist.
         Partitions are added, and assigned; the broker asked has not heard of them for a while.
         """
-        absent = self._cluster.missing_partitions(dict.fromkeys(self._untold(self._owned), ""))
+        absent = self._cluster.missing_partitions(dict.fromkeys(self._present(self._owned), ""))
         if absent:
             LOG.warning("assigned, and not there; left out until they are: %s", ", ".join(map(str, sorted(absent))))
         # R41: until it exists
-        self._cut |= dict.fromkeys(absent, "")
+        self._state.miss(dict.fromkeys(absent, ""))
 
     @property
     def _positions(self) -> dict[TopicPartition, int]:
         return {partition: position for partition, position in self._owned.items() if position is not None}
 
-    def _untold(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        return {p for p in partitions if p.topic not in self._gone and p not in self._cut}
+    def _present(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Return those of the partitions of which nothing else is known."""
+        return {partition for partition in partitions if not self._state.is_missing(partition)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_groupsource.driver.data_loss import SHORT_S, TruncationWatch
+from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.planning.batch import Backlog
 
@@ -24,7 +25,8 @@ class Bed:
         self.cluster.diverged = lambda asked: (  # type: ignore[method-assign]
             self.looks.append({str(p): epoch for p, (_, epoch) in asked.items()}) or diverged(asked)  # type: ignore[func-returns-value]
         )
-        self.watch = TruncationWatch(self.cluster, self.clock)
+        self.state = QueryState()
+        self.watch = TruncationWatch(self.cluster, self.clock, self.state)
         self.watch.learn([OffsetRange(P0, 0, 20, 3), OffsetRange(P1, 0, 20, 3)])
 
 
@@ -60,7 +62,7 @@ def test_what_was_cut_behind_the_position_is_no_loss() -> None:
 
 def test_a_partition_without_an_epoch_learns_it_from_its_first_look() -> None:
     bed = Bed()
-    bed.watch.forget([P0])
+    bed.state.partition(P0).forget_log()
     assert bed.watch.truncated({P0: Backlog(15, 20, 3)}) == {}
     bed.cluster.cut = {P0: 10}
     assert bed.watch.truncated({P0: Backlog(15, 20, 4)}) == {P0: 10}
@@ -80,7 +82,7 @@ def test_an_end_before_the_position_is_a_lagging_leader_for_a_while() -> None:
 
 def test_an_open_transaction_is_no_truncation() -> None:
     """The group was committed by somebody who reads uncommitted records."""
-    watch = TruncationWatch(FakeCluster(orders=1), clock := ManualClock(), read_committed=True)
+    watch = TruncationWatch(FakeCluster(orders=1), clock := ManualClock(), QueryState(), read_committed=True)
     for _ in range(3):
         assert watch.truncated({P0: Backlog(20, 15, 3)}) == {}
         clock.advance(SHORT_S)
