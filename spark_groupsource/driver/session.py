@@ -12,18 +12,19 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline, StepDeadline
+from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import partitions_of, reads
 from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
+from spark_groupsource.driver.batch_planner import Again, BatchPlanner, NothingToRead, Plan
 from spark_groupsource.driver.data_loss import LossReporter, beyond
 from spark_groupsource.driver.lag_reporter import LagThread
 from spark_groupsource.driver.log_ends import LogWatch
 from spark_groupsource.driver.query_state import QueryState
-from spark_groupsource.driver.readiness import CommitWait
+from spark_groupsource.driver.readiness import CommitWait, Readiness
 from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
-from spark_groupsource.errors import KafkaUnavailableError, MembershipError, OptionError
+from spark_groupsource.errors import KafkaUnavailableError, OptionError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
@@ -33,19 +34,12 @@ from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import Anchor, metadata_of
 from spark_groupsource.model.offsets import Json, OffsetRange, SourceOffset, TopicPartition, same_topic
 from spark_groupsource.options.model import UNBOUNDED, ReadBounds, SourceOptions
-from spark_groupsource.planning.batch import commit_items, next_offset, plan_ranges, plan_replay, within_bytes
+from spark_groupsource.planning.batch import commit_items, next_offset, plan_replay
 from spark_groupsource.planning.start_position import Lineage
 from spark_groupsource.planning.tasks import Task, TaskSizing
 
 LOG = logging.getLogger("spark_groupsource.session")
 
-# A newcomer's first assignment may be empty and followed by another one; a standby's stays empty. Spark runs an
-# empty first batch when this is too short, and a standby's first trigger takes as long.
-FIRST_ASSIGNMENT_S = 5.0
-# How long a trigger waits for a rebalance to settle before it reports no new data.
-SETTLE_S = 1.0
-# AvailableNow must not end because nothing is assigned yet: the session of a killed member has to expire first.
-AVAILABLE_NOW_MARGIN_S = 30.0
 # A plan is made anew when ownership changes under it; more often than this in one trigger is no coincidence.
 PLAN_TIMEOUT_S = 30.0
 # What one step towards a plan counts for at most with AvailableNow.
@@ -53,9 +47,6 @@ _PLAN_STEP_S = 10.0
 STOP_TIMEOUT_S = 15.0
 # Topics may be deleted one after the other in one trigger, but not so many times.
 _MAX_DELETED = 10
-_PAUSE_S = 0.01
-_DOUBT_PAUSE_S = 0.5
-_NO_PARTITIONS = "AvailableNow ends without a partition: others have them (a static member also when it was stopped)"
 
 
 class Session:
@@ -93,14 +84,17 @@ class Session:
         self._started = False
         self._own: Lineage | None = None
         self._topics = TopicWatch(options, cluster, clock, state=self._state, losses=self._losses, starts=self._starts)
-        self._first_assignment: Deadline | None = None
         self._flight: SourceOffset | None = None
         self._read = False
         # What executors read of the batch in flight; nothing when the driver has read it, which it does to the end.
         self._given_out: tuple[OffsetRange, ...] = ()
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
-        self._commits = CommitWait(options, self._length, clock=clock, member=member, metrics=metrics, pause=pause)
+        commits = CommitWait(options, self._length, clock=clock, member=member, metrics=metrics, pause=pause)
+        self._readiness = Readiness(options, self._length, commits, clock=clock, member=member, pause=pause)
+        self._planner = BatchPlanner(
+            cluster, logs=self._logs, starts=self._starts, losses=self._losses, commits=commits, name=options.client_id
+        )
         self._available_now = False
 
     def __repr__(self) -> str:
@@ -131,7 +125,7 @@ class Session:
         self._member.subscribe(self._topics.names)
         if self._lag is not None:
             self._lag.start()
-        self._first_assignment = Deadline(self._clock, FIRST_ASSIGNMENT_S)
+        self._readiness.started()
         self._started = True
 
     def request_stop(self) -> None:
@@ -191,7 +185,7 @@ class Session:
     def _planned(self, start: SourceOffset, bounds: ReadBounds) -> SourceOffset:
         deadline: StepDeadline | None = None
         while deadline is None or not deadline.expired():
-            view = self._settled_view()
+            view = self._readiness.settled_view(available_now=self._available_now)
             if view is not None:
                 view = self._topics.without_deleted(view, start.ends())
             if view is None or not view.partitions:
@@ -201,32 +195,15 @@ class Session:
                 self._go_by(self._starts.establish(view, start, self._topics.present, self._lineage(start)))
                 self._logs.forget()
                 continue
-            reach("before-backlogs", self._options.client_id)
-            backlogs = self._logs.backlogs(view.positions, bounds.max_rows)
-            self._tell_truncated(view.positions)
-            enough = self._logs.enough(backlogs, bounds.min_rows)
-            if not enough and not self._logs.suspicious(backlogs):
-                if self._available_now and self._starts.truncation.in_doubt:
-                    # No later trigger would tell: the query would end, and none of its runs ever read the partition.
-                    self._pause(_DOUBT_PAUSE_S)
-                    continue
-                return start
-            reach("before-survey", self._options.client_id)
-            survey = self._logs.survey(backlogs)
-            if self._starts.forget_recreated(backlogs, survey.topics) or not self._commits.taken():
-                continue
-            if not enough:
-                return start
-            left = self._losses.skip_lost(backlogs, survey.beginnings)
-            if bounds.max_bytes is not None:
-                sizes = self._cluster.record_bytes({p: backlog.position for p, backlog in left.items() if backlog.size})
-                left = within_bytes(left, sizes, bounds.max_bytes)
-            ranges = plan_ranges(left, bounds.max_rows)
-            if all(item.end == backlogs[item.partition].position for item in ranges):
-                return start
-            end = self._fix(view, start, ranges, survey.topics)
-            if end is not None:
-                return end
+            match self._planner.step(view.positions, bounds):
+                case Plan(ranges, described):
+                    end = self._fix(view, start, ranges, described)
+                    if end is not None:
+                        return end
+                case Again(pause_s):
+                    self._pause(pause_s)
+                case NothingToRead():
+                    return start
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
         if self._available_now:
             # AvailableNow would end here with records unread.
@@ -302,51 +279,6 @@ class Session:
     def _go_by(self, own: Lineage) -> Lineage:
         self._own, self._metrics.lineage = own, own.name
         return own
-
-    def _settled_view(self) -> GroupView | None:
-        """Wait until the member may plan; None when that takes longer than a trigger should.
-
-        Only the first call of a session waits for an assignment that is not empty.
-        """
-        settle = Deadline(self._clock, SETTLE_S)
-        available_now = self._available_now
-        longest_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S
-        patience = Deadline(self._clock, longest_s if available_now else SETTLE_S)
-        while True:
-            self._member.check()
-            if self._member.stopping:
-                if self._available_now:
-                    # Spark would take "nothing new" for the end of all there is to read.
-                    raise MembershipError(errors.MEMBER_LEFT, group=self._options.group_id)
-                return None
-            view = self._member.view()
-            settled = view.settled and not self._commits.cut_off(view)
-            if settled and view.partitions:
-                self._first_assignment = None
-                return view
-            waits_first = self._first_assignment is not None and not self._first_assignment.expired()
-            if not waits_first:
-                if available_now and not settled and patience.expired():
-                    raise self._no_assignment(view)
-                if settle.expired() and not (available_now and not settled):
-                    self._first_assignment = None
-                    if available_now:
-                        LOG.warning("%s: group=%s", _NO_PARTITIONS, self._options.group_id)
-                    return view if settled else None
-            self._pause(_PAUSE_S)
-
-    def _no_assignment(self, view: GroupView) -> MembershipError:
-        return MembershipError(
-            errors.NO_ASSIGNMENT,
-            group=self._options.group_id,
-            timeout_s=self._length.longest_s + AVAILABLE_NOW_MARGIN_S,
-            state=view.state.name,
-        )
-
-    def _tell_truncated(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Report logs that have lost what was read already; what they have there now is skipped."""
-        found = self._starts.truncation.truncated(beyond(positions, self._logs.ends))
-        self._losses.report_truncated({p: (at, positions[p]) for p, at in found.items()})
 
     def _fix(
         self,

@@ -10,8 +10,8 @@ import pytest
 
 from spark_groupsource.cluster.port import Edge, LogEnd, TopicInfo
 from spark_groupsource.driver.data_loss import SHORT_S
-from spark_groupsource.driver.readiness import COMMIT_S
-from spark_groupsource.driver.session import FIRST_ASSIGNMENT_S, SETTLE_S, Session
+from spark_groupsource.driver.readiness import COMMIT_S, FIRST_ASSIGNMENT_S, SETTLE_S
+from spark_groupsource.driver.session import Session
 from spark_groupsource.driver.topics import REFRESH_S
 from spark_groupsource.errors import DataLossError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.membership.events import FlightBatch

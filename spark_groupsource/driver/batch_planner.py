@@ -1,0 +1,103 @@
+"""One step towards a batch: from the positions of the owned partitions to its ranges.
+
+Each step returns what comes next. It asks the logs, and reports what they have lost; it moves no position and fixes
+nothing: the session does that with the plan. Main thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_groupsource.cluster.port import ClusterPort, TopicInfo
+from spark_groupsource.driver.data_loss import LossReporter, beyond
+from spark_groupsource.driver.log_ends import LogWatch
+from spark_groupsource.driver.readiness import CommitWait
+from spark_groupsource.driver.start_positions import StartPositions
+from spark_groupsource.failpoints import reach
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.options.model import ReadBounds
+from spark_groupsource.planning.batch import plan_ranges, within_bytes
+
+# A log that looks shorter than what was read of it is asked again after this long, where no later trigger would.
+_DOUBT_PAUSE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A batch can be fixed: its ranges, and the topics as the survey found them."""
+
+    ranges: tuple[OffsetRange, ...]
+    topics: Mapping[str, TopicInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Positions or ends are no longer true: settle and take another step, after `pause_s`."""
+
+    pause_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToRead:
+    """This trigger has no batch."""
+
+
+Step = Plan | Again | NothingToRead
+
+
+class BatchPlanner:
+    """Plans batches from settled positions; `name` is the query's in failpoints."""
+
+    def __init__(
+        self,
+        cluster: ClusterPort,
+        *,
+        logs: LogWatch,
+        starts: StartPositions,
+        losses: LossReporter,
+        commits: CommitWait,
+        name: str | None,
+    ) -> None:
+        self._cluster = cluster
+        self._logs = logs
+        self._starts = starts
+        self._losses = losses
+        self._commits = commits
+        self._name = name
+
+    def step(self, positions: Mapping[TopicPartition, int], bounds: ReadBounds) -> Step:
+        """Return the plan from these positions on, or why there is none.
+
+        1. What there is to read. 2. Whether it is enough. 3. Whether it is still of the same topics, and the group
+        holds the completed offsets. 4. What of it the logs have lost. 5. The ranges. Raises `DataLossError` when
+        failOnDataLoss is true and a log has lost records.
+        """
+        reach("before-backlogs", self._name)
+        backlogs = self._logs.backlogs(positions, bounds.max_rows)
+        self._report_truncated(positions)
+        enough = self._logs.enough(backlogs, bounds.min_rows)
+        if not enough and not self._logs.suspicious(backlogs):
+            if self._logs.targets is not None and self._starts.truncation.in_doubt:
+                # No later trigger would report it: the query would end, and none of its runs ever read the partition.
+                return Again(_DOUBT_PAUSE_S)
+            return NothingToRead()
+        reach("before-survey", self._name)
+        survey = self._logs.survey(backlogs)
+        if self._starts.forget_recreated(backlogs, survey.topics) or not self._commits.taken():
+            return Again()
+        if not enough:
+            return NothingToRead()
+        left = self._losses.skip_lost(backlogs, survey.beginnings)
+        if bounds.max_bytes is not None:
+            sizes = self._cluster.record_bytes({p: backlog.position for p, backlog in left.items() if backlog.size})
+            left = within_bytes(left, sizes, bounds.max_bytes)
+        ranges = plan_ranges(left, bounds.max_rows)
+        if all(item.end == backlogs[item.partition].position for item in ranges):
+            return NothingToRead()
+        return Plan(ranges, survey.topics)
+
+    def _report_truncated(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Report logs that have lost what was read already; what they have there now is skipped."""
+        found = self._starts.truncation.truncated(beyond(positions, self._logs.ends))
+        self._losses.report_truncated({p: (at, positions[p]) for p, at in found.items()})
