@@ -1,6 +1,6 @@
 """Gives newly assigned partitions a start position: asks the group and the log, and pins the answer in the group.
 
-Duty: the I/O around the decisions of `planning/start.py`. Main thread only.
+Duty: the I/O around the decisions of `planning/start_position.py`. Main thread only.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def plan_replay(
 
     A conflict is decided by `on_conflict`: GROUP leaves out what is before the group's offset. A group's offset that
     was moved back changes nothing here: the batch is read as logged, so that it is true what the checkpoint says of
-    it; the start position after it is decided in `planning/start.py`.
+    it; the start position after it is decided in `planning/start_position.py`.
     """
     read, reasons, resets = [], [], []
     for item in ranges:
