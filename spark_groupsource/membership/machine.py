@@ -263,6 +263,7 @@ class MemberMachine:
             raise IllegalTransition(f"{type(event).__name__} in batch state {self.batch_state.name}") from None
 
     def _complete(self, end: SourceOffset) -> tuple[Effect, ...]:
+        # R25: what Spark reports late is not in flight
         if self._flight is None or self._flight.end != end:
             return ()
         flight, self._flight = self._flight, None

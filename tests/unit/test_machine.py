@@ -312,6 +312,7 @@ def test_a_late_commit_of_the_batch_before_leaves_the_one_in_flight_alone() -> N
     assert (machine.view().flight, machine.batch_state) == (second, BatchState.IN_FLIGHT)
 
 
+@pytest.mark.rule("R25")
 def test_a_batch_that_is_not_in_flight_commits_nothing() -> None:
     """Guards against: 1. SIGKILL and restart, 2. Spark goes on from the old end, 3. another member has got further."""
     machine = joined((0, 10))
