@@ -7,9 +7,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from xdist.scheduler import LoadScopeScheduling
 
 from tests import spark_archive
 from tests.worker_ends import pytest_testnodedown
@@ -57,8 +59,24 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return max(1, min(3 * (os.cpu_count() or 1) // 2, int(memory / 2**30 / _WORKER_MEMORY_GIB)))
 
 
+class ByFile(LoadScopeScheduling):
+    """Gives the tests of one file to one process; see `_PROTOCOLS`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path, _, name = nodeid.partition("::")
+        protocol = name.partition("[")[2].rstrip("]").split("-")[0]
+        return f"{path} {protocol}" if protocol in _PROTOCOLS else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Return what shares the tests out, in the order in which they are collected."""
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the core tests. Where several processes share the tests, group them, and begin with what takes longest."""
+    """Mark the core tests. Where several processes share the tests, begin with what takes longest."""
     core = tuple(core_tests())
     for item in items:
         if item.nodeid.startswith(core):
@@ -66,10 +84,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         ranks = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
         items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))
-        for item in items:
-            protocol = item.name.partition("[")[2].rstrip("]").split("-")[0]
-            part = f" {protocol}" if protocol in _PROTOCOLS else ""
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.name}{part}"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
