@@ -1,4 +1,4 @@
-"""Builds a query's session: the one place on the streaming path where adapters are constructed."""
+"""Build a query's session: the only place on the streaming path that constructs adapters."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LOG = logging.getLogger("spark_groupsource")
 
 
 def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
-    """Return the session, and what keeps its consumer warm, if its strategies know members that stand by."""
-    # What the driver can do, its executors most often can, too; each of them says it for itself.
+    """Return the session, and its `Standby` if the query's strategies know standby members; else None."""
+    # Executors usually have the same reading path as the driver. Each of them logs its own.
     log_reading_path()
     warning = misleading_variables()
     if warning is not None:
@@ -48,7 +48,7 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
 
 
 def _make_lag_thread(options: SourceOptions, member: MembershipThread, metrics: MetricsLog) -> LagThread | None:
-    """Return what measures the lag for the metrics, if somebody wants to know."""
+    """Return the thread that measures the lag for the metrics; None if that is not configured."""
     if options.metrics_path is None or options.metrics_lag_interval_s == 0:
         return None
     clock = SystemClock()
@@ -60,7 +60,7 @@ def _make_lag_thread(options: SourceOptions, member: MembershipThread, metrics: 
 
 
 def make_lane(options: SourceOptions) -> FastLane | None:
-    """Return the driver's way of reading, unless it is off or useless."""
+    """Return the driver's consumer for small batches; None if it is off or useless."""
     if options.fast_lane_max_offsets == 0 or (options.min_partitions or 1) > 1:
         return None
     return FastLane(options, SystemClock())

@@ -1,7 +1,7 @@
-"""One step towards a batch: from the positions of the owned partitions to its ranges.
+"""Plan one batch: from the positions of the owned partitions to its ranges.
 
-Each step returns what comes next. It asks the logs, and reports what they have lost; it moves no position and fixes
-nothing: the session does that with the plan. Main thread only.
+Each step returns what comes next. It queries the logs and reports lost records. It changes no position and fixes no
+plan: the session does that. Main thread only.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import ReadBounds
 from spark_groupsource.planning.batch import plan_ranges, within_bytes
 
-# A log that looks shorter than what was read of it is asked again after this long, where no later trigger would.
+# Seconds until a log that ends before its position is checked again, where no later trigger would check it.
 _DOUBT_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A batch can be fixed: its ranges, and the topics as the survey found them."""
+    """A plan that can be fixed: the ranges of the batch, and the topics as the survey found them."""
 
     ranges: tuple[OffsetRange, ...]
     topics: Mapping[str, TopicInfo]
@@ -33,7 +33,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Positions or ends are no longer true: settle and take another step, after `pause_s`."""
+    """Positions or log ends are out of date: settle and take another step after `pause_s` seconds."""
 
     pause_s: float = 0.0
 
@@ -47,7 +47,7 @@ Step = Plan | Again | NothingToRead
 
 
 class BatchPlanner:
-    """Plans batches from settled positions; `name` is the query's in failpoints."""
+    """Plan batches from settled positions. `name` is the name of the query in failpoints."""
 
     def __init__(
         self,
@@ -69,9 +69,13 @@ class BatchPlanner:
     def step(self, positions: Mapping[TopicPartition, int], bounds: ReadBounds) -> Step:
         """Return the plan from these positions on, or why there is none.
 
-        1. What there is to read. 2. Whether it is enough. 3. Whether it is still of the same topics, and the group
-        holds the completed offsets. 4. What of it the logs have lost. 5. The ranges. Raises `DataLossError` when
-        failOnDataLoss is true and a log has lost records.
+        1. Query the backlogs.
+        2. Check whether they are enough.
+        3. Check that the topics are the same, and that the group has the completed offsets.
+        4. Skip records that the logs have lost.
+        5. Choose the ranges.
+
+        Raises `DataLossError` if failOnDataLoss is true and a log has lost records.
         """
         reach("before-backlogs", self._name)
         backlogs = self._logs.backlogs(positions, bounds.max_rows)
@@ -79,7 +83,7 @@ class BatchPlanner:
         enough = self._logs.enough(backlogs, bounds.min_rows)
         if not enough and not self._logs.suspicious(backlogs):
             if self._logs.targets is not None and self._starts.truncation.in_doubt:
-                # No later trigger would report it: the query would end, and none of its runs ever read the partition.
+                # No later trigger would report it: the query would end, and no run of it would read the partition.
                 return Again(_DOUBT_PAUSE_S)
             return NothingToRead()
         reach("before-survey", self._name)
@@ -98,6 +102,6 @@ class BatchPlanner:
         return Plan(ranges, survey.topics)
 
     def _report_truncated(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Report logs that have lost what was read already; what they have there now is skipped."""
+        """Report logs that have lost records which were read already. Records that are there now are skipped."""
         found = self._starts.truncation.truncated(beyond(positions, self._logs.ends))
         self._losses.report_truncated({p: (at, positions[p]) for p, at in found.items()})

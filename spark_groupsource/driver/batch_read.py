@@ -1,6 +1,6 @@
-"""One read of a range, `spark.read.format("groupkafka")`: where it begins and ends, and its tasks. Joins no group.
+"""Plan a batch read, `spark.read.format("groupkafka")`: its starts, ends and tasks. Joins no group.
 
-Runs where Spark plans the read: in a Python process of the driver, which ends with the plan.
+Runs where Spark plans the read: in a Python process of the driver that ends with the plan.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LOG = logging.getLogger("spark_groupsource.batch")
 
 
 def batch_ranges(options: SourceOptions, cluster: ClusterPort) -> tuple[OffsetRange, ...]:
-    """Return what to read, a range per partition of the topics that has any.
+    """Return the ranges to read, one per partition that has records to read.
 
-    Raises `DataLossError` when the log no longer has the start and failOnDataLoss is true, and `OptionError` for a
-    start behind the end. A group that is behind the end, or a log that begins there, leaves nothing to read.
+    Raises `DataLossError` if a log no longer has the start and failOnDataLoss is true, and `OptionError` for a start
+    beyond the end. If a group's offset is beyond the end, or the log begins there, nothing is read.
     """
     topics = cluster.matching_topics(options.subscription)
     existing = partitions_of(options.subscription, cluster.describe(topics))
@@ -53,7 +53,7 @@ def batch_ranges(options: SourceOptions, cluster: ClusterPort) -> tuple[OffsetRa
 
 
 def _readable(cluster: ClusterPort, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the ends, moved down to the open transactions that other groups are ahead of."""
+    """Return the ends, lowered to the oldest open transaction where another group's offset is beyond it."""
     answers = cluster.log_offsets(dict.fromkeys(ends, Edge.LATEST))
     return {p: min(ends[p], answer.offset) for p, answer in answers.items() if answer is not None}
 
@@ -61,7 +61,7 @@ def _readable(cluster: ClusterPort, ends: Mapping[TopicPartition, int]) -> dict[
 def _beginnings(
     cluster: ClusterPort, starts: Mapping[TopicPartition, int], options: SourceOptions
 ) -> dict[TopicPartition, int]:
-    """Return the starts, moved up to where the logs begin now."""
+    """Return the starts, raised to where the logs begin now."""
     lost = lost_before(starts, cluster.log_offsets(dict.fromkeys(starts, Edge.EARLIEST)))
     if lost and options.fail_on_data_loss:
         raise DataLossError(errors.DATA_LOST, ranges=", ".join(map(str, lost)))
@@ -71,5 +71,5 @@ def _beginnings(
 
 
 def batch_tasks(ranges: tuple[OffsetRange, ...], options: SourceOptions) -> tuple[Task, ...]:
-    """Return the Spark tasks."""
+    """Return the Spark tasks that read these ranges."""
     return pack_tasks(ranges, options.min_partitions, options.max_records_per_partition, unmeasured_pack(ranges))

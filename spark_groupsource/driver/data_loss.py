@@ -1,15 +1,11 @@
-"""Data loss: records that are gone before this group has read them are never skipped silently (promise P8).
+"""Report data loss: records deleted before this group has read them are never skipped silently (promise P8).
 
-Nor are batches that Spark takes as complete without having read them.
+Also reports batches that Spark counts as complete without having read them.
 
-`TruncationWatch` notices logs that lost what was read already, after an unclean leader election for instance.
-
-Guards against:
-1. Offsets up to 20 of a partition are read. Its leader dies with records 10 to 19, which no other broker has.
-2. A replica that ends at 10 becomes the leader, and takes new records as 10, 11, ...
-3. By offset alone the first ten of them would count as read.
-A leader epoch that the log had when it reached 20 shows it: in the new leader's log that epoch ends at 10 (KIP-320).
-An epoch costs nothing while the leaders stay, and one request per partition after they have moved.
+`TruncationWatch` detects logs that have lost records which were read already, for instance after an unclean leader
+election (rule R45). It remembers the leader epoch in which a log reached an offset. In the log of a later leader that
+epoch may end before that offset (KIP-320). This costs no request while leaders stay, and one request per partition
+after they have moved.
 """
 
 from __future__ import annotations
@@ -30,20 +26,20 @@ from spark_groupsource.planning.batch import Backlog
 LOG = logging.getLogger("spark_groupsource.losses")
 
 
-# An offset that a log never had looks like one that it has no more.
+# An offset that a log never had looks the same as one that it has lost.
 _TRUNCATED = (
     "the log was truncated, what it has there now is skipped; or another program has set the group's offset beyond the"
     " log's end: then reset the group"
 )
 
 _WHILE_READ = "between the plan and the end of the batch (at most; the executors' logs have what was skipped)"
-# A new leader may show an end before the true one for a moment. One that does it for longer has lost records, also
-# when no epoch is known of them.
+# Seconds. A new leader may report an end before the true one for a moment. A log that stays short for longer has lost
+# records, also when no leader epoch is known.
 SHORT_S = 30.0
 
 
 class LossReporter:
-    """Fails, or reports and counts, as option failOnDataLoss says."""
+    """Raise an error for data loss, or log and count it, as option failOnDataLoss says."""
 
     def __init__(self, options: SourceOptions, metrics: MetricsLog, state: QueryState) -> None:
         self._options = options
@@ -54,9 +50,9 @@ class LossReporter:
     def skip_lost(
         self, backlogs: Mapping[TopicPartition, Backlog], beginnings: Mapping[TopicPartition, LogEnd | None]
     ) -> dict[TopicPartition, Backlog]:
-        """Return the backlogs without what retention or delete_records has removed.
+        """Return the backlogs without records that retention or delete_records has removed.
 
-        Raises `DataLossError` when failOnDataLoss is true and anything was removed.
+        Raises `DataLossError` if failOnDataLoss is true and records were removed.
         """
         lost = lost_before({p: backlog.position for p, backlog in backlogs.items()}, beginnings)
         self._count(self._unreported(lost))
@@ -69,9 +65,9 @@ class LossReporter:
     def trim_lost(
         self, ranges: Iterable[OffsetRange], beginnings: Mapping[TopicPartition, LogEnd | None]
     ) -> tuple[OffsetRange, ...]:
-        """Return the ranges of a batch that runs again, without what was removed since it was planned.
+        """Return the ranges of a replayed batch without records that were removed since it was planned.
 
-        Raises `DataLossError` when failOnDataLoss is true and anything was removed.
+        Raises `DataLossError` if failOnDataLoss is true and records were removed.
         """
         kept, lost = [], []
         for item in ranges:
@@ -86,9 +82,9 @@ class LossReporter:
     def skip_truncated(
         self, ranges: Iterable[OffsetRange], logs: Mapping[TopicPartition, int]
     ) -> tuple[OffsetRange, ...]:
-        """Return the ranges of a batch that runs again, without what a truncated log has no more.
+        """Return the ranges of a replayed batch without records that a truncated log has lost.
 
-        Raises `DataLossError` when failOnDataLoss is true and anything was cut.
+        Raises `DataLossError` if failOnDataLoss is true and records were lost.
         """
         every = tuple(ranges)
         self.report_truncated({r.partition: (logs[r.partition], r.end) for r in every if r.partition in logs})
@@ -96,30 +92,30 @@ class LossReporter:
         return tuple(OffsetRange(r.partition, r.start, ends[r.partition], r.leader_epoch) for r in every)
 
     def report_recreated(self, positions: Mapping[TopicPartition, int | None], topics: Mapping[str, TopicInfo]) -> None:
-        """Report partitions whose topic was deleted and made again, and how far they were read before."""
+        """Report partitions whose topic was deleted and recreated. `positions` is how far each was read before."""
         there = {p: at for p, at in positions.items() if p.partition < topics[p.topic].partition_count}
         self._gone(there, "the topic was deleted and made again, and is read from its beginning")
         self.report_cut({p: at for p, at in positions.items() if p not in there})
 
     def report_cut(self, positions: Mapping[TopicPartition, int | None]) -> None:
-        """Report partitions that their topic, deleted and made again, does not have, and how far they were read."""
+        """Report partitions that their recreated topic does not have. `positions` is how far each was read before."""
         self._gone(positions, "the topic was deleted and made again with fewer partitions")
 
     def report_deleted(self, positions: Mapping[TopicPartition, int | None]) -> None:
-        """Report partitions whose topic was deleted, and how far they were read."""
+        """Report partitions whose topic was deleted. `positions` is how far each was read."""
         self._gone(positions, "the topic was deleted")
 
     def report_truncated(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Report logs that were truncated at the first offset and had been read up to the second one."""
+        """Report truncated logs. `logs` has the offset of the truncation and the offset up to which each was read."""
         lost = [OffsetRange(partition, at, position) for partition, (at, position) in sorted(logs.items())]
         self._count(lost, _TRUNCATED)
 
     def report_gone_while_read(self, ranges: Iterable[OffsetRange], gone: Mapping[TopicPartition, int | None]) -> None:
-        """Report what was removed of a completed batch between its plan and its end: executors may have skipped it.
+        """Report records of a completed batch that were removed while it ran: executors may have skipped them.
 
-        `gone` is where the log began when the batch was complete; None when the topic was deleted, or recreated. An
-        executor reports what it skips in its own log only. It has no way to the driver, so this is an upper bound: it
-        may have read the records before they were removed.
+        `gone` is the beginning of each log when the batch was complete; None if the topic was deleted or recreated.
+        An executor reports what it skips only in its own log, and has no way to report it to the driver. So this is an
+        upper bound: the executor may have read the records before they were removed.
         """
         cut, replaced = [], []
         for item in ranges:
@@ -132,11 +128,13 @@ class LossReporter:
         self._count([item for item in replaced if len(item)], f"the topic was deleted or made again {_WHILE_READ}")
 
     def report_unread(self, ranges: Iterable[OffsetRange]) -> None:
-        """Report a batch that is complete and that Spark has not read. It need not be a loss: told once, never raised.
+        """Report a batch that is complete although Spark has not read it. Logged once per query, never raised.
 
-        The sequence it is for (Spark's `FileStreamSink.addBatch`): a query with a checkpoint of its own writes to a
-        folder whose log another checkpoint's query has brought to batch 5; Spark drops batches 0 to 5, and they count
-        as complete. A query that has no use for its rows looks the same.
+        Guards against (Spark's `FileStreamSink.addBatch`):
+        1. A query has written batches 0 to 5 to a folder.
+        2. Another query, with its own checkpoint, writes to the same folder. Spark drops its batches 0 to 5.
+        3. These batches count as complete, but nobody has read them.
+        It need not be a loss: a query that does not use its rows looks the same.
         """
         unread = [item for item in ranges if len(item)]
         if not unread:
@@ -153,7 +151,7 @@ class LossReporter:
             )  # fmt: skip
 
     def _unreported(self, lost: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return what was not reported yet, and note it: a plan that comes to nothing is made once more."""
+        """Return the ranges that were not reported yet, and record them: a dropped plan is computed again."""
         new = []
         for item in lost:
             row = self._state.partition(item.partition)
@@ -164,7 +162,7 @@ class LossReporter:
         return new
 
     def _gone(self, positions: Mapping[TopicPartition, int | None], reason: str) -> None:
-        """Report what is known to be lost: from the position to the end that was last seen, which may be more."""
+        """Report the loss from each position to the last known end of the log. The log may have had more."""
         lost = []
         for partition, position in sorted(positions.items()):
             row = self._state.partition(partition)
@@ -196,13 +194,13 @@ def _listed(ranges: Iterable[OffsetRange]) -> list[list[str | int]]:
 def lost_before(
     positions: Mapping[TopicPartition, int], beginnings: Mapping[TopicPartition, LogEnd | None]
 ) -> list[OffsetRange]:
-    """Return what was to be read from these positions on, and lies before where the logs begin now."""
+    """Return the ranges from these positions to where the logs begin now: their records no longer exist."""
     lows = {partition: begin.offset for partition, begin in beginnings.items() if begin is not None}
     return [OffsetRange(p, at, lows[p]) for p, at in sorted(positions.items()) if lows.get(p, at) > at]
 
 
 class TruncationWatch:
-    """Learns a mark of each partition, and compares it with the leaders' epochs."""
+    """Keep one mark (offset and leader epoch) of each partition, and compare it with the leaders' epochs."""
 
     def __init__(self, cluster: ClusterPort, clock: Clock, state: QueryState, *, read_committed: bool = False) -> None:
         self._cluster = cluster
@@ -212,11 +210,11 @@ class TruncationWatch:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a log ended before its position when it was last looked at, and it may still be that for a moment."""
+        """Whether a log ended before its position when it was last checked, and that may still be temporary."""
         return any(row.short_until is not None and not row.short_reported for row in self._state.partitions.values())
 
     def learn(self, ranges: Iterable[OffsetRange]) -> None:
-        """Take what the ends of ranges say; of two marks the further one counts."""
+        """Record a mark from the end of each range. Of two marks the one with the larger offset counts."""
         for item in ranges:
             row = self._state.partition(item.partition)
             if item.leader_epoch is not None and (row.mark is None or row.mark.offset <= item.end):
@@ -225,7 +223,7 @@ class TruncationWatch:
     def truncated(self, backlogs: Mapping[TopicPartition, Backlog]) -> dict[TopicPartition, int]:
         """Return where logs were truncated before the positions of these backlogs; each truncation once.
 
-        Raises what the cluster does when the leaders cannot tell.
+        Raises the error of `ClusterPort.diverged` if a leader does not answer.
         """
         asked: dict[TopicPartition, Mark] = {}
         for partition, backlog in backlogs.items():
@@ -249,7 +247,7 @@ class TruncationWatch:
         self, backlogs: Mapping[TopicPartition, Backlog], cut: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
         if self._ends_move_back:
-            # read_committed: the end is before the oldest open transaction, and the position may rightly be behind it.
+            # read_committed: the log ends before its oldest open transaction. A valid position may be beyond that.
             return {}
         found = {}
         for partition, row in self._state.partitions.items():
@@ -268,6 +266,6 @@ class TruncationWatch:
 def beyond(
     positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, LogEnd | None]
 ) -> dict[TopicPartition, Backlog]:
-    """Return what logs have beyond these offsets, those whose ends are known."""
+    """Return the backlogs from these offsets on, of logs whose ends are known."""
     known = ((partition, at, ends.get(partition)) for partition, at in positions.items())
     return {p: Backlog(at, end.offset, end.leader_epoch) for p, at, end in known if end is not None}

@@ -1,10 +1,10 @@
-"""Reads small batches on the driver: a Spark Python task costs tens of milliseconds before it reads anything.
+"""Read small batches on the driver, because a Spark Python task takes tens of milliseconds before it reads anything.
 
-Either the driver or the executors read the ranges of a batch, which are the same: so a batch that Spark runs again may
-take the other way. How the rows come to Spark is in `spark/row_handover.py`.
+Driver and executors read the same ranges, so a batch that Spark runs again may be read on the other side.
+`spark/row_handover.py` passes the rows to Spark.
 
-A member that stands by for partitions keeps the same consumer warm for them. When it takes over it reads its first
-batch at once: the consumer is connected to the partitions' leaders and has fetched what comes at the group's offset.
+A standby member keeps the same consumer warm: it is connected to the leaders of the standby partitions and has fetched
+the records at the group's offsets. After a takeover it reads its first batch at once.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ from spark_groupsource.model.commit_metadata import metadata_of
 
 LOG = logging.getLogger("spark_groupsource.fastlane")
 
-# A batch that is not there by then is the executors', which wait for as long as kafkaConsumer.pollTimeoutMs.
+# Seconds. A batch that is not read by then is left to the executors, which wait up to kafkaConsumer.pollTimeoutMs.
 READ_TIMEOUT_S = 2.0
-# How long the executors read everything after the fast lane was too slow or failed.
+# Seconds for which the executors read everything after the fast lane was too slow or failed.
 REST_S = 30.0
-# A small batch takes little of each partition: a longer queue would hold up its first records.
+# A small batch has few records of each partition. A longer queue would delay its first records.
 _QUEUE_BYTES = 4 * 1024 * 1024
-# What passes through the driver at once.
+# Maximum size of a batch that passes through the driver.
 MAX_BYTES = 16 * 1024 * 1024
-# How far the warm consumer may fall behind the active member. Each round fetches anew what the other has read.
+# Seconds by which the warm consumer may lag behind the active member. Each round moves it to the group's offsets, where
+# it fetches again.
 _INTERVAL_S = 30.0
 
 
 def make_driver_consumer(options: SourceOptions, partitions: int) -> RangeConsumer:
-    """Return a new consumer for about so many partitions: the only one, with a short queue for small batches."""
+    """Return a new consumer for about `partitions` partitions, with a short queue because batches are small."""
     queued = min(_QUEUE_BYTES, queue_bytes(options))
     make = functools.partial(make_client, max_queued_bytes=queued, partitions=partitions)
     return RangeConsumer(options, make, partitions, options.prefetch_memory_bytes - queued)
 
 
 class FastLane:
-    """The driver's consumer. Main thread only. It is open while batches are small, and closed by a large one."""
+    """Read small batches with the driver's own consumer, which a large batch closes. Main thread only."""
 
     def __init__(
         self,
@@ -62,22 +63,22 @@ class FastLane:
         make: Callable[[SourceOptions, int], RangeConsumer] = make_driver_consumer,
     ) -> None:
         self._settings = ReadSettings(options.for_reading())
-        # Its batch is one task.
+        # The driver reads a batch as one task.
         self._limit = min(options.fast_lane_max_offsets, options.max_records_per_partition or OFFSET_MAX)
         self._clock = clock
         self._make = make
         self._consumer: RangeConsumer | None = None
-        # Empty ranges, with the leader epoch in which was fetched what comes next.
+        # Empty ranges at the consumer's positions, with the leader epoch in which the next records were fetched.
         self._stands: dict[TopicPartition, OffsetRange] = {}
         self._rest: Deadline | None = None
 
     def read(
         self, ranges: Sequence[OffsetRange], owned: Collection[TopicPartition], topic_ids: Mapping[str, str] = {}
     ) -> tuple[pa.RecordBatch, ...] | None:
-        """Return the records of the ranges, planned for these topics; None when the executors are to read them.
+        """Return the records of the ranges, planned for these topics; None if the executors must read them.
 
-        The consumer keeps all owned partitions that it has seen, because a batch of a trickle has now these and now
-        those of them.
+        The consumer keeps all owned partitions that it has seen, because small batches have different partitions each
+        time.
         """
         if sum(map(len, ranges)) > self._limit or len({item.partition for item in ranges}) < len(ranges):
             self.close()
@@ -87,7 +88,7 @@ class FastLane:
         try:
             rows = self._read(ranges, owned, topic_ids)
         except GroupKafkaError as error:
-            # The executors meet it too, and tell it with all that it needs.
+            # The executors get the same error, and report it in full.
             LOG.info("left to the executors for %.0f s: group=%s %s", REST_S, self._settings.options.group_id, error)
             rows = None
             self._rest = Deadline(self._clock, REST_S)
@@ -99,14 +100,14 @@ class FastLane:
         return rows
 
     def warm(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
-        """Connect to where these empty ranges are, and fetch what comes first there; nobody waits for it."""
+        """Connect to the leaders of these empty ranges, and fetch their first records without waiting for them."""
         if not ranges or (self._rest is not None and not self._rest.expired()):
             return
         try:
             consumer = self._fitting(len({*self._stands, *(item.partition for item in ranges)}), topic_ids)
             consumer.position_at(ranges, topic_ids)
         except GroupKafkaError as error:
-            # Nothing depends on it.
+            # A cold consumer only makes the first batch slower.
             LOG.info("not kept warm: group=%s %s", self._settings.options.group_id, error)
             self.close()
             return
@@ -116,14 +117,14 @@ class FastLane:
         self._stands |= {item.partition: item for item in ranges}
 
     def close(self) -> None:
-        """Free the consumer; the next small batch makes another one."""
+        """Close the consumer; the next small batch creates another one."""
         consumer, self._consumer = self._consumer, None
         self._stands = {}
         if consumer is not None:
             consumer.close()
 
     def _fitting(self, partitions: int, topic_ids: Mapping[str, str]) -> RangeConsumer:
-        """Return the consumer; a new one when it was made for far fewer partitions, or has read other topics."""
+        """Return the consumer; a new one if it was created for far fewer partitions or has read other topics."""
         known = self._consumer
         if known is not None and not (fits(known, partitions) and known.current(topic_ids)):
             self.close()
@@ -136,7 +137,7 @@ class FastLane:
     ) -> tuple[pa.RecordBatch, ...] | None:
         wanted = {item.partition: item for item in ranges}
         consumer = self._fitting(len({*owned, *wanted}), topic_ids)
-        # The ranges with their ends: the consumer asks its client for as many records as they have.
+        # The wanted ranges keep their ends: the consumer requests that many records from its client.
         stands = {partition: at for partition, at in self._stands.items() if partition in owned} | wanted
         consumer.forget(partition for partition in self._stands if partition not in stands)
         consumer.position_at(list(stands.values()), topic_ids)
@@ -144,7 +145,7 @@ class FastLane:
         for batch in read_ranges(self._settings, consumer, ranges, self._clock, READ_TIMEOUT_S, topic_ids=topic_ids):
             size += batch.nbytes
             if size > MAX_BYTES:
-                # The next batches are most likely as large, and would be read twice, too.
+                # The next batches are probably as large, and would be read twice, too.
                 self._rest = Deadline(self._clock, REST_S)
                 return None
             rows.append(batch)
@@ -153,16 +154,16 @@ class FastLane:
 
 
 class Standby:
-    """Main thread only."""
+    """Keep the driver's consumer warm for the standby partitions. Main thread only."""
 
     def __init__(self, member: MembershipThread, clock: Clock) -> None:
         self._member = member
         self._pace = Pace(clock, _INTERVAL_S)
-        # What the member stands by for, as last seen.
+        # The member's standby partitions in the last round.
         self.partitions: frozenset[TopicPartition] = frozenset()
 
     def keep_warm(self, lane: FastLane) -> None:
-        """Put the consumer at the group's offsets of what the member stands by for; does nothing between two rounds."""
+        """Move the consumer to the group's offsets of the standby partitions. Do nothing between two rounds."""
         partitions = self._member.standby()
         if partitions != self.partitions:
             self.partitions = partitions
@@ -178,7 +179,7 @@ class Standby:
         for partition, group in found.items():
             metadata = metadata_of(group)
             if group.offset is None or metadata is None:
-                # What another program has committed tells no topic id: it would not be known what is fetched.
+                # An offset of another program has no topic id, so it is not known which topic would be fetched.
                 continue
             if topic_ids.setdefault(partition.topic, metadata.topic_id) == metadata.topic_id:
                 ranges.append(OffsetRange(partition, group.offset, group.offset, metadata.leader_epoch))

@@ -1,7 +1,7 @@
-"""The lag of a running query, told in its metrics: measured beside the batches, which never wait for it.
+"""Measure the lag of a running query for its metrics, on a thread of its own that never delays a batch.
 
-The thread owns the clients that measure. Of the member it knows the frozen view, which it asks for as the main thread
-does. It ends by itself when a stop was requested.
+The thread owns the clients that measure. It knows the member only by its frozen view, which it requests as the main
+thread does. It ends by itself after a stop was requested.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from spark_groupsource.metrics import MetricsLog
 
 LOG = logging.getLogger("spark_groupsource.lag")
 
-# How soon it notices a stop.
+# Seconds until a stop is noticed.
 _STEP_S = 0.1
-# A request may be under way when the query stops. It is not waited for any longer: the process ends all the same.
+# Seconds that a stop waits for a request under way. The process ends even if the request does not.
 _STOP_S = 1.0
-# While there is nothing to measure yet.
+# Seconds between two tries while there is nothing to measure yet.
 _RETRY_S = 1.0
 
 
 class MemberView(Protocol):
-    """What is asked of the membership thread."""
+    """The part of the membership thread that this module needs."""
 
     @property
     def stopping(self) -> bool:
         """Whether a stop was requested."""
 
     def view(self) -> GroupView:
-        """Return a frozen look at the member."""
+        """Return a frozen view of the member."""
 
 
 class LagThread:
-    """Writes an event `lag` per interval: how far the group is behind on the partitions of this member.
+    """Write an event `lag` per interval: the lag of the group on the partitions of this member.
 
-    What counts is the group's offset: what a crash would repeat is behind, too.
+    The lag is measured from the group's offset: records that a crash would repeat count as lag.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class LagThread:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait a moment for its end, which a request to stop brings."""
+        """Wait a moment for the thread, which ends after a stop was requested."""
         if self._thread.ident is not None:
             self._thread.join(_STOP_S)
 
     def run(self) -> None:
-        """Lag thread only. Measure until a stop is requested."""
+        """Measure until a stop is requested. Lag thread only."""
         wait = Deadline(self._clock, 0.0)
         while not self._member.stopping:
             if wait.expired():
@@ -83,7 +83,7 @@ class LagThread:
         self._standings.close()
 
     def _measured(self) -> bool:
-        """Measure once; False when there is nothing to measure. What goes wrong is logged until it is over."""
+        """Measure once. Return False if there is nothing to measure. An error is logged once until it is over."""
         try:
             told = self._measure()
         except Exception as error:  # noqa: BLE001 - a query does not fail for its metrics
@@ -103,7 +103,7 @@ class LagThread:
         committed = {
             owned.partition: owned.group.offset
             for owned in view.partitions
-            # Until its start position is pinned, nothing says that the records before it are to be read.
+            # Before its start position is pinned, it is not known which records are to be read.
             if owned.position is not None and owned.group is not None and owned.group.offset is not None
         }
         if not committed:
@@ -117,7 +117,7 @@ class LagThread:
 
 
 def lag_details(lags: list[Lag]) -> dict[str, Any]:
-    """Return what an event says: [topic, partition, records, seconds behind, seconds safe] of each, and the worst."""
+    """Return an event's details: [topic, partition, records, seconds behind, seconds safe] of each, and the total."""
     records, lost, behind_s, safe_s = total(lags)
     return {
         "lag": [[*lag.partition, lag.records, _rounded(lag.behind_s), _rounded(lag.safe_s)] for lag in lags],

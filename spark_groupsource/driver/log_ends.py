@@ -1,4 +1,4 @@
-"""How much there is to read: asks the cluster what a plan needs to know, no more and no more often than it must.
+"""Query the logs of the owned partitions for what a plan needs, with as few requests as possible.
 
 Main thread of the reader process only.
 """
@@ -12,15 +12,16 @@ from spark_groupsource.cluster.port import ClusterPort, Edge, LogEnd, LogSurvey
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.planning.batch import Backlog
 
-# A limited batch that a survey so old can fill is planned from it. The topics' ids and the logs' beginnings are then as
-# old, which is less than may pass between a plan and its read anyway.
+# Maximum age in seconds of a survey from which a limited batch is planned without new requests. Topic ids and log
+# beginnings are then as old. More time may pass between a plan and its read anyway.
 SURVEY_AGE_S = 1.0
 
 
 class LogWatch:
-    """What is known of the logs of the owned partitions.
+    """Keep what is known of the logs of the owned partitions.
 
-    An idle trigger costs one request, a trigger with records three at once, and one of a backlog's many none.
+    An idle trigger costs one request. A trigger with records costs three, sent at once. A further batch of a backlog
+    costs none while the last survey can fill it.
     """
 
     def __init__(self, cluster: ClusterPort, clock: Clock, max_delay_s: float = 0.0) -> None:
@@ -30,18 +31,18 @@ class LogWatch:
         self._held = Deadline(clock, 0.0)
         self._targets: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, LogEnd] = {}
-        # The last survey, and until when it is young enough.
+        # The last survey, and the deadline until which it may be used.
         self._survey: tuple[LogSurvey, Deadline] | None = None
         self._idle = True
 
     @property
     def targets(self) -> Mapping[TopicPartition, int] | None:
-        """Where AvailableNow ends; None without it."""
+        """The offsets at which AvailableNow ends; None without AvailableNow."""
         return self._targets
 
     @property
     def ends(self) -> Mapping[TopicPartition, LogEnd]:
-        """The ends of the logs that the last plan could read from, also behind AvailableNow's."""
+        """The ends of the logs that the last plan could read from, also those beyond the AvailableNow targets."""
         return self._ends
 
     @property
@@ -50,12 +51,12 @@ class LogWatch:
         return {partition: end.offset for partition, end in self._ends.items()}
 
     def fix_targets(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read no further than the ends of these logs as they are now."""
+        """Fix the AvailableNow targets: the current ends of these logs. Later plans read no further."""
         ends = self._cluster.log_offsets(dict.fromkeys(partitions, Edge.LATEST))
         self._targets = {partition: end.offset for partition, end in ends.items() if end is not None}
 
     def backlogs(self, positions: Mapping[TopicPartition, int], limit: int | None) -> dict[TopicPartition, Backlog]:
-        """Return what there is to read from these positions on; `limit` is how much a batch may read."""
+        """Return the backlogs from these positions on. `limit` is the maximum number of offsets in a batch."""
         if self._survey is not None and limit is not None:
             survey, young = self._survey
             if not young.expired() and positions.keys() <= survey.ends.keys():
@@ -68,9 +69,10 @@ class LogWatch:
         return self._between(positions, self.survey(positions).ends)
 
     def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
-        """Return the survey that the last backlogs came from, or make it.
+        """Return the survey that the last backlogs came from, or request a new one.
 
-        Its ends may then be newer than theirs. A topic that is made anew between both is noticed by the next ones.
+        A new one may have newer ends than the backlogs. A topic recreated between the two is noticed with the next
+        backlogs.
         """
         if self._survey is None:
             young = Deadline(self._clock, SURVEY_AGE_S)
@@ -78,14 +80,14 @@ class LogWatch:
         return self._survey[0]
 
     def forget(self) -> None:
-        """Ask anew: the topics or the positions are others."""
+        """Drop the survey, because topics or positions have changed."""
         self._survey = None
 
     def enough(self, backlogs: Mapping[TopicPartition, Backlog], least: int | None) -> bool:
-        """Whether there is enough to read.
+        """Return whether there is enough to read.
 
-        Fewer than `least` offsets wait for option maxTriggerDelay, counted from the last batch as in Spark's own
-        source: what the first trigger finds does not wait, nor does AvailableNow.
+        Fewer than `least` offsets wait for option maxTriggerDelay, counted from the last batch as in Spark's own Kafka
+        source. Records that the first trigger finds do not wait, and AvailableNow does not wait.
         """
         available = sum(backlog.size for backlog in backlogs.values())
         enough = available > 0
@@ -95,11 +97,11 @@ class LogWatch:
         return enough
 
     def suspicious(self, backlogs: Mapping[TopicPartition, Backlog]) -> bool:
-        """Whether a log is so short that its topic may be another one."""
+        """Return whether a log ends before its position, so that its topic may have been recreated."""
         return self._targets is None and any(backlog.end < backlog.position for backlog in backlogs.values())
 
     def planned(self) -> None:
-        """Note that a batch was planned: the next one may wait for more records."""
+        """Record that a batch was planned: the next one may wait for more records."""
         self._held = Deadline(self._clock, self._max_delay_s)
 
     def _between(

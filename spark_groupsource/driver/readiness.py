@@ -1,4 +1,4 @@
-"""When a batch may be planned: the assignment is settled, and the group holds the completed offsets."""
+"""Wait until a batch may be planned: the assignment has settled, and the group has the completed offsets."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.session")
 
-# A newcomer's first assignment may be empty and followed by another one; a standby's stays empty. Spark runs an
-# empty first batch when this is too short, and a standby's first trigger takes as long.
+# Seconds. A new member's first assignment may be empty and followed by another one; a standby's stays empty. If this is
+# too short, Spark runs an empty first batch. A standby's first trigger takes this long.
 FIRST_ASSIGNMENT_S = 5.0
-# How long a trigger waits for a rebalance to settle before it reports no new data.
+# Seconds that a trigger waits for a rebalance to settle before it reports no new data.
 SETTLE_S = 1.0
-# AvailableNow must not end because nothing is assigned yet: the session of a killed member has to expire first.
+# Seconds. AvailableNow must not end because nothing is assigned yet: the session of a killed member must expire first.
 AVAILABLE_NOW_MARGIN_S = 30.0
 _SETTLE_PAUSE_S = 0.01
 _NO_PARTITIONS = "AvailableNow ends without a partition: others have them (a static member also when it was stopped)"
-# How long a plan waits for the commit of the batch before it, once: then batches go on without commits.
+# Seconds that a plan waits for the commit of the previous batch, once. Then batches go on without commits.
 COMMIT_S = 1.0
-# The answer to a commit takes some milliseconds, and a trigger waits for it.
+# Seconds. The answer to a commit takes some milliseconds, and a trigger waits for it.
 _PAUSE_S = 0.002
 
 
 class CommitWait:
-    """Holds a plan up until the group has what is complete. Main thread only."""
+    """Delay a plan until the group has accepted all completed offsets. Main thread only."""
 
     def __init__(
         self,
@@ -51,18 +51,16 @@ class CommitWait:
         self._member = member
         self._metrics = metrics
         self._pause = pause
-        # Set while batches go on without commits; it ends with the session that the group may have given up by then.
+        # Set while batches go on without commits. When it expires, the group may have ended the member's session.
         self._behind: Deadline | None = None
         self._told_cut_off = False
 
     def taken(self) -> bool:
-        """Wait until the group holds what is complete; False when that was in vain, and what was asked is old by now.
+        """Wait until the group has accepted all completed offsets (rule R9).
 
-        The sequence this protects against: batch N is complete, its commit does not arrive (the member is cut off, a
-        rebalance stalls); batch N+1 is read and completed all the same; the session expires, and the next owner
-        repeats both, where promise P6 allows one.
-
-        A coordinator that stays away holds up one trigger. Batches then go on without commits, until one is taken.
+        Return False if the wait timed out or the query is stopping; the caller must then request the log ends again
+        before planning. A coordinator that stays unavailable delays one trigger. Batches then go on without commits
+        until one is accepted.
         """
         patience = Deadline(self._clock, COMMIT_S)
         # R9: the group must hold all completed offsets
@@ -82,13 +80,11 @@ class CommitWait:
         return True
 
     def cut_off(self, view: GroupView) -> bool:
-        """Whether nothing may be planned, because the group may have ended the member's session.
+        """Return whether nothing may be planned, because the group may have ended the member's session (rule R71).
 
-        The sequence this protects against: one member cannot reach its coordinator, and reads from the other brokers
-        as before; the group gives its partitions away, and all that is read from then on would be a repeat. librdkafka
-        has a clock of its own for that only in classic groups, and there not while it joins (a cooperative member keeps
-        its partitions meanwhile). kafka-python takes no commits while it joins, however long others drain: its clock
-        has to do.
+        librdkafka has a clock of its own for that only in classic groups, and not while it joins; a cooperative member
+        keeps its partitions meanwhile. Returns False for kafka-python: it accepts no commits while it joins, however
+        long others drain, and has a clock of its own (rule R74).
         """
         if not librdkafka_has(self._options.assignors) or self._options.subscription.partitions:
             return False
@@ -106,7 +102,7 @@ class CommitWait:
 
 
 class Readiness:
-    """Waits until the member may plan. Main thread only."""
+    """Wait until the member may plan. Main thread only."""
 
     def __init__(
         self,
@@ -127,13 +123,14 @@ class Readiness:
         self._first_assignment: Deadline | None = None
 
     def started(self) -> None:
-        """Note that the member has begun to join."""
+        """Record that the member has begun to join."""
         self._first_assignment = Deadline(self._clock, FIRST_ASSIGNMENT_S)
 
     def settled_view(self, *, available_now: bool) -> GroupView | None:
-        """Wait until the member may plan; None when that takes longer than a trigger should.
+        """Wait until the member may plan. Return None if that takes longer than a trigger should.
 
-        Only the first call of a session waits for an assignment that is not empty.
+        Only the first call of a session waits for an assignment that is not empty. Raises `MembershipError` with
+        AvailableNow if the query is stopping or the assignment takes too long.
         """
         settle = Deadline(self._clock, SETTLE_S)
         longest_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S
@@ -142,7 +139,7 @@ class Readiness:
             self._member.check()
             if self._member.stopping:
                 if available_now:
-                    # Spark would take "nothing new" for the end of all there is to read.
+                    # Spark would take "no new data" for the end of AvailableNow.
                     raise MembershipError(errors.MEMBER_LEFT, group=self._options.group_id)
                 return None
             view = self._member.view()

@@ -1,8 +1,8 @@
-"""The driver-side state behind one stream reader: join, plan, complete, stop.
+"""Run one stream query on the driver: join the group, plan batches, complete them and stop.
 
-Duty: lead Spark's calls through the pure planning functions and the membership thread. It runs on the main
-thread of the reader process; it owns no Kafka consumer, and what it remembers between calls can be derived again
-from Spark's offset log and the group.
+Passes Spark's calls to the pure planning functions and the membership thread. Runs on the main thread of the reader
+process and owns no Kafka consumer. All that it remembers between calls can be derived again from Spark's offset log
+and the group.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from spark_groupsource.planning.tasks import Task, TaskSizing
 
 LOG = logging.getLogger("spark_groupsource.session")
 
-# A plan is made anew when ownership changes under it; more often than this in one trigger is no coincidence.
+# Seconds. A plan is computed again if ownership changes meanwhile. A trigger gives up after this time.
 PLAN_TIMEOUT_S = 30.0
-# What one step towards a plan counts for at most with AvailableNow.
+# Maximum seconds that one step towards a plan counts for with AvailableNow.
 _PLAN_STEP_S = 10.0
 STOP_TIMEOUT_S = 15.0
-# Topics may be deleted one after the other in one trigger, but not so many times.
+# Maximum number of times that one trigger starts again because topics were deleted.
 _MAX_DELETED = 10
 
 
 class Session:
-    """One query's share of the group. Main thread only, apart from `request_stop`."""
+    """Run one query's share of the group. Main thread only, apart from `request_stop`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Session:
         self._cluster = cluster
         self._member = member
         self._lag = lag
-        # The member's, too.
+        # Shared with the member.
         self._length = SessionLength(options) if length is None else length
         self._metrics = metrics
         self._pause = pause
@@ -86,7 +86,7 @@ class Session:
         self._topics = TopicWatch(options, cluster, clock, state=self._state, losses=self._losses, starts=self._starts)
         self._flight: SourceOffset | None = None
         self._read = False
-        # What executors read of the batch in flight; nothing when the driver has read it, which it does to the end.
+        # The ranges of the batch in flight that executors read; empty if the driver has read it.
         self._given_out: tuple[OffsetRange, ...] = ()
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
@@ -104,9 +104,9 @@ class Session:
     # --- life
 
     def start(self, known: Known = NOTHING) -> None:
-        """Contact the cluster and join the group; does nothing when already done. `known` is what was read before.
+        """Contact the cluster and join the group, once. `known` is what was read before.
 
-        Raises what the cluster or the client refuses: unknown topics, missing rights, wrong settings.
+        Raises the errors of the cluster and the client: unknown topics, missing rights, wrong settings.
         """
         self._member.check()
         if self._started:
@@ -129,11 +129,11 @@ class Session:
         self._started = True
 
     def request_stop(self) -> None:
-        """Ask the member to leave when the batch in flight is complete; safe in a signal handler."""
+        """Ask the member to leave when the batch in flight is complete. Safe in a signal handler."""
         self._member.request_stop()
 
     def stop(self) -> None:
-        """Commit what is complete, leave the group and free all clients; idempotent and bounded."""
+        """Commit all completed offsets, leave the group and close all clients. Idempotent; all waits are bounded."""
         self._member.stop_now()
         if not self._member.join(STOP_TIMEOUT_S):
             LOG.warning("the member did not leave within %.0f s: %r", STOP_TIMEOUT_S, self._member)
@@ -142,12 +142,12 @@ class Session:
         self._cluster.close()
 
     def prepare_available_now(self) -> None:
-        """Fix the targets: the newest offsets of all partitions of the subscription, now."""
+        """Fix the AvailableNow targets: the current log ends of all partitions of the subscription."""
         self._available_now = True
         try:
             self._begin(NOTHING)
         except OptionError as error:
-            # It may be a topic that was read before and is gone: the first `latest_offset` knows what was read.
+            # The topic may have been read before and deleted since: the first `latest_offset` knows what was read.
             if error.condition != errors.TOPIC_UNKNOWN:
                 raise
 
@@ -163,8 +163,13 @@ class Session:
     def latest_offset(self, start: SourceOffset, bounds: ReadBounds = UNBOUNDED) -> SourceOffset:
         """Complete the batch that ended at `start`, plan the next one and fix it.
 
-        Returns `start` itself when there is nothing to read. 1. complete, 2. settle, 3. establish start
-        positions, 4. plan, 5. fix; from 2 again when ownership changed meanwhile.
+        Returns `start` itself if there is nothing to read.
+
+        1. Complete the last batch.
+        2. Wait until the assignment has settled.
+        3. Establish start positions.
+        4. Plan.
+        5. Fix the plan. If ownership has changed meanwhile, go back to 2.
         """
         known, looks = Known.of(start), 0
         while True:
@@ -212,10 +217,10 @@ class Session:
         return start
 
     def _planning_deadline(self) -> StepDeadline:
-        """Return by when a trigger must have a plan.
+        """Return the deadline by which a trigger must have a plan.
 
-        AvailableNow cannot leave it to the next trigger: a coordinator that is away is waited for as brokers are, and
-        a wait for the assignment, which has bounds of its own, counts as one step only.
+        AvailableNow cannot leave it to the next trigger. It waits for an unavailable coordinator as long as for
+        unavailable brokers. A wait for the assignment has limits of its own and counts as one step only.
         """
         if self._available_now:
             return StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _PLAN_STEP_S)
@@ -234,7 +239,7 @@ class Session:
         return self._logs.newest.keys()
 
     def commit(self, end: SourceOffset) -> None:
-        """Take Spark's own, late word that the batch that ends at `end` is complete."""
+        """Handle Spark's own, late report that the batch that ends at `end` is complete."""
         self.start()
         self._member.complete(end)
 
@@ -242,7 +247,7 @@ class Session:
         reach("before-complete", self._options.client_id)
         completed_s = self._member.complete(start)
         if self._flight is not None and self._flight != start:
-            # Spark goes on from an older offset: it never logged the plan.
+            # Spark continues from an older offset: it never logged the plan.
             self._member.discard()
         elif self._flight is not None:
             self._sizing.completed(completed_s)
@@ -255,7 +260,7 @@ class Session:
     def _look_back(self, end: SourceOffset, ranges: tuple[OffsetRange, ...]) -> None:
         """Report what executors may have skipped of the completed batch that ended at `end`.
 
-        Not asked with failOnDataLoss=true: an executor fails then, and with it the batch.
+        Does nothing with failOnDataLoss=true: an executor then fails, and with it the batch.
         """
         if self._options.fail_on_data_loss or not ranges:
             return
@@ -287,9 +292,9 @@ class Session:
         ranges: tuple[OffsetRange, ...],
         described: Mapping[str, TopicInfo],
     ) -> SourceOffset | None:
-        """Put the plan in flight; None when ownership changed since it was made.
+        """Put the plan in flight. Return None if ownership has changed since it was made.
 
-        A plan without records but past lost ones is a batch too: it takes the positions behind the loss.
+        A plan that only passes lost records is a batch, too: it moves the positions beyond the loss.
         """
         reach("before-fix", self._options.client_id)
         ids = {topic: info.topic_id for topic, info in described.items()}
@@ -306,13 +311,13 @@ class Session:
     # --- tasks
 
     def read_on_driver(self) -> None:
-        """Note that the batch in flight was read on the driver, all of it: no executor can lose anything of it."""
+        """Record that the driver has read the whole batch in flight: no executor can have skipped records of it."""
         self._given_out = ()
 
     def tasks(self, start: SourceOffset, end: SourceOffset) -> tuple[Task, ...]:
         """Return the Spark tasks of the batch from `start` to `end`: the one in flight, or a replay.
 
-        Nothing when they are the same: Spark's first batch is empty when nothing was assigned in time.
+        Returns no tasks if both are the same: Spark's first batch is empty if nothing was assigned in time.
         """
         if start == end:
             return ()
@@ -328,8 +333,8 @@ class Session:
         return tasks
 
     def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
-        """Read a logged batch once more: its ranges, owned or not, less what is completed already."""
-        # Nothing is to be read of what was unsubscribed since; it may be deleted.
+        """Plan a logged batch again: its ranges, owned or not, without what is completed already (rule R11)."""
+        # Empty ranges of topics that were unsubscribed since are left out: the topics may be deleted.
         every = [item for item in end.ranges if len(item) or reads(self._options.subscription, item.partition.topic)]
         begun = {item.partition: item.start for item in every}
         self._state.saw_ends(end.ends())

@@ -1,6 +1,6 @@
-"""Gives newly assigned partitions a start position: asks the group and the log, and pins the answer in the group.
+"""Give newly assigned partitions a start position: query the group and the log, and pin the result in the group.
 
-Duty: the I/O around the decisions of `planning/start_position.py`. Main thread only.
+Does the I/O around the decisions of `planning/start_position.py`. Main thread only.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from spark_groupsource.planning.start_position import (
 
 LOG = logging.getLogger("spark_groupsource.session")
 
-# How long a trigger may wait for the group's coordinator before the query fails.
+# Seconds that a trigger waits for the group's coordinator before the query fails.
 FETCH_TIMEOUT_S = OUTAGE_TIMEOUT_S
-# More than one try takes: the member's request, and what else it is busy with.
+# Seconds. Longer than one try takes: the member's request, and whatever else its thread does before it.
 _FETCH_STEP_S = 30.0
 _PAUSE_S = 0.1
 
 
 class StartPositions:
-    """Establishes start positions; `truncation` learns the leader epochs of these."""
+    """Establish start positions. `truncation` learns their leader epochs."""
 
     def __init__(
         self,
@@ -87,13 +87,11 @@ class StartPositions:
         self.truncation = TruncationWatch(cluster, clock, state, read_committed=options.read_committed)
 
     def establish(self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage) -> Lineage:
-        """Find the start of each new partition and pin it in the group; nothing is planned from it before.
+        """Find the start of each new partition and pin it in the group. Nothing is planned before that (rule R1).
 
-        `topics` are those of the subscription that exist. Returns the lineage to go on with: a new one after a
-        conflict or a reset. Raises what options onConflict and failOnDataLoss ask for.
-
-        The sequence this protects against: 'latest' is looked up, a batch is planned, the process dies before
-        anything is committed; started again, 'latest' is further on and the records between are lost.
+        `topics` are those of the subscription that exist. Returns the lineage to continue with: a new one after a
+        conflict or a reset. Raises `MembershipError` with onConflict=fail, and `DataLossError` with
+        failOnDataLoss=true.
         """
         described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
         reach("before-start-positions", self._options.client_id)
@@ -144,11 +142,7 @@ class StartPositions:
         return own
 
     def _surely_recreated(self, ids: Mapping[str, str]) -> bool:
-        """Whether brokers have named these ids, others than the group's, for `CONFIRM_S`.
-
-        Guards against: 1. A topic is recreated, and read to 500. 2. Its partition goes to another member. 3. That asks
-        a broker that lags behind and still knows the topic before: 0 would be committed over 500.
-        """
+        """Return whether brokers have reported these ids, other than the group's, for `CONFIRM_S` (rule R36)."""
         # R36: one answer may be of a broker that lags behind
         return self._state.confirmed(ids, self._clock)
 
@@ -158,11 +152,7 @@ class StartPositions:
         self._state.forget(partitions)
 
     def forget_recreated(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> bool:
-        """Forget the positions of topics that were recreated since these were pinned; return whether there are any.
-
-        Guards against: 1. A topic is deleted, and recreated with more records than were read of the old one. 2. By name
-        alone the position would skip its first records.
-        """
+        """Forget positions whose topic was recreated since (rule R35). Return whether there were any."""
         anchors = self._state.anchors
         changed = [p for p in partitions if not same_topic(anchors[p].topic_id, topics[p.topic].topic_id)]
         # R35: positions of a deleted topic
@@ -171,7 +161,7 @@ class StartPositions:
         return bool(changed)
 
     def _learn_resets(self, view: GroupView, start: SourceOffset, own: Lineage) -> Lineage:
-        """Return the lineage that knows what the group's metadata says of resets: a new one when ends are void."""
+        """Return the lineage with the newest reset in the group's metadata: a new one if the reset voids ends."""
         found = [metadata.reset for metadata in map(metadata_of, (o.group for o in view.partitions)) if metadata]
         reset = newest_reset([own.reset, *found])
         # R46: every commit from now on carries the newest reset
@@ -208,8 +198,8 @@ class StartPositions:
             group_offset=owned.group.offset if owned.group else None,
             group_metadata=metadata,
             own_end=start.ends().get(partition) if same_topic(logged_id, topic_id) else None,
-            # After a conflict or a reset, and until the next batch is logged, both names are this query's. What was
-            # written to decide a conflict is no progress: it is decided once more, in the same way.
+            # After a conflict or a reset, both names are this query's until the next batch is logged. A commit that
+            # decided a conflict is no progress: the conflict is decided again, in the same way.
             lineage=own.name
             if metadata and (metadata.lineage, metadata.instead_of) == (own.name, None)
             else start.lineage,
@@ -227,7 +217,7 @@ class StartPositions:
     def _known_pins(self, view: GroupView, described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
         """Return the pins of all partitions of the subscription, owned or not.
 
-        They are asked for only when a partition has none.
+        The group is asked only if an owned partition has no pin; else the result is empty.
         """
         new = ((owned.partition.topic, metadata_of(owned.group)) for owned in view.partitions if owned.position is None)
         if all(metadata and same_topic(metadata.topic_id, described[topic].topic_id) for topic, metadata in new):
@@ -241,7 +231,10 @@ class StartPositions:
         }
 
     def fetch_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
-        """Return the group's offsets of any partitions. Raises when the coordinator does not answer in time."""
+        """Return the group's offsets of any partitions.
+
+        Raises `KafkaUnavailableError` if the coordinator does not answer in time.
+        """
         wanted = list(partitions)
         deadline = StepDeadline(self._clock, FETCH_TIMEOUT_S, _FETCH_STEP_S)
         while True:
@@ -257,9 +250,9 @@ class StartPositions:
             self._pause(_PAUSE_S)
 
     def settle_conflict(self, details: str, lineage: str) -> str:
-        """Return the name of the lineage to go on with: a new one if there are `details` of a conflict.
+        """Return the name of the lineage to continue with: a new one if there are `details` of a conflict.
 
-        Raises `MembershipError` when option onConflict says so.
+        Raises `MembershipError` with onConflict=fail.
         """
         if not details:
             return lineage
@@ -274,7 +267,7 @@ class StartPositions:
         return lineage
 
     def _resolve(self, decisions: list[StartDecision], described: Mapping[str, TopicInfo]) -> dict[TopicPartition, int]:
-        """Return the positions, and look up those that are open."""
+        """Return the start positions, and look up those that the decisions leave open."""
         positions = {d.partition: d.offset for d in decisions if d.offset is not None}
         open_ones = [decision for decision in decisions if decision.offset is None]
         if any(decision.basis is Basis.STARTING_POSITION for decision in open_ones):
@@ -283,8 +276,8 @@ class StartPositions:
         latest = self._options.no_match_strategy is NoMatchStrategy.LATEST
         option = self._options.starting.option
         # R5: asking the log finds a partition that does not exist
-        # All are looked up: a partition that is not there is told by its log. The group would refuse its commit, and
-        # with that the start positions of all.
+        # So all are looked up. Otherwise the group would refuse the commit of the missing partition, and with it the
+        # start positions of all.
         found = look_up(self._cluster, starts, option, unmatched_is_latest=latest)
         return positions | found | {d.partition: 0 for d in open_ones if d.basis is Basis.FIRST_OFFSET}
 
@@ -302,14 +295,14 @@ class StartPositions:
         info, metadata, known = described[partition.topic], metadata_of(group), self._state.anchor(partition)
         if metadata is not None and same_topic(metadata.topic_id, info.topic_id):
             return metadata.pin
-        # Another program has committed meanwhile, without the text that remembers it.
+        # Another program has committed since then, without metadata.
         overwritten = metadata is None and group is not None and group.offset is not None
         if overwritten and known is not None and same_topic(known.topic_id, info.topic_id):
             return known.pin
         if self._options.starting.is_earliest:
             return Pin(position, info.partition_count)
         if not is_initial(decision, group, pinned):
-            # So that its other partitions, wherever they are pinned, start at their beginning, too.
+            # Without this topic in the pin, its other partitions start at their beginning, too.
             initial = {topic: topic_id for topic, topic_id in initial.items() if topic != partition.topic}
         topics = KnownTopics.of(initial)
         if topics.too_many and not self._reported_too_many:
@@ -327,7 +320,7 @@ class StartPositions:
         ends: Mapping[TopicPartition, int],
         group: Mapping[TopicPartition, GroupOffset | None],
     ) -> None:
-        """Say that the group has lost offsets: what this query has not read itself may be read twice."""
+        """Log that the group has lost offsets: records that this query has not read itself may be read twice."""
         held = {partition for partition, offset in group.items() if offset is not None and offset.offset is not None}
         found = [
             d for d in decisions if d.basis is Basis.FORGOTTEN or (d.basis is Basis.LINEAGE and d.partition not in held)
@@ -342,9 +335,10 @@ class StartPositions:
 
 
 def _behind(view: GroupView, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, GroupOffset]:
-    """Return what the group holds of partitions whose position, old or new, is behind that.
+    """Return the group's offsets of partitions whose position, old or new, is before the group's offset.
 
-    What is read beyond it is committed, and that may be on its way: the older offset sent after it would go back.
+    Others are left out: a newer commit of them may be under way. The older offset, sent after it, would move the group
+    back.
     """
     held = {}
     for owned in view.partitions:
@@ -360,7 +354,7 @@ def _furthest(group: GroupOffset | None, own_end: int | None) -> int | None:
 
 
 def _reached(partition: TopicPartition, group: GroupOffset | None) -> list[OffsetRange]:
-    """Return what the group knows of the leader epoch in which its offset was reached."""
+    """Return the range that ends at the group's offset, with its leader epoch; nothing if its metadata does not fit."""
     metadata = metadata_of(group)
     if group is None or metadata is None or metadata.end != group.offset:
         return []

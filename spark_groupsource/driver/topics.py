@@ -1,4 +1,4 @@
-"""Which topics are read now: matches a pattern again and again, and notices topics that are deleted or made smaller.
+"""Track which topics are read: match the pattern repeatedly, and detect deleted and smaller topics.
 
 Main thread of the reader process only.
 """
@@ -23,15 +23,15 @@ from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.session")
 
-# How often a pattern is matched, and a topic that is gone looked for, at least.
+# Maximum seconds between two matches of a pattern, and between two checks of a missing topic.
 REFRESH_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """How far the lineage has read: what its newest batch has, and what it had handed over before; and topics' ids.
+    """How far the lineage has read: its newest batch (`last`), what it handed over before (`done`), and topic ids.
 
-    What is gone of the newest batch is a loss; of the others it is their next owner's to tell.
+    A missing partition of the newest batch is a loss. Losses of the others are reported by their next owner.
     """
 
     last: Mapping[TopicPartition, int]
@@ -40,7 +40,7 @@ class Known:
 
     @classmethod
     def of(cls, offset: SourceOffset) -> Known:
-        """Return what an entry of the offset log tells."""
+        """Return what an entry of the offset log contains."""
         return cls({item.partition: item.end for item in offset.ranges}, dict(offset.done), dict(offset.topic_ids))
 
 
@@ -48,7 +48,7 @@ NOTHING = Known({}, {}, {})
 
 
 class TopicWatch:
-    """`names` are the subscription's topics that exist, as far as is known."""
+    """Track the topics of the subscription. `names` are those that exist, as far as is known."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class TopicWatch:
         self.names: tuple[str, ...] = ()
 
     def find(self, known: Known) -> None:
-        """Look for the topics. Raises `OptionError` for one that is named, does not exist and was never read."""
+        """Find the topics. Raises `OptionError` for a named topic that does not exist and was never read."""
         subscription = self._options.subscription
         self.names = self._cluster.matching_topics(subscription)
         found = self.describe(self.names, known)
@@ -85,9 +85,9 @@ class TopicWatch:
         self._checked = Deadline(self._clock, self._refresh_s)
 
     def look_back(self, known: Known) -> None:
-        """Look once, after a start, for what is gone of the newest batch: nobody assigns it, nobody would miss it.
+        """Check once after a start for missing partitions of the newest batch, and report them (rule R39).
 
-        What was unsubscribed since is not missed: it may have been read to its end, and deleted for that.
+        Topics that were unsubscribed since are not checked: they may have been read to their end, then deleted.
         """
         if self._looked_back:
             return
@@ -102,14 +102,14 @@ class TopicWatch:
         self._looked_back = True
 
     def refresh(self, known: Known) -> bool:
-        """Look for them again when it is time to; whether the member is to subscribe anew."""
+        """Find the topics again if the interval has passed. Return whether the member must subscribe again."""
         absent = {p: topic_id for p, topic_id in self._state.absent.items() if p in self._owned}
         deleted = self._state.deleted
         unsettled = self._options.subscription.pattern is not None or deleted or absent
         if not self._checked.expired() or not unsettled:
             return False
         self.names = self._cluster.matching_topics(self._options.subscription)
-        # Only what is listed again is asked for: with a pattern over short-lived topics, more and more are deleted.
+        # Only topics that are listed again are checked: with a pattern over short-lived topics, deleted ones add up.
         listed = deleted & set(self.names)
         self._state.undelete(listed - self._cluster.missing_topics(listed))
         self._state.found(absent.keys() - self._cluster.missing_partitions(absent))
@@ -122,16 +122,10 @@ class TopicWatch:
         return True
 
     def _check_handed_over(self, known: Known) -> None:
-        """Look for topics that were deleted after their partitions were handed over, so that their ends are forgotten.
+        """Find topics that were deleted after their partitions were handed over, and drop their ends (rule R44).
 
-        Guards against: 1. A pattern matches short-lived topics. 2. This member hands a partition over; the offset log
-        keeps its end. 3. Another member reads the rest, and the topic is deleted. 4. No partition leaves this member,
-        so nothing makes it look. Each such topic would stay in every later entry of the offset log.
-
-        An end goes with its topic only. 1. A partition is handed over at 150, and the group forgets its offsets.
-        2. A broker that has just started does not list the topic, or the right to describe it is taken away for a
-        while. 3. The partition comes back: without its end, [0, 150) is read once more. So the topic must be unknown,
-        which is another answer than "not authorized", whenever it is looked for during `CONFIRM_S`.
+        No partition leaves this member when such a topic is deleted, so nothing else triggers a check. The topic must
+        be unknown at every check during `CONFIRM_S`. "Not authorized" is another answer, and keeps the end.
         """
         unlisted = {partition.topic for partition in known.done} - set(self.names) - self._state.deleted
         missing = self._cluster.missing_topics(unlisted) if unlisted else ()
@@ -140,17 +134,17 @@ class TopicWatch:
 
     @property
     def present(self) -> list[str]:
-        """The names without those of topics that were deleted."""
+        """The names without those of deleted topics."""
         deleted = self._state.deleted
         return [name for name in self.names if name not in deleted]
 
     @property
     def deleted(self) -> Collection[str]:
-        """Topics that are gone and not named. A restart is to know that named ones, which are few, were read."""
+        """Deleted topics that the subscription does not name. A restart must know that named ones were read."""
         return self._state.deleted.difference(self._options.subscription.topics)
 
     def describe(self, topics: Iterable[str], known: Known) -> dict[str, TopicInfo]:
-        """Return what exists of these topics; for the others see `on_unknown`."""
+        """Return those of these topics that exist; `on_unknown` handles the others."""
         try:
             return self._cluster.describe(set(topics) - self._state.deleted)
         except OptionError as error:
@@ -158,12 +152,9 @@ class TopicWatch:
             return self._cluster.describe(set(topics) - self._state.deleted)
 
     def without_deleted(self, view: GroupView, known: Mapping[TopicPartition, int]) -> GroupView:
-        """Return the view without partitions that are gone; those that left it since the last one are looked up.
+        """Return the view without missing partitions. Check those that left since the last view (rule R38).
 
         `known` is how far the lineage has completed all that it has read.
-
-        The sequence this protects against: a topic with unread records is deleted; the group takes its partitions
-        from the members, and a query without partitions would idle for ever, as if all were read.
         """
         before, self._owned = self._positions, {owned.partition: owned.position for owned in view.partitions}
         left = {p: max(at, known.get(p, at)) for p, at in before.items() if p not in self._owned}
@@ -175,19 +166,22 @@ class TopicWatch:
         absent = self._state.absent
         # R43: nobody waits for the commit of a missing partition
         if stale := sorted(p for p in self._state.anchors.keys() & gone if absent.get(p) != ""):
-            # Nobody is to wait for the commit of one that is gone.
             self._starts.forget(stale)
         return replace(view, partitions=tuple(o for o in view.partitions if o.partition not in gone))
 
     def gone(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Return those of the partitions that do not exist any more."""
+        """Return those of the partitions that are missing."""
         return {partition for partition in partitions if self._state.is_missing(partition)}
 
     def on_unknown(self, error: OptionError, known: Known) -> None:
-        """Take the cluster's answer that a topic or partition does not exist: a loss when it was read, else the error.
+        """Handle "unknown topic or partition": report data loss for what this query has read.
 
-        The sequence that the partitions are for: a topic is deleted and made again with fewer of them; the group leaves
-        them with the member until it looks at the topic again, minutes later, and none of the others would be read.
+        Topics that matched a pattern are left out. Otherwise raises `error` again.
+
+        Guards against (missing partitions):
+        1. A topic is deleted and recreated with fewer partitions.
+        2. The group leaves the missing ones with the member until it refreshes its metadata, minutes later.
+        3. Requests for them fail, so that no other partition is read.
         """
         if error.condition != errors.TOPIC_UNKNOWN:
             raise error
@@ -202,13 +196,14 @@ class TopicWatch:
         # R42: `seen` existed when the query started
         if never_seen and self._options.subscription.pattern is None:
             raise error
-        # Read by others, handed over before, or reported by an earlier run; a pattern's may have come and gone unseen.
+        # Read by others, handed over before, or reported by an earlier run. A topic of a pattern may also have been
+        # created and deleted unnoticed.
         self._leave_out_deleted(others, known)
         self._notice_cut({partition: at for partition, at in read.items() if at is not None}, known)
         self._leave_out_absent()
 
     def _leave_out_deleted(self, topics: set[str], known: Known) -> None:
-        """Go on without topics of which this query has nothing; it says how far it had read those it handed over."""
+        """Leave out topics of which this query has nothing. Log how far it had read those it handed over."""
         done = [f"{partition} at {at}" for partition, at in sorted(known.done.items()) if partition.topic in topics]
         new = topics - self._state.deleted
         if new:
@@ -225,7 +220,7 @@ class TopicWatch:
         self._state.delete({partition.topic for partition in deleted})
 
     def _notice_cut(self, positions: Mapping[TopicPartition, int], known: Known) -> None:
-        """Look for partitions that a topic made again does not have."""
+        """Report partitions that a recreated topic does not have."""
         anchors = self._state.anchors
         ids = {p: anchors[p].topic_id if p in anchors else known.ids.get(p.topic) for p in self._present(positions)}
         asked = {partition: topic_id for partition, topic_id in ids.items() if topic_id is not None}
@@ -234,12 +229,7 @@ class TopicWatch:
         self._state.miss({partition: asked[partition] for partition in cut})
 
     def _leave_out_absent(self) -> None:
-        """Leave out other assigned partitions that do not exist, until they do.
-
-        Two sequences that this protects against. A topic is made again with fewer partitions, and the member that had
-        one of the others leaves before the group looks at the topic again: this member is given what does not exist.
-        Partitions are added, and assigned; the broker asked has not heard of them for a while.
-        """
+        """Leave out other assigned partitions that do not exist, until they exist (rule R41)."""
         absent = self._cluster.missing_partitions(dict.fromkeys(self._present(self._owned), ""))
         if absent:
             LOG.warning("assigned, and not there; left out until they are: %s", ", ".join(map(str, sorted(absent))))
@@ -251,5 +241,5 @@ class TopicWatch:
         return {partition: position for partition, position in self._owned.items() if position is not None}
 
     def _present(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Return those of the partitions of which nothing else is known."""
+        """Return those of the partitions that are not known to be missing."""
         return {partition for partition in partitions if not self._state.is_missing(partition)}
