@@ -1,9 +1,11 @@
-"""Makes the group client anew, where the old one cannot become a member again.
+"""Replace the group client where the old one cannot become a member again.
 
-Two cases are of static members (`group.instance.id`). Under KIP-848 the old session may not be over: the coordinator
-refuses a second one under its instance id, and the client takes that for the end. In classic groups the session may end
-while a cooperative member joins: the client then joins as a new member, and keeps what is no longer its own. The third
-is of any member under KIP-848: its group was deleted while it was cut off, which its client takes for the end, too.
+1. A static member (`group.instance.id`) under KIP-848: its old session has not ended yet. The coordinator refuses a
+   second session under the same instance id, which the client reports as a fatal error.
+2. A static member in a classic group: its session expires while it joins cooperatively. The client joins as a new
+   member and keeps partitions that it has lost (rule R72).
+3. Any member under KIP-848: its group was deleted while it was cut off, which the client reports as a fatal error
+   (rule R73).
 """
 
 from __future__ import annotations
@@ -18,15 +20,18 @@ from spark_groupsource.membership.report import MemberReport
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.options.model import SourceOptions
 
-# The pause between two clients, in which the other threads' commands are served.
+# Seconds between two clients. Commands of other threads are served meanwhile.
 _PAUSE_S = 1.0
 _STEP_S = 0.02
-# What a static member may wait for its old session on top of the session timeout.
+# Seconds that a static member waits for the end of its old session, in addition to the session timeout.
 _UNRELEASED_MARGIN_S = 30.0
 
 
 class Reopening:
-    """Event thread only. `serve_commands(wait_s)` and `stop_requested()` are those of `Member`."""
+    """Replace the client when that is `due`. Event thread only.
+
+    `serve_commands(wait_s)` and `stop_requested()` are those of `Member`.
+    """
 
     def __init__(
         self,
@@ -46,12 +51,12 @@ class Reopening:
         self._length = length
         self._serve_commands = serve_commands
         self._stop_requested = stop_requested
-        # By when the old session must have ended.
+        # The deadline by which the old session must have ended.
         self._unreleased: Deadline | None = None
         self.due = False
 
     def unreleased(self) -> None:
-        """Wait for the end of the old session, from the first refusal on."""
+        """Start the wait for the end of the old session. The time counts from the first refusal on."""
         self.due = True
         if self._unreleased is None:
             wait_s = self._length.longest_s + _UNRELEASED_MARGIN_S
@@ -59,11 +64,14 @@ class Reopening:
             self._unreleased = Deadline(self._clock, wait_s)
 
     def joined(self) -> None:
-        """The group has given partitions: the old session is over."""
+        """End that wait: the group has assigned partitions, so the old session is over."""
         self._unreleased = None
 
     def run(self, listener: MemberListener) -> None:
-        """1. close, 2. pause, 3. open. Raises INSTANCE_ID_IN_USE when the old session did not end in time."""
+        """Replace the client: 1. close, 2. pause, 3. open.
+
+        Raises `MembershipError` (INSTANCE_ID_IN_USE) if the old session did not end in time.
+        """
         self._port.close()
         pause = Deadline(self._clock, _PAUSE_S)
         while not (pause.expired() or self._stop_requested()):

@@ -1,19 +1,12 @@
-"""Sends commits, one at a time: a later one must never be overtaken by an earlier one.
+"""Send commits one at a time, so that an earlier commit is never accepted after a later one.
 
-The sequence this protects against: the commit of batch N is refused because the coordinator moves, and the client
-tries it again by itself, later; meanwhile batch N+1 is complete, its commit is sent and taken; then the commit of
-batch N is taken, and the group's offset goes back. A takeover at that moment would repeat batch N+1.
+While a commit is under way, newer offsets wait in the state machine (rule R14). A handover cannot wait for the answer,
+because the client delivers answers only outside of its callbacks. It commits, and then checks whether the older commit
+was accepted after that (rule R29).
 
-So while a commit is on its way nothing else is sent: newer offsets wait in the state machine. A handover cannot wait
-for the answer, because the client brings answers only outside of its callbacks; it commits, and then looks whether
-the older commit has landed after it.
-
-The second sequence: the coordinator stands still; the connection with the commit of batch N is given up, and the commit
-of batch N+1 goes over a new one; the coordinator goes on, and reads the new connection before the old one.
-
-So a commit without a clear answer is in doubt: the same offsets are sent again until there is an answer, and the newer
-ones wait a little longer, in which the coordinator takes what else it has got. They wait after a late answer, too: it
-may be to a second try of the client's, which tells nothing of the first.
+A commit without a clear answer is in doubt: the same offsets are sent again until the outcome is known (rule R15).
+Newer offsets wait half a second longer, in which the coordinator reads its old connections. They also wait after a late
+answer: it may belong to the client's second try, and says nothing about the first.
 """
 
 from __future__ import annotations
@@ -28,25 +21,26 @@ from spark_groupsource.membership.report import MemberReport
 from spark_groupsource.model.commit_metadata import CommitItem, requests_of
 from spark_groupsource.model.offsets import TopicPartition
 
-# A refused commit is sent again after this long.
+# Seconds after which a refused commit is sent again.
 _RETRY_INTERVAL_S = 0.2
-# The client tries a commit again when its connection is given up, which takes a heartbeat interval at least.
+# Seconds after which an answer is late. The client sends a commit again when it gives up the connection, which takes at
+# least a heartbeat interval.
 _LATE_ANSWER_S = 0.5
-# After a late or second answer: a coordinator that answers has read its old connections soon.
+# Seconds without commits after a late or second answer: a coordinator that answers soon reads its old connections.
 _QUIET_S = 0.5
-# The client answers every commit, at the latest when its request times out (a minute); after this long the answer is
-# given up, so that one that went astray does not end all commits.
+# Seconds after which an answer is no longer expected, so that a lost one does not block all commits. The client reports
+# every commit, at the latest when its request times out (one minute).
 _ANSWER_TIMEOUT_S = 180.0
-# How long a handover repeats a commit that was refused, and how often. The others of the group wait meanwhile.
+# Seconds for which a handover repeats a refused commit, and seconds between two tries. The group waits meanwhile.
 _RELEASE_COMMIT_S = 5.0
 _RELEASE_RETRY_S = 0.2
-# How late an older commit may still land: the client's own retries of a request take up to two seconds.
+# Seconds in which an older commit may still be accepted: the client retries a request for up to two seconds.
 _LATE_COMMIT_S = 2.0
 _OFFSET_FETCH_TIMEOUT_S = 5.0
 
 
 class Committer:
-    """Event thread only. `serve_commands(wait_s)` lets the other threads' commands run."""
+    """Send commits and repeat them. Event thread only. `serve_commands(wait_s)` runs the commands of other threads."""
 
     def __init__(
         self,
@@ -80,32 +74,31 @@ class Committer:
 
     @property
     def free(self) -> bool:
-        """Whether no commit is on its way, or may be."""
+        """Whether no commit is under way, and none is in doubt."""
         return self._answered and not self._doubtful and not self._keeps_quiet
 
     @property
     def expects_answer(self) -> bool:
-        """Whether the answer to a commit may come any moment."""
+        """Whether the answer to a commit may come at any moment."""
         return self._answer_due is not None and self._clock.monotonic_s() - self._sent_s < _LATE_ANSWER_S
 
     def later(self, items: tuple[CommitItem, ...]) -> None:
-        """Send a commit without waiting for the answer; while another is on its way, `send_pending` will."""
+        """Send a commit without waiting for the answer. If another is under way, `send_pending` sends it later."""
         # R14: nothing is sent while a commit has no answer
         if items and self.free:
             self._send(items)
 
     def _send(self, items: tuple[CommitItem, ...]) -> None:
-        """Send as much as fits in one request; the rest stays pending in the state machine, or in doubt."""
+        """Send the items that fit in one request. The rest stays pending in the state machine, or in doubt."""
         self._on_its_way, self._sent_s = requests_of(items)[0], self._clock.monotonic_s()
         self._answer_due = Deadline(self._clock, _ANSWER_TIMEOUT_S)
         self._pace.wait()
         self._port.commit_later(self._on_its_way)
 
     def answered(self, result: CommitResult) -> CommitResult:
-        """Take the answer of the commit that was on its way; return what of it counts.
+        """Handle the answer to the commit under way. Return the part for partitions that have not left since.
 
-        The sequence this protects against: the commit of 20 has no answer yet; its partition goes, its next owner
-        commits 50, it comes back; then the answer comes, that 20 is in doubt, and 20 would be sent over 50.
+        See rules R16 and R17.
         """
         # R16, R17: partitions that left meanwhile are not in it
         mine = {item.partition for item in self._on_its_way}
@@ -123,11 +116,12 @@ class Committer:
         return result
 
     def now(self, items: tuple[CommitItem, ...]) -> CommitResult:
-        """Commit and wait for the answer. Only while it is `free`, or in a handover."""
+        """Commit and wait for the answer. Call it only while this is `free`, or in a handover."""
         whole = CommitResult()
         for request in requests_of(items):
             if any(why is not Refusal.NO_TOPIC for _, why in whole.refused):
-                # No use in waiting for one answer after the other: not sent, so as clear as a refusal in a rebalance.
+                # A request was refused, so the rest is not sent: further waits are of no use. Its outcome is as clear
+                # as that of a refusal in a rebalance.
                 result = CommitResult(refused=tuple((item, Refusal.REBALANCE) for item in request))
             else:
                 began_s = self._clock.monotonic_s()
@@ -137,7 +131,7 @@ class Committer:
         return whole
 
     def _learn(self, result: CommitResult, took_s: float) -> None:
-        """Take from a result what may be taken later, and what is clear now."""
+        """Update the items in doubt: drop those with a definite outcome, add those whose outcome is unknown."""
         clear = [*result.acknowledged, *(item for item, why in result.refused if why is not Refusal.UNCERTAIN)]
         again = [item for item in clear if self._doubtful.pop(item.partition, None) is not None]
         # R15: the coordinator may still have an older commit to read
@@ -147,24 +141,24 @@ class Committer:
         self._doubtful |= {
             item.partition: item
             for item, why in result.refused
-            # The answer may come when the partition has gone: then the offset is the next owner's.
+            # The answer may come after the partition has left: then the offset is the next owner's.
             # R16: not for partitions of others
             if why is Refusal.UNCERTAIN and item.partition in owned
         }
 
     def released(self, partitions: Partitions) -> None:
-        """Partitions went: their offsets are the next owner's, whatever the answer to a commit on its way will be."""
+        """Forget commits of partitions that left the member, whatever the answer to a commit under way will be."""
         for partition in partitions:
             # R17: its offsets are the next owner's
             self._doubtful.pop(partition, None)
         self._on_its_way = tuple(item for item in self._on_its_way if item.partition not in partitions)
 
     def forget(self) -> None:
-        """The client is another one."""
+        """Forget all commits, because the client was replaced."""
         self._on_its_way, self._answer_due, self._doubtful = (), None, {}
 
     def send_pending(self) -> None:
-        """Send completed offsets that the group may not have: in doubt, refused, or held back by another commit."""
+        """Send completed offsets that the group may not have: in doubt, refused, or delayed by another commit."""
         # R14: nothing is sent while a commit has no answer
         if self._machine.state is MemberState.JOINED and self._answered:
             # R15: offsets with an unknown outcome go first
@@ -175,11 +169,11 @@ class Committer:
                 self._send(items)
 
     def before_release(self, items: tuple[CommitItem, ...]) -> CommitResult:
-        """Commit what a handover commits; return what the group took, and what became of all tries.
+        """Commit the items of a handover. Return the combined result of all tries.
 
-        One request, and a few more for what was refused and may yet be taken (a coordinator that moves, a
-        connection that was cut). Then the next owner starts at the last committed offset instead: a repeat,
-        never a loss, where a revoke that goes on waiting would cost the whole group.
+        Sends one request, and repeats refused items that may be accepted later (the coordinator moves, a connection was
+        cut) for a limited time (rule R28). If that fails, the next owner starts at the last committed offset: records
+        are repeated, never lost. A longer wait would stop the whole group.
         """
         self._clear_up(items)
         overlap = {item.partition for item in self._on_its_way} & {item.partition for item in items}
@@ -209,18 +203,18 @@ class Committer:
         return whole
 
     def _newest(self, items: tuple[CommitItem, ...]) -> tuple[CommitItem, ...]:
-        """Return what is complete by now: the batch in flight may end at any time, and older offsets would go back."""
+        """Return the newest completed offsets of these partitions, because a batch may have completed meanwhile."""
         newer = {item.partition: item for item in self._machine.pending(item.partition for item in items)}
         return tuple(newer.get(item.partition, item) for item in items)
 
     def _pause(self) -> None:
-        """Let commands run until the next try. There is one every few milliseconds: no single one ends the pause."""
+        """Serve commands until the next try. Commands come every few milliseconds, so one does not end the pause."""
         pause = Deadline(self._clock, _RELEASE_RETRY_S)
         while not pause.expired():
             self._serve_commands(_RELEASE_RETRY_S / 10)
 
     def _clear_up(self, items: tuple[CommitItem, ...]) -> None:
-        """Commit once more what is in doubt and older than `items`; then keep quiet for as long as it takes."""
+        """Commit again what is in doubt and older than `items`. Then wait while newer commits must not be sent."""
         # R15: offsets with an unknown outcome go first
         older = tuple(
             self._doubtful[item.partition]
@@ -235,7 +229,7 @@ class Committer:
             self._pause()
 
     def _outlast(self, items: tuple[CommitItem, ...]) -> None:
-        """Commit again what an older commit, answered after ours, has moved back."""
+        """Commit again the offsets that an older commit, accepted later, has moved back (rule R29)."""
         late = Deadline(self._clock, _LATE_COMMIT_S)
         while not late.expired():
             self._pause()

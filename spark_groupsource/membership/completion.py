@@ -1,20 +1,16 @@
-"""Reads Spark's commit log on a thread of its own, to complete the batch in flight.
+"""Read Spark's commit log on a thread of its own, to complete the batch in flight.
 
-Duty: run one look at a time, bring its answer to the event thread, and report a store that does not answer. It must
-not know the state machine: `Member` decides what an answer means.
+Runs one check at a time, passes its answer to the event thread, and reports a store that does not answer. It must not
+know the state machine: `Member` decides what an answer means.
 
-Guards against a store that hangs:
-1. a revoke waits for the batch in flight, and the commit log is read on the event thread;
-2. the store does not answer for minutes: nothing is handed over, commands are not answered, and the query fails with
-   an error about the group's coordinator.
-Here the event thread goes on: the drain deadline counts, and commands are served. While a look hangs no other one is
-started, so that threads do not pile up. The process ends without waiting for the thread.
+A store that hangs does not block the event thread (rule R30): the drain deadline counts, and commands are served. While
+a check hangs, no other one is started, so that threads do not pile up. The process ends without waiting for the thread.
 
-When to look: at the next trigger Spark tells a source that a batch is complete; its commit log says it at once. With
-looks at the log the group's offsets move when the batch ends, however long the trigger's interval is, and the trigger
-that comes does not have to wait for the group's answer. The longer a batch or a look takes the rarer the looks, so that
-they are a small part of it: a look at a local checkpoint costs some microseconds. It is a request to a store elsewhere:
-then only a revoke or a stop looks, which wait for the batch.
+When to check: Spark reports the end of a batch to a source only at the next trigger, but its commit log has it at once.
+With checks the group's offsets move when the batch ends, however long the trigger interval is, and the next trigger
+does not have to wait for the group's answer. A check of a local checkpoint takes some microseconds. The longer a batch
+or a check takes, the fewer checks there are, so that they take a small part of the time. For a remote store a check is
+a request. Then only a revoke or a stop that waits for the batch checks.
 """
 
 from __future__ import annotations
@@ -34,24 +30,27 @@ from spark_groupsource.model.offsets import SourceOffset
 
 LOG = logging.getLogger("spark_groupsource.membership")
 
-# How often a waiting revoke or a stop looks at Spark's commit log.
+# Seconds between two checks of Spark's commit log while a revoke or a stop waits.
 PROBE_INTERVAL_S = 0.1
-# A look that takes longer is reported.
+# Seconds. A check that takes longer is reported.
 LOOK_DEADLINE_S = 10.0
-# How long a stop waits for its last look. Spark's runner waits 15 s for the whole stop.
+# Seconds that a stop waits for its last check. Spark's runner waits 15 s for the whole stop.
 LAST_LOOK_S = 5.0
 _STEP_S = 0.02
 _SHORTEST_S = 0.004
 _LONGEST_S = 1.0
-# How late the end of a batch may be seen, as a part of what the batch took; and what part of the time looks may take.
+# Maximum delay in noticing the end of a batch, as a fraction of the batch's duration. Also the maximum fraction of the
+# time that checks may take.
 _SHARE = 0.05
 
 
 def _end_without(thread: threading.Thread) -> None:
     """End the process at exit while `thread` still waits for the store.
 
-    Guards against: 1. a request to a store hangs, 2. the query stops and its process ends, 3. pyarrow waits at exit for
-    the end of all requests: 100 s with S3, in which the process of a stopped query is still there.
+    Guards against:
+    1. A request to a store hangs.
+    2. The query stops and its process ends.
+    3. At exit pyarrow waits for the end of all requests: 100 s with S3, during which the process still exists.
     """
     if thread.is_alive():
         logging.shutdown()
@@ -61,14 +60,14 @@ def _end_without(thread: threading.Thread) -> None:
 
 
 def _nothing() -> None:
-    """Follow a look that failed."""
+    """Do nothing, after a check that failed."""
 
 
 class CompletionWatch:
-    """Event thread only, apart from the thread that it runs.
+    """Check the commit log for the batch in flight. Event thread only, apart from the thread that it runs.
 
     `post` runs a function on the event thread. `on_complete(end, waits)` is called there when the log has the batch
-    that ends at `end`. The caller compares it with the batch in flight: an answer may be late.
+    that ends at `end`. The callee compares `end` with the batch in flight: an answer may be late.
     """
 
     def __init__(
@@ -89,10 +88,10 @@ class CompletionWatch:
         self._pace = Pace(clock, PROBE_INTERVAL_S)
         self._requests: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        # Since when a look is under way: at most one is.
+        # When the check under way began; None if there is none. There is at most one.
         self._since_s: float | None = None
         self._reported = False
-        # The last look that found its batch incomplete, and when it began.
+        # The last check that found its batch incomplete: the batch's end, and when the check began.
         self._denied: tuple[SourceOffset, float] | None = None
         self._last: Deadline | None = None
 
@@ -101,12 +100,12 @@ class CompletionWatch:
         """Whether the thread waits for the store."""
         return self._since_s is not None
 
-    # --- looks
+    # --- checks
 
     def check_sometimes(self, flight: FlightBatch | None, *, wanted: bool) -> None:
-        """Look while nobody waits for the batch: only into a local log, and at intervals (see `lookout`).
+        """Check while nobody waits for the batch: only in a local log, and at intervals (see `Lookout`).
 
-        Where the answer is not `wanted` now, the interval passes without a look.
+        If the answer is not `wanted` now, the interval passes without a check.
         """
         if self.busy:
             self._report_hanging()
@@ -117,16 +116,16 @@ class CompletionWatch:
                 self._lookout.looked()
 
     def check_often(self, flight: FlightBatch | None) -> None:
-        """Look while a revoke or a stop waits for the batch."""
+        """Check while a revoke or a stop waits for the batch."""
         if self.busy:
             self._report_hanging()
         elif flight is not None and self._pace.due():
             self._start(flight.end, waits=True)
 
     def check_last(self, flight: Callable[[], FlightBatch | None]) -> None:
-        """Look once more before leaving, and wait for the answer, all in all for `LAST_LOOK_S` at most.
+        """Check once more before leaving, and wait for the answer, for `LAST_LOOK_S` at most in total.
 
-        A look that is under way may have begun before the batch's end: its answer is not the last word.
+        A check under way may have begun before the batch's end. So its answer is not the last one.
         """
         if self._last is None:
             self._last = Deadline(self._clock, LAST_LOOK_S)
@@ -146,28 +145,28 @@ class CompletionWatch:
             )
 
     def denies(self, end: SourceOffset, since_s: float) -> bool:
-        """Whether a look that began at `since_s` or later found the batch incomplete, or the store does not answer."""
+        """Return whether a check begun at `since_s` or later found the batch incomplete, or the store hangs."""
         answered = self._denied is not None and self._denied[0] == end and self._denied[1] >= since_s
         return answered or self._reported
 
     def check_start(self, start: SourceOffset) -> None:
-        """Compare where Spark starts from with the log, as often as the log wants it; nobody waits for that."""
+        """Compare the offset where Spark starts with the log, if the log wants it. Does not wait for the result."""
         if not self.busy and self._log.wants_start(start):
             self._run(lambda: self._compare(start))
 
     def wait_s(self, longest_s: float) -> float:
-        """Return for how long the event thread may do nothing, in seconds."""
+        """Return how long the event thread may wait, in seconds: at most `longest_s`."""
         return longest_s if self.busy else self._lookout.wait_s(longest_s)
 
     def close(self) -> None:
-        """Let the thread end, as soon as it has its answer; the process does not wait for that."""
+        """Let the thread end as soon as it has its answer. The process does not wait for that."""
         self._requests.put(None)
         thread = self._thread
         if thread is not None and self.busy:
-            # Registered late, so it runs before pyarrow's own.
+            # Registered late, so it runs before pyarrow's own exit function.
             atexit.register(_end_without, thread)
 
-    # --- under the hood
+    # --- internals
 
     def _start(self, end: SourceOffset, *, waits: bool) -> None:
         is_complete = self._log.is_complete if waits else self._log.glance
@@ -189,17 +188,17 @@ class CompletionWatch:
             self._denied = (end, began_s)
 
     def _compare(self, start: SourceOffset) -> Callable[[], None]:
-        """Look thread only."""
+        """Compare the start with the log. Check thread only."""
         self._log.compare_start(start)
         return _nothing
 
     def _run(self, job: Callable[[], Callable[[], None]]) -> None:
-        """Run a job on the look thread, and what it returns on the event thread."""
+        """Run a job on the check thread, and the function that it returns on the event thread."""
 
         def run() -> None:
             try:
                 then = job()
-            except Exception:  # A look must not end the thread: the next one would never be answered.
+            except Exception:  # A check must not end the thread: the next one would never be answered.
                 LOG.exception("checkpoint not readable: option checkpointLocation=%s", self._log.name)
                 then = _nothing
             self._post(lambda: self._free(then))
@@ -212,7 +211,7 @@ class CompletionWatch:
         self._requests.put(run)
 
     def _serve(self) -> None:
-        """Look thread only."""
+        """Run jobs until None arrives. Check thread only."""
         while (job := self._requests.get()) is not None:
             job()
 
@@ -227,7 +226,7 @@ class CompletionWatch:
             self._serve_commands(_STEP_S)
 
     def _report_hanging(self) -> None:
-        """Report a store that does not answer, once until it answers."""
+        """Log that the store does not answer, once until it answers."""
         if self._reported or self._since_s is None:
             return
         seconds = self._clock.monotonic_s() - self._since_s
@@ -243,7 +242,7 @@ class CompletionWatch:
 
 
 class Lookout:
-    """Event thread only."""
+    """Decide when to check a local log while nobody waits. Event thread only."""
 
     def __init__(self, clock: Clock, *, looks: bool) -> None:
         self._clock = clock
@@ -254,7 +253,7 @@ class Lookout:
         self._next_s = 0.0
 
     def due(self, flight: FlightBatch | None) -> bool:
-        """Whether to look now for the end of the batch in flight; tell `looked` afterwards."""
+        """Return whether to check now for the end of the batch in flight. Call `looked` after the check."""
         now_s = self._clock.monotonic_s()
         if flight is not self._flight:
             self._flight, self._since_s, self._next_s = flight, now_s, now_s + _SHORTEST_S
@@ -262,13 +261,13 @@ class Lookout:
         return flight is not None and self._looks and now_s >= self._next_s
 
     def looked(self) -> None:
-        """The look is over: the next one is later."""
+        """Record that the check is over, and schedule the next one."""
         now_s = self._clock.monotonic_s()
         pause_s = min(max(_SHARE * (now_s - self._since_s), _SHORTEST_S), _LONGEST_S)
         self._next_s = now_s + max(pause_s, (now_s - self._look_s) / _SHARE)
 
     def wait_s(self, longest_s: float) -> float:
-        """For how long the event thread may do nothing, in seconds: until the next look, but not longer than this."""
+        """Return how long the event thread may wait, in seconds: until the next check, at most `longest_s`."""
         if self._flight is None or not self._looks:
             return longest_s
         return min(longest_s, max(0.0, self._next_s - self._clock.monotonic_s()))

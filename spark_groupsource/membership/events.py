@@ -1,4 +1,4 @@
-"""What the member's state machine takes and gives: events (past tense) and effects (imperative). Values only."""
+"""Define the events (past tense) and effects (imperative) of the member's state machine. Values only."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Partitions = tuple[TopicPartition, ...]
 
 @dataclass(frozen=True, slots=True)
 class FlightBatch:
-    """A batch whose plan is fixed: the offset Spark logs for it, and what to commit when it is complete."""
+    """A batch whose plan is fixed: the offset that Spark logs for it, and the items to commit when it is complete."""
 
     end: SourceOffset
     items: tuple[CommitItem, ...]
 
     def holds(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether the batch reads records of any of these partitions."""
+        """Return whether the batch reads records of any of these partitions."""
         wanted = set(partitions)
         return any(item.partition in wanted and len(item) > 0 for item in self.end.ranges)
 
     def records_of(self, partitions: Iterable[TopicPartition]) -> int:
-        """How many offsets the batch reads of these partitions."""
+        """Return how many offsets of these partitions the batch reads."""
         wanted = set(partitions)
         return sum(len(item) for item in self.end.ranges if item.partition in wanted)
 
@@ -65,7 +65,7 @@ class RevokeStarted(GroupEvent):
     """The group wants these partitions back; they are ours until released."""
 
     partitions: Partitions
-    # Whether the member gives up its whole assignment and joins anew (the eager protocols).
+    # Whether the member gives up its whole assignment and joins again (the eager protocols).
     whole_assignment: bool = False
 
 
@@ -130,7 +130,7 @@ class BatchFixed(BatchEvent):
 class BatchCompleted(BatchEvent):
     """Spark has recorded the batch that ends here as complete.
 
-    What is then committed was frozen with the plan (`FlightBatch.items`), whoever notices the end first.
+    The items to commit were fixed with the plan (`FlightBatch.items`), whichever caller reports the end first.
     """
 
     end: SourceOffset
@@ -155,7 +155,7 @@ class CommitOffsets:
 class HandOver:
     """Commit `items` in one synchronous request, then release the partitions.
 
-    A drain that failed leaves the batch in flight out of `items`; what earlier batches completed is still in.
+    After a drain that failed, `items` has no offsets of the batch in flight, but still those of earlier batches.
     """
 
     revoke: RevokeStarted

@@ -1,17 +1,11 @@
-"""Doubts and proves the membership: a process that was stopped must not plan before it knows that it is still in.
+"""Doubt and prove the membership: after a pause, a process must not plan before it knows that it is still a member.
 
-The sequence this protects against (zombie planning): the process is stopped (SIGSTOP, a long pause of the machine),
-the session expires, another member gets the partitions and reads on; the process goes on and plans once more before
-its client has noticed anything.
+A pause (SIGSTOP, a suspended machine) may be longer than the session, so that others own the partitions by now
+(rule R67). While a machine is suspended, neither Python's monotonic clock nor the client's runs: the client would wait
+for its next heartbeat, and Spark's next trigger may come first. So pauses are measured by CLOCK_BOOTTIME.
 
-A machine that was suspended is the same, except that neither Python's monotonic clock nor the client's has gone on
-meanwhile: the client would wait for its next heartbeat, and Spark's next trigger may come first.
-
-A proof counts only when its answer came well within the session. Guards against, with a session of 6 s:
-
-1. The member sends its proof, the coordinator accepts it, and the process is stopped before it has the answer.
-2. The process stands still for 8 s. The session expires, and another member reads the partitions on.
-3. The process goes on and takes the answer, which is true of 8 s ago.
+The proof is a commit that the coordinator accepts. It counts only if the answer came within half the session timeout
+(rule R68).
 """
 
 from __future__ import annotations
@@ -31,7 +25,7 @@ _RETRY_INTERVAL_S = 0.5
 
 
 class MembershipProof:
-    """Watches the member's own clock for gaps. Event thread only."""
+    """Detect pauses of the process, and prove the membership afterwards. Event thread only."""
 
     def __init__(
         self,
@@ -55,15 +49,15 @@ class MembershipProof:
         self._pace = Pace(clock, _RETRY_INTERVAL_S)
 
     def alive(self) -> float:
-        """Note that the thread runs now, and return for how long it was silent, in seconds."""
+        """Record that the thread runs now. Return the seconds since the last call."""
         now_s = self._clock.boottime_s()
         gap_s, self._last_s = now_s - self._last_s, now_s
         return gap_s
 
     def notice_gap(self) -> None:
-        """Doubt the membership after a silence longer than the heartbeat interval. With option assign there is none.
+        """Doubt the membership after a silence longer than the heartbeat interval. Not with option assign.
 
-        Under KIP-848 the interval is the broker's, and at most a third of the session where that is set sensibly.
+        Under KIP-848 the broker sets that interval, so a third of the session timeout counts if it is shorter.
         """
         gap_s, longest_s = self.alive(), self._options.heartbeat_interval_s
         if self._length.is_the_brokers:
@@ -75,9 +69,7 @@ class MembershipProof:
             self._pace.hurry()
 
     def prove(self) -> None:
-        """A commit that the coordinator takes proves the generation, unless the answer took so long to arrive
-        that the process may have been stopped meanwhile.
-        """
+        """Prove a doubted membership by a commit that the coordinator accepts, unless its answer came too late."""
         machine = self._machine
         if machine.proven or machine.state is not MemberState.JOINED or machine.unfetched():
             return

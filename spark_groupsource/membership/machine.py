@@ -1,19 +1,19 @@
-"""The group member as a state machine: events in, effects out.
+"""Decide what a group member does, as a state machine: events in, effects out.
 
-Duty: decide what a member does when the group and the batches meet. It must not know I/O, clocks, threads, logs
+Decides what happens when the group's rebalances meet the query's batches. It must not know I/O, clocks, threads, logs
 or the Kafka client. One thread owns an instance.
 
-Two tables hold all transitions: `GROUP_TRANSITIONS` (the member in its group) and `BATCH_TRANSITIONS` (the batch
-in flight). The one place where they meet is `_fire`, which hands partitions over as soon as nothing waits for
-them. A pair that is not in a table raises `IllegalTransition` and changes nothing.
+Two tables hold all transitions: `GROUP_TRANSITIONS` (the member in its group) and `BATCH_TRANSITIONS` (the batch in
+flight). They meet in `_fire` only, which hands partitions over as soon as no batch in flight reads them. A pair that is
+not in a table raises `IllegalTransition` and changes nothing.
 
-Facts that may arrive in every state are methods and no events of the tables: offsets that were fetched or acknowledged,
+Facts that may arrive in every state are methods, not events of the tables: offsets that were fetched or acknowledged,
 start positions that were established or forgotten, doubt and proof of the membership. None of them changes a state or
 ends a wait. They change what is known of owned partitions, and nothing for others.
 
 Invariants:
 - only owned partitions are committed, and only forward (promises P4, P5);
-- a partition whose offset the group has not acknowledged yet has no position, so nothing is planned from it;
+- a partition without an accepted start position has no position, so nothing is planned from it;
 - a partition that is being revoked is not planned again.
 """
 
@@ -53,8 +53,8 @@ from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 class Owned:
     """A partition of this member. `group` is the group's offset as last fetched or acknowledged.
 
-    `start` is where planning begins, None until the group holds it. It is behind the group's offset only when a
-    conflict was decided in the checkpoint's favour.
+    `start` is where planning begins; None until the group has accepted it. It is before the group's offset only if a
+    conflict was decided in favour of the checkpoint.
     """
 
     group: GroupOffset | None = None
@@ -62,11 +62,11 @@ class Owned:
     completed: CommitItem | None = None
 
     def overrules(self, item: CommitItem) -> bool:
-        """Whether what the group holds is not to be moved on by this item."""
+        """Return whether this item must not move the group's offset."""
         return self.group is not None and overruled(item, self.group, established=self.start is not None)
 
     def pending(self) -> CommitItem | None:
-        """The completed offset that the group does not have yet; never one behind the group's."""
+        """Return the completed offset that the group does not have yet; None if it is not beyond the group's."""
         if self.completed is None or self.group is None:
             return None
         known = -1 if self.group.offset is None else self.group.offset
@@ -74,7 +74,7 @@ class Owned:
         return self.completed if self.completed.offset > known else None
 
     def position(self) -> int | None:
-        """The next offset to plan, None until the group has acknowledged one."""
+        """Return the next offset to plan; None until the group has accepted a start position."""
         # R1: without an accepted start there is nothing to plan from
         if self.start is None:
             return None
@@ -137,7 +137,7 @@ GROUP_TRANSITIONS: dict[tuple[MemberState, type[GroupEvent]], MemberState] = {
 
 BATCH_TRANSITIONS: dict[tuple[BatchState, type[BatchEvent]], BatchState] = {
     (BatchState.IDLE, BatchFixed): BatchState.IN_FLIGHT,
-    # `complete` has three callers and the first one wins: the others find nothing in flight.
+    # Three callers report the end of a batch. The first one counts: the others find nothing in flight.
     (BatchState.IDLE, BatchCompleted): BatchState.IDLE,
     (BatchState.IDLE, BatchDiscarded): BatchState.IDLE,
     (BatchState.IN_FLIGHT, BatchCompleted): BatchState.IDLE,
@@ -148,7 +148,7 @@ FINAL_STATES = frozenset({MemberState.STOPPED, MemberState.FAILED})
 
 
 class IllegalTransition(Exception):
-    """An event arrived in a state that has no transition for it; the machine is unchanged."""
+    """Raised for an event in a state that has no transition for it; the machine is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,9 @@ class OwnedView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A frozen look at the machine. `assignment` counts changes of ownership; `committed` tells whether the group holds
-    all that is complete.
+    """A frozen view of the machine.
+
+    `assignment` counts changes of ownership. `committed` is whether the group has all completed offsets.
     """
 
     state: MemberState
@@ -175,12 +176,12 @@ class GroupView:
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """The next offset to plan, of the partitions that have one."""
+        """The next offsets to plan, of the partitions that have one."""
         return {owned.partition: owned.position for owned in self.partitions if owned.position is not None}
 
     @property
     def settled(self) -> bool:
-        """Whether a batch may be planned: member, membership proven, the group's offsets fetched."""
+        """Whether a batch may be planned: the member has joined, is proven, and has fetched the group's offsets."""
         return (
             self.state is MemberState.JOINED
             # R67: nothing is planned while the membership is in doubt
@@ -191,7 +192,7 @@ class GroupView:
 
 @dataclass(slots=True)
 class MemberMachine:
-    """See the module's head. Events are handled one at a time, by one thread."""
+    """Handle events one at a time, on one thread. See the module's docstring."""
 
     state: MemberState = MemberState.DOWN
     batch_state: BatchState = BatchState.IDLE
@@ -211,9 +212,9 @@ class MemberMachine:
     # --- events
 
     def handle(self, event: GroupEvent | BatchEvent) -> tuple[Effect, ...]:
-        """Take one event and return what is to be done now, in order.
+        """Handle one event and return the effects to carry out now, in order.
 
-        Raises `IllegalTransition` when the tables have no row for it; nothing has changed then.
+        Raises `IllegalTransition` if the tables have no row for it; nothing has changed then.
         """
         if isinstance(event, GroupEvent):
             self.state = self._next_state(event)
@@ -255,7 +256,7 @@ class MemberMachine:
         if self.state in FINAL_STATES:
             raise IllegalTransition(f"{type(event).__name__} in state {self.state.name}")
         if isinstance(event, BatchCompleted) and self._flight is not None and event.end != self._flight.end:
-            # Spark's late commit(end of N) while N+1 is in flight: N is complete since N+1 was planned.
+            # Spark's late commit(end of N) while N+1 is in flight. N was already complete when N+1 was planned.
             return self.batch_state
         try:
             return BATCH_TRANSITIONS[self.batch_state, type(event)]
@@ -281,11 +282,7 @@ class MemberMachine:
         return (CommitOffsets(tuple(due)),) if due else ()
 
     def _fire(self) -> tuple[Effect, ...]:
-        """Hand over when a revoke is under way and nothing has to be waited for.
-
-        The sequence this protects against: the group asks for a partition while Spark reads a batch of it; handed
-        over at once, the next owner would start at the old offset and read the batch a second time.
-        """
+        """Hand over if a revoke is under way and does not have to wait for the batch in flight (rule R26)."""
         if self._revoke is None:
             return ()
         waiting = self._flight is not None and self._flight.holds(self._revoke.partitions)
@@ -296,7 +293,7 @@ class MemberMachine:
         return (HandOver(revoke, self.pending(revoke.partitions), self._outcome if waiting else DrainOutcome.COMPLETE),)
 
     def _abandon(self) -> tuple[Effect, ...]:
-        """End a revoke that still waits: there is nothing left to hand over, and nothing will end the wait."""
+        """End a revoke that still waits: nothing is left to hand over, and no event would end the wait."""
         revoke, self._revoke = self._revoke, None
         return () if revoke is None else (HandOver(revoke, (), DrainOutcome.LOST),)
 
@@ -316,7 +313,7 @@ class MemberMachine:
         return self._revoke is None or partition not in self._revoke.partitions
 
     def offsets_fetched(self, fetched: Mapping[TopicPartition, GroupOffset]) -> None:
-        """Take the group's offsets of newly assigned partitions; nothing else may have moved them since."""
+        """Store the group's offsets of newly assigned partitions; nothing else may have moved them since."""
         for partition, group in fetched.items():
             owned = self._owned.get(partition)
             if owned is not None and owned.group is None:
@@ -325,24 +322,24 @@ class MemberMachine:
                     owned.completed = None
 
     def offsets_acknowledged(self, items: Iterable[CommitItem]) -> None:
-        """Take what the coordinator has acknowledged; this is also what fixes a start position."""
+        """Store the offsets that the coordinator has accepted, among them start positions."""
         for item in items:
             owned = self._owned.get(item.partition)
             if owned is None or owned.group is None:
-                # Nothing is committed before the group's offset is known: the answer is older than the assignment,
-                # and another member may have gone further since.
+                # Nothing is committed before the group's offset is known. So the answer is older than the assignment,
+                # and another member may have committed more since.
                 continue
-            # Answers of synchronous and asynchronous commits may overtake each other: keep the newest.
+            # Answers to synchronous and asynchronous commits may overtake each other: keep the largest offset.
             known = -1 if owned.group.offset is None else owned.group.offset
             if item.offset >= known:
                 owned.group = GroupOffset(item.offset, item.metadata)
 
     def positions_established(self, positions: Mapping[TopicPartition, int], items: Iterable[CommitItem] = ()) -> None:
-        """Allow planning from start positions that the group holds now.
+        """Allow planning from start positions that the group has accepted.
 
-        `items` are those that were committed for it. They replace what the group held even where that was further:
-        it was an offset of a deleted topic of the same name. The end of a batch in flight may be one, too, when the
-        partition was lost with the topic and assigned again before the batch was complete.
+        `items` are those that were committed for that. They replace the group's offset even if that was larger: it then
+        belongs to a deleted topic of the same name. The completed offset may belong to that topic, too, if the
+        partition was lost with the topic and assigned again before the batch in flight was complete (rule R37).
         """
         for item in items:
             owned = self._owned.get(item.partition)
@@ -356,36 +353,35 @@ class MemberMachine:
                 self._owned[partition].start = position
 
     def positions_forgotten(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget all offsets of owned partitions, so that they are fetched and established anew."""
+        """Forget all offsets of owned partitions, so that they are fetched and established again."""
         for partition in partitions:
             if partition in self._owned:
                 self._owned[partition] = Owned()
 
     def membership_doubted(self) -> None:
-        """Note that the member may have lost its place: nothing is planned until it is proven again."""
+        """Record that the session may have expired: nothing is planned until the membership is proven."""
         self.proven = False
 
     def membership_proven(self) -> None:
-        """Note that the coordinator accepted a commit of this member's generation."""
+        """Record that the coordinator accepted a commit of this member's generation."""
         self.proven = True
 
-    # --- looks: change nothing
+    # --- queries: change nothing
 
     def pending(self, partitions: Iterable[TopicPartition] | None = None) -> tuple[CommitItem, ...]:
-        """Completed offsets that the group does not have yet, of `partitions` or of all that are owned."""
+        """Return completed offsets that the group does not have yet, of `partitions` or of all owned ones."""
         wanted = self._owned if partitions is None else partitions
         items = (self._owned[p].pending() for p in wanted if p in self._owned)
         return tuple(item for item in items if item is not None)
 
     def unfetched(self) -> tuple[TopicPartition, ...]:
-        """Partitions whose group offset is not known yet."""
+        """Return the partitions whose group offset is not known yet."""
         return tuple(p for p, owned in self._owned.items() if owned.group is None)
 
     def proof(self) -> tuple[CommitItem, ...]:
-        """A small commit that proves membership: what the group holds already, of one partition of each topic.
+        """Return a small commit that proves the membership: one partition of each topic (rule R69).
 
-        An offset that is completed but not acknowledged goes first: the commit of it may be on its way, and the
-        older one sent after it would move the group back. Of each topic, because that of a deleted one is refused.
+        It has the completed offset if the group does not have that yet (rule R70), else the group's offset.
         """
         items: dict[str, CommitItem] = {}
         for partition, owned in self._owned.items():
@@ -404,15 +400,15 @@ class MemberMachine:
         return self._flight
 
     def in_flight(self, partitions: Iterable[TopicPartition]) -> int:
-        """How many records of these partitions the batch in flight reads."""
+        """Return how many offsets of these partitions the batch in flight reads."""
         return 0 if self._flight is None else self._flight.records_of(partitions)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """All owned partitions."""
+        """Return all owned partitions."""
         return tuple(self._owned)
 
     def view(self) -> GroupView:
-        """Return what planning needs to know."""
+        """Return a frozen view for planning."""
         return GroupView(
             state=self.state,
             assignment=self.assignment,

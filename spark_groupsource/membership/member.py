@@ -1,10 +1,9 @@
-"""The membership's event loop: leads the client's callbacks and the commands through the state machine.
+"""Run the member's event loop: pass the client's callbacks and the commands to the state machine.
 
-Duty: carry out what the machine decides: commits, handovers, the wait of a revoke (drain), leaving. It must not know
-queues or other threads: `membership/thread.py` runs it and brings it the commands.
+Carries out what the machine decides: commits, handovers, the wait of a revoke (drain), leaving. It must not know queues
+or other threads: `membership/thread.py` runs it and brings it the commands.
 
-A revoke that waits for the batch in flight goes on serving commands, because it is one of them (`complete`) that
-ends the wait.
+A revoke that waits for the batch in flight serves commands meanwhile, because one of them (`complete`) ends the wait.
 """
 
 from __future__ import annotations
@@ -48,23 +47,23 @@ from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 from spark_groupsource.options.model import OnPartitionsLost, SourceOptions
 
-# How soon the thread notices a rebalance or a stop while it has no command. The client's own thread
-# heartbeats, so this bounds only the delay of a handover.
+# Maximum seconds until the thread notices a rebalance or a stop while it has no command. The client's own thread sends
+# heartbeats, so this limits only the delay of a handover.
 _STEP_S = 0.02
-# While the answer to a commit is due any moment: the next batch waits for it.
+# Seconds, while the answer to a commit may come at any moment: the next batch waits for it.
 _ANSWER_STEP_S = 0.001
-# An unanswered fetch of offsets is sent again after this long.
+# Seconds after which an unanswered offset fetch is sent again.
 _RETRY_INTERVAL_S = 0.5
 _OFFSET_FETCH_TIMEOUT_S = 5.0
-# How long a stop waits for the answer to the commit on its way; it then commits once more.
+# Seconds that a stop waits for the answer to a commit under way. It then commits once more.
 _LAST_ANSWER_S = 2.0
 
 
 class Member:
-    """The event thread's side of one member: owns the state machine and the group client.
+    """Run one member on the event thread. Owns the state machine and the group client.
 
-    Every method runs on the event thread; nothing here is safe elsewhere. `serve_commands(wait_s)` lets the other
-    threads' commands run, `post(command)` adds one; `stop` says whether to leave.
+    Every method runs on the event thread; none is safe elsewhere. `serve_commands(wait_s)` runs the commands of other
+    threads, and `post(command)` adds one. `stop` has the request to leave.
     """
 
     def __init__(
@@ -92,9 +91,9 @@ class Member:
         self.machine = MemberMachine()
         self._report = MemberReport(options.group_id, self.machine, metrics)
         self.error: BaseException | None = None
-        # What the group's leader has this member stand by for.
+        # The standby partitions that the group's leader gave this member.
         self.standby: frozenset[TopicPartition] = frozenset()
-        # When a batch in flight was last known to be complete.
+        # When the last batch was known to be complete, in seconds of the monotonic clock.
         self.completed_s = 0.0
         self._topics: tuple[str, ...] = ()
         self._fetch_pace = Pace(clock, _RETRY_INTERVAL_S)
@@ -111,15 +110,15 @@ class Member:
         )  # fmt: skip
         # The handover that a revoke waits for, once it is due.
         self._hand_over: HandOver | None = None
-        # When the batch in flight was fixed: option maxBatchMs counts from there.
+        # When the batch in flight was fixed: option maxBatchMs counts from then on.
         self._fixed_s = 0.0
-        # The batch for which the partitions were given up: the member is in no group until it has ended.
+        # The batch for which the partitions were given up. The member is in no group until this batch has ended.
         self._given_up: FlightBatch | None = None
 
     # --- the loop
 
     def run(self) -> None:
-        """1. open, 2. step until stopped, 3. leave."""
+        """Run the member: 1. open the client, 2. step until stopped, 3. leave."""
         try:
             self._port.open(self)
             self._apply(self.machine.handle(Started()))
@@ -138,7 +137,7 @@ class Member:
             self._completion.close()
 
     def _step(self) -> None:
-        """Do one round: commands, callbacks, what is due."""
+        """Run one round: commands, callbacks, and what is due."""
         self._serve_commands(_ANSWER_STEP_S if self._committer.expects_answer else self._completion.wait_s(_STEP_S))
         self.proof.notice_gap()
         if self._sits_out:
@@ -167,26 +166,24 @@ class Member:
             self.machine.offsets_fetched(self._port.fetch_offsets(wanted, _OFFSET_FETCH_TIMEOUT_S))
 
     def _look_out(self) -> None:
-        """Complete the batch in flight as soon as a local commit log has it."""
+        """Complete the batch in flight as soon as Spark's commit log has it."""
         flight = self.machine.flight
         if self._stop_wait.begun or self._is_overdue():
             self._completion.check_often(flight)
         else:
-            # R24: no look before its partitions have arrived
+            # R24: no check before its partitions have arrived
             self._completion.check_sometimes(flight, wanted=self._owns_all(flight))
 
     def _owns_all(self, flight: FlightBatch | None) -> bool:
-        """Whether nobody else's partition is in the batch: only then a look that nobody waits for completes it.
+        """Return whether the member owns all partitions of the batch.
 
-        Guards against: 1. a batch runs again before its member has joined, and is complete, 2. its partitions come, at
-        the old offsets; it is forgotten by now, 3. nobody commits it before the next trigger: a stop or a handover
-        would repeat it.
+        Only then does a check that nobody waits for complete the batch (rule R24).
         """
         owned = set(self.machine.partitions())
         return flight is not None and all(item.partition in owned for item in flight.items)
 
     def _complete_by_log(self, end: SourceOffset, waits: bool) -> None:
-        """Take the log's word that the batch that ends at `end` is complete; it may be late, and of an earlier one."""
+        """Complete the batch that ends at `end`, because the commit log has it. The answer may be late (rule R23)."""
         flight = self.machine.flight
         # R23: the answer may be about an earlier batch
         if self.machine.state in FINAL_STATES or flight is None or flight.end != end:
@@ -203,18 +200,20 @@ class Member:
         return self._given_up is not None and self._given_up is self.machine.flight and self.error is None
 
     def _is_overdue(self) -> bool:
-        """Whether the batch in flight takes longer than option maxBatchMs allows, as far as is known."""
+        """Return whether the batch in flight takes longer than option maxBatchMs allows, as far as is known."""
         longest_s = self._options.max_batch_s
-        # With option assign there is nobody to give them to.
+        # With option assign there is no other member.
         if longest_s is None or self.machine.flight is None or self._options.subscription.partitions:
             return False
         return self._clock.monotonic_s() - self._fixed_s >= longest_s
 
     def _takes_too_long(self) -> bool:
-        """Whether the batch in flight is overdue, and Spark's commit log does not have it.
+        """Return whether the batch in flight is overdue, and Spark's commit log does not have it.
 
-        Guards against: 1. a batch is complete, and its checkpoint is in a store: nobody looks, 2. the next trigger is
-        far, 3. maxBatchMs passes, and the partitions go without a commit.
+        Guards against:
+        1. A batch is complete. Its checkpoint is in a remote store, which is not checked while nobody waits.
+        2. The next trigger is far away.
+        3. maxBatchMs passes, and the partitions would be given up without a commit.
         """
         flight, longest_s = self.machine.flight, self._options.max_batch_s
         if flight is None or longest_s is None or not self._is_overdue():
@@ -223,13 +222,11 @@ class Member:
         return self._completion.denies(flight.end, self._fixed_s + longest_s)
 
     def _give_up(self) -> None:
-        """Leave the group without committing the batch in flight, until it has ended.
+        """Leave the group without committing the batch in flight, until that batch has ended (rule R31).
 
-        Guards against: 1. a batch is in flight, 2. its sink hangs, for hours or for ever, 3. the member heartbeats on,
-        and nobody reads its partitions, however many other members there are.
-
-        1. commit what earlier batches completed, 2. drop the partitions: from here on nothing of them is committed or
-        planned, 3. leave. A static member does not leave: its partitions go when its session has expired.
+        1. Commit what earlier batches completed.
+        2. Drop the partitions: from here on they are neither committed nor planned.
+        3. Leave. A static member does not leave: its partitions move when its session has expired.
         """
         flight, partitions = self.machine.flight, self.machine.partitions()
         result = self._committer.before_release(self.machine.pending())
@@ -247,7 +244,7 @@ class Member:
     # --- commands
 
     def apply(self, event: BatchEvent) -> None:
-        """Take an event of the batch."""
+        """Handle an event of the batch."""
         if isinstance(event, BatchFixed):
             self._fixed_s = self._clock.monotonic_s()
         before = self.machine.flight
@@ -257,13 +254,13 @@ class Member:
             self._report.completed(sum(map(len, before.end.ranges)))
 
     def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
-        """Ask for the group's offsets of any partitions; there is no answer while the client is made anew."""
+        """Return the group's offsets of any partitions; nothing while the client is replaced."""
         if self._reopening.due:
             return {}
         return self._port.fetch_offsets(partitions, _OFFSET_FETCH_TIMEOUT_S)
 
     def complete(self, end: SourceOffset) -> None:
-        """Complete the batch in flight if it ends at `end`; compare `end`, where Spark goes on, with the commit log."""
+        """Complete the batch in flight if it ends at `end`. Compare `end`, where Spark goes on, with the commit log."""
         self.apply(BatchCompleted(end))
         self._completion.check_start(end)
 
@@ -275,11 +272,9 @@ class Member:
             self._topics = topics
 
     def establish(self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int) -> bool:
-        """Commit start positions and allow planning from them; False when the group would not take them now.
+        """Commit start positions and allow planning from them. Return False if the group has not accepted them.
 
-        The sequence that `assignment` protects against: the main thread looks positions up, the partition moves
-        to another member that reads on (and perhaps back again), and the old position would be committed over it:
-        the coordinator checks the generation, not who owns the partition.
+        `assignment` is the one under which the positions were looked up (rule R2).
         """
         # R2: ownership has changed since the positions were looked up
         if self.machine.state is not MemberState.JOINED or self.machine.assignment != assignment:
@@ -298,13 +293,13 @@ class Member:
         return True
 
     def forget(self, partitions: Partitions) -> None:
-        """Forget positions, so that they are fetched and established anew."""
+        """Forget positions, so that they are fetched and established again."""
         self._committer.released(partitions)
         self.machine.positions_forgotten(partitions)
         self._fetch_pace.hurry()
 
     def fix(self, batch: FlightBatch, assignment: int) -> bool:
-        """Put a plan in flight, unless ownership changed since it was made."""
+        """Put a plan in flight. Return False if ownership has changed since it was made (rule R10)."""
         view = self.machine.view()
         # R10: ownership has changed since the plan was made
         if self._stop.requested or not view.settled or view.assignment != assignment:
@@ -315,7 +310,7 @@ class Member:
     # --- effects and commit results
 
     def _apply(self, effects: tuple[Effect, ...]) -> None:
-        """Carry effects out; a handover is left to the revoke that waits for it."""
+        """Carry out effects. A handover is left to the revoke that waits for it."""
         for effect in effects:
             match effect:
                 case CommitOffsets(items):
@@ -324,7 +319,7 @@ class Member:
                     self._hand_over = effect
 
     def _take(self, result: CommitResult) -> None:
-        """Take the answer to a commit."""
+        """Handle the answer to a commit."""
         self.machine.offsets_acknowledged(result.acknowledged)
         lost = result.refused_as(Refusal.LOST)
         self._report.answered(result, lost)
@@ -336,7 +331,7 @@ class Member:
             self._lose(self.machine.partitions())
 
     def _lose(self, partitions: Partitions) -> None:
-        """Drop partitions that the group took; a client tells it once more after a refused commit has told it."""
+        """Drop lost partitions. A loss may be reported twice: by a refused commit, and later by the client."""
         self._committer.released(partitions)
         owned = tuple(partition for partition in partitions if partition in self.machine.partitions())
         repeated = self._report.to_repeat(owned)
@@ -368,14 +363,14 @@ class Member:
         self._reopening.joined()
         self._fetch_pace.hurry()
         if not self._options.subscription.partitions:
-            # Who was given partitions by the group has its coordinator; a client tells it later.
+            # A member with an assignment has found its coordinator; the client reports that later.
             self._report.coordinator(True)
         self._report.assigned(partitions)
 
     def on_revoked(self, partitions: Partitions) -> None:
-        """See `MemberListener`. 1. drain, 2. commit, 3. release: in this order, or records are read twice."""
+        """See `MemberListener`. 1. drain, 2. commit, 3. release: in another order records are read twice."""
         if self.machine.state in FINAL_STATES or self._given_up is not None:
-            # Nothing is left to hand over; a client that leaves asks for its partitions all the same.
+            # Nothing is left to hand over. A client that leaves revokes its partitions all the same.
             self._port.release(partitions)
             return
         started_s = self._clock.monotonic_s()
@@ -391,7 +386,7 @@ class Member:
             self._apply(self.machine.handle(released(partitions)))
         # R27: the kept partitions are lost, too
         if result.refused_as(Refusal.LOST) and self.machine.state not in FINAL_STATES and self.machine.partitions():
-            # Others read the kept ones on; until the client tells the loss, too, a batch of them could be planned.
+            # Other members read them. Until the client reports the loss, too, a batch of them could be planned.
             self._lose(self.machine.partitions())
         self.proof.notice_gap()
         drain_s = self._clock.monotonic_s() - started_s
@@ -435,10 +430,10 @@ class Member:
     # --- drain and leave
 
     def _drain(self, revoke: RevokeStarted) -> HandOver:
-        """Wait until the revoked partitions may go.
+        """Wait until the revoked partitions may be released.
 
-        Ends with: the batch in flight complete (a command, or Spark's commit log), the drain deadline, a stop, or
-        the partitions lost meanwhile.
+        The wait ends when the batch in flight is complete (a command, or Spark's commit log), the drain deadline has
+        passed, the member stops, or the partitions are lost.
         """
         deadline = Deadline(self._clock, self._options.drain_timeout_s)
         self._hand_over = None
@@ -453,17 +448,17 @@ class Member:
                 self._apply(self.machine.handle(DrainExpired()))
             else:
                 self._serve_commands(_STEP_S)
-                # The kept partitions need the membership: a pause of the process counts here as anywhere.
+                # A pause of the process during the drain puts the membership of the kept partitions in doubt, too.
                 self.proof.notice_gap()
                 self._completion.check_often(self.machine.flight)
         return self._hand_over
 
     def _may_leave(self) -> bool:
-        """Whether a stop was requested, and no batch in flight is to be waited for (see `stopping`)."""
+        """Return whether a stop was requested, and does not wait for a batch in flight (see `stopping`)."""
         if not self._stop.requested:
             return False
         flight = self.machine.flight
-        # A batch that runs again may be in flight before its partitions have come.
+        # A replayed batch may be in flight before its partitions have arrived.
         joins = self.machine.state is MemberState.JOINING
         waits = flight is not None and (joins or flight.holds(self.machine.partitions()))
         if waits and not self._stop.at_once and not self._stop_wait.begun:
@@ -472,7 +467,7 @@ class Member:
         return not waits or self._stop_wait.over
 
     def _leave(self) -> None:
-        """1. look at Spark's commit log, 2. await the commit on its way, 3. commit, 4. leave the group."""
+        """Leave: 1. check Spark's commit log, 2. await the commit under way, 3. commit, 4. leave the group."""
         if self.machine.state in FINAL_STATES:
             return
         self._completion.check_last(lambda: self.machine.flight)

@@ -1,4 +1,4 @@
-"""What the membership thread needs: a group client and Spark's commit log, so that others can stand behind it."""
+"""Define the ports of the membership thread: a group client and Spark's commit log."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 
 
 class Refusal(Enum):
-    """Why the coordinator did not take a commit."""
+    """Why the coordinator did not accept a commit."""
 
-    # UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH: the partitions are somebody else's.
+    # UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH: the partitions belong to other members.
     LOST = "the group does not know this member any more"
-    # REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH: commit again afterwards what is still owned.
+    # REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH: commit partitions that are still owned afterwards.
     REBALANCE = "a rebalance is under way"
     # UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted.
     NO_TOPIC = "the partition does not exist any more"
-    # GROUP_ or TOPIC_AUTHORIZATION_FAILED, OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE: not taken, and never
-    # will be until a person has changed something.
+    # GROUP_ or TOPIC_AUTHORIZATION_FAILED, OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE: not accepted until a
+    # person has changed something.
     DENIED = "the brokers do not allow it"
-    # All else: no answer in time, a lost connection, a coordinator that moves; also after a first try of the client's.
+    # All else: no answer in time, a lost connection, a coordinator that moves. The client's first try may have arrived.
     UNCERTAIN = "no clear answer: it may have been taken, or may be taken later"
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What became of the items of a commit; `error` is what ends the member, where any was refused for good."""
+    """The outcome of a commit, by item. `error` ends the member; set if an item was refused for good."""
 
     acknowledged: tuple[CommitItem, ...] = ()
     refused: tuple[tuple[CommitItem, Refusal], ...] = ()
@@ -39,7 +39,7 @@ class CommitResult:
     error: GroupKafkaError | None = None
 
     def refused_as(self, refusal: Refusal) -> bool:
-        """Whether any item was refused for this reason."""
+        """Return whether any item was refused for this reason."""
         return any(kind is refusal for _, kind in self.refused)
 
     def and_also(self, other: CommitResult) -> CommitResult:
@@ -50,72 +50,72 @@ class CommitResult:
 
 
 class BatchLog(Protocol):
-    """What Spark has recorded as complete. Nothing is raised: what cannot be read is not complete.
+    """Report which batches Spark has recorded as complete. Raises nothing: an unreadable batch is not complete.
 
     One call at a time. All but `name`, `is_local` and `wants_start` may take as long as the store does.
     """
 
     @property
     def name(self) -> str:
-        """Where it is, as it may appear in logs."""
+        """The log's location, as it may appear in logs."""
 
     @property
     def is_local(self) -> bool:
-        """Whether `glance` costs so little that it is asked also while nobody waits for the batch."""
+        """Whether `glance` is cheap enough to be called while nobody waits for the batch."""
 
     def wants_start(self, start: SourceOffset) -> bool:
-        """Whether `compare_start` may find something. No I/O."""
+        """Return whether `compare_start` may find something. Does no I/O."""
 
     def compare_start(self, start: SourceOffset) -> None:
-        """Compare the offset from which Spark plans the next batch with this log; log a contradiction, once."""
+        """Compare the offset from which Spark plans the next batch with this log. Report a contradiction once."""
 
     def is_complete(self, end: SourceOffset) -> bool:
-        """Whether the batch that ends at `end` is recorded as complete."""
+        """Return whether the batch that ends at `end` is recorded as complete."""
 
     def glance(self, end: SourceOffset) -> bool:
-        """Say the same at little cost; may miss what `is_complete` finds."""
+        """Return the same at low cost. May miss a batch that `is_complete` finds."""
 
 
 class MemberListener(Protocol):
-    """Called from inside `GroupPort.poll` and `close`, on the thread that called them; must not raise."""
+    """Handle what the client reports. Called inside `GroupPort.poll` and `close`, on their thread; must not raise."""
 
     def on_assigned(self, partitions: Partitions) -> None:
-        """The group gave partitions; call `accept` before returning."""
+        """Handle newly assigned partitions; call `accept` before returning."""
 
     def on_revoked(self, partitions: Partitions) -> None:
-        """The group wants partitions back; may wait; call `release` before returning."""
+        """Handle a revoke of partitions; may wait; call `release` before returning."""
 
     def on_lost(self, partitions: Partitions) -> None:
-        """The group took partitions; call `release` before returning."""
+        """Handle lost partitions; call `release` before returning."""
 
     def on_note(self, standby: Partitions, refusal: str) -> None:
-        """The group's leader has said what this member stands by for, or why it could not assign."""
+        """Handle the leader's note: this member's standby partitions, or why the strategy could not assign."""
 
     def on_commit_result(self, result: CommitResult) -> None:
-        """An asynchronous commit was answered."""
+        """Handle the answer to an asynchronous commit."""
 
     def on_coordinator(self, known: bool) -> None:
-        """The client has found the group's coordinator, or looks for it (again)."""
+        """Handle a change of the coordinator: whether the client knows it, or searches for it."""
 
     def on_error(self, error: GroupKafkaError) -> None:
-        """The member cannot go on."""
+        """Handle an error that ends the member."""
 
     def on_instance_id_unreleased(self) -> None:
-        """A static member's old session still lives (KIP-848): close, wait and open again."""
+        """Handle a static member's old session that has not ended yet (KIP-848): close, wait and open again."""
 
     def on_renewed(self) -> None:
-        """What the member had is lost, and its client goes on with it, or cannot join again: open a new one."""
+        """Replace a client that still has lost partitions, or that cannot join again."""
 
 
 class GroupPort(Protocol):
-    """A consumer that takes part in a group and fetches no records. One thread uses it."""
+    """Take part in a group without fetching records. One thread uses it."""
 
     @property
     def incremental(self) -> bool:
         """Whether a revoke names only the partitions to give up (cooperative, KIP-848)."""
 
     def open(self, listener: MemberListener) -> None:
-        """Make the client. Raises `OptionError` when it refuses a setting."""
+        """Create the client. Raises `OptionError` if it refuses a setting."""
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Join the group for these topics, or change the subscription."""
@@ -124,7 +124,7 @@ class GroupPort(Protocol):
         """Serve callbacks without waiting."""
 
     def accept(self, partitions: Partitions) -> None:
-        """Take newly assigned partitions, without fetching from them."""
+        """Accept newly assigned partitions, without fetching from them."""
 
     def release(self, partitions: Partitions) -> None:
         """Give up partitions (all of them under an eager protocol)."""
@@ -132,13 +132,13 @@ class GroupPort(Protocol):
     def fetch_offsets(
         self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, GroupOffset]:
-        """Ask the coordinator for the group's offsets; partitions it did not answer for are left out."""
+        """Return the group's offsets from the coordinator. Partitions without an answer are left out."""
 
     def commit_later(self, items: Sequence[CommitItem]) -> None:
-        """Send a commit; `on_commit_result` brings the answer."""
+        """Send a commit; `MemberListener.on_commit_result` gets the answer."""
 
     def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
         """Send a commit and wait for the answer."""
 
     def close(self) -> None:
-        """Leave the group (a static member does not) and free the client; idempotent."""
+        """Leave the group (a static member does not) and close the client. Idempotent."""

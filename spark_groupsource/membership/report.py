@@ -1,4 +1,4 @@
-"""What a member says of itself: one log line per rebalance, one per thing that went wrong, and the metrics."""
+"""Report what happens to a member: one log line per rebalance, one per problem, and the metrics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from spark_groupsource.metrics import MemberMetrics, MetricsLog
 
 LOG = logging.getLogger("spark_groupsource.membership")
 
-# More partitions than this are counted, not named.
+# Maximum number of partitions that a log line names; the others are counted.
 _NAMED = 10
-# How a revoke that waited is counted.
+# The metric that counts a revoke, by the outcome of its drain.
 _COUNTED_AS = {
     DrainOutcome.COMPLETE: "clean",
     DrainOutcome.DEADLINE: "deadline",
@@ -26,15 +26,15 @@ _COUNTED_AS = {
 
 
 def shown(partitions: Partitions) -> str:
-    """Return the first partitions' names."""
+    """Return the names of the first partitions, and the number of the others."""
     more = f" and {len(partitions) - _NAMED} more" if len(partitions) > _NAMED else ""
     return ", ".join(map(str, partitions[:_NAMED])) + more
 
 
 class MemberReport:
-    """Logs and counts for one member; called on its event thread only.
+    """Log and count what happens to one member. Event thread only.
 
-    Remembers the last refusal, because a refused commit is sent again and again.
+    Remembers the last refusal, because a refused commit is sent repeatedly.
     """
 
     def __init__(self, group_id: str, machine: MemberMachine, log: MetricsLog) -> None:
@@ -51,25 +51,25 @@ class MemberReport:
         self._log.write(event, partitions, **details)
 
     def _show(self) -> None:
-        """Let the next line of any thread have the state and the counters as they are now."""
+        """Store the current state and counters for the next metrics line of any thread."""
         self.metrics.owns(self._machine.partitions())
         self._log.state, self._log.counters = self._machine.state.name, asdict(self.metrics)
 
     # --- life
 
     def started(self) -> None:
-        """The client was made."""
+        """Report that the client was created."""
         self._write("started")
 
     def waits_for_batch(self, timeout_s: float) -> None:
-        """SIGTERM came while a batch is in flight."""
+        """Report a SIGTERM while a batch is in flight."""
         records = self._machine.in_flight(self._machine.partitions())
         self._write("stopping", self._machine.partitions(), records_in_flight=records)
         text = "SIGTERM: leaving when the batch in flight is complete: group=%s records_in_flight=%d at_most_s=%.0f"
         LOG.info(text, self._group, records, timeout_s)
 
     def left(self, outcome: DrainOutcome) -> None:
-        """The member has left; `outcome` is that of the batch in flight."""
+        """Report that the member has left; `outcome` is that of the batch in flight."""
         self._write("left", outcome=outcome.name)
         LOG.info("left: group=%s outcome=%s", self._group, outcome.name)
         if outcome is DrainOutcome.DEADLINE:
@@ -77,25 +77,25 @@ class MemberReport:
             LOG.warning("%s: group=%s", text, self._group)
 
     def failed(self, what: str, error: BaseException) -> None:
-        """Something broke that nobody expected."""
+        """Report an unexpected error."""
         self._write("failed", error=str(error))
         LOG.error("%s: group=%s", what, self._group, exc_info=error)
 
     def ended(self, error: BaseException) -> None:
-        """The member cannot go on; Spark's next call raises the error, so that nothing needs to be logged."""
+        """Report that an error has ended the member. Spark's next call raises it, so it is not logged."""
         self._write("failed", error=str(error))
 
     # --- partitions
 
     def assigned(self, partitions: Partitions) -> None:
-        """Partitions came (possibly none)."""
+        """Report newly assigned partitions (possibly none)."""
         self.metrics.assignments += 1
         self._write("assigned", partitions)
         owned = self.metrics.assigned_partitions
         LOG.info("rebalance: group=%s assigned=%d owned=%d", self._group, len(partitions), owned)
 
     def noted(self, standby: Partitions, refusal: str) -> None:
-        """The leader has said what this member stands by for, or why its strategy could not assign."""
+        """Report the leader's note: this member's standby partitions, or why the strategy could not assign."""
         if standby != self._standby:
             self._standby, self.metrics.standby_partitions = standby, len(standby)
             LOG.info("rebalance: group=%s standby=%d", self._group, len(standby))
@@ -106,16 +106,16 @@ class MemberReport:
         self._assignment_refusal = refusal
 
     def revoking(self, partitions: Partitions) -> None:
-        """The group wants partitions back; the drain begins."""
+        """Report a revoke: the drain begins."""
         records = self._machine.in_flight(partitions)
         self._write("revoking", partitions, records_in_flight=records)
         text = "rebalance: group=%s revoking=%d records_in_flight=%d"
         LOG.info(text, self._group, len(partitions), records)
 
     def to_repeat(self, partitions: Partitions) -> int:
-        """Return how many records of these the next owner may read again: in flight, or complete without a commit.
+        """Return how many records the next owner may repeat: those in flight, or complete without a commit.
 
-        A commit whose answer does not come any more may have been taken all the same: it is a bound.
+        This is an upper bound: a commit whose answer never arrives may have been accepted.
         """
         wanted = set(partitions)
         uncommitted = (
@@ -129,9 +129,9 @@ class MemberReport:
         return self._machine.in_flight(partitions) + sum(max(0, records) for records in uncommitted)
 
     def released(self, hand_over: HandOver, committed: int, repeated: int, drain_s: float) -> None:
-        """Partitions went, after a drain.
+        """Report partitions that were released after a drain.
 
-        `repeated` is what `to_repeat` says after the commit.
+        `committed` is the number of accepted items. `repeated` is the result of `to_repeat` after the commit.
         """
         partitions, outcome = hand_over.revoke.partitions, hand_over.outcome
         drain_ms = round(drain_s * 1000)
@@ -153,7 +153,7 @@ class MemberReport:
             LOG.warning(text, self._group, shown(partitions))
 
     def lost(self, partitions: Partitions, repeated: int) -> None:
-        """Partitions were taken without a drain."""
+        """Report partitions that were lost without a drain."""
         self.metrics.count_rebalance("lost")
         self.metrics.records_repeated += repeated
         self._write("lost", partitions, repeated=repeated)
@@ -161,7 +161,7 @@ class MemberReport:
         LOG.warning(text, self._group, len(partitions), repeated, shown(partitions))
 
     def gave_up(self, partitions: Partitions, batch_s: float) -> None:
-        """The batch in flight takes longer than option maxBatchMs."""
+        """Report that the batch in flight takes longer than option maxBatchMs, so that the partitions are given up."""
         self._write("gave-up", partitions, batch_ms=round(batch_s * 1000))
         text = (
             "the batch in flight takes longer than option maxBatchMs: the member leaves the group, and joins again when"
@@ -170,41 +170,41 @@ class MemberReport:
         LOG.warning(text, self._group, batch_s, shown(partitions))
 
     def loss(self, partitions: Partitions) -> MembershipError:
-        """Return the error of a query that is to fail when partitions are lost."""
+        """Return the error of a query that must fail when partitions are lost."""
         count, names = len(partitions), shown(partitions)
         return MembershipError(errors.PARTITIONS_LOST, group=self._group, count=count, partitions=names)
 
     def coordinator(self, known: bool) -> None:
-        """The coordinator was found, or the client looks for it."""
+        """Report that the coordinator was found, or that the client searches for it."""
         if known is not self.metrics.coordinator_known:
             self.metrics.coordinator_known = known
             self._write("coordinator", known=known)
             LOG.info("coordinator: group=%s %s", self._group, "found" if known else "looked for")
 
     def doubted(self, silent_s: float) -> None:
-        """The member was silent for longer than its heartbeat interval."""
+        """Report that the member was silent for longer than its heartbeat interval."""
         self._write("doubted", silent_ms=round(silent_s * 1000))
         LOG.warning("membership in doubt: group=%s silent_s=%.1f", self._group, silent_s)
 
     def proven(self) -> None:
-        """The coordinator has taken a commit after a doubt."""
+        """Report that the coordinator has accepted a commit after a doubt."""
         self._write("proven")
         LOG.info("membership proven: group=%s", self._group)
 
     def waits_for_instance_id(self, instance_id: str | None, wait_s: float) -> None:
-        """A static member waits for the old session of its instance id (KIP-848)."""
+        """Report that a static member waits for the end of the old session of its instance id (KIP-848)."""
         text = "kafka.group.instance.id is held by an old session, waiting up to %.0f s: group=%s instance_id=%s"
         LOG.warning(text, wait_s, self._group, instance_id)
 
     # --- batches and commits
 
     def completed(self, records: int) -> None:
-        """Spark has recorded the batch in flight as complete."""
+        """Report that Spark has recorded the batch in flight as complete."""
         self.metrics.batches_completed += 1
         self._write("completed", records=records)
 
     def answered(self, result: CommitResult, lost: bool) -> None:
-        """A commit was answered; a refusal is told when it is another one than the last."""
+        """Report the answer to a commit. A refusal is logged if its reason differs from the last one's."""
         self.metrics.commits_done += bool(result.acknowledged)
         self.metrics.commits_refused += bool(result.refused)
         if result.refused and result.reason != self._refusal:
@@ -218,10 +218,10 @@ class MemberReport:
         self._show()
 
     def retried(self) -> None:
-        """A commit that was not taken is sent again."""
+        """Count a commit that was not accepted and is sent again."""
         self.metrics.commits_retried += 1
 
     def uncommitted(self, result: CommitResult) -> None:
-        """Partitions were handed over although their commit was refused."""
+        """Report partitions that were handed over although their commit was refused."""
         text = "handed over uncommitted: group=%s partitions=%d reason=%s"
         LOG.warning(text, self._group, len(result.refused), result.reason)

@@ -1,17 +1,17 @@
-"""The request to stop a member, and how long a stop waits for the batch in flight.
+"""Hold the request to stop a member, and limit how long a stop waits for the batch in flight.
 
 Two kinds of requests reach a reader process:
 
 - **SIGTERM** ("leave after the batch"). Supervisors, systemd and YARN send it to all processes of an application at
-  once, which may finish its batch. Left at once, the next owner would read that batch a second time.
+  once, and the application may finish its batch. If the member left at once, the next owner would repeat that batch.
 - **The end of the socket to the JVM** ("leave now"). Spark's `query.stop()` sends SIGTERM twice and then closes the
   socket; a JVM that ends closes it, too. Spark runs no batch any more at that moment, so waiting is of no use. Spark's
   runner reads the end of the socket on the main thread and calls `reader.stop()`.
 
-The sender of a signal cannot tell the two apart: process ids differ between containers, and a shell's `kill` looks
-like a supervisor. Neither can the number of signals: two of the same kind that are pending at once are delivered once.
+The two cannot be distinguished by the sender of the signal: process ids differ between containers, and a shell's `kill`
+looks like a supervisor's. Nor by the number of signals: two pending signals of the same kind are delivered once.
 
-A stop after the batch ends with the batch, with the socket, or when option drainTimeoutMs is over.
+A stop after the batch ends with the batch, with the socket, or when option drainTimeoutMs has passed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_groupsource.clock import Clock, Deadline
 
 
 class StopRequest:
-    """What other threads and a signal handler ask of the event thread.
+    """Hold the stop that other threads and a signal handler request from the event thread.
 
     Plain attributes, never a lock: the second SIGTERM may interrupt the handler of the first.
     """
@@ -32,17 +32,17 @@ class StopRequest:
         self.at_once = False
 
     def leave_after_batch(self) -> None:
-        """Ask for a stop as soon as the batch in flight is complete. Safe in a signal handler."""
+        """Request a stop as soon as the batch in flight is complete. Safe in a signal handler."""
         self.requested = True
 
     def leave_now(self) -> None:
-        """Ask for a stop that waits for no batch."""
+        """Request a stop that does not wait for a batch."""
         self.at_once = True
         self.requested = True
 
 
 class StopWait:
-    """The wait of a stop for the batch in flight. Event thread only."""
+    """Limit the wait of a stop for the batch in flight. Event thread only."""
 
     def __init__(self, clock: Clock, request: StopRequest, timeout_s: float) -> None:
         self._clock = clock
@@ -52,17 +52,17 @@ class StopWait:
 
     @property
     def begun(self) -> bool:
-        """Whether the stop has waited for a batch."""
+        """Whether the stop has begun to wait for a batch."""
         return self._deadline is not None
 
     def begin(self) -> None:
-        """Note that a batch is waited for; only the first call counts, so that no number of batches prolongs it."""
+        """Begin to wait for a batch. Only the first call counts, so that further batches do not prolong the wait."""
         if self._deadline is None:
             self._deadline = Deadline(self._clock, self._timeout_s)
 
     @property
     def over(self) -> bool:
-        """Whether a requested stop must not wait (any longer) for the batch in flight."""
+        """Whether a requested stop must not wait, or not any longer, for the batch in flight."""
         if not self._request.requested:
             return False
         return self._request.at_once or (self._deadline is not None and self._deadline.expired())

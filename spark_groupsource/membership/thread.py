@@ -1,7 +1,8 @@
-"""The membership thread: runs the one owner of the member's state machine and of the group client.
+"""Run the membership thread, which owns the member's state machine and the group client.
 
-Spark is silent while a batch runs, so this thread does all polling. Other threads post a command and wait for
-its answer with a deadline. A signal handler may call `request_stop` only: it sets a plain attribute and takes no lock.
+Spark does not call the source while a batch runs, so this thread does all polling. Other threads post a command and
+wait for its answer with a deadline. A signal handler may call `request_stop` only: it sets a plain attribute and takes
+no lock.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from spark_groupsource.options.model import SourceOptions
 
 T = TypeVar("T")
 
-# How often a caller that waits for an answer looks whether there is anybody left to give one.
+# Seconds between two checks, by a caller that waits for an answer, that the thread is still alive.
 _CALL_STEP_S = 0.5
 
 
 class MembershipThread:
-    """Runs one member. Start it once; `request_stop` and `join` end it."""
+    """Run one member. Start it once; `request_stop` and `join` end it."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class MembershipThread:
     # --- for other threads
 
     def start(self) -> None:
-        """Start the thread; it makes the client and waits for a subscription."""
+        """Start the thread, which creates the client and waits for a subscription."""
         self._thread.start()
 
     def request_stop(self) -> None:
@@ -84,7 +85,7 @@ class MembershipThread:
         self._stop.leave_after_batch()
 
     def stop_now(self) -> None:
-        """Ask the thread to commit what is complete, leave the group and end."""
+        """Ask the thread to commit all completed offsets, leave the group and end."""
         self._stop.leave_now()
 
     @property
@@ -93,7 +94,7 @@ class MembershipThread:
         return self._stop.requested
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread's end; False when it takes longer."""
+        """Wait for the thread's end. Return False if it takes longer than `timeout_s`."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -104,11 +105,11 @@ class MembershipThread:
             raise self._member.error
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Set the topics of the subscription; the group rebalances when they change."""
+        """Set the topics of the subscription. The group rebalances when they change."""
         self._call("subscribe", lambda: self._member.subscribe(tuple(sorted(topics))))
 
     def view(self) -> GroupView:
-        """Return a frozen look at the member."""
+        """Return a frozen view of the member."""
         return self._call("view", self._member.machine.view)
 
     def standby(self) -> frozenset[TopicPartition]:
@@ -116,12 +117,13 @@ class MembershipThread:
         return self._call("standby", lambda: self._member.standby)
 
     def complete(self, end: SourceOffset) -> float:
-        """Record that Spark has completed the batch that ends at `end`; commits what is owned, only forward.
+        """Record that Spark has completed the batch that ends at `end`. Commits owned partitions, only forward.
 
-        A batch that is not in flight changes nothing: its end is in the checkpoint, by which a partition's start is
+        A batch that is not in flight changes nothing: its end is in the checkpoint, from which start positions are
         established.
 
-        Returns when the last batch was known to be complete, in seconds of the clock: the commit log may have told it.
+        Returns when the last batch was known to be complete, in seconds of the monotonic clock. The commit log may have
+        reported it earlier than this call.
         """
 
         def run() -> float:
@@ -135,27 +137,27 @@ class MembershipThread:
         self._call("discard", lambda: self._member.apply(BatchDiscarded()))
 
     def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
-        """Ask for the group's offsets of any partitions; those without an answer are left out."""
+        """Return the group's offsets of any partitions. Partitions without an answer are left out."""
         return self._call("fetch_offsets", lambda: self._member.fetch_offsets(partitions))
 
     def establish(self, positions: Mapping[TopicPartition, int], items: Sequence[CommitItem], assignment: int) -> bool:
-        """Commit `items`, wait for the group's acknowledgement, then allow planning from `positions`.
+        """Commit `items`, wait until the group has accepted them, then allow planning from `positions`.
 
-        `items` are the positions that the group does not hold yet. False when the group is rebalancing,
-        or when ownership changed since the positions were looked up.
+        `items` are the positions that the group does not have yet. Returns False if the group has not accepted them, or
+        ownership has changed since the positions were looked up.
         """
         return self._call("establish", lambda: self._member.establish(dict(positions), tuple(items), assignment))
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
-        """Forget the positions of partitions whose topic was made anew."""
+        """Forget the positions of partitions that are missing, or whose topic was recreated."""
         self._call("forget", lambda: self._member.forget(tuple(partitions)))
 
     def fix(self, batch: FlightBatch, assignment: int) -> bool:
-        """Put a planned batch in flight; False when ownership changed since the plan was made."""
+        """Put a planned batch in flight. Return False if ownership has changed since the plan was made."""
         return self._call("fix", lambda: self._member.fix(batch, assignment))
 
     def replay(self, batch: FlightBatch) -> None:
-        """Put a logged batch that Spark runs again in flight; its partitions may be owned or not."""
+        """Put a logged batch that Spark runs again in flight, whether its partitions are owned or not."""
         self._call("replay", lambda: self._member.apply(BatchFixed(batch)))
 
     def _call(self, name: str, command: Callable[[], T]) -> T:
@@ -164,14 +166,14 @@ class MembershipThread:
 
         def run() -> None:
             try:
-                # The member may have failed since the caller looked: that error says more than what it makes illegal.
+                # The member may have failed since the caller checked. That error says more than a later one.
                 self.check()
                 future.set_result(command())
             except BaseException as error:  # noqa: BLE001 - it belongs to the caller
                 future.set_exception(error)
 
         self._commands.put(run)
-        # A commit may wait for a coordinator that is away; the client gives up after the session timeout.
+        # A commit may wait for an unavailable coordinator. The client gives up after the session timeout.
         timeout_s = self._options.session_timeout_s + 60.0
         deadline = StepDeadline(self._clock, timeout_s, 2 * _CALL_STEP_S)
         while not deadline.expired():
@@ -190,12 +192,12 @@ class MembershipThread:
     # --- the event thread
 
     def _run(self) -> None:
-        """Event thread only."""
+        """Run the member until it ends. Event thread only."""
         self._member.run()
         self._drop_commands()
 
     def _serve_commands(self, wait_s: float) -> None:
-        """Event thread only. Run what other threads asked for; waits for the first command."""
+        """Run the commands of other threads; wait for the first one. Event thread only."""
         try:
             command = self._commands.get(timeout=wait_s)
         except queue.Empty:
@@ -209,7 +211,7 @@ class MembershipThread:
                 return
 
     def _drop_commands(self) -> None:
-        """Event thread only. Nobody is left to answer: a waiting caller finds the thread dead."""
+        """Drop unanswered commands: a waiting caller notices that the thread has ended. Event thread only."""
         while True:
             try:
                 self._commands.get_nowait()
