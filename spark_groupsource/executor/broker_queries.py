@@ -1,4 +1,4 @@
-"""What a consumer asks the brokers besides records, and what they have said of the client itself."""
+"""Query brokers for topics, topic ids and log bounds, and record whether they refuse the client's identity."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from spark_groupsource.executor.read_errors import denied, refused, unreadable
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
-# How long a moved consumer may wait for what the cluster says about a new topic; by itself it waits up to 1 s.
+# Timeout of a metadata request for a new topic. Without the request the client waits up to 1 s for its own timer.
 _METADATA_TIMEOUT_S = 1.0
-# What a broker says, as opposed to silence.
+# Failures that are an answer from a broker, as opposed to no answer.
 _ANSWERS = (TopicDenied, TopicUnknown)
 
 
 class Inquiries:
-    """One client's. `reason` is why nothing came, as far as it was last said; empty when nothing was.
+    """Send the queries of one client.
 
-    `options` are those of the query that it reads for now: errors name them.
+    `reason` is the last reported reason why no records arrive, empty if there is none. `options` are those of the
+    query that currently reads with the client: errors name them.
     """
 
     def __init__(self, client: FetchClient, options: SourceOptions) -> None:
@@ -29,35 +30,35 @@ class Inquiries:
         self.reason = ""
 
     def answered(self) -> None:
-        """A broker has answered: an identity that was refused before is not refused now."""
+        """Record that a broker has answered: an earlier refusal of the client's identity no longer holds."""
         self._refused = ""
 
     def refuse(self, reason: str) -> None:
-        """A broker does not take the client for who it says it is; maybe it has not, and does by now."""
+        """Record that a broker has refused the client's identity, until one answers (`answered`)."""
         self.reason = self._refused = reason
 
     def check_identity(self) -> None:
-        """Raise `AccessError` when the client was refused, and nothing was answered since."""
+        """Raise `AccessError` if the client was refused and no broker has answered since."""
         # R66: refused, and nothing was answered since
         if self._refused:
             raise refused(self.options, self._refused)
 
     def meet(self, topics: frozenset[str]) -> None:
-        """Make a moved consumer ask for its new topics' leaders at once.
+        """Request the leaders of topics that are new to this client, without waiting for its timer.
 
-        A client asks for the topics of its first assignment when it connects. For those of a later one it waits
-        for its timer of 1 s, in which small batches stand still.
+        A client requests the leaders of its first assignment when it connects. For topics of a later assignment it
+        waits for its timer of 1 s, which delays small batches.
         """
         if self._met:
             for _ in self._asked(topics - self._met):
-                # Where it fails, the timer asks again, and the task has a deadline.
+                # On failure the timer repeats the request. The task has a deadline.
                 pass
         self._met |= topics
 
     def unknown(self, topics: Collection[str]) -> tuple[dict[str, str], bool]:
-        """Return those of the topics that the broker does not know, with its words, and whether it answered for all.
+        """Return the unknown topics with the broker's error text, and whether the brokers answered for all topics.
 
-        Raises `AccessError` for a topic that the client may not know, or when the brokers refuse the client.
+        Raises `AccessError` for a topic that the client may not describe, or if the brokers refuse the client.
         """
         found: dict[str, str] = {}
         for topic, failure in self._asked(topics):
@@ -71,17 +72,17 @@ class Inquiries:
         return found, True
 
     def answers(self, topic: str) -> bool:
-        """Whether a broker says anything of a topic."""
+        """Return whether a broker answers a request for the topic, be it with an error."""
         return all(failure is None or isinstance(failure, _ANSWERS) for _, failure in self._asked([topic]))
 
     def identify(self, topics: Sequence[str], timeout_s: float) -> TopicInquiry:
-        """Send a question for the ids that topics have now."""
+        """Send a request for the current ids of topics."""
         return self._client.identify(topics, timeout_s)
 
     def log_bounds(self, partition: TopicPartition, offset: int, timeout_s: float) -> tuple[int, int]:
-        """Return the first offset of the log, which is to be read at `offset`, and its end.
+        """Return the first offset and the end offset of the partition's log.
 
-        Raises `ReadError` when the broker does not tell.
+        Raises `ReadError` if the request fails. `offset` is the read position that the error names.
         """
         try:
             return self._client.log_bounds(partition, timeout_s)
@@ -89,10 +90,10 @@ class Inquiries:
             raise unreadable(partition, offset, str(error)) from None
 
     def _asked(self, topics: Collection[str]) -> Iterator[tuple[str, RequestFailed | None]]:
-        """Ask where topics' leaders are; yields the topics, and why it failed.
+        """Request the leaders of topics. Yield each topic with its failure, None on success.
 
-        Ends with the first one that nobody answered for: a task of 300 topics would wait for silent brokers for five
-        minutes, whatever its deadline is.
+        Stops at the first topic without an answer. Otherwise a task of 300 topics would wait five minutes for silent
+        brokers, whatever its deadline.
         """
         failure: RequestFailed | None
         for topic in sorted(topics):

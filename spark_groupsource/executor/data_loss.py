@@ -1,4 +1,4 @@
-"""What becomes of ranges whose records are gone when a task gets to them (promise P8)."""
+"""Handle ranges whose records are missing from the log when a task reads them (promise P8)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from spark_groupsource.options.model import SourceOptions
 LOG = logging.getLogger("spark_groupsource.executor")
 
 _BOUNDS_TIMEOUT_S = 10.0
-# For so long a new leader may show an end before the true one.
+# How long a new leader may report an end offset below the true one.
 _LAG_S = 30.0
 _PAUSE_S = 0.5
 
 
 def connect(options: SourceOptions) -> ClusterPort:
-    """Return what an executor asks for topics' ids. Its own client cannot tell them."""
-    # Imported here: a task that loses nothing does without it.
+    """Return a connection to request topic ids with. The executor's reading client cannot request them."""
+    # Imported here: a task without data loss does not need it.
     from spark_groupsource.cluster.admin import LibrdkafkaCluster  # noqa: PLC0415
 
     return LibrdkafkaCluster(options, SystemClock(), time.sleep)
 
 
 class LostRecords:
-    """Reports what one task has lost and goes on behind it, or fails, as option failOnDataLoss says.
+    """Report the data loss of one task: fail, or log it and skip it, as option failOnDataLoss says.
 
-    `topic_ids` are those that the task was planned for. It connects when something is lost, or may be.
+    `topic_ids` are those that the task was planned for. It connects on the first suspected loss.
     """
 
     def __init__(
@@ -55,11 +55,16 @@ class LostRecords:
         self._gone: dict[str, str] = {}
 
     def out_of_range(self, consumer: RangeConsumer, item: OffsetRange, proof: TopicProof) -> None:
-        """Go on with a range at whose position the log has nothing, behind what is lost; where nothing is, try again.
+        """Handle an out-of-range position.
 
-        The topic's id comes first. The sequence this protects against: a task stands at 150 of a topic that is deleted
-        and made again; the new log ends at 20, which by offset alone looks like a leader that lags; it grows past 150,
-        and its records are delivered as the old topic's.
+        Give up the range if its topic was deleted or recreated, skip records that the log no longer has, otherwise
+        retry from the same offset. The topic id is checked before any offset is compared. Raises `DataLossError` on
+        loss if failOnDataLoss is true.
+
+        Guards against:
+        1. A task is at 150 of a topic that is deleted and recreated.
+        2. The new log ends at 20. By offset alone this looks like a leader that lags.
+        3. The new log grows past 150, and its records are delivered as the old topic's.
         """
         position = consumer.position(item.partition)
         # R61: before any offset is compared
@@ -69,32 +74,33 @@ class LostRecords:
         try:
             low, high = consumer.inquiries.log_bounds(item.partition, position, _BOUNDS_TIMEOUT_S)
         except ReadError as error:
-            # Also where the client has not heard of the partition yet. Tried again until the task's deadline.
+            # Also if the client does not know the partition yet. Retried until the task's deadline.
             consumer.inquiries.reason = str(error.parameters["reason"])
             self._pause(_PAUSE_S)
             consumer.skip(item.partition, position)
             return
         if low <= position:
-            # Not lost: a new leader may lag behind for a while. Tried again until the task's deadline.
+            # Not lost: a new leader may lag for a while. Retried until the task's deadline.
             consumer.inquiries.reason = f"(its leader's log is [{low}, {high}))"
-            # A new assignment forgets the client's own pause after an error.
+            # A new assignment cancels the client's own pause after an error.
             self._pause(_PAUSE_S)
             consumer.skip(item.partition, position)
             return
         lost = OffsetRange(item.partition, position, max(position, min(low, item.end)))
         self._report([(lost, f"the log is [{low}, {high})")])
-        # Also at the range's end: the client has stopped there, and the next range starts where this one ended.
+        # Also at the range's end: the client has stopped there, and the next range starts at that offset.
         consumer.skip(item.partition, lost.end)
 
     def judge(self, consumer: RangeConsumer, topic: str, proof: TopicProof) -> bool | None:
-        """Give a topic up that is not the one that the plan meant; return whether it is gone, None if nobody tells.
+        """Give up a topic that was deleted or recreated since the plan. Return whether it was, None if unknown.
 
-        What is lost is all that is not proven to be of that topic.
+        All records that are not proven to be of the planned topic are lost. Raises `DataLossError` for them if
+        failOnDataLoss is true.
         """
         try:
             gone = self._why_gone(topic)
         except KafkaUnavailableError as error:
-            # Nothing is read on meanwhile. Asked again until the task's deadline.
+            # Nothing is read meanwhile. The request is repeated until the task's deadline.
             consumer.inquiries.reason = str(error.parameters["reason"])
             self._pause(_PAUSE_S)
             return None
@@ -105,13 +111,13 @@ class LostRecords:
     def silent(
         self, consumer: RangeConsumer, ranges: Sequence[OffsetRange], timeout_s: float, proof: TopicProof
     ) -> None:
-        """Give up what is missing of ranges when nothing has come for as long as a task may wait, if it is gone.
+        """Give up the missing records of ranges if the log does not have them, after `timeout_s` without progress.
 
-        `timeout_s` is that time. What is kept of the ranges stays, and a range that has arrived is left alone.
-        Raises `ReadError` when the log has the missing records, or nobody can tell.
+        Rows that were fetched already are kept, and complete ranges are left unchanged. Raises `ReadError` if the log
+        has the missing records, or if no broker answers, and `DataLossError` if failOnDataLoss is true.
         """
         lost: list[tuple[OffsetRange, str]] = []
-        # What the client said while it waited tells more than what becomes of a request now.
+        # The reason from the wait is more useful than the result of a request now.
         waiting, reason = None, consumer.inquiries.reason
         missing = [item for item in ranges if not consumer.complete(item)]
         for item in missing:
@@ -138,9 +144,10 @@ class LostRecords:
     # --- helpers
 
     def _why_silent(self, consumer: RangeConsumer, item: OffsetRange, silence_s: float) -> str:
-        """Return why a range's records will never come; empty when they may.
+        """Return why a range's records will never arrive; empty if they may.
 
-        The plan has seen the log up to the range's end. One that has ended at the position for long was cut since.
+        When the batch was planned, the log reached the range's end. A log that now ends at the position, and has done
+        so for `_LAG_S`, was truncated since.
         """
         if not consumer.inquiries.answers(item.partition.topic):
             return ""
@@ -151,7 +158,7 @@ class LostRecords:
                 return gone
             low, high = consumer.inquiries.log_bounds(item.partition, position, _BOUNDS_TIMEOUT_S)
             if high <= position and self._cluster is not None:
-                # Under read_committed that is where the oldest open transaction begins; the log may go on behind it.
+                # Under read_committed `high` is the start of the oldest open transaction; the log may continue there.
                 end = self._cluster.log_offsets({item.partition: Edge.LATEST}, uncommitted=True)[item.partition]
                 high = high if end is None else max(high, end.offset)
         except (KafkaUnavailableError, ReadError):
@@ -160,7 +167,7 @@ class LostRecords:
         return f"the log is [{low}, {high})" if high <= position and silence_s >= _LAG_S else ""
 
     def _why_gone(self, topic: str) -> str:
-        """Return why nothing more of the topic that the plan meant can come; empty when it is still there."""
+        """Return why no more records of the planned topic can arrive; empty if the topic still exists."""
         if topic not in self._gone:
             why = self._looked_up(topic)
             if not why:
@@ -171,8 +178,8 @@ class LostRecords:
     def _looked_up(self, topic: str) -> str:
         if self._cluster is None:
             self._cluster = self._make_cluster(self._options)
-        # The plan has seen the topic, but the task's own client has been told otherwise: out of range, or unknown, if
-        # nothing at all then after a silence of seconds.
+        # The topic existed when the batch was planned. The task's client has since reported "out of range", "unknown
+        # topic", or nothing for seconds.
         deadline: Deadline | None = None
         while True:
             try:
@@ -185,7 +192,7 @@ class LostRecords:
                 if same_topic(self._topic_ids.get(topic, found), found):
                     return ""
                 why = "the topic was deleted and made again"
-            # From the first such answer on: to connect may take longer than it has to stand.
+            # Starts at the first such answer: connecting may take longer than CONFIRM_S.
             deadline = deadline or Deadline(self._clock, CONFIRM_S)
             # R62: one answer may be of a broker that lags behind
             if deadline.expired():

@@ -1,11 +1,11 @@
-"""Keeps Python's cyclic garbage collector away from what it would walk in vain.
+"""Keep Python's cyclic garbage collector from scanning objects that it cannot free.
 
 A batch of the pure Python client is tens of thousands of messages and tuples that live for milliseconds and are in no
-cycle: reference counts free them. The collector, which is started by the number of new objects, walks them over and
-over; that took half of a reader's time.
+cycle: reference counts free them. The number of new objects starts the collector, which scans them again and again.
+That took half of a reader's time.
 
-Spark's Python daemon collects all generations after every task, and so walks all that was ever imported: 40 ms, on one
-of the task's cores.
+Spark's Python daemon collects all generations after every task, and scans every imported module: 40 ms on one of the
+task's cores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the collector for the block; it must make no cycles, and end soon. One thread at a time."""
+    """Pause the collector for the block, which must create no cycles and be short. One thread at a time."""
     if not gc.isenabled():
         yield
         return
@@ -31,5 +31,5 @@ def collector_paused() -> Iterator[None]:
 
 @functools.cache
 def freeze_imported() -> None:
-    """Leave what exists now out of all later collections, once per process: mostly modules, which live on anyway."""
+    """Exclude all existing objects, mostly modules, from later collections. Takes effect once per process."""
     gc.freeze()

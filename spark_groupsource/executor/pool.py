@@ -1,13 +1,17 @@
-"""The consumers of one Python worker, kept between tasks so that steady state makes no new connection.
+"""Keep the consumers of one Python worker between tasks, so that the steady state makes no new connection.
 
-Spark gives a partition now to this worker, now to that one, so a kept consumer often stands a little behind the
-wanted start, or nowhere near it. `_choose` says which one is cheapest. One that nobody has used for some seconds rests:
-connected, but fetching nothing. One that stays unused is closed.
+Spark schedules a partition on changing workers, so the position of an idle consumer is often somewhat below the
+wanted start, or far from it. `_choose` picks the cheapest consumer. A consumer that is unused for `REST_AFTER_S`
+rests: it stays connected and fetches nothing. One that is unused for `IDLE_TIMEOUT_S` is closed.
 
-A task whose ranges do not fit together into what one of several consumers may keep gets a bulk consumer, and the whole
-memory of the worker: the others rest meanwhile, and it rests after the task. Guards against: 1. Four consumers share
-the memory. 2. Each task has four ranges of 5 MB, and a consumer may keep 4 MB. 3. The ranges are fetched one after the
-other, and each assignment waits for a fetch of partitions that have no more records: measured six times slower.
+A task whose ranges do not fit together into the memory share of one consumer gets a bulk consumer, and the whole
+memory of the worker: the others rest meanwhile, and the bulk consumer rests after the task.
+
+Guards against:
+1. Four consumers share the memory.
+2. Each task has four ranges of 5 MB, and a consumer may keep 4 MB.
+3. The ranges are fetched one after the other, and each assignment waits for a fetch of partitions that have no more
+   records: measured six times slower.
 """
 
 from __future__ import annotations
@@ -28,12 +32,12 @@ from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.executor")
 
-# A worker runs one task at a time; several consumers keep the places of large partitions apart. Each costs a few
-# threads, and its share of the memory for records fetched ahead: the client's queue, and what was taken out of it.
+# A worker runs one task at a time. With several consumers, large partitions keep their positions. Each consumer costs
+# a few threads and its share of the memory for records fetched ahead: the client's queue, and rows read from it.
 MAX_CONSUMERS = 4
 _QUEUE_SHARE = 0.75
 IDLE_TIMEOUT_S = 120.0
-# For so many partitions a consumer asks for the most of each (`executor_settings`).
+# Up to this many partitions a consumer fetches the largest size from each (`executor_settings`).
 _FEW = 3
 
 Key = tuple[tuple[str, str], ...]
@@ -48,7 +52,7 @@ class _Idle:
 
 
 def pool_key(options: SourceOptions) -> Key:
-    """Return what two readers must have in common to share a consumer."""
+    """Return the settings that two readers must have in common to share a consumer."""
     settings = dict(options.client_settings) | {
         "bootstrap.servers": options.bootstrap_servers,
         "(headers)": str(options.include_headers),
@@ -58,35 +62,35 @@ def pool_key(options: SourceOptions) -> Key:
 
 
 def queue_bytes(options: SourceOptions) -> int:
-    """Return how much one consumer's queue may hold."""
+    """Return the size limit of one consumer's queue, in bytes."""
     return int(options.prefetch_memory_bytes // MAX_CONSUMERS * _QUEUE_SHARE)
 
 
 def kept_bytes(options: SourceOptions, consumers: int) -> int:
-    """Return how much one of so many consumers may keep besides its queue."""
+    """Return how many bytes each consumer may keep besides its queue if there are `consumers` of them."""
     return options.prefetch_memory_bytes // consumers - queue_bytes(options)
 
 
 def make_consumer(options: SourceOptions, partitions: int, bulk: bool = False) -> RangeConsumer:
-    """Return a new consumer for about so many partitions; what it may keep depends on the others."""
-    # A bulk consumer fetches only as many at once as it has room for, so it asks for the most of each.
+    """Return a new consumer for about `partitions` partitions. `keep_at_most` sets its memory limit."""
+    # A bulk consumer fetches only as many partitions at once as it has room for, so it fetches the largest size.
     at_once = 1 if bulk else partitions
     make = functools.partial(make_client, max_queued_bytes=queue_bytes(options), partitions=at_once, bulk=bulk)
     return RangeConsumer(options, make, partitions, bulk=bulk)
 
 
 def fits(consumer: RangeConsumer, partitions: int, bulk: bool = False) -> bool:
-    """Whether a consumer is of the kind, and its answers leave room for so many partitions."""
+    """Return whether a consumer is of the wanted kind and its fetch sizes leave room for `partitions` partitions."""
     return consumer.bulk == bulk and (bulk or partitions <= 2 * max(_FEW, consumer.partitions))
 
 
 def takes_bulk(options: SourceOptions, ranges: Sequence[OffsetRange], record_bytes: int) -> bool:
-    """Whether the ranges behind the first are more than one of all consumers may keep (`RangeConsumer`)."""
+    """Return whether the ranges after the first exceed the memory share of one consumer (`RangeConsumer`)."""
     return sum(map(len, ranges[1:])) * record_bytes > kept_bytes(options, MAX_CONSUMERS) * 3 // 4
 
 
 class ConsumerPool:
-    """Idle consumers, oldest first. Thread-safe. `pause` makes the housekeeper wait; tests do without the thread."""
+    """Hold idle consumers, oldest first. Thread-safe. `pause` is the housekeeper's sleep; None: no such thread."""
 
     def __init__(
         self,
@@ -97,7 +101,7 @@ class ConsumerPool:
         self._make = make
         self._clock = clock or SystemClock()
         self._pause = pause
-        # Notified when the housekeeper has put back what it had taken.
+        # Notified when the housekeeper is done with the idle consumers.
         self._lock = threading.Condition()
         self._idle: list[_Idle] = []
         self._busy = False
@@ -110,9 +114,10 @@ class ConsumerPool:
     def take(
         self, options: SourceOptions, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = {}
     ) -> RangeConsumer:
-        """Return a consumer that stands at the start of the ranges; a new one only while there is room.
+        """Return a consumer positioned at the start of the ranges; close an idle one first if the pool is full.
 
-        `topic_ids` are those that the ranges were planned for; what has read other topics of these names is closed.
+        `topic_ids` are those that the ranges were planned for. Consumers that have read another topic of the same name
+        are closed.
         """
         key = pool_key(options)
         with self._lock:
@@ -157,14 +162,14 @@ class ConsumerPool:
                 self._housekeeper.start()
 
     def tidy(self) -> float | None:
-        """Let consumers rest or close them when their time has come; return the seconds until the next such time."""
+        """Rest or close consumers that are due. Return the seconds until the next one is due, None if none is idle."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             old = [entry for entry in self._idle if now_s - entry.since_s >= IDLE_TIMEOUT_S]
             tired = [entry for entry in self._idle if now_s - entry.since_s >= REST_AFTER_S and entry not in old]
             tired = [entry for entry in tired if entry.consumer.assigned]
             self._remove(old)
-            # While it is set nobody takes a consumer: resting is a matter of milliseconds.
+            # While it is set, `take` waits: resting lasts milliseconds.
             self._busy = bool(tired)
         broken = [entry for entry in tired if _fails(entry.consumer.rest)]
         with self._lock:
@@ -181,7 +186,7 @@ class ConsumerPool:
         self._idle = [entry for entry in self._idle if entry not in entries]
 
     def _keep_house(self) -> None:
-        """Housekeeper's thread: ends when nothing is left to look after."""
+        """Run the housekeeper's thread until no consumer is idle."""
         while self._pause is not None:
             wait_s = self.tidy()
             with self._lock:
@@ -192,10 +197,11 @@ class ConsumerPool:
 
 
 def _fails(do: Callable[..., None], *args: object) -> bool:
-    """Do something to an idle consumer; whether that failed, of which nobody but the log is told.
+    """Call `do` on an idle consumer; return whether it failed. A failure is logged and not raised.
 
-    The sequences this protects against: a client fails when it is to rest, the housekeeper's thread ends, and no
-    consumer ever rests or is closed again; or it fails when it is to keep less, and a task fails that has another one.
+    Guards against:
+    1. A client fails while it is put to rest. The housekeeper's thread ends. No consumer rests or is closed again.
+    2. A client fails while its memory is reduced. A task fails that uses another consumer.
     """
     try:
         do(*args)
@@ -206,7 +212,7 @@ def _fails(do: Callable[..., None], *args: object) -> bool:
 
 
 def _make_room(entry: _Idle, consumers: int | None) -> None:
-    """Share the memory among so many consumers, or leave it to another one."""
+    """Limit an idle consumer to its share of the memory among `consumers`; rest it if that is None."""
     if consumers is None:
         entry.consumer.rest()
     else:
@@ -218,14 +224,14 @@ def _due_s(entry: _Idle) -> float:
 
 
 def _choose(idle: Sequence[_Idle], ranges: Sequence[OffsetRange], full: bool, group_id: str) -> _Idle | None:
-    """Return the idle consumer that gets to the ranges at the least cost; None: a new one is better.
+    """Return the idle consumer that reaches the ranges at the least cost, None if a new one is better. In order:
 
-    1. One that fetches all their partitions, nearest to the starts.
-    2. One that stands well in half of them, or that this group's tasks left behind in one: its place there is of no use
-       to anybody. Another group, which reads the same topic, comes back to where its tasks left off.
-    3. One that rests: no fetch is under way that would have to end first.
-    4. A new one, while there is room.
-    5. The one with the fewest partitions; these become more, and those that nobody uses are dropped in time.
+    1. The consumer that can continue in most of the partitions, at least half, nearest to the starts.
+    2. A consumer that this group has used for one of the partitions: no later task needs its old position. A consumer
+       of another group on the same topic is left alone, because that group's next task continues at its position.
+    3. A resting consumer: it has no fetch under way that would have to end first.
+    4. A new consumer, while there is room.
+    5. The consumer with the fewest partitions. The new partitions are added, and unused ones are dropped later.
     """
     distances = [(*entry.consumer.distance(ranges), index) for index, entry in enumerate(idle)]
     near = min(distances, default=None)

@@ -1,4 +1,4 @@
-"""The errors of a task that cannot read, in the catalogue's words."""
+"""Build the errors of a task that cannot read, from the error catalogue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_groupsource.options.model import SourceOptions
 
 
 class OutOfRange(Exception):
-    """The log no longer has (or does not have yet) the offset that a partition is positioned at, or is gone itself."""
+    """The log does not have the partition's position, or not yet, or the partition itself is missing."""
 
     def __init__(self, partition: TopicPartition) -> None:
         super().__init__(str(partition))
@@ -18,18 +18,18 @@ class OutOfRange(Exception):
 
 
 def denied(options: SourceOptions, topic: str) -> AccessError:
-    """Return the error of a topic that the client may not read."""
+    """Return the error for a topic that the client may not read."""
     option = options.subscription
     return AccessError(errors.TOPIC_ACCESS_DENIED, option=option.option, value=option.value, topic=topic)
 
 
 def refused(options: SourceOptions, reason: str) -> AccessError:
-    """Return the error of a client whose identity the brokers refuse."""
+    """Return the error for a client whose identity the brokers refuse."""
     return AccessError(errors.AUTHENTICATION_FAILED, servers=options.bootstrap_servers, reason=reason)
 
 
 def unreadable(partition: TopicPartition, offset: int, reason: str) -> ReadError:
-    """Return the error of a partition that cannot be read at an offset."""
+    """Return the error for a partition that cannot be read at `offset`."""
     return ReadError(
         errors.READ_FAILED,
         topic=partition.topic,
@@ -42,7 +42,7 @@ def unreadable(partition: TopicPartition, offset: int, reason: str) -> ReadError
 
 
 def stalled(item: OffsetRange, offset: int, timeout_s: float, reason: str) -> ReadError:
-    """Return the error of a range of which nothing came at an offset for so long."""
+    """Return the error for a range without new records at `offset` for `timeout_s` seconds."""
     return ReadError(
         errors.READ_STALLED,
         topic=item.partition.topic,
@@ -58,7 +58,7 @@ def stalled(item: OffsetRange, offset: int, timeout_s: float, reason: str) -> Re
 def end_of(
     options: SourceOptions, event: PositionLost | TopicForbidden | Damaged, offset: int
 ) -> GroupKafkaError | OutOfRange:
-    """Return why nothing more comes of a partition that stands at an offset."""
+    """Return the error that ends reading a partition at `offset`."""
     if isinstance(event, TopicForbidden):
         return denied(options, event.partition.topic)
     if isinstance(event, Damaged):

@@ -1,4 +1,4 @@
-"""Reads the ranges of one Spark task.
+"""Read the ranges of one Spark task.
 
 A range ends when the position, or an end-of-partition event at or beyond its end, has passed it; never by waiting
 for the record at end - 1, because transaction markers and compaction leave offsets without records. The ranges of one
@@ -34,25 +34,25 @@ from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.executor")
 _POLL_S = 0.1
-# How long nothing may come before it is asked whether the client has the right to read at all, and whether the topics
-# are there and are those of the plan. Brokers that restart, or that refuse an identity for a moment, are back by then.
+# How long no record may arrive before the task checks that the client may read, and that the topics exist with the
+# planned ids. Brokers that restart, or that refuse an identity for a moment, are usually back by then.
 _DOUBT_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """How to read; `options` holds the client settings, secrets included, so it is never shown."""
+    """Hold the read settings. `options` holds the client settings with secrets, so it is never shown."""
 
     options: SourceOptions = field(repr=False)
 
     @property
     def include_headers(self) -> bool:
-        """Whether rows have the column headers."""
+        """Return whether rows have the column headers."""
         return self.options.include_headers
 
     @property
     def stall_timeout_s(self) -> float:
-        """How long a range may make no progress before the task fails."""
+        """Return the seconds without progress after which the task fails."""
         return self.options.poll_timeout_s
 
 
@@ -65,10 +65,11 @@ def read_task(
     topic_ids: Mapping[str, str] = {},
     make_lost: Callable[[SourceOptions, Mapping[str, str], Clock], LostRecords] = LostRecords,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task's ranges, planned for these topics: range by range, by offset (promise P7).
+    """Yield the records of a task's ranges, range by range and by offset (promise P7).
 
-    Raises `ReadError` when no range makes progress for kafkaConsumer.pollTimeoutMs, `AccessError` when the client may
-    not read, and `DataLossError` when records are gone and failOnDataLoss is true.
+    `topic_ids` are those that the ranges were planned for. Raises `ReadError` if no range makes progress for
+    kafkaConsumer.pollTimeoutMs, `AccessError` if the client may not read, and `DataLossError` if records are missing
+    and failOnDataLoss is true.
     """
     log_reading_path()
     freeze_imported()
@@ -80,7 +81,7 @@ def read_task(
             settings, consumer, task, clock, settings.stall_timeout_s, topic_ids=topic_ids, lost=lost
         )
     except BaseException:
-        # Failed or cut short: the consumer stands somewhere inside the ranges.
+        # Failed or stopped early: the consumer's positions are somewhere inside the ranges.
         consumer.close()
         raise
     finally:
@@ -98,11 +99,11 @@ def read_ranges(
     topic_ids: Mapping[str, str] = {},
     lost: LostRecords | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of ranges at whose starts the consumer stands, none of another topic than planned.
+    """Yield the records of ranges, all proven to be of the planned topics. The consumer is at the ranges' starts.
 
-    Raises `ReadError` when no range makes progress for the time given, and all else as `read_task`. Without `lost`,
-    records that are gone are a `ReadError`, too, for somebody else to judge. The consumer then stands somewhere inside
-    the ranges.
+    Raises `ReadError` if no range makes progress for `stall_timeout_s`, and the other errors of `read_task`. Without
+    `lost`, missing records raise `ReadError` too, and the caller decides. After an error the consumer's positions are
+    somewhere inside the ranges.
     """
     reach("while-reading", settings.options.client_id)
     small = SmallBatches()
@@ -118,7 +119,7 @@ def read_ranges(
 
 
 class _Reading:
-    """One task's way through its ranges: take, prove, wait, give up."""
+    """Read one task's ranges: take rows, prove their topic, wait, give up missing records."""
 
     def __init__(
         self,
@@ -142,11 +143,11 @@ class _Reading:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there are records to take, or to prove."""
+        """Return whether there are records to read or to prove."""
         return bool(self._unfinished) or self._proof.open
 
     def step(self) -> list[pa.RecordBatch]:
-        """Take what comes next, and return the rows that are proven."""
+        """Read the next rows and advance the proof. Return the rows that are proven."""
         takes = bool(self._unfinished) and not self._proof.full
         if takes:
             self._take()
@@ -168,9 +169,9 @@ class _Reading:
         self._told = self._asked = False
 
     def _suspects(self) -> bool:
-        """Whether nothing has come for so long, from brokers that answer, that the topics' ids are to be asked for.
+        """Return whether to check the topic ids, because the brokers answer but no record arrives.
 
-        Every `_DOUBT_AFTER_S` again: a broker may not have heard of the new topic yet.
+        Repeated every `_DOUBT_AFTER_S`: a broker may not know the new topic yet.
 
         Guards against:
         1. [0, 100) is planned. The topic is deleted and recreated, without records or with fewer partitions.
@@ -208,7 +209,7 @@ class _Reading:
         self._unfinished = _unfinished(consumer, self._unfinished)
 
     def _judge(self, topic: str) -> None:
-        """Give a topic up that is not the planned one any more; ask again where the answer came from a stale broker."""
+        """Give up a topic that is no longer the planned one; ignore the answer of a stale broker."""
         if self._lost is None:
             item = next(item for item in self._ranges if item.partition.topic == topic)
             raise unreadable(item.partition, self._proof.proven(item), "its topic is not the planned one any more")
@@ -226,7 +227,7 @@ class _Reading:
 
 
 def _unfinished(consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return the ranges that still have records to take; the consumer stands at the end of the others."""
+    """Return the ranges that still have records to read; move the consumer to the end of the others."""
     left = []
     for item in ranges:
         if consumer.finished(item):
