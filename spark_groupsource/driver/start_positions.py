@@ -143,7 +143,7 @@ class StartPositions:
 
     def _surely_recreated(self, ids: Mapping[str, str]) -> bool:
         """Return whether brokers have reported these ids, other than the group's, for `CONFIRM_S` (rule R36)."""
-        # R36: one answer may be of a broker that lags behind
+        # R36: one answer may come from a broker that lags behind
         return self._state.confirmed(ids, self._clock)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:

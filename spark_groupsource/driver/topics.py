@@ -94,7 +94,7 @@ class TopicWatch:
         last = {p: at for p, at in known.last.items() if reads(self._options.subscription, p.topic)}
         missing = self._cluster.missing_topics({partition.topic for partition in [*last, *known.done]})
         lost = {partition: at for partition, at in last.items() if partition.topic in missing}
-        # R39: nobody is assigned what does not exist
+        # R39: no member is assigned a partition that does not exist
         self._losses.report_deleted(lost)
         self._leave_out_deleted(missing - {partition.topic for partition in lost}, known)
         self._state.delete(missing)
@@ -164,7 +164,7 @@ class TopicWatch:
             self._notice_cut(left, NOTHING)
         gone = self.gone(self._owned)
         absent = self._state.absent
-        # R43: nobody waits for the commit of a missing partition
+        # R43: no plan waits for the commit of a missing partition
         if stale := sorted(p for p in self._state.anchors.keys() & gone if absent.get(p) != ""):
             self._starts.forget(stale)
         return replace(view, partitions=tuple(o for o in view.partitions if o.partition not in gone))

@@ -50,19 +50,19 @@ class GroupEvent:
 
 @dataclass(frozen=True, slots=True)
 class Started(GroupEvent):
-    """The client was made and subscribed."""
+    """The client was created and subscribed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsAssigned(GroupEvent):
-    """The group gave these partitions, on top of those owned (possibly none)."""
+    """The group assigned these partitions, in addition to those owned (possibly none)."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class RevokeStarted(GroupEvent):
-    """The group wants these partitions back; they are ours until released."""
+    """The group revokes these partitions; the member owns them until they are released."""
 
     partitions: Partitions
     # Whether the member gives up its whole assignment and joins again (the eager protocols).
@@ -71,7 +71,7 @@ class RevokeStarted(GroupEvent):
 
 @dataclass(frozen=True, slots=True)
 class DrainExpired(GroupEvent):
-    """The revoke has waited as long as it may."""
+    """The revoke has waited as long as drainTimeoutMs and maxBatchMs allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class PartitionsReleased(GroupEvent):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentReleased(GroupEvent):
-    """All partitions were handed over, and the member joins anew (eager)."""
+    """All partitions were handed over, and the member joins again (eager)."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsLost(GroupEvent):
-    """The group took these partitions away without asking: session expired or fenced."""
+    """The member lost these partitions without a revoke: its session expired, or it was fenced."""
 
     partitions: Partitions
 
@@ -107,7 +107,7 @@ class Left(GroupEvent):
 
 @dataclass(frozen=True, slots=True)
 class FatalErrorRaised(GroupEvent):
-    """An error that ends the member; the thread keeps it for Spark's next call."""
+    """An error has ended the member; Spark's next call raises it."""
 
 
 # --- events: the batch
@@ -138,7 +138,7 @@ class BatchCompleted(BatchEvent):
 
 @dataclass(frozen=True, slots=True)
 class BatchDiscarded(BatchEvent):
-    """Spark never logged the plan that was fixed, and goes on from an older offset."""
+    """Spark never logged the plan that was fixed, and continues from an older offset."""
 
 
 # --- effects

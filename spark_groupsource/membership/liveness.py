@@ -80,7 +80,7 @@ class MembershipProof:
             self.alive()
             result = self._commit(proof)
             reach("before-proof-answer", self._options.client_id)
-            # R68: an older answer says nothing of now
+            # R68: a slower answer proves nothing
             if self.alive() < self._length.shortest_s / 2 and result.acknowledged:
                 machine.membership_proven()
                 self._report.proven()

@@ -264,7 +264,7 @@ class MemberMachine:
             raise IllegalTransition(f"{type(event).__name__} in batch state {self.batch_state.name}") from None
 
     def _complete(self, end: SourceOffset) -> tuple[Effect, ...]:
-        # R25: what Spark reports late is not in flight
+        # R25: a batch that Spark reports late is not in flight
         if self._flight is None or self._flight.end != end:
             return ()
         flight, self._flight = self._flight, None
@@ -286,7 +286,7 @@ class MemberMachine:
         if self._revoke is None:
             return ()
         waiting = self._flight is not None and self._flight.holds(self._revoke.partitions)
-        # R26: the batch in flight reads what the group wants back
+        # R26: the batch in flight reads revoked partitions
         if waiting and self._outcome is DrainOutcome.COMPLETE:
             return ()
         revoke, self._revoke = self._revoke, None
@@ -345,7 +345,7 @@ class MemberMachine:
             owned = self._owned.get(item.partition)
             if owned is not None:
                 owned.group = GroupOffset(item.offset, item.metadata)
-                # R37: what was completed of the deleted topic
+                # R37: the completed offset belongs to the deleted topic
                 if owned.completed is not None and of_another_topic(owned.completed, item):
                     owned.completed = None
         for partition, position in positions.items():

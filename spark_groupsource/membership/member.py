@@ -432,8 +432,8 @@ class Member:
     def _drain(self, revoke: RevokeStarted) -> HandOver:
         """Wait until the revoked partitions may be released.
 
-        The wait ends when the batch in flight is complete (a command, or Spark's commit log), the drain deadline has
-        passed, the member stops, or the partitions are lost.
+        The wait ends when the batch in flight is complete (a command, or Spark's commit log), drainTimeoutMs or
+        maxBatchMs has passed, the member stops, or the partitions are lost.
         """
         deadline = Deadline(self._clock, self._options.drain_timeout_s)
         self._hand_over = None

@@ -1,17 +1,21 @@
-"""Partitions that option `assign` names: no member of the group, whose offsets are kept all the same.
+"""Fetch and commit the group's offsets for the partitions that option `assign` names, without a membership.
 
-The sequence this protects against: a query with `assign` commits to a group that also has members; the coordinator
-takes no offsets of anybody else then, and the query would go on without commits for ever. It fails instead: before it
-reads anything, or at a commit when the members come later.
+A query fails if its group has members: before it reads anything, or at a commit if the members join later.
 
-A member's commit carries a generation, and the coordinator refuses an old one; a commit of `assign` carries none. So
-the group's offsets are fetched before every commit, and a commit that would take one back fails. Guards against:
+Guards against (members in the group):
+1. A query with `assign` commits to a group that also has members.
+2. The coordinator then accepts offsets of members only.
+3. The query would go on without commits forever.
 
-1. A query has a batch that ends at 75; its machine stops, or its sink hangs.
+A member's commit has a generation, and the coordinator refuses an old one. A commit with `assign` has none. So the
+group's offsets are fetched before every commit, and a commit that would move one back fails.
+
+Guards against (two drivers):
+1. A query has a batch that ends at 75. Its machine stops, or its sink hangs.
 2. The query is started elsewhere, reads on, and commits 100.
-3. The first machine goes on, completes its batch and commits 75: whoever starts next reads 75 to 100 again.
+3. The first machine resumes, completes its batch and commits 75. The next start reads 75 to 100 again.
 
-What remains: fetch and commit are two requests, and what another driver commits between the two is overwritten.
+A gap remains, because fetch and commit are two requests: a commit of another driver between the two is overwritten.
 """
 
 from __future__ import annotations
@@ -26,18 +30,19 @@ from spark_groupsource.membership.port import CommitResult, MemberListener, Refu
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, of_another_topic
 from spark_groupsource.model.offsets import TopicPartition
 
-# How long a commit waits for the group's offsets before it is put off.
+# Seconds that a commit waits for the group's offsets before it is postponed.
 _FETCH_TIMEOUT_S = 5.0
 
 
 class AssignedPartitions(LibrdkafkaGroup):
-    """A `GroupPort` that has its partitions from the start, and for good."""
+    """Implement `GroupPort` with partitions that never change."""
 
     _due = False
 
     def open(self, listener: MemberListener) -> None:
         """See `GroupPort`."""
-        # What the group held at first, and what was sent last: to go back from there is this query's own decision.
+        # The group's first offsets, and those sent last. To move the group back from one of these is this query's own
+        # decision.
         self._begun: dict[TopicPartition, GroupOffset] = {}
         self._sent: dict[TopicPartition, GroupOffset] = {}
         super().open(listener)
@@ -67,7 +72,7 @@ class AssignedPartitions(LibrdkafkaGroup):
         return found
 
     def commit_later(self, items: Sequence[CommitItem]) -> None:
-        """See `GroupPort`. Waits for the group's offsets."""
+        """See `GroupPort`. Waits until the group's offsets are fetched."""
         refused = self._refused(items)
         if refused is not None:
             super()._report(refused)
@@ -90,7 +95,7 @@ class AssignedPartitions(LibrdkafkaGroup):
         """Return the result of a commit that must not be sent: offsets unknown, or another driver is ahead."""
         found = super().fetch_offsets([item.partition for item in items], _FETCH_TIMEOUT_S)
         if len(found) < len(items):
-            # Not sent: as clear as a refusal in a rebalance, and tried again in the same way.
+            # Not sent, so the outcome is as clear as after a refusal in a rebalance. It is tried again in the same way.
             refused = tuple((item, Refusal.REBALANCE) for item in items)
             return CommitResult(refused=refused, reason="the group's offsets are not known")
         overtaken = next((item for item in items if self._goes_back(item, found[item.partition])), None)
@@ -105,10 +110,10 @@ class AssignedPartitions(LibrdkafkaGroup):
         return CommitResult(refused=refused, reason=f"{overtaken.partition} is at {held}", error=error)
 
     def _goes_back(self, item: CommitItem, held: GroupOffset) -> bool:
-        """Whether a commit takes the group back from an offset that another driver has committed.
+        """Return whether a commit moves the group back from an offset that another driver has committed.
 
-        A start position may go back from what the group held at first, as option onConflict decides, and that of a
-        topic that was created again starts anew.
+        A start position may be before the group's first offset, as option onConflict decides. That of a recreated topic
+        may be before it, too.
         """
         if held.offset is None or held.offset <= item.offset:
             return False
@@ -120,7 +125,7 @@ class AssignedPartitions(LibrdkafkaGroup):
         super()._report(self._checked(result))
 
     def _checked(self, result: CommitResult) -> CommitResult:
-        """Fail when the group has members; no partition is lost by that."""
+        """Return the result with an error if the group has members. No partition is lost by that."""
         if not result.refused_as(Refusal.LOST):
             return result
         refused = tuple((item, Refusal.DENIED) for item, _ in result.refused)

@@ -1,4 +1,4 @@
-"""Which client a query's member runs on: librdkafka, unless a strategy is asked for that it does not have."""
+"""Choose the client of a query's member: librdkafka, unless the options name a strategy that it does not have."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from spark_groupsource.options.model import SourceOptions
 
 
 def group_client(options: SourceOptions) -> GroupPort:
-    """Return the client that the options ask for; it connects when it is opened.
+    """Return the client that the options require; it connects when it is opened.
 
-    Raises `OptionError` when it is not installed.
+    Raises `OptionError` if it is not installed, or a strategy cannot be created.
     """
     if options.subscription.partitions:
         return AssignedPartitions(options)
@@ -29,18 +29,18 @@ def group_client(options: SourceOptions) -> GroupPort:
 
 
 def member_settings(options: SourceOptions) -> MemberSettings:
-    """Return what the member tells the strategies of itself."""
+    """Return the properties of the member that strategies use."""
     return MemberSettings(
         client_id=options.client_id or "",
         rack=options.client_settings.get("client.rack") or None,
-        # The reader process is told nothing of the application's executors.
+        # The reader process does not know the application's executors.
         weight=options.member_weight or _cores(),
         redundancy=options.member_redundancy,
     )
 
 
 def _cores() -> int:
-    """Return how many cores this process may use; a container's share where the system tells it."""
+    """Return how many cores this process may use: its CPU affinity where the system reports that, else all cores."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 

@@ -1,10 +1,6 @@
-"""What a refused commit means, by Kafka's error code, and the error of one that is refused for good.
+"""Classify refused commits by Kafka's error code, and map those that are refused for good to the catalogue's errors.
 
-Duty: tell apart what the group's coordinator answers. Both clients have their codes from the protocol.
-
-The sequence that `Refusal.DENIED` protects against: the right to use the group is taken away while the query runs; its
-commit is refused; taken for one without a clear answer, it is sent again for ever, holds up all others, and the query
-reads on without a commit and without an error: all of that would be read again.
+Both clients use the codes of the protocol. Rules R19 and R20 use the classes.
 """
 
 from __future__ import annotations
@@ -41,9 +37,7 @@ DENIED = {
 
 
 def classify_refusal(error: KafkaError) -> Refusal:
-    """Tell a lost membership, a rebalance under way, a deleted topic and a commit that is refused for good from what
-    leaves the outcome open.
-    """
+    """Return why a commit was refused; `UNCERTAIN` if the error leaves its outcome open."""
     if error.code() in _LOST:
         return Refusal.LOST
     if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -56,7 +50,7 @@ def classify_refusal(error: KafkaError) -> Refusal:
 
 
 def denial(options: SourceOptions, error: KafkaError, items: Sequence[CommitItem]) -> GroupKafkaError | None:
-    """Return the catalogue's error of a commit that was refused for good; None where it was refused for another reason.
+    """Return the catalogue's error of a commit that was refused for good; None if it was refused for another reason.
 
     `items` are those of the request that were refused with this error.
     """
@@ -65,7 +59,7 @@ def denial(options: SourceOptions, error: KafkaError, items: Sequence[CommitItem
         topics = ", ".join(sorted({item.partition.topic for item in items}))
         option, value = options.subscription.option, options.subscription.value
         return AccessError(errors.TOPIC_ACCESS_DENIED, option=option, value=value, topic=topics)
-    # With the zero byte that ends each text.
+    # In bytes, with the zero byte that ends each text.
     sizes = {item.partition: len(item.metadata.encode()) + 1 for item in items}
     if code == KafkaError.OFFSET_METADATA_TOO_LARGE:
         largest = max(sizes, key=lambda partition: sizes[partition])

@@ -1,11 +1,11 @@
-"""The group client on confluent-kafka (librdkafka).
+"""Implement the group client on confluent-kafka (librdkafka).
 
-Duty: translate between `GroupPort` and the client; decide nothing. All calls come from the membership thread:
+Translates between `GroupPort` and the client, and decides nothing. All calls come from the membership thread:
 confluent-kafka serialises the calls on one client, and a thread that polls starves all others.
 
-The partitions are assigned paused: executors read the records, the member only keeps its place. An exception in
-one of the client's callbacks surfaces as a SystemError from `poll`, or not at all; so callbacks catch everything
-and `poll` raises it afterwards.
+The partitions are assigned paused: executors read the records, the member only keeps its membership. An exception in
+one of the client's callbacks becomes a SystemError from `poll`, or gets lost. So callbacks catch everything, and `poll`
+raises it afterwards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.membership")
 
-# Errors that the poll of a consumer without fetches may show and that heal by themselves.
+# Errors that the poll of a consumer without fetches may return, and that pass by themselves.
 _PASSING = {
     KafkaError._PARTITION_EOF,
     KafkaError._AUTO_OFFSET_RESET,
@@ -58,7 +58,7 @@ _OF_A_PARTITION = {
     KafkaError.OFFSET_METADATA_TOO_LARGE,
 }
 _UNKNOWN = KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
-# The code of a fatal error may be the general one; its text then names the cause.
+# A fatal error may have the general code. Its text then names the cause.
 _FATAL_TEXTS = {
     KafkaError.UNRELEASED_INSTANCE_ID: ("still used by another member",),
     KafkaError.UNSUPPORTED_ASSIGNOR: ("assignor or its version range is not supported",),
@@ -66,14 +66,14 @@ _FATAL_TEXTS = {
     KafkaError.GROUP_AUTHORIZATION_FAILED: ("Group authorization failed",),
     KafkaError.GROUP_ID_NOT_FOUND: ("group id does not exist",),
 }
-# How soon a new partition or a new topic of a pattern is noticed; librdkafka's own default is five minutes.
+# Maximum delay in noticing a new partition or a new topic of a pattern. librdkafka's own default is five minutes.
 _METADATA_REFRESH_MS = "5000"
-# The client's statistics are the only place that tells whether it knows its coordinator.
+# Only the client's statistics report whether it knows its coordinator.
 _STATISTICS_MS = "2000"
 
 
 class LibrdkafkaGroup:
-    """A `GroupPort` on `confluent_kafka.Consumer`."""
+    """Implement `GroupPort` on `confluent_kafka.Consumer`."""
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class LibrdkafkaGroup:
         self._transport = LastTransportError(clock)
         self._unreleased = False
         self._joined = False
-        # The member id under which a static member was given its partitions, and whether it has another one by now.
+        # The member id under which a static member was assigned its partitions, and whether it has another id by now.
         self._held_as = ""
         self._is_renewed = False
-        # The client while it closes: it calls back from there.
+        # The client while it closes: it calls callbacks meanwhile.
         self._closing: Consumer | None = None
         strategy = options.client_settings.get("partition.assignment.strategy", "")
         self._incremental = options.group_protocol is GroupProtocol.CONSUMER or strategy == "cooperative-sticky"
@@ -162,14 +162,14 @@ class LibrdkafkaGroup:
                 self._closing = None
                 error, self._callback_error = self._callback_error, None
                 if error is not None:
-                    # Nobody polls any more who could raise it.
+                    # No later poll can raise it.
                     LOG.error("a callback failed while the client closed: group=%s", group, exc_info=error)
 
     # --- partitions and offsets
 
     def accept(self, partitions: Partitions) -> None:
         """See `GroupPort`."""
-        # An explicit offset spares the client an offset look-up; nothing is fetched from it.
+        # An explicit offset saves the client an offset request. Nothing is fetched from it.
         client_partitions = [ClientPartition(tp.topic, tp.partition, 0) for tp in partitions]
         client = self._client()
         if self._incremental:
@@ -179,7 +179,7 @@ class LibrdkafkaGroup:
         if client_partitions:
             client.pause(client_partitions)
         if not self._options.subscription.partitions:
-            # The group has given them.
+            # The group has assigned them.
             self._joined = True
             self._transport.worked()
         if self._options.instance_id:
@@ -192,7 +192,7 @@ class LibrdkafkaGroup:
             client.incremental_unassign([ClientPartition(tp.topic, tp.partition) for tp in partitions])
         else:
             client.unassign()
-        # A client that closes answers no more questions, and holds nothing soon.
+        # A closing client is not queried: it loses its partitions anyway.
         if self._held_as and self._closing is None and not client.assignment():
             self._held_as = ""
 
@@ -226,10 +226,10 @@ class LibrdkafkaGroup:
 
         Guards against:
         1. A topic is deleted, or recreated with fewer partitions. The group leaves its partitions with the member.
-        2. A commit of these and of others is answered. The coordinator accepts the others.
+        2. The member commits these and others. The coordinator accepts the others.
         3. The client raises one error for the whole commit. If nothing counted as accepted, no membership would be
            proven, no start position established, and a handover would be reported as a repeat.
-        So a commit that is refused for what may be one partition's fault is sent again in halves: the same offsets.
+        So a commit whose error may be about one of its partitions is sent again in halves, with the same offsets.
         """
         if self._renewed():
             return self._refuse_all(items, _UNKNOWN)
@@ -260,7 +260,7 @@ class LibrdkafkaGroup:
             raise error
 
     def _tell(self, callback: Callable[[Partitions], None], parts: list[ClientPartition]) -> None:
-        # What one that is renewed is given, or gives up, is the next client's matter.
+        # After a renewal the next client handles assignments and revokes.
         if not self._renewed():
             callback(_partitions(parts))
 
@@ -282,7 +282,7 @@ class LibrdkafkaGroup:
         group = json.loads(text).get("cgrp")
         known = group is not None and group.get("state") == "up"
         if known:
-            # It is connected to it, so its identity is taken.
+            # The client is connected to its coordinator, so its identity was accepted.
             self._transport.worked()
         if group is not None and self._listener is not None:
             self._listener.on_coordinator(known)
@@ -305,15 +305,12 @@ class LibrdkafkaGroup:
             LOG.warning("member error: group=%s error=%s", self._options.group_id, error)
 
     def _renewed(self) -> bool:
-        """Whether the client has become another member and keeps what it had before; the listener is told once.
+        """Return whether the client has become another member and keeps its old partitions. Report it once (rule R72).
 
-        The sequence this is for: a static member of a cooperative group sends a JoinGroup and keeps its partitions; it
-        is cut off, its session ends, and others read them; its JoinGroup is refused, and librdkafka joins as a new
-        member. It tells dynamic members that their partitions are lost. A static one would commit its old offsets under
-        the new generation, or be fenced by itself.
+        librdkafka reports lost partitions to dynamic members, but not to static ones.
 
-        A membership that has ended leaves the client without a member id until it joins again, also after a session
-        timeout: confluent-kafka says None then. A client that closes is not asked: what it goes without is no loss.
+        When a membership has ended, also by a session timeout, the client has no member id until it joins again:
+        confluent-kafka returns None then. A closing client is not checked: it loses nothing that matters.
         """
         asks = self._held_as and not self._is_renewed and self._closing is None
         # R72: the client has become another member
@@ -336,7 +333,7 @@ class LibrdkafkaGroup:
                 self._listener.on_instance_id_unreleased()
         # R73: a new client creates the group again
         elif cause == KafkaError.GROUP_ID_NOT_FOUND and self._joined:
-            # All members were cut off, and somebody has deleted the group (KIP-848): a new client makes it anew.
+            # All members were cut off, and the group was deleted (KIP-848).
             self._renew()
         else:
             reason = error.str()
@@ -384,7 +381,7 @@ class LibrdkafkaGroup:
 
 
 def _cause(error: KafkaError) -> int:
-    """Return the code of what a fatal error is about."""
+    """Return the error code of the cause of a fatal error."""
     code: int = error.code()
     if code in _FATAL_TEXTS:
         return code

@@ -1,4 +1,4 @@
-"""Who is in a group, and what strategy it runs, as its coordinator tells anybody who may describe it."""
+"""Describe a group: its members, and the strategy that it runs. Needs the right to describe the group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_groupsource.options.model import SourceOptions
 
 
 def others(options: SourceOptions) -> str:
-    """Return in words what the broker tells of the others; it does not tell what else they offer."""
+    """Return in words what the broker reports of the other members. It does not report what else they offer."""
     try:
         group = _described(options)
     except (KafkaException, GroupKafkaError) as error:
@@ -23,7 +23,7 @@ def others(options: SourceOptions) -> str:
 
 
 def members(options: SourceOptions) -> list[str]:
-    """Return the client ids of the group's members; none when the coordinator does not tell them."""
+    """Return the client ids of the group's members; an empty list if the coordinator does not report them."""
     try:
         return _clients(_described(options))
     except (KafkaException, GroupKafkaError):
@@ -43,5 +43,5 @@ def _clients(group: ConsumerGroupDescription) -> list[str]:
 
 
 def in_words(strategy: str, members: Collection[str]) -> str:
-    """Return what a group runs, and who is in it."""
+    """Return in words what strategy a group runs, and its members."""
     return f"the group runs {strategy or 'none yet'!r}, with {len(members)} members: {'; '.join(sorted(members))}"

@@ -1,6 +1,7 @@
-"""Assignment strategies as kafka-python wants them: this package's own ones, and those that the client brings.
+"""Adapt assignment strategies to kafka-python: this package's own ones, and those that the client contains.
 
-All that a member offers share one `Holdings`: which strategy ran last does not change what the member had.
+All strategies that a member offers share one `Holdings`: the member's partitions do not depend on the strategy that ran
+last.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ _ASSIGNMENT_VERSION = 1
 
 @dataclass(slots=True)
 class Holdings:
-    """What the member got last. The client's I/O thread only.
+    """The partitions that the member was assigned last. The client's I/O thread only.
 
-    `told(active, note)` is called whenever the leader has given the member its part.
+    `told(active, note)` is called after each assignment, with the member's partitions and the leader's note.
     """
 
     protocol: RebalanceProtocol
@@ -64,30 +65,32 @@ class Holdings:
     offers: tuple[str, ...] = ()
     owned: frozenset[TopicPartition] = frozenset()
     generation: int = -1
-    # On the leader: whether it is to ask for another round. The driver's thread reads it.
+    # On the leader: whether to request another round. The polling thread reads it.
     again: Again = Again.NO
 
     def took(self, owned: frozenset[TopicPartition], generation: int) -> None:
-        """An assignment came."""
+        """Store an assignment and its generation."""
         self.owned, self.generation = owned, generation
 
     def lost(self) -> None:
-        """The session has expired: others may have what this member claims to hold."""
+        """Drop all partitions, because the session has expired and other members may own them."""
         # R34: none of it is claimed in the next join
         self.owned, self.generation = frozenset(), -1
 
     def gave_up(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions were handed over. An eager member remembers them: what it joins with is what it had.
+        """Drop partitions that were handed over. An eager member keeps them: it joins with those that it had.
 
-        The sequence that this protects against: a cooperative member's subscription shrinks, so that it gives
-        partitions up before it joins; it still claims them, and the leader keeps them back from everybody else.
+        Guards against:
+        1. A cooperative member's subscription shrinks, so that it gives up partitions before it joins.
+        2. It still claims them when it joins.
+        3. The leader keeps them back from all other members.
         """
         if self.protocol is RebalanceProtocol.COOPERATIVE:
             self.owned -= frozenset(partitions)
 
 
 class OwnAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
-    """A strategy of this package's interface."""
+    """Adapt a strategy of this package's interface."""
 
     def __init__(self, assignor: Assignor, holdings: Holdings) -> None:
         self._assignor = assignor
@@ -100,13 +103,13 @@ class OwnAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         return self._assignor.wire_name
 
     def supported_protocols(self) -> list[ClientProtocol]:
-        """See the base class: what the whole list was found to have in common."""
+        """See the base class. Returns the protocol that all offered strategies have in common."""
         return [_CLIENT_PROTOCOLS[self._holdings.protocol]]
 
     def metadata(self, topics: set[str]) -> ConsumerProtocolSubscription:
         """See the base class."""
         mine = self._holdings
-        # It joins anew, and another one may be the leader.
+        # The member joins again, and another member may be the leader.
         mine.again = Again.NO
         try:
             data = self._assignor.metadata(sorted(topics), mine.settings)
@@ -158,13 +161,14 @@ class OwnAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
 
 
 class BroughtAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
-    """One of the client's own strategies, which claims what the member has, and nothing else.
+    """Adapt one of the client's own strategies, so that it claims the partitions that the member has, and no others.
 
-    By itself it remembers what it assigned last. Two sequences that this protects against. The session expires, another
-    member gets the partitions; this one joins again, still claims them, and a cooperative leader keeps them back from
-    the other until this one gives them up, which it never does, because its consumer has none. And: a group goes from
-    `weighted` to `cooperative-sticky`, which remembers nothing, so that nobody claims anything; partitions go to new
-    owners while the old ones have a batch of them in flight.
+    By itself such a strategy claims its last assignment, which may be that of a lost session (rule R34).
+
+    Guards against (a change of the strategy):
+    1. A group changes from `weighted` to `cooperative-sticky`, which has not assigned anything yet.
+    2. So no member claims a partition.
+    3. Partitions move to new owners while the old ones have a batch of them in flight.
     """
 
     def __init__(self, inner: AbstractPartitionAssignor, holdings: Holdings) -> None:
@@ -203,7 +207,7 @@ class BroughtAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
 
 
 def client_assignors(offered: Sequence[Assignor | str], holdings: Holdings) -> list[AbstractPartitionAssignor]:
-    """Return what the client is to offer the group, in this order; a text names one of its own strategies."""
+    """Return the strategies that the client must offer the group, in this order. A text names one of its own."""
     found = [
         OwnAssignor(each, holdings) if isinstance(each, Assignor) else BroughtAssignor(BROUGHT[each](), holdings)
         for each in offered
@@ -213,7 +217,7 @@ def client_assignors(offered: Sequence[Assignor | str], holdings: Holdings) -> l
 
 
 def joined_member(member_id: str, instance_id: str | None, subscription: ConsumerProtocolSubscription) -> JoinedMember:
-    """Return what the leader knows of a member; a note of another form counts as none."""
+    """Return what the leader knows of a member. A note that cannot be read counts as none."""
     owned = {
         TopicPartition(part.topic, number)
         for part in getattr(subscription, "owned_partitions", None) or ()
@@ -224,7 +228,7 @@ def joined_member(member_id: str, instance_id: str | None, subscription: Consume
         note = MemberNote.decode(subscription.user_data or b"")
     except WireError as error:
         LOG.warning("a member's note cannot be read: member=%s reason=%s", member_id, error)
-        # It may hold what it names, so that nobody else gets it before it has said that it gave it up.
+        # The member may hold the partitions that it names, so no other member gets them before it has given them up.
         note = MemberNote(held=bool(owned))
     member = GroupMember(
         member_id, tuple(sorted(subscription.topics)), note.data, frozenset(owned),
@@ -234,12 +238,12 @@ def joined_member(member_id: str, instance_id: str | None, subscription: Consume
 
 
 def cluster_info(cluster: ClusterMetadata, topics: set[str]) -> ClusterInfo:
-    """Return what the leader's client knows of these topics; those that it does not know yet are left out."""
+    """Return what the leader's client knows of these topics. Topics that it does not know yet are left out."""
     racks = {broker.node_id: broker.rack for broker in cluster.brokers()}
     found = {}
     for topic in topics:
         numbers = cluster.partitions_for_topic(topic)
-        # Numbers with a gap are metadata of a topic that is being made: it comes once more.
+        # Numbers with a gap are from a topic that is being created: its metadata will arrive again.
         if numbers and numbers == set(range(len(numbers))):
             found[topic] = tuple(_placed(cluster, ClientPartition(topic, number), racks) for number in sorted(numbers))
     return ClusterInfo(found)

@@ -1,12 +1,9 @@
-"""The group client on kafka-python 3: for assignment strategies that librdkafka does not have.
+"""Implement the group client on kafka-python 3, for assignment strategies that librdkafka does not have.
 
-Duty: translate between `GroupPort` and the client; decide nothing. The client's thread and the thread that drives it
-hand events over (`kafkadriver.py`); the membership thread takes them in `poll` and `close`, and answers.
+Translates between `GroupPort` and the client, and decides nothing. The client's I/O thread and the thread that polls it
+put events into a queue (`poller.py`). The membership thread handles and answers them in `poll` and `close`.
 
-A commit is one request, made under the generation of that moment, and never repeated here. The sequence that this
-protects against: a commit is refused for a reason that passes, and the client repeats it by itself; meanwhile the
-session expires, another member gets the partition, and this one joins again; the repeated commit, now under the new
-generation, is taken, and the group's offset goes back. (`KafkaConsumer.commit` repeats.)
+A commit is one request under the generation of that moment, and never repeated here (rule R21).
 """
 
 from __future__ import annotations
@@ -51,26 +48,26 @@ from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.membership")
 
-# How often a closing member looks whether the client wants something of it.
+# Seconds between two checks, while the member closes, for events of the client.
 _STEP_S = 0.01
-# How long a member that was never served waits while the strategy refuses.
+# Seconds that a member without any partition so far waits while the strategy refuses.
 _REFUSAL_S = 15.0
-# How long a leader waits for a topic's metadata before it asks for another round.
+# Seconds that a leader waits for a topic's metadata before it requests another round.
 _METADATA_WAIT_S = 10.0
-# Beyond any request's own timeout, which is kafka.session.timeout.ms unless kafka.socket.timeout.ms is set.
+# Seconds. Longer than any request's own timeout: kafka.session.timeout.ms unless kafka.socket.timeout.ms is set.
 _ANSWER_TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What the leader gave this member, and said to it."""
+    """The partitions that the leader gave this member, and its note."""
 
     active: frozenset[TopicPartition]
     note: LeaderNote
 
 
 class KafkaPythonGroup:
-    """A `GroupPort` on `kafka.KafkaConsumer`, with the strategies that it is to offer, the preferred one first."""
+    """Implement `GroupPort` on `kafka.KafkaConsumer`. Offers the strategies of `offered`, the preferred one first."""
 
     def __init__(
         self,
@@ -94,7 +91,7 @@ class KafkaPythonGroup:
         self._heartbeat_s = float("-inf")
         self._clock = clock or SystemClock()
         self._identity = Identity(self._clock)
-        # Whether it has ever had a partition; and why it refuses, and until when that is waited out.
+        # Whether the member has ever had a partition. Why the strategy refuses, and the deadline of the wait for it.
         self._served = False
         self._refusal = ""
         self._refused_until: Deadline | None = None
@@ -123,7 +120,7 @@ class KafkaPythonGroup:
             self._identity.learn()
             raise unreachable(self._options, error, self._identity.transport) from None
         self._identity.opened()
-        # The consumer does not hand this setting on, and asking for a deleted topic would make it again.
+        # The consumer does not pass this setting on. Without it, a request for a deleted topic would recreate it.
         self._consumer._manager.cluster.config["allow_auto_create_topics"] = False
         agreed = self._consumer._coordinator._rebalance_protocol
         if (agreed == ClientProtocol.COOPERATIVE) is not self.incremental:
@@ -178,10 +175,10 @@ class KafkaPythonGroup:
             self._deal_with(event, listener)
 
     def close(self) -> None:
-        """See `GroupPort`. The client gives its partitions up first, which this thread has to serve.
+        """See `GroupPort`. The client first gives up its partitions, whose callback this thread must serve.
 
-        When the listener raises it goes on where it was left: otherwise the next callback of the client would wait for
-        ever, and the member keep its partitions.
+        If the listener raises, call `close` again: it continues there. Otherwise the client's next callback would wait
+        forever, and the member would keep its partitions.
         """
         driver = self._driver
         if driver is None:
@@ -214,14 +211,14 @@ class KafkaPythonGroup:
                     self._consumer._manager.call_soon(event.answer.success, None)
 
     def _take_part(self, part: Part, listener: MemberListener) -> None:
-        """Tell what the leader said.
+        """Report the leader's note to the listener.
 
-        A member that was never served has nothing to go on with when the strategy refuses. It waits a little: topics
-        that must be alike are made, or given partitions, one after the other.
+        If the strategy refuses, a member without any partition so far has nothing to read. It waits `_REFUSAL_S` before
+        it fails: topics that must be alike are created, or get partitions, one after the other.
         """
         listener.on_note(tuple(sorted(part.note.standby)), part.note.error)
         if not part.note.error:
-            # An empty part may be that of a leader which knows no topic yet.
+            # An empty part may come from a leader that knows no topic yet.
             self._served, self._refused_until = self._served or bool(part.active), None
         elif not self._served and not part.active:
             self._refusal = part.note.error
@@ -243,7 +240,7 @@ class KafkaPythonGroup:
         if isinstance(error, client_errors.InconsistentGroupProtocolError):
             mapped: GroupKafkaError | None = self._nothing_in_common()
         elif is_refused_identity(error):
-            # It may heal: `poll` reports one that does not. It belongs to a request whose connection has reported it.
+            # It may pass: `poll` reports one that does not. The connection of the request has reported it already.
             mapped = None
         else:
             mapped = fatal(self._options, error)
@@ -265,20 +262,18 @@ class KafkaPythonGroup:
         """See `GroupPort`. The client has them already, and fetches nothing."""
 
     def release(self, partitions: Partitions) -> None:
-        """See `GroupPort`. The client gives them up when its callback returns."""
+        """See `GroupPort`. The client releases them when its callback returns."""
 
     def fetch_offsets(
         self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, GroupOffset]:
         """See `GroupPort`.
 
-        The sequence that forgetting the earlier request protects against: an answer takes longer than the timeout, and
-        the client keeps it; the partition goes to another member, which reads on, and comes back; asked again for the
-        same partitions, the client would hand out the old answer, and what the other has read is read again.
+        Drops an earlier request that timed out, because the client keeps its answer (rule R3).
 
-        While the client joins, nothing is asked: a broker answers a connection's requests in order, so this one would
-        wait for the JoinGroup, which waits for the group's slowest member; and the client closes the connection when it
-        times out, which ends the JoinGroup, too.
+        Sends nothing while the client joins. A broker answers a connection's requests in order, so this one would wait
+        for the JoinGroup, which waits for the group's slowest member. If it times out, the client closes the
+        connection, which ends the JoinGroup, too.
         """
         if self._client().group_metadata().state == MemberState.REBALANCING:
             return {}
@@ -310,7 +305,7 @@ class KafkaPythonGroup:
             done.set()
 
         self._send(tuple(items)).add_both(answered)
-        # The client answers every request, at the latest when it times out; unless its I/O thread has died.
+        # The client reports every request, at the latest when it times out, unless its I/O thread has died.
         if not done.wait(_ANSWER_TIMEOUT_S):
             return CommitResult(refused=tuple((item, Refusal.UNCERTAIN) for item in items), reason="no answer")
         return found[0]
@@ -319,7 +314,7 @@ class KafkaPythonGroup:
         return self._client()._manager.call_soon(self._commit, items)
 
     async def _commit(self, items: tuple[CommitItem, ...]) -> CommitResult:
-        """Send one request; the client's I/O thread. Never raises: an exception would be nobody's answer."""
+        """Send one request. The client's I/O thread only. Never raises: no caller would get the exception."""
         try:
             # R21: one request; `KafkaConsumer.commit` would repeat it
             await self._client()._coordinator._send_offset_commit_request(_client_items(items))
@@ -330,7 +325,7 @@ class KafkaPythonGroup:
                 return refused_commit(self._options, error, items)
         else:
             return CommitResult(acknowledged=items)
-        # The client tells the first error of a request only: one of these topics is gone, which one?
+        # The client reports only the first error of a request. One topic is missing, so each topic is sent alone.
         each = [await self._commit(tuple(i for i in items if i.partition.topic == topic)) for topic in topics]
         return CommitResult(
             tuple(item for result in each for item in result.acknowledged),
@@ -357,7 +352,7 @@ def _group_offset(answer: OffsetAndMetadata) -> GroupOffset:
 def _client_items(items: Sequence[CommitItem]) -> dict[ClientPartition, OffsetAndMetadata]:
     return {
         ClientPartition(*_pair(item.partition)): OffsetAndMetadata(
-            # With the zero byte that readers on confluent-kafka go by: without it they read on behind the text.
+            # Ends with the zero byte that readers on confluent-kafka need: without it they read past the text's end.
             item.offset,
             item.metadata + "\0",
             -1 if item.leader_epoch is None else item.leader_epoch,

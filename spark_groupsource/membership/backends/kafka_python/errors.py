@@ -1,6 +1,6 @@
-"""kafka-python's errors in the words of the catalogue, and what they mean for a commit.
+"""Map kafka-python's errors to those of the catalogue, and classify those of commits.
 
-The error codes are the protocol's: where librdkafka's errors are mapped already, the code is all that is needed.
+The error codes are the protocol's. So the code is enough where librdkafka's errors are mapped already.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _HANDSHAKE = "Handshake failed: "
 
 
 def classify_refusal(error: BaseException) -> Refusal:
-    """Tell why a commit was not taken; see `membership.refusals.classify_refusal`."""
+    """Return why a commit was not accepted; see `commit_errors.classify_refusal`."""
     if isinstance(error, client_errors.CommitFailedError):
         cause = error.args[0] if error.args else None
-        # Without a cause the client has no generation: it joins, or will tell that it has lost its partitions.
+        # Without a cause the client has no generation: it joins, or reports later that it has lost its partitions.
         return classify_refusal(cause) if isinstance(cause, BaseException) else Refusal.REBALANCE
     if isinstance(error, _LOST):
         return Refusal.LOST
@@ -45,7 +45,7 @@ def classify_refusal(error: BaseException) -> Refusal:
 
 
 def refused_commit(options: SourceOptions, error: BaseException, items: tuple[CommitItem, ...]) -> CommitResult:
-    """Return what a commit has come to that was not taken."""
+    """Return the result of a commit that was not accepted."""
     refused, code = tuple((item, classify_refusal(error)) for item in items), _code(error)
     cause = denial(options, ProtocolError(code, str(error)), items) if code in DENIED else None
     return CommitResult(refused=refused, reason=str(error), error=cause)
@@ -56,9 +56,9 @@ def _code(error: BaseException) -> int | None:
 
 
 def fatal(options: SourceOptions, error: BaseException) -> GroupKafkaError | None:
-    """Return the catalogue's error when only a person can heal it; None when the client tries again.
+    """Return the catalogue's error if only a person can fix it; None if the client tries again.
 
-    Not for a refused identity, which may heal: see `kafkaidentity.py`.
+    Not for a refused identity, which may pass: see `identity.py`.
     """
     if isinstance(error, AssignorError):
         return MembershipError(errors.ASSIGNMENT_REFUSED, group=options.group_id, reason=str(error))
@@ -79,12 +79,12 @@ def fatal(options: SourceOptions, error: BaseException) -> GroupKafkaError | Non
 
 
 def not_authenticated(options: SourceOptions, reason: str) -> GroupKafkaError:
-    """Return the error of an identity that is refused for good."""
+    """Return the error for an identity that is refused for good."""
     return AccessError(errors.AUTHENTICATION_FAILED, servers=options.bootstrap_servers, reason=reason)
 
 
 def unreachable(options: SourceOptions, error: BaseException, transport: LastTransportError) -> GroupKafkaError:
-    """Return the error of a first contact that failed; the client's own may only be that its time is over."""
+    """Return the error for a first contact that failed. The client's own error may only be a timeout."""
     if transport.authentication_failed or is_refused_identity(error):
         return not_authenticated(options, transport.describe(str(error)))
     return KafkaUnavailableError(
@@ -96,14 +96,14 @@ def unreachable(options: SourceOptions, error: BaseException, transport: LastTra
 
 
 def is_refused_identity(error: BaseException) -> bool:
-    """Whether a broker refuses who the client is, or the client the broker, in clear words.
+    """Return whether a broker clearly refuses the client's identity, or the client the broker's.
 
-    A connection that ends in the middle of a handshake does not: a broker that stops or starts does so.
+    A connection that ends in the middle of a handshake is not clear: a broker that stops or starts does that, too.
     """
     if isinstance(error, _AUTHENTICATION) or "AuthenticationFailed" in type(error).__name__:
         return True
     text = str(error)
     if isinstance(error, ssl.SSLError):
         return not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)) and "EOF" not in text
-    # How the client reports what went wrong before a connection was there.
+    # The client reports errors before a connection is established in this form.
     return _HANDSHAKE in text and ("[SSL" in text or "certificate" in text.lower()) and "EOF" not in text

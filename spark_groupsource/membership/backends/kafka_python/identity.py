@@ -1,10 +1,13 @@
-"""Whether the brokers accept the identity of a kafka-python client: watches the client's connections.
+"""Watch a kafka-python client's connections, to find out whether the brokers accept its identity.
 
-The client forgets why a connection failed: a wrong password at the first contact ends as a timeout. It does not even
-read why when the broker answers and hangs up at once: it drops what it has received together with the end. And it
-reports a refusal that heals as an error of whatever request was under way. This module hands what connections report
-to `LastTransportError`, which decides as it does for librdkafka: at once at the first contact, later only after 20 s
-without any answer.
+Three properties of the client make this necessary:
+
+- It forgets why a connection failed: a wrong password at the first contact ends as a timeout.
+- If the broker answers and closes the connection at once, the client drops the answer, which has the reason.
+- It reports a refusal that passes as an error of whatever request was under way.
+
+This module passes the errors of connections to `LastTransportError`, which decides as it does for librdkafka: at once
+at the first contact, later only after 20 s without any answer (rule R76).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ _Receive = Callable[[], tuple[bytes, BaseException | None]]
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]
-    """Makes the client's connections, and reports how each one begins and ends. The client's I/O thread."""
+    """Create the client's connections, and report how each one begins and ends. The client's I/O thread only."""
 
     def __init__(self, net: NetworkSelector, report: Callable[[BaseException | None], None], **settings: Any) -> None:
         self._report = report
@@ -54,7 +57,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
 
 
 def _data_first(receive: _Receive) -> _Receive:
-    """Return a transport's way to receive that leaves an error for the next time, when there is data."""
+    """Return a transport's receive function that postpones an error to the next call if there is data."""
 
     def run() -> tuple[bytes, BaseException | None]:
         data, error = receive()
@@ -65,42 +68,42 @@ def _data_first(receive: _Receive) -> _Receive:
 
 
 class Identity:
-    """Membership thread only, apart from `_report`.
+    """Know whether the client's identity is accepted. Membership thread only, apart from `_report`.
 
-    `transport` is brought up to date by `learn`.
+    `learn` updates `transport`.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.transport = LastTransportError(clock)
-        # What the connections report; None: one works.
+        # Reports of the connections: an error, or None if a connection works.
         self._reported: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._manager: _Manager | None = None
         self._is_open = False
 
     def make_client(self, **settings: Any) -> KafkaNetClient:
-        """Make what a consumer or an admin client is given as its setting `kafka_client`."""
+        """Create the network client of a consumer or an admin client, for its setting `kafka_client`."""
         net = NetworkSelector(**settings)
         self._manager = _Manager(net, self._report, **settings)
         return KafkaNetClient(net=net, manager=self._manager, **settings)
 
     def opened(self) -> None:
-        """Note that the first contact has succeeded."""
+        """Record that the first contact has succeeded."""
         self._is_open = True
 
     def _report(self, error: BaseException | None) -> None:
         self._reported.put(error)
         if error is not None and not self._is_open and self._manager is not None and is_refused_identity(error):
-            # The client would try again until its time for the first contact is over. Not from within a callback of a
-            # connection, which this closes.
+            # Otherwise the client would try again until its timeout for the first contact. Called later, because this
+            # is a callback of a connection that is closed by it.
             self._manager.call_soon(self._manager.close)
 
     def learn(self) -> None:
-        """Take what the connections have reported."""
+        """Process what the connections have reported."""
         while not self._reported.empty():
             self.take(self._reported.get_nowait())
 
     def take(self, error: BaseException | None) -> None:
-        """Take an error, or None for an answer."""
+        """Process an error, or None for an answer."""
         if error is None:
             self.transport.worked()
             return

@@ -1,4 +1,4 @@
-"""What a group's members offer, for the error of one that shares no strategy with them."""
+"""Describe what a group's members offer, for the error of a member that shares no strategy with them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from spark_groupsource.options.model import SourceOptions
 
 
 def others(options: SourceOptions) -> str:
-    """Return in words what strategy the group runs, and what its members offer where they say it.
+    """Return in words what strategy the group runs, and what its members offer as far as they report it.
 
-    The broker tells of each member only the strategy that the group runs; this source's own members add their lists.
+    Of each member the broker reports only the strategy that the group runs. This source's own members add their lists.
     """
     try:
         admin = KafkaAdminClient(**admin_settings(options))
@@ -38,7 +38,7 @@ def _in_words(group: dict[str, Any]) -> str:
 
 def _offers(metadata: Any) -> tuple[str, ...]:
     data = metadata.get("user_data") if isinstance(metadata, dict) else getattr(metadata, "user_data", None)
-    # The client's description holds bytes as text.
+    # The client's description contains bytes as text.
     raw = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data or b"")
     try:
         return MemberNote.decode(raw).offers

@@ -1,9 +1,9 @@
-"""What runs beside the membership thread for a kafka-python member: its polling, and its rebalance callbacks.
+"""Poll a kafka-python member and serve its rebalance callbacks, on threads beside the membership thread.
 
-kafka-python joins, rebalances and heartbeats in coroutines on an I/O thread of its own. Only a call of
-`ConsumerCoordinator.poll` moves a rebalance on, and it returns no sooner than the callbacks that it has called. A
-callback waits for the membership thread, which may wait for a batch: so the polling has a thread to itself, and a
-callback is a coroutine that hands an event over and awaits the answer, while heartbeats go on.
+kafka-python joins, rebalances and sends heartbeats in coroutines on its own I/O thread. A rebalance advances only in
+`ConsumerCoordinator.poll`, which returns after the callbacks that it has called. A callback waits for the membership
+thread, which may wait for a batch. So polling has a thread of its own, and a callback is a coroutine that passes an
+event to the membership thread and awaits the answer, while heartbeats go on.
 
 The coordinator is polled, not the consumer: this member fetches no records, and needs no positions.
 """
@@ -27,18 +27,18 @@ from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.membership.events import Partitions
 from spark_groupsource.model.offsets import TopicPartition
 
-# How soon a rebalance, which a heartbeat tells of, is noticed.
+# Maximum seconds until a rebalance that a heartbeat reports is noticed.
 _STEP_S = 0.02
-# An answer to a join that comes between two polls is thrown away by the client, so they are long; one that has nothing
-# to wait for returns at once.
+# The client drops an answer to a join that arrives between two polls. So polls are long; a poll that has nothing to
+# wait for returns at once.
 _POLL_MS = 500
 _RETRY_S = 0.2
-# How long the client may take to say goodbye: one request to the coordinator.
+# Maximum time for the client to leave the group: one request to the coordinator.
 _CLOSE_TIMEOUT_MS = 5_000
 
 
 class Kind(Enum):
-    """What a client tells the membership thread."""
+    """The kinds of events that a client reports to the membership thread."""
 
     ASSIGNED = "partitions came"
     REVOKED = "partitions are to be given up"
@@ -48,7 +48,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """One event. A callback of the client awaits `answer`; None: nobody waits."""
+    """One event. A callback of the client awaits `answer`; None if no callback waits."""
 
     kind: Kind
     partitions: Partitions = ()
@@ -57,7 +57,7 @@ class Happened:
 
 
 class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
-    """Called on the client's I/O thread: hands events over, and awaits that they are dealt with."""
+    """Pass the client's callbacks to the membership thread, and await their answers. The client's I/O thread only."""
 
     def __init__(
         self,
@@ -70,24 +70,24 @@ class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         self._gave_up = gave_up
         # Whether anything was assigned that can be revoked.
         self._joined = False
-        # How often the client has told of an assignment.
+        # How many assignments the client has reported.
         self.assignments = 0
 
     async def on_partitions_revoked(self, revoked: Iterable[tuple[str, int]]) -> None:
-        """The group wants partitions back; heartbeats go on while this waits."""
-        # Before its first join the eager client gives up an assignment that never was.
+        """Handle a revoke; heartbeats go on while this waits."""
+        # Before its first join the eager client revokes an assignment that it never had.
         if self._joined:
             self._gave_up(await self._dealt_with(Kind.REVOKED, revoked))
 
     async def on_partitions_assigned(self, assigned: Iterable[tuple[str, int]]) -> None:
-        """Partitions came."""
+        """Handle newly assigned partitions."""
         self._joined = True
         self.assignments += 1
         await self._dealt_with(Kind.ASSIGNED, assigned)
 
     async def on_partitions_lost(self, lost: Iterable[tuple[str, int]]) -> None:
-        """The session has expired."""
-        # R34: the strategies forget what was lost before anything else happens
+        """Handle partitions that were lost with the session."""
+        # R34: the strategies forget lost partitions before anything else happens
         self._lost()
         await self._dealt_with(Kind.LOST, lost)
 
@@ -100,12 +100,10 @@ class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def tell_losses(coordinator: Any) -> None:
-    """Have a cooperative client tell of the partitions that it loses while it joins.
+    """Make a cooperative client report the partitions that it loses while it joins (rule R72).
 
-    The sequence that this protects against: the client begins to join, keeping its partitions, and is cut off; its
-    session expires, and another member reads on; its JoinGroup, sent again, is refused with UNKNOWN_MEMBER_ID, and it
-    joins as a new member, without a word, with partitions that it still has: what it commits, now under the new
-    generation, takes the group's offset back. (Java's client prepares such a join anew, too: KAFKA-12983.)
+    Without that the client joins as a new member and keeps its old partitions. Java's client prepares such a join
+    again, too (KAFKA-12983).
     """
     reset = coordinator.reset_generation
 
@@ -113,14 +111,14 @@ def tell_losses(coordinator: Any) -> None:
         reset(*args, **named)
         coordinator.rejoining = False
 
-    # An eager client has given up everything before it joins, and would tell it twice.
+    # An eager client has released everything before it joins, and would report it twice.
     # R72: a session that ends in a join is a loss
     if coordinator._rebalance_protocol == ClientProtocol.COOPERATIVE:
         coordinator.reset_generation = reset_and_prepare
 
 
 class Driver:
-    """Polls the coordinator until it is closed, then leaves the group."""
+    """Poll the coordinator until the member is closed, then leave the group."""
 
     def __init__(
         self,
@@ -138,13 +136,13 @@ class Driver:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="groupkafka-member-driver", daemon=True)
         self._clock = clock or SystemClock()
-        # For how long this member's group may stay as it is before another round is asked for; None: for ever.
+        # Returns the seconds after which another round is requested; None: never.
         self._again_after_s = again_after_s
         # The generation, and since when it is known.
         self._generation, self._since_s = -1, 0.0
-        # The generation whose join was told of, and how many assignments there were until then.
+        # The generation whose join was reported, and how many assignments there were until then.
         self._told_generation, self._told_assignments = -1, 0
-        # When another round was asked for.
+        # When another round was requested.
         self._asked_s = 0.0
 
     def start(self) -> None:
@@ -153,7 +151,7 @@ class Driver:
             self._thread.start()
 
     def request_close(self) -> None:
-        """Ask for the end; `ended` tells when the member has left."""
+        """Ask the thread to leave and end; `ended` is true when the member has left."""
         self._closing.set()
         if self._thread.ident is None:
             self._consumer.close(autocommit=False, timeout_ms=_CLOSE_TIMEOUT_MS)
@@ -170,7 +168,7 @@ class Driver:
 
     @property
     def heartbeat_answered_s(self) -> float:
-        """When a heartbeat was answered last, on the monotonic clock; -inf if none was."""
+        """When a heartbeat was last answered, in seconds of the monotonic clock; -inf if none was."""
         return float(self._coordinator.heartbeat.last_receive)
 
     # --- its own thread
@@ -188,12 +186,12 @@ class Driver:
             self._tell(Happened(Kind.FAILED, error=error))
 
     def _step(self) -> None:
-        """Look after a stable membership, or see a join through; then poll.
+        """Check a stable membership, or request the join again while one is under way. Then poll.
 
-        The sequence that asking for a join, while one is under way, protects against: a leader joins again because a
-        topic's metadata has come, and its poll times out; the join ends before the next poll, by which time the
-        metadata that was news is what the leader has assigned by; so the client sees no reason to join, forgets the
-        answer, and neither joins nor heartbeats any more.
+        Guards against (a join that is not requested again):
+        1. A leader joins again because a topic's metadata has arrived. Its poll times out.
+        2. The join ends before the next poll. The leader has used the new metadata for its assignment.
+        3. So the client sees no reason to join, and drops the answer. It neither joins nor sends heartbeats any more.
         """
         stable = self._consumer.group_metadata().state == MemberState.STABLE
         if stable and not self._coordinator.need_rejoin():
@@ -207,10 +205,12 @@ class Driver:
         self._notice_assignment()
 
     def _ask_again(self) -> None:
-        """Ask for another round when something stays open for too long.
+        """Request another round if an assignment stays incomplete for too long.
 
-        The sequence that this protects against: a member claims a partition that it does not have, so that it never
-        gives it up, and never joins again; nobody reads the partition.
+        Guards against:
+        1. A member claims a partition that it does not have.
+        2. The leader keeps the partition back until that member gives it up.
+        3. The member never gives it up, and never joins again: nobody reads the partition.
         """
         after_s, now_s = self._again_after_s(), self._clock.monotonic_s()
         if after_s is not None and now_s - max(self._since_s, self._asked_s) > after_s:
@@ -218,9 +218,9 @@ class Driver:
             self._coordinator.request_rejoin()
 
     def _notice_assignment(self) -> None:
-        """Tell of a join that brought nothing: the cooperative client is silent then.
+        """Report a join that assigned nothing, because the cooperative client does not report it.
 
-        A query whose first assignment is empty must be told that it has joined, or it waits for partitions.
+        Otherwise a query whose first assignment is empty would wait for partitions.
         """
         joined = self._consumer.group_metadata()
         if joined.state != MemberState.STABLE or joined.generation_id == self._told_generation:
@@ -230,14 +230,13 @@ class Driver:
         self._told_generation, self._told_assignments = joined.generation_id, self._callbacks.assignments
 
     def _notice_fence(self) -> None:
-        """Raise when another member has taken this one's instance id.
+        """Raise `FencedInstanceIdError` if another member has the instance id of this one (rule R75).
 
-        The sequence that this protects against: a heartbeat is answered so, and the client only stops its heartbeats;
-        the session expires, this member joins again, and takes the id back from the other, and so on for ever.
+        The client reports nothing then: it only stops its heartbeats.
         """
         coordinator = self._coordinator
-        # A join stops heartbeats, too, and starts them again before it is over; so does a lost session, which is no
-        # member's any more: asked after the heartbeats, or it may be lost in between.
+        # A join stops heartbeats, too, and starts them again before it ends. So does a lost session, after which the
+        # state is not stable: the state is read after the heartbeats, because the session may be lost in between.
         stopped = not (coordinator._heartbeat_enabled or coordinator.rejoining)
         still_member = self._consumer.group_metadata().state == MemberState.STABLE
         # R75: heartbeats have stopped, and the session has not expired
@@ -245,13 +244,12 @@ class Driver:
             raise FencedInstanceIdError(coordinator.group_instance_id)
 
     def _notice_expiry(self) -> None:
-        """Take the session for expired when no heartbeat was answered for as long as it lasts.
+        """End the session if no heartbeat was answered for its duration (rule R74).
 
-        The sequence that this protects against: the member is cut off, the coordinator gives its partitions to another
-        one, and this client, which waits to be told, reads on. (So does librdkafka in classic groups.)
+        librdkafka does the same in classic groups.
 
-        The client's own clock starts anew whenever a broker tells who the coordinator is, also while that one cannot be
-        reached: only a heartbeat's answer counts here, or a join's.
+        The client's own clock restarts whenever a broker reports the coordinator, even if that is unreachable. Here
+        only the answer to a heartbeat or a join counts.
         """
         now_s, generation = self._clock.monotonic_s(), self._consumer.group_metadata().generation_id
         if generation != self._generation:
