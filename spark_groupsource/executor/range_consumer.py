@@ -1,30 +1,31 @@
-"""A consumer that reads assigned ranges and stays where it is between batches.
+"""Read assigned ranges with one client, which keeps its positions between batches.
 
-It never takes part in a group: partitions are assigned by hand, nothing is committed. What it has fetched beyond
-a range is kept for the next one, because the next batch most often starts there; what another worker has read
-meanwhile is dropped as it comes, which is cheaper than a new assignment. Partitions of earlier tasks stay assigned
-until they are idle, or take too much memory.
+The consumer joins no group: partitions are assigned by hand, and nothing is committed. Rows fetched beyond a range are
+kept for the next task, because the next batch most often starts there. Records that another worker has read meanwhile
+are dropped as they arrive, which is cheaper than a new assignment. Partitions of earlier tasks stay assigned until
+they are idle or take too much memory.
 
-The rows of a task come range by range, in the order of its ranges: Spark may run a task again and keep a part of its
-first output, so the same task has to give the same rows in the same order wherever it runs. The ranges are fetched
-side by side, and rows that arrive before it is their turn are kept.
+A task returns its rows range by range, in the order of its ranges. Spark may run a task again and keep a part of its
+first output, so the same task must return the same rows in the same order wherever it runs. The ranges are fetched
+in parallel, and rows of later ranges are kept until the ranges before them have ended.
 
-Memory: `max_kept_bytes` for what is kept (measured on the rows), one answer of the client that is being added to it
-(2 MiB, or one record that is larger), and the client's own queue. Three quarters of it are for the task's later
-ranges: only as many are fetched, in their order, as fit with all they have by the size of the last records. Where
-records turn out larger, the rows of the last ranges are dropped and fetched again later. The range whose turn it is is
-always fetched, so a small bound makes a task slower and never stops it.
+Memory: `max_kept_bytes` for kept rows (measured on the rows), plus one answer of the client that is being added (2 MiB,
+or one larger record), plus the client's own queue. Three quarters of `max_kept_bytes` are for the task's later ranges:
+as many of them are fetched, in their order, as fit completely, by the size of the last records. If records turn out
+larger, the rows of the last ranges are dropped and fetched again later. The first unfinished range is always fetched,
+so a small bound makes a task slower and never stops it.
 
 A `bulk` consumer is for tasks whose ranges do not fit all at once. Its client waits only some milliseconds for new
-records, so that the next ranges can be assigned at any time, and fetches no range beyond its end. That would keep the
-brokers busy between tasks: it rests then, and stands nowhere.
+records, so that the next ranges can be assigned at any time, and it fetches no range beyond its end. Between tasks
+this would keep the brokers busy, so the consumer then rests, without positions.
 
-Invariant: `fed` holds the assigned partitions, and where the client goes on in each. For each of them `kept`, followed
-by what the client still delivers, is the log from `position` on, once offsets below `position` are left out. `eof` is
-the furthest end-of-partition event, which stands behind all that was delivered before. `begun` holds the partitions
-that have delivered since they were assigned. `lost` says why nothing more is taken of a partition until it is assigned
-anew. `parked` holds those that are not assigned for as long as their kept rows last, and where the client is to go on
-then.
+Invariant, by partition:
+- `fed`: assigned partitions, with the client's next offset. `kept`, followed by the records that the client still
+  delivers, is the log from `position` on, without offsets below `position`.
+- `eof`: the largest offset of an end-of-partition event. All records before it were delivered.
+- `begun`: partitions that have delivered records since they were assigned.
+- `lost`: why no more rows are accepted, until the partition is assigned again.
+- `parked`: partitions that are not assigned while their kept rows last, with the offset to resume at.
 """
 
 from __future__ import annotations
@@ -53,23 +54,27 @@ from spark_groupsource.executor.row_buffer import Kept, RecordSize, beyond
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
-# What may be kept of partitions that no range of the task has, by default.
+# Default of `max_kept_bytes`.
 _MAX_KEPT_BYTES = 8 * 1024 * 1024
-# Of one record batch: Spark copies it whole, and Arrow's offsets have 32 bits.
+# Size limit of one record batch: Spark copies it whole, and Arrow's offsets have 32 bits.
 _MAX_CHUNK_BYTES = 64 * 1024 * 1024
-# A partition or a consumer that has not been used for so long fetches no more: an assigned one asks its brokers for
+# A partition or a consumer that is unused for this long stops fetching; an assigned partition would be fetched for
 # ever. Longer than the pauses between the batches of a busy query.
 REST_AFTER_S = 5.0
 
 
 class Histories:
-    """What the ranges that a consumer was positioned for said of their logs.
+    """Remember the topic ids and leader epochs of the ranges that a consumer was positioned for.
 
-    The sequences this protects against:
-    - A consumer has read [0, 100) of a topic and fetched further; the topic is deleted, made again and filled; what the
-      plan means by [100, 200) is the new topic's, what was fetched ahead is the old one's.
-    - A consumer stands at 100 and has fetched 100 to 119; the leader dies with them, and the new one takes other
-      records at 100, 101, ... (unclean leader election). The plan knows these, by the leader epoch.
+    Guards against, for a recreated topic:
+    1. A consumer has read [0, 100) of a topic and has fetched further.
+    2. The topic is deleted, recreated and filled.
+    3. [100, 200) is planned of the new topic. The rows fetched ahead are of the old one.
+
+    Guards against, after an unclean leader election:
+    1. A consumer is at 100 and has fetched 100 to 119.
+    2. The leader dies, and these records are lost. The new leader accepts other records at 100, 101, ...
+    3. The plan means the other records. It has the new leader epoch.
     """
 
     def __init__(self) -> None:
@@ -77,33 +82,34 @@ class Histories:
         self._epochs: dict[TopicPartition, int | None] = {}
 
     def current(self, topic_ids: Mapping[str, str]) -> bool:
-        """Whether none of these topics was read under another id."""
+        """Return whether none of these topics was read under another id."""
         # R59: read under another id
         return all(self._topic_ids.get(topic, topic_id) == topic_id for topic, topic_id in topic_ids.items())
 
     def same(self, item: OffsetRange) -> bool:
-        """Whether what was fetched is what the range was planned by; one without an epoch does not say.
+        """Return whether the rows fetched ahead have the range's leader epoch; True for a range without an epoch.
 
-        A leader that changes cleanly has another epoch, too: what was fetched is then fetched once more.
+        A clean leader change has a new epoch, too: the rows are then fetched once more.
         """
         # R60: fetched from another history
         return item.leader_epoch is None or self._epochs.get(item.partition) == item.leader_epoch
 
     def note(self, anew: Iterable[OffsetRange], topic_ids: Mapping[str, str]) -> None:
-        """Take that these topics are read, and that from now on the ranges' partitions are fetched anew."""
+        """Record the ids of the topics read, and the epochs of the ranges that are assigned again (`anew`)."""
         self._topic_ids |= topic_ids
         self._epochs |= {item.partition: item.leader_epoch for item in anew}
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing is left of what was fetched of these partitions."""
+        """Forget the epochs of partitions of which no fetched rows are left."""
         for partition in partitions:
             self._epochs.pop(partition, None)
 
 
 class RangeConsumer:
-    """See the module's head. One thread at a time. `max_kept_bytes` bounds what is kept besides the client's queue.
+    """Read ranges as the module's docstring describes. One thread at a time.
 
-    `partitions` is for about how many of them the client was set up.
+    `max_kept_bytes` limits the kept rows; the client's queue has its own limit. `partitions` is about the number of
+    partitions that the client was configured for.
     """
 
     def __init__(
@@ -140,45 +146,45 @@ class RangeConsumer:
         return f"RangeConsumer({', '.join(f'{tp}@{offset}' for tp, offset in sorted(self._position.items()))})"
 
     def serve(self, options: SourceOptions) -> None:
-        """Read for the query with these options from now on; its clients have the same settings."""
+        """Read for the query with these options from now on. Its client settings must be the same."""
         self.options = self.inquiries.options = options
 
     @property
     def assigned(self) -> int:
-        """How many partitions it fetches, or has fetched ahead."""
+        """Return the number of partitions that are fetched or parked."""
         return len(self._fed) + len(self._parked)
 
     @property
     def record_bytes(self) -> int:
-        """About how many bytes a record takes, by the last ones."""
+        """Return about how many bytes a record takes, by the last ones."""
         return self._size.likely_bytes
 
     def distance(self, ranges: Iterable[OffsetRange]) -> tuple[int, int]:
-        """How far it is to the start of the ranges: partitions to assign, and offsets to drop in the others."""
+        """Return the cost to reach the ranges' starts: partitions to assign, and offsets to drop in the others."""
         gaps = [self._gap(item) for item in ranges]
         return gaps.count(None), sum(gap for gap in gaps if gap is not None)
 
     def current(self, topic_ids: Mapping[str, str]) -> bool:
-        """Whether none of these topics was made again since it was read with this consumer.
+        """Return whether none of these topics was recreated since this consumer has read it.
 
-        If one was, it is of no use any more: the client would ignore the new topic's leaders as long as their epochs
-        are lower than the old one's.
+        If one was, the consumer must be closed: its client would ignore the new topic's leaders as long as their epochs
+        are lower than the old ones.
         """
         return self._histories.current(topic_ids)
 
     def shares(self, ranges: Iterable[OffsetRange]) -> bool:
-        """Whether it fetches one of these ranges' partitions, wherever."""
+        """Return whether one of these ranges' partitions is fetched or parked, at any offset."""
         return any(self._has(item.partition) for item in ranges)
 
     def keep_at_most(self, max_kept_bytes: int, current: Collection[TopicPartition] = ()) -> None:
-        """Bound what is kept of partitions from now on, `current` ones apart; what is too much is given up."""
+        """Set the limit of kept rows. Rows above it are dropped now, except those of `current` partitions."""
         self.max_kept_bytes = max_kept_bytes
         self._bound_beyond({}, spared=current)
 
     def position_at(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = {}) -> None:
-        """Stand at the start of these ranges; keeps connections, and what was fetched if it fits.
+        """Move to the start of these ranges. Connections stay, and so do fetched rows that the ranges can use.
 
-        `topic_ids` are those that the ranges were planned for; `current` says whether the consumer is the right one.
+        `topic_ids` are those that the ranges were planned for; call `current` with them first.
         """
         wanted = {item.partition: item.start for item in ranges}
         self._ends = {item.partition: item.end for item in ranges}
@@ -202,7 +208,7 @@ class RangeConsumer:
         self.inquiries.meet(frozenset(tp.topic for tp in wanted))
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch these partitions no longer, those of them that it has."""
+        """Stop fetching these partitions and drop their rows and positions. Unknown partitions are ignored."""
         known = [partition for partition in partitions if partition in self._position]
         self._drop(known)
         for partition in known:
@@ -210,11 +216,11 @@ class RangeConsumer:
         self._histories.forget(known)
 
     def rest(self) -> None:
-        """Stop fetching, and forget what was fetched; stays connected."""
+        """Stop fetching and drop all fetched rows. The client stays connected."""
         self.forget(list(self._position))
 
     def position(self, partition: TopicPartition) -> int:
-        """The next offset to take of a partition."""
+        """Return the next offset to return of a partition."""
         return self._position[partition]
 
     def close(self) -> None:
@@ -222,7 +228,7 @@ class RangeConsumer:
         self._client.close()
 
     def finished(self, item: OffsetRange) -> bool:
-        """Whether all records of the range were taken."""
+        """Return whether all records of the range were returned."""
         partition = item.partition
         if self._position[partition] >= item.end:
             return True
@@ -230,13 +236,13 @@ class RangeConsumer:
         return partition not in self._kept and self._eof.get(partition, -1) >= item.end
 
     def take(self, ranges: Sequence[OffsetRange], timeout_s: float) -> list[pa.RecordBatch]:
-        """Return the next rows of the ranges, one range after the other; empty when none came in time.
+        """Return the next rows of the ranges, one range after the other; empty if none arrived in time.
 
-        The ranges are of different partitions. The client fetches them side by side. What arrives of a later one is
-        kept until all before it have ended, so the order of the rows does not depend on the order of arrival.
-        Raises `OutOfRange` when the log of the first range does not have the position, or is gone; `skip` and
-        `give_up` are the ways on. Raises `AccessError` for a topic that may not be read, and `ReadError` for a record
-        that no row can hold, or that is damaged, once it is the next one.
+        The ranges are of different partitions, and the client fetches them in parallel. Rows of a later range are kept
+        until all ranges before it have ended, so the order of rows does not depend on the order of arrival.
+        Raises `OutOfRange` if the log of the first range does not have the position or is missing; continue with `skip`
+        or `give_up`. Raises `AccessError` for a topic that may not be read, and `ReadError` for a damaged record, or
+        one that no row can hold, once it is the next one.
         """
         self._feed(ranges)
         more_to_come = False
@@ -258,7 +264,7 @@ class RangeConsumer:
         return taken
 
     def _raise_end(self, item: OffsetRange) -> None:
-        """Raise why a range has more records, and nothing comes of it any more."""
+        """Raise the error of an unfinished range that delivers no more records."""
         event = self._lost.get(item.partition)
         if event is not None and item.partition not in self._kept:
             raise end_of(self.options, event, self._position[item.partition])
@@ -268,33 +274,33 @@ class RangeConsumer:
         return taken
 
     def arrived(self, item: OffsetRange) -> int:
-        """Return the offset up to which a range was taken or is kept; its end at most."""
+        """Return the offset up to which rows of a range were returned or are kept; at most its end."""
         partition = item.partition
         fed = self._fed.get(partition, self._parked.get(partition, 0))
         return min(item.end, max(self._position[partition], fed))
 
     def complete(self, item: OffsetRange) -> bool:
-        """Whether all records of a range were taken or are kept."""
+        """Return whether all records of a range were returned or are kept."""
         return self.arrived(item) >= item.end or self._eof.get(item.partition, -1) >= item.end
 
     def settle(self, item: OffsetRange) -> None:
-        """Stand at the range's end, past offsets that hold no record."""
+        """Move to the range's end, past offsets without a record."""
         self._position[item.partition] = max(self._position[item.partition], item.end)
 
     def skip(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at another offset of a partition.
+        """Continue a partition at another offset, by a new assignment.
 
-        By a new assignment: the client refuses to seek in a partition that it has stopped at an offset out of range.
+        The client refuses to seek in a partition that it has stopped at an offset out of range.
         """
         self._assign({partition: offset})
 
     def give_up(self, item: OffsetRange) -> None:
-        """Stand at a range's end whatever was to come of it, and fetch its partition no longer."""
+        """Skip the rest of a range: drop its rows, stop fetching its partition, and move to its end."""
         self._drop([item.partition])
         self.settle(item)
 
     def cut_short(self, item: OffsetRange) -> None:
-        """Take of a range what is kept, and no more: the rest is gone. Its partition is fetched no longer."""
+        """End a range after its kept rows, because the rest is lost. Its partition is no longer fetched."""
         partition = item.partition
         if partition not in self._kept:
             self.give_up(item)
@@ -304,10 +310,10 @@ class RangeConsumer:
         self._eof[partition] = max(self._eof.get(partition, -1), item.end)
 
     def check_access(self, ranges: Iterable[OffsetRange]) -> bool:
-        """Ask for the topics of ranges of which nothing comes; those of one that is not known are out of range then.
+        """Request the topics of ranges that deliver nothing. Ranges of an unknown topic are then out of range.
 
-        Returns whether the brokers answered for all of them. Raises `AccessError` for a topic that the client may not
-        know, or when the brokers refuse the client.
+        Return whether the brokers answered for all topics. Raises `AccessError` for a topic that the client may not
+        describe, or if the brokers refuse the client.
         """
         partitions = {item.partition for item in ranges}
         unknown, answered = self.inquiries.unknown({partition.topic for partition in partitions})
@@ -322,7 +328,7 @@ class RangeConsumer:
         return partition in self._fed or partition in self._parked
 
     def _gap(self, item: OffsetRange) -> int | None:
-        """How many offsets to drop to get to a range's start; None when it takes a new assignment."""
+        """Return the offsets to drop to reach a range's start; None if that needs a new assignment."""
         partition = item.partition
         if not self._has(partition) or partition in self._lost or not self._histories.same(item):
             return None
@@ -336,7 +342,7 @@ class RangeConsumer:
             self._parked[partition] = max(self._parked[partition], start)
 
     def _assign(self, wanted: dict[TopicPartition, int]) -> None:
-        """Start anew at these offsets: what was fetched is dropped, what was lost is asked for again."""
+        """Assign partitions at these offsets. Drop their fetched rows and their `lost` state."""
         self._drop([partition for partition in wanted if self._has(partition)])
         if wanted:
             self._position |= wanted
@@ -344,7 +350,7 @@ class RangeConsumer:
             self._client.assign(wanted)
 
     def _drop(self, partitions: Sequence[TopicPartition]) -> None:
-        """Fetch these partitions no longer; their positions stay."""
+        """Stop fetching these partitions and drop their rows; their positions stay."""
         fetched = [partition for partition in partitions if self._fed.pop(partition, None) is not None]
         for partition in partitions:
             self._parked.pop(partition, None)
@@ -356,9 +362,9 @@ class RangeConsumer:
             self._client.unassign(fetched)
 
     def _pass_markers(self, item: OffsetRange) -> None:
-        """Go past transaction markers without waiting for an end-of-partition event, which takes fetch.wait.max.ms.
+        """Skip transaction markers without waiting for an end-of-partition event, which takes fetch.wait.max.ms.
 
-        The client is asked only once a record has come: until then it may tell how far an earlier assignment got.
+        The client's position is used only after a first record: before, it may be that of an earlier assignment.
         """
         partition = item.partition
         if self._position[partition] >= item.end or partition in self._kept or partition not in self._begun:
@@ -372,10 +378,10 @@ class RangeConsumer:
             self._position[partition] = max(self._position[partition], min(passed, item.end))
 
     def _bound_kept(self, ranges: Sequence[OffsetRange]) -> None:
-        """Keep within `max_kept_bytes`, apart from the rows of the first range, which go out now.
+        """Keep rows within `max_kept_bytes`. The rows of the first range are returned now and not counted.
 
-        What is fetched of later ranges has room by plan (`_window`). When records are larger than the last ones were,
-        the last ranges have too much: they are parked, and above the bound given up, to be fetched again.
+        `_window` plans room for the later ranges. If records are larger than the last ones were, the last ranges take
+        too much: they are parked, and above the bound their rows are dropped, to be fetched again.
         """
         later = ranges[1:]
         waiting = self._kept.within_bytes - self._kept.within(ranges[0].partition)
@@ -391,7 +397,7 @@ class RangeConsumer:
         self._bound_beyond({item.partition: item.end for item in ranges}, waiting)
 
     def _window(self, later: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return the ranges to fetch now, in their order: those that fit into the room with all that they have."""
+        """Return the ranges to fetch now, in their order: the first ones that fit completely into the room."""
         found, room = [], self.max_kept_bytes * 3 // 4
         for item in later:
             room -= self._need(item)
@@ -402,20 +408,22 @@ class RangeConsumer:
         return found
 
     def _need(self, item: OffsetRange) -> int:
-        """Return how many bytes a range takes with all that it has, about."""
+        """Return about how many bytes a complete range takes."""
         missing = 0 if self.complete(item) else item.end - self.arrived(item)
         return self._kept.within(item.partition) + missing * self._size.likely_bytes
 
     def _bound_beyond(
         self, ends: Mapping[TopicPartition, int], waiting: int = 0, spared: Collection[TopicPartition] = ()
     ) -> None:
-        """Park partitions of which more than a fair share is kept beyond the task; drop the largest if it is too much.
+        """Park partitions that keep more than a fair share beyond the task; above the limit drop the largest.
 
-        `ends` are those of the ranges that are not read to their end, of which `waiting` bytes are kept.
+        `ends` are those of the ranges that are not read to their end. `waiting` bytes of them are kept.
 
-        The sequence this protects against: a batch takes a few records of each partition; what the last one waits for
-        stands behind the others' records; these are kept, the client goes on fetching them, and what is given up
-        has to be fetched again for the next batch.
+        Guards against:
+        1. A batch reads a few records of each partition.
+        2. The records of the last partition arrive after many records of the others, which are kept.
+        3. The client continues to fetch the others. Rows above the limit are dropped, and the next batch must fetch
+           them again.
         """
         sizes = {partition: size for partition, size in self._kept.beyond().items() if partition not in spared}
         fair = self.max_kept_bytes // (2 * max(1, self.assigned))
@@ -424,13 +432,13 @@ class RangeConsumer:
             if partition not in ends:
                 self._drop([partition])
                 continue
-            # The range has arrived, and its rows stay. The log behind it is fetched again by the task that wants it.
+            # The range is complete, and its rows stay. The task that needs the log behind it fetches it again.
             self._park([partition] if partition in self._fed else [])
             self._kept.trim(partition)
             self._parked[partition] = self._eof[partition] = ends[partition]
 
     def _park(self, partitions: Sequence[TopicPartition]) -> None:
-        """Fetch these partitions no longer; their rows are kept."""
+        """Stop fetching these partitions; keep their rows."""
         for partition in partitions:
             self._parked[partition] = self._fed.pop(partition)
             self._begun.discard(partition)
@@ -438,10 +446,10 @@ class RangeConsumer:
             self._client.unassign(partitions)
 
     def _feed(self, ranges: Sequence[OffsetRange]) -> None:
-        """Have the client fetch the first range, before the rows that are kept of it run out, and others with room.
+        """Assign the first range before its kept rows run out, and the later ranges that have room.
 
-        A bulk consumer stops fetching what has arrived: a fetch of nothing but such partitions waits for new records,
-        and what comes then is of no use to the task. Others go on, for the next task, once all ranges are under way.
+        A bulk consumer stops fetching complete ranges: a fetch of only such partitions waits for new records, which the
+        task does not need. Other consumers continue to fetch, for the next task, once all ranges are assigned.
         """
         first, later = ranges[0], ranges[1:]
         if self.bulk:
@@ -465,10 +473,11 @@ class RangeConsumer:
         return not (kept_on and partition in self._kept)
 
     def _receive(self, timeout_s: float) -> bool:
-        """Take what has arrived; return whether there is most likely more.
+        """Process received items; return whether more are most likely ready.
 
-        No more is asked for than the ranges have, because the client waits for what is not there yet. But when what
-        they wait for stands behind other partitions' records, taking these by a few costs more than that.
+        At most the missing records of the ranges are requested, because the client waits for records that do not exist
+        yet. If other partitions' records arrive first (`_crowded`), a full batch is requested: many small calls would
+        cost more than that wait.
         """
         wanted = [partition for partition, end in self._ends.items() if self._fed.get(partition, end) < end]
         remaining = sum(self._ends[partition] - self._fed[partition] for partition in wanted)
@@ -510,15 +519,19 @@ class RangeConsumer:
         elif isinstance(item, IdentityRefused):
             self.inquiries.refuse(item.reason)
         elif isinstance(item, Trouble):
-            # It may heal until the task's deadline.
+            # The error may be temporary: the task's deadline decides.
             self.inquiries.reason = item.reason
 
     def _on_end(self, event: PositionLost | TopicForbidden | Damaged) -> None:
-        """Take nothing more of a partition. Who has a range of it is told when it is its turn (`take`).
+        """Accept no more rows of a partition. `take` raises the error when it is the turn of the partition's range.
 
-        The sequences this protects against: the client says it once, and it is about another range of the task. Or it
-        is about a partition of another query that reads with the same consumer, or about a record behind the range's
-        end: the task would fail for what it does not read. Such a partition is fetched no longer, until it is wanted.
+        A partition without records left for this task is dropped instead, until a task needs it.
+
+        Guards against:
+        1. The client reports the event once. It is about a later range of the task, about a partition that another
+           query reads with the same consumer, or about a record behind the range's end.
+        2. Raised at once, the task would fail for records that it does not read. Ignored, the later range would wait
+           for its deadline.
         """
         partition = event.partition
         if isinstance(event, PositionLost) and event.reason:

@@ -1,4 +1,4 @@
-"""What a consumer has fetched beyond what was taken: record batches per partition, in the order of their offsets."""
+"""Hold rows that a consumer has fetched and not yet returned, per partition and in the order of their offsets."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from spark_groupsource.executor.clients.port import Chunk, ImpossibleTimestamp
 from spark_groupsource.executor.clients.rows import first_offset, last_offset, split_at
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 
-# What a chunk takes besides its rows: seven arrays with their buffers, as objects of Python and of Arrow. Measured.
+# Bytes of a chunk besides its rows: seven arrays with their buffers, as objects of Python and of Arrow. Measured.
 _CHUNK_BYTES = 5_000
-# Bounds of one `receive` call: enough records to pay for the call, few enough bytes to stay in the processor's cache.
+# Limits of one `receive` call: enough records to be worth the call, few enough bytes for the processor's cache.
 # 5,000 to 20,000 records take the same time each; at 2,000 and at 30,000 they take a tenth more.
 _MAX_RECORDS = 10_000
 _MAX_BYTES = 2 * 1024 * 1024
-# What a record is taken to be before one has been seen: where too few bytes are worse, and where a guess may be small.
+# Assumed record sizes before the first record: a large one where a low guess does harm, a small one where it does not.
 _FIRST_AVERAGE_BYTES = 32 * 1024
 UNKNOWN_RECORD_BYTES = 1_000
-# How far a consumer may stand behind a start and still go there by dropping records. They are most often fetched
-# already; a new assignment throws them away, and waits for the fetch under way (up to fetch.wait.max.ms).
+# How far below a start a consumer may be and still get there by dropping records. Most of them are fetched already; a
+# new assignment drops them, too, and waits for the fetch under way (up to fetch.wait.max.ms).
 _MAX_DROPPED_RECORDS = 50_000
 _MAX_DROPPED_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class _Entry:
-    """An item with its offsets and size, which are measured once: Arrow takes a microsecond for each."""
+    """Hold an item with its offsets and size, measured once: Arrow takes a microsecond for each."""
 
     item: Chunk | ImpossibleTimestamp
     first: int
@@ -40,7 +40,7 @@ class _Entry:
     within: int = 0
 
     def part(self, rows: pa.RecordBatch) -> _Entry:
-        """Return the entry of some of this one's rows."""
+        """Return an entry for a part of this entry's rows."""
         whole = self.item.batch.num_rows if isinstance(self.item, Chunk) else 1
         size = _CHUNK_BYTES + (self.bytes - _CHUNK_BYTES) * rows.num_rows // whole
         return _Entry(Chunk(self.item.partition, rows), first_offset(rows), last_offset(rows), size)
@@ -53,10 +53,10 @@ class _Entry:
 
 
 class Kept:
-    """Rows that are cut by offsets; nothing is copied.
+    """Hold rows and cut them by offsets, without a copy.
 
-    `limit` says where the ranges of the task end: what lies before that is kept within it, the rest beyond it, that is
-    for later tasks. Sizes are measured on the rows when they come, and shared out by rows and offsets from then on.
+    `limit` sets where the ranges of the task end. Rows before that offset count as `within` the range, later ones as
+    `beyond` it, for later tasks. Sizes are measured when rows arrive; parts get a share by rows and offsets.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Kept:
         self._limits: Mapping[TopicPartition, int] = {}
         self._within: dict[TopicPartition, int] = {}
         self._beyond: dict[TopicPartition, int] = {}
-        # Of all partitions together.
+        # Sum over all partitions.
         self.within_bytes = 0
 
     def __contains__(self, partition: TopicPartition) -> bool:
@@ -75,18 +75,18 @@ class Kept:
         return self._within.get(partition, 0)
 
     def beyond(self) -> dict[TopicPartition, int]:
-        """Return how many bytes are kept of each partition that no range of the task has."""
+        """Return how many bytes are kept of each partition beyond the task's range."""
         return {partition: size for partition, size in self._beyond.items() if size}
 
     def limit(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Take where the ranges of the next task end; partitions that are not named have no range."""
+        """Set the range ends of the next task; partitions that are not named have no range."""
         touched = [partition for partition in self._entries if self._limits.get(partition) != ends.get(partition)]
         self._limits = ends
         for partition in touched:
             self._keep(partition, self._entries[partition])
 
     def add(self, item: Chunk | ImpossibleTimestamp, position: int, size: int | None = None) -> None:
-        """Keep what lies at or behind the position. `size` is that of a chunk's rows, if it is known."""
+        """Keep the item's rows from the position on. `size` is the size of a chunk's rows, if known."""
         if isinstance(item, ImpossibleTimestamp):
             entry = _Entry(item, item.offset, item.offset, _CHUNK_BYTES)
         else:
@@ -96,24 +96,24 @@ class Kept:
         self._append(item.partition, entry, position)
 
     def blocked(self, partition: TopicPartition) -> bool:
-        """Whether the next record of a partition is one that no row can hold."""
+        """Return whether the next record of a partition is one that no row can hold."""
         entries = self._entries.get(partition)
         return entries is not None and len(entries) > 0 and isinstance(entries[0].item, ImpossibleTimestamp)
 
     def advance(self, partition: TopicPartition, position: int) -> None:
-        """Drop what lies before the position."""
+        """Drop the rows before the position."""
         entries = self._entries.get(partition)
         if entries and entries[0].first < position:
             self._keep(partition, entries, position)
 
     def drop(self, partition: TopicPartition) -> None:
-        """Drop all of a partition."""
+        """Drop all rows of a partition."""
         self._entries.pop(partition, None)
         self._beyond.pop(partition, None)
         self.within_bytes -= self._within.pop(partition, 0)
 
     def trim(self, partition: TopicPartition) -> None:
-        """Drop what a partition has beyond its range."""
+        """Drop the rows of a partition beyond its range."""
         limit = self._limits.get(partition, 0)
         entries = [entry for entry in self._entries.get(partition, ()) if entry.first < limit]
         if entries and entries[-1].last >= limit:
@@ -123,9 +123,9 @@ class Kept:
         self._keep(partition, entries)
 
     def take(self, wanted: OffsetRange, position: int) -> tuple[list[pa.RecordBatch], int]:
-        """Return the rows from the position on that are in the range, and the position behind them.
+        """Remove and return the range's rows from the position on, and the position behind them.
 
-        Raises `ReadError` for a record that no row can hold, when it is the next one.
+        Raises `ReadError` if the next record is one that no row can hold.
         """
         partition = wanted.partition
         entries = self._entries.get(partition)
@@ -154,7 +154,7 @@ class Kept:
         return taken, position
 
     def _keep(self, partition: TopicPartition, entries: Iterable[_Entry], position: int = 0) -> None:
-        """Keep these entries of a partition only, from the position on."""
+        """Keep only these entries of a partition, from the position on."""
         self.drop(partition)
         for entry in entries:
             self._append(partition, entry, position)
@@ -175,7 +175,7 @@ class Kept:
 
 
 def beyond(sizes: Mapping[TopicPartition, int], most: int) -> list[TopicPartition]:
-    """Return what to give up, the largest first, so that the sizes of the others are `most` together at most."""
+    """Return the partitions to drop, the largest first, so that the others have at most `most` bytes together."""
     found: list[TopicPartition] = []
     too_much = sum(sizes.values()) - most
     if too_much > 0:
@@ -198,30 +198,30 @@ def _timestamp_error(item: ImpossibleTimestamp) -> ReadError:
 
 
 class RecordSize:
-    """A moving average of what the rows of the last record batches took."""
+    """Keep a moving average of the row sizes of the last record batches."""
 
     def __init__(self) -> None:
         self._average = 0
 
     @property
     def bytes(self) -> int:
-        """Of one record, with all its columns."""
+        """Return the bytes of one record, with all its columns; a high guess before the first record."""
         return self._average or _FIRST_AVERAGE_BYTES
 
     @property
     def likely_bytes(self) -> int:
-        """Of one record, where a guess that is too small does no harm."""
+        """Return the bytes of one record; a low guess before the first record, for uses where that does no harm."""
         return self._average or UNKNOWN_RECORD_BYTES
 
     def learn(self, rows: int, size: int) -> None:
-        """Take the size of some rows into the average."""
+        """Add the size in bytes of `rows` rows to the average."""
         average = size // rows
         self._average = max(64, (self._average + average) // 2 if self._average else average)
 
     def at_once(self) -> int:
-        """Return how many records one call may bring."""
+        """Return how many records one `receive` call may return."""
         return max(1, min(_MAX_BYTES // self.bytes, _MAX_RECORDS))
 
     def may_drop(self, records: int) -> bool:
-        """Whether so many records are dropped at less cost than a new assignment has."""
+        """Return whether dropping this many records costs less than a new assignment."""
         return records <= _MAX_DROPPED_RECORDS and records * self.bytes <= _MAX_DROPPED_BYTES

@@ -1,8 +1,8 @@
-"""Asks for the ids that topics have now, on connections of its own.
+"""Request the current ids of topics, on separate connections.
 
-A consumer's connection is no place for it: a broker answers one connection's requests in turn, and the consumer's next
-fetch waits there for records, for up to fetch.wait.max.ms. One client serves all consumers of a process that have the
-same settings; a client is given up after a request that failed, because it goes on asking brokers that are dead.
+A consumer's connection is too slow for this: a broker answers the requests of one connection in turn, and the
+consumer's next fetch waits for records for up to fetch.wait.max.ms. One client serves all consumers of a process that
+have the same settings. A client is dropped after a failed request, because it continues to ask dead brokers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from spark_groupsource.executor.clients.error_events import check_unknown
 from spark_groupsource.executor.clients.port import RequestFailed
 from spark_groupsource.options.model import SourceOptions
 
-# Of different settings; a worker most often serves one query.
+# Clients with different settings. A worker most often serves one query.
 _MAX_CLIENTS = 4
 
 Key = tuple[tuple[str, str], ...]
 
 
 class AdminClients:
-    """Clients by their settings, the least recently used first. Thread-safe."""
+    """Hold admin clients by their settings, the least recently used first. Thread-safe."""
 
     def __init__(self, make: Callable[[SourceOptions, LastTransportError], AdminClient] = admin_client) -> None:
         self._make = make
@@ -39,7 +39,7 @@ class AdminClients:
         self._clients: OrderedDict[Key, AdminClient] = OrderedDict()
 
     def get(self, options: SourceOptions) -> AdminClient:
-        """Return the client with these settings."""
+        """Return the client with these settings, creating it if needed."""
         key = _key(options)
         with self._lock:
             if key not in self._clients:
@@ -50,7 +50,7 @@ class AdminClients:
             return self._clients[key]
 
     def discard(self, options: SourceOptions) -> None:
-        """Make a new client when these settings are wanted again."""
+        """Drop the client with these settings; the next `get` creates a new one."""
         with self._lock:
             self._clients.pop(_key(options), None)
 
@@ -63,7 +63,7 @@ ADMINS = AdminClients()
 
 
 class TopicIdInquiry:
-    """A `TopicInquiry` on an admin client's futures, one per topic."""
+    """Implement `TopicInquiry` on an admin client's futures, one per topic."""
 
     def __init__(self, options: SourceOptions, topics: Sequence[str], timeout_s: float, admins: AdminClients) -> None:
         self._options = options
@@ -74,7 +74,7 @@ class TopicIdInquiry:
         self._found: dict[str, str | None] = {}
 
     def answer(self, wait_s: float) -> Mapping[str, str | None] | None:
-        """See `TopicInquiry`. An admin client reports its errors only to whoever polls it."""
+        """See `TopicInquiry`. Poll the admin client, because it reports its errors only to a poll."""
         deadline_s = time.monotonic() + wait_s
         while self._futures:
             topic, future = next(iter(self._futures.items()))
@@ -105,5 +105,5 @@ class TopicIdInquiry:
 def identify(
     options: SourceOptions, topics: Sequence[str], timeout_s: float, admins: AdminClients = ADMINS
 ) -> TopicIdInquiry:
-    """Send a question for the ids of topics."""
+    """Send a request for the ids of topics."""
     return TopicIdInquiry(options, topics, timeout_s, admins)

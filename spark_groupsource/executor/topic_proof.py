@@ -1,18 +1,18 @@
-"""Holds a task's rows back until it is proven that they are of the topics that the plan meant.
+"""Hold a task's rows until it is proven that they are of the planned topics.
 
-A topic id is never used twice, and a topic that was deleted does not come back. So when a broker reports the planned
-id, all that was received before the question was sent is of that topic (or of nothing at all, where the topic had no
-record). One question covers all topics of a task. It is sent when the last record has arrived, in large tasks also
-every `_CHECK_BYTES`, and while nothing comes. The client goes on fetching while the answer is on its way.
+A topic id is never used twice, and a deleted topic does not come back. So if a broker reports the planned id, every row
+received before the request was sent is of that topic. One request covers all topics of a task. It is sent when the last
+record has arrived, in large tasks also every `_CHECK_BYTES`, and while no record arrives. The client continues to fetch
+while the request is under way.
 
 Guards against:
 1. A plan means [0, 100) of a topic.
-2. The topic is deleted, made again, and gets 300 records.
-3. The task reads: the client is told that its topic id is unknown, learns the new one, and goes on at the same offset.
-   By name and offset these are the planned records.
+2. The topic is deleted, recreated, and gets 300 records.
+3. The task reads. The broker reports an unknown topic id. The client learns the new id and continues at the same
+   offset. By name and offset these are the planned records.
 
-Limit: the broker that answers must have heard of the deletion. One that is cut off from the controller may report the
-old id for some time. A broker without topic ids (before Kafka 2.8) proves nothing, and is not asked.
+Limit: the broker that answers must know of the deletion. A broker that is cut off from the controller may report the
+old id for some time. A broker without topic ids (before Kafka 2.8) proves nothing, and gets no request.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from spark_groupsource.executor.clients.rows import TOPIC_COLUMN
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.model.offsets import NO_TOPIC_ID, OffsetRange, TopicPartition, same_topic
 
-# Rows that may wait for a question; twice as many that may wait for its answer. A question takes about 1 ms of work,
-# and so many bytes some 40 ms.
+# Bytes of held rows that start a request; twice as many may be held while it is under way. A request takes about 1 ms
+# of work, this many bytes some 40 ms.
 _CHECK_BYTES = 8 * 1024 * 1024
 _TIMEOUT_S = 3.0
 
 
 class TopicProof:
-    """The proof for one task. `topic_ids` are those that its ranges were planned for; others are not proven."""
+    """Prove the rows of one task. `topic_ids` are the planned ones; topics without an id need no proof."""
 
     def __init__(self, consumer: RangeConsumer, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
         self._consumer = consumer
@@ -45,17 +45,17 @@ class TopicProof:
         self._bytes = 0
         self._proven = {item.partition: item.start for item in ranges}
         self._inquiry: TopicInquiry | None = None
-        # As it was when the question was sent: how many batches were held, and how far the ranges were taken.
+        # At the time of the request: the number of held batches, and the positions of the ranges.
         self._covered = 0
         self._reached: dict[TopicPartition, int] = {}
 
     def hold(self, rows: pa.RecordBatch) -> None:
-        """Take rows that the consumer has given out."""
+        """Hold rows that the consumer has returned."""
         self._held.append(rows)
         self._bytes += rows.nbytes if self._ids else 0
 
     def free(self) -> list[pa.RecordBatch]:
-        """Return the rows that are proven, or need no proof, in their order."""
+        """Return and release the rows that are proven or need no proof, in their order."""
         if not self._ids:
             count = len(self._held)
         elif self._inquiry is None:
@@ -69,48 +69,49 @@ class TopicProof:
 
     @property
     def asks(self) -> bool:
-        """Whether any topic of the task has an id to ask for."""
+        """Return whether any topic of the task has an id to prove."""
         return bool(self._ids)
 
     @property
     def due(self) -> bool:
-        """Whether it is time for a question before the task's end."""
+        """Return whether enough rows are held for a request before the task's end."""
         return self._inquiry is None and self._bytes >= _CHECK_BYTES
 
     @property
     def full(self) -> bool:
-        """Whether no more rows should be taken before there is an answer."""
+        """Return whether to read no more rows before the request is answered."""
         return self._bytes >= 2 * _CHECK_BYTES
 
     @property
     def open(self) -> bool:
-        """Whether anything that was taken is not proven."""
+        """Return whether any row that the consumer has returned is not proven."""
         return any(self._consumer.position(p) > at for p, at in self._proven.items() if p.topic in self._ids)
 
     def proven(self, item: OffsetRange) -> int:
-        """Return the offset up to which a range is proven; up to which it was taken where no proof is needed."""
+        """Return the offset up to which a range is proven; its position if it needs no proof."""
         partition = item.partition
         return self._proven[partition] if partition.topic in self._ids else self._consumer.position(partition)
 
     def ask(self) -> None:
-        """Send a question, unless one is on its way."""
+        """Send a request, unless one is under way."""
         if self._inquiry is None:
             self._covered = len(self._held)
             self._reached = {partition: self._consumer.position(partition) for partition in self._proven}
             self._inquiry = self._consumer.inquiries.identify(sorted(self._ids), _TIMEOUT_S)
 
     def look(self, wait_s: float) -> dict[str, str | None]:
-        """Take the answer, if it is there; return the topics that have another id than planned, or none.
+        """Process the answer if it has arrived, waiting up to `wait_s`. Return topics that do not have the planned id.
 
-        Nothing is proven then. Raises `AccessError` for a topic that the client may not know. A question that nobody
-        has answered is forgotten.
+        The value is the topic's current id, None if the topic does not exist. If any topic is returned, the answer
+        proves nothing. Raises `AccessError` for a topic that the client may not describe. A request that failed is
+        dropped.
         """
         if self._inquiry is None:
             return {}
         try:
             found = self._inquiry.answer(wait_s)
         except TopicDenied:
-            # The answer names no topic; the first one that may not be known is reported.
+            # The answer names no topic: `check_access` raises for the first one that is denied.
             self._consumer.check_access(self._ranges)
             self._forget()
             return {}
@@ -134,7 +135,7 @@ class TopicProof:
         return {}
 
     def give_up(self, topic: str) -> list[OffsetRange]:
-        """Drop the rows of a topic that is gone; return what is lost of its ranges: all that is not proven."""
+        """Drop the held rows of a deleted or recreated topic; return the lost, unproven parts of its ranges."""
         self._forget()
         self._held = deque(rows for rows in self._held if rows.column(TOPIC_COLUMN)[0].as_py() != topic)
         self._bytes = sum(rows.nbytes for rows in self._held)
@@ -151,7 +152,7 @@ class TopicProof:
         return lost
 
     def close(self) -> None:
-        """Wait for no answer any more."""
+        """Drop the request that is under way, if any."""
         self._forget()
 
     def _forget(self) -> None:

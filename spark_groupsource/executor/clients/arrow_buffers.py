@@ -1,6 +1,6 @@
-"""Arrow arrays round the memory that _gather.c has filled, without a copy.
+"""Build Arrow arrays on the memory that _gather.c has filled, without a copy.
 
-Arrays are made from buffers only: `pyarrow.array` and `pyarrow.scalar` import pandas when it is installed, which takes
+Arrays are built from buffers only: `pyarrow.array` and `pyarrow.scalar` import pandas if it is installed, which takes
 half a second and 40 MB in every process that reads.
 """
 
@@ -25,31 +25,31 @@ Column: TypeAlias = tuple[bytes | None, bytes, bytes, int]
 _HEADERS = arrow_schema(True).field("headers").type
 _HEADER = _HEADERS.value_type
 _TIMESTAMP = arrow_schema(False).field("timestamp").type
-# Columns that are the same in every row are cut from longer ones; so many of them are kept, the others made each time.
+# Constant columns are slices of longer arrays. This many arrays are cached; others are built on each call.
 _REPEATED_ROWS = 10_240
 _TOPICS_MAX, _NUMBERS_MAX = 8, 256
-# Where the texts of a column end, for so many different lengths.
+# Number of text lengths for which `_ends` caches its result.
 _LENGTHS_MAX = 64
 
 
 class ConstantColumns:
-    """The columns topic and partition, made once per topic and partition."""
+    """Cache the columns topic and partition, built once per topic and partition."""
 
     def __init__(self) -> None:
         self._topics: dict[str, pa.Array] = {}
         self._numbers: dict[int, pa.Array] = {}
 
     def topic(self, name: str, rows: int) -> pa.Array:
-        """Return the column topic for this many rows."""
+        """Return the column topic with `rows` rows."""
         return _cut(self._topics, _TOPICS_MAX, name, rows, _same_text)
 
     def partition(self, number: int, rows: int) -> pa.Array:
-        """Return the column partition for this many rows."""
+        """Return the column partition with `rows` rows."""
         return _cut(self._numbers, _NUMBERS_MAX, number, rows, _same_number)
 
 
 def chunk_of(run: tuple[Any, ...], constants: ConstantColumns) -> Chunk:
-    """Return a run, as `_gather.gather` describes it, as rows."""
+    """Return the rows of a run, a tuple as `_gather.gather` returns it."""
     _, topic, number, rows, keys, values, offsets, timestamps, types, headers = run
     partition = TopicPartition(topic, number)
     arrays = [
@@ -81,7 +81,7 @@ def _same_text(text: str, rows: int) -> pa.Array:
 
 @functools.lru_cache(maxsize=_LENGTHS_MAX)
 def _ends(length: int, rows: int) -> bytes:
-    """Return where so many texts of one length end, one behind the other."""
+    """Return the Arrow offsets of `rows` consecutive texts of one length."""
     return array("i", range(0, (rows + 1) * length, length)).tobytes()
 
 

@@ -1,6 +1,6 @@
-"""Which client reads: the one that gathers records in C where it can, else the one in pure Python.
+"""Choose the reading client: the one that gathers records in C if it loads, else the one in pure Python.
 
-GROUPKAFKA_GATHER=python in the environment forces the latter, for comparisons.
+The environment variable GROUPKAFKA_GATHER=python forces the pure Python client, for comparisons.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VARIABLE = "GROUPKAFKA_GATHER"
 
 @functools.cache
 def native_library() -> NativeLibrary | str:
-    """Return the library to gather with, or why there is none. Asked once per process."""
+    """Return the library that gathers in C, or the reason why it does not load. Loaded once per process."""
     if os.environ.get(VARIABLE, "").strip().lower() == "python":
         return f"{VARIABLE}=python"
     try:
@@ -35,7 +35,7 @@ def native_library() -> NativeLibrary | str:
 
 
 def reading_path() -> str:
-    """Return a line that says which client reads in this process."""
+    """Return a line that names the client that reads in this process."""
     library = native_library()
     if isinstance(library, NativeLibrary):
         return "records are gathered in C"
@@ -44,14 +44,14 @@ def reading_path() -> str:
 
 @functools.cache
 def log_reading_path() -> None:
-    """Say it in the log, once per process."""
+    """Log which client reads, once per process."""
     LOG.info("%s", reading_path())
 
 
 def make_client(
     options: SourceOptions, max_queued_bytes: int, partitions: int = 1, *, bulk: bool = False
 ) -> FetchClient:
-    """Return a connected client for about so many partitions that keeps at most about this much in its queue."""
+    """Return a client for about `partitions` partitions with a queue of about `max_queued_bytes`."""
     settings = executor_settings(options, max_queued_bytes, partitions, bulk=bulk)
     library = native_library()
     if isinstance(library, NativeLibrary):

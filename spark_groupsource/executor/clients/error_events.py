@@ -1,4 +1,4 @@
-"""What a client's errors mean to a reader, and the settings of a reading client: shared by both clients."""
+"""Translate client errors into reader events, and build the settings of a reading client. Used by both clients."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ from spark_groupsource.executor.clients.port import (
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
-# What the client's queue needs per record besides its key and value.
+# Bytes of a record in the client's queue besides its key and value.
 _MESSAGE_BYTES = 400
-# How much of one partition the client asks for at once: four times its default, which reads a third faster.
+# Fetch size per partition: four times the client's default, which reads a third faster.
 _FETCH_BYTES = 4 * 1024 * 1024
 _MIN_FETCH_BYTES = 128 * 1024
 _MIN_ANSWER_BYTES = 1024 * 1024
-# The client's own bounds: of what it receives, of which so much is for other things than records, and of its queue in
-# kilobytes. And its message.max.bytes where nothing is set.
+# The client's own limits: of an answer, with the part of it that is not for records, and of its queue in kilobytes.
+# Then its default of message.max.bytes.
 _MAX_RECEIVED_BYTES = 2**31 - 1
 _ANSWER_HEAD_BYTES = 512
 _MAX_QUEUE_KB = _MAX_RECEIVED_BYTES // 1024
 _RECORD_BYTES = 1_000_000
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
-# The client's words for a partition that is not there: its topic may have been deleted.
+# The client's error codes for a missing partition: its topic may have been deleted.
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 
 def executor_settings(
     options: SourceOptions, max_queued_bytes: int, partitions: int = 1, *, bulk: bool = False
 ) -> dict[str, Any]:
-    """Return the client's settings for reading about so many partitions, with a queue of about this size.
+    """Return the client settings to read about `partitions` partitions with a queue of about `max_queued_bytes`.
 
-    `bulk`: for large tasks, which assign partitions on their way and fetch nothing between tasks.
+    `bulk`: for large tasks, which assign partitions while they run and fetch nothing between tasks.
     """
     settings = reading_settings(options, EXECUTOR_ROLE)
     settings |= {"auto.offset.reset": "error", "check.crcs": True}
     # The default of 1,000 ms stalls a consumer whose queue is full: measured five times slower.
     settings.setdefault("fetch.queue.backoff.ms", "1")
-    # How long an end-of-partition event may take; a range that ends with a transaction marker waits for it. And how
-    # long an assignment may: it waits for the fetch under way, which may be of partitions that have no more records.
+    # The longest time until an end-of-partition event: a range that ends with a transaction marker waits for it. Also
+    # the longest time of an assignment: it waits for the fetch under way, maybe of partitions without more records.
     settings.setdefault("fetch.wait.max.ms", "5" if bulk else "100")
     if "max.partition.fetch.bytes" not in settings:
-        # A third of the queue: the next answer is on its way while one is read. The queue has room for all partitions:
-        # a small batch takes a few records of each, and what comes of the first stands before those of the last.
+        # A third of the queue, so that the next answer arrives while one is read. The queue must have room for all
+        # partitions: a small batch reads a few records of each, and the first one's records arrive before the last's.
         fetch_bytes = max(_MIN_FETCH_BYTES, min(_FETCH_BYTES, max_queued_bytes // max(3, partitions)))
         settings.setdefault("fetch.message.max.bytes", str(fetch_bytes))
-    # Of all partitions together.
+    # Limit over all partitions.
     settings.setdefault("fetch.max.bytes", str(_answer_bytes(settings, max_queued_bytes)))
-    # It goes on fetching while its queue is below both.
+    # The client continues to fetch while its queue is below both limits.
     queued_kb = max(1, min(_MAX_QUEUE_KB, max_queued_bytes // 1024))
     settings.setdefault("queued.max.messages.kbytes", str(queued_kb))
     settings.setdefault("queued.min.messages", str(max(1_000, min(100_000, max_queued_bytes // _MESSAGE_BYTES))))
@@ -70,10 +70,10 @@ def executor_settings(
 
 
 def _answer_bytes(settings: Mapping[str, Any], max_queued_bytes: int) -> int:
-    """Return how large an answer may be: as the queue, within what the client takes beside the user's settings.
+    """Return the limit of an answer in bytes: the queue's size, within the limits that the user's settings allow.
 
-    It refuses to start with less than its message.max.bytes, and with more than its receive.message.max.bytes has room
-    for. Where these two contradict each other, it says so.
+    The client refuses to start with less than its message.max.bytes, or with more than its receive.message.max.bytes
+    has room for. If these two contradict each other, it reports that itself.
     """
     least = _number(settings, "message.max.bytes", _RECORD_BYTES)
     room = _number(settings, "receive.message.max.bytes", _MAX_RECEIVED_BYTES) - _ANSWER_HEAD_BYTES
@@ -81,7 +81,7 @@ def _answer_bytes(settings: Mapping[str, Any], max_queued_bytes: int) -> int:
 
 
 def _number(settings: Mapping[str, Any], name: str, default: int) -> int:
-    """Return a setting as the client reads it; what is no number, it refuses in its own words."""
+    """Return a setting as a number. Return the default for other text, which the client rejects itself."""
     try:
         return int(str(settings.get(name, default)), 0)
     except ValueError:
@@ -89,7 +89,7 @@ def _number(settings: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def trouble(transport: LastTransportError, fallback: str = "") -> Item | None:
-    """Return why nothing arrives, as far as it is known."""
+    """Return the known reason why nothing arrives, None if there is none."""
     text = transport.describe(fallback)
     if not text:
         return None
@@ -97,7 +97,7 @@ def trouble(transport: LastTransportError, fallback: str = "") -> Item | None:
 
 
 def item_of(partition: TopicPartition, offset: int, error: KafkaError, transport: LastTransportError) -> Item | None:
-    """Return what an error that came in the place of a record means; None when nothing."""
+    """Return the event for an error that arrived in place of a record; None if it has no meaning to a reader."""
     code = error.code()
     if code == KafkaError._PARTITION_EOF:
         transport.worked()
@@ -115,7 +115,7 @@ def item_of(partition: TopicPartition, offset: int, error: KafkaError, transport
 
 
 def check_topic(code: int, text: str) -> None:
-    """Raise `TopicDenied` or `TopicUnknown` when that is what a broker says of a topic; all else passes."""
+    """Raise `TopicDenied` or `TopicUnknown` if a broker's error code for a topic means that; ignore other codes."""
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         raise TopicDenied(text)
     if code in _UNKNOWN:
@@ -123,7 +123,7 @@ def check_topic(code: int, text: str) -> None:
 
 
 def check_unknown(code: int, text: str) -> None:
-    """Return when the error says that a topic does not exist. Raise `TopicDenied` or `RequestFailed` for others."""
+    """Return if the error code means that a topic does not exist. Raise `TopicDenied` or `RequestFailed` otherwise."""
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         raise TopicDenied(text)
     if code not in _UNKNOWN:

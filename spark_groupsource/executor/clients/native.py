@@ -1,7 +1,7 @@
-"""The client that gathers records in C: librdkafka's public C API through ctypes, and _gather.c for the records.
+"""Read with librdkafka's public C API through ctypes, and gather the records with _gather.c.
 
-The library is the one that the confluent-kafka wheel brings, the same that `confluent_kafka` itself runs on. No
-Python function is ever called from its threads: errors and log lines are fetched from its main queue.
+The library is the one in the confluent-kafka wheel, which `confluent_kafka` itself uses. No Python function is ever
+called from its threads: errors and log lines are read from its main queue.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from spark_groupsource.executor.topic_ids import identify
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
-# What this module expects of _gather.c.
+# The version of _gather.c that this module needs.
 GATHER_VERSION = 1
 _KIND_RUN, _KIND_EVENT = 0, 1
-# After the first message: how long to wait for more before rows are made of what is there.
+# After the first message: how long to wait for more before rows are built.
 _LINGER_MS = 5
 _ERRSTR_SIZE = 512
 _CONSUMER = 1  # rd_kafka_type_t
 _EVENT_LOG, _EVENT_ERROR = 0x4, 0x8
-# Events of the main queue that one call of `receive` looks at.
+# Events of the main queue that one call of `receive` reads.
 _EVENTS_AT_ONCE = 100
 
 _PTR, _STR, _INT, _I32, _I64, _SIZE = (
@@ -45,19 +45,19 @@ _PTR, _STR, _INT, _I32, _I64, _SIZE = (
 
 
 class _Partition(ctypes.Structure):
-    """The beginning of rd_kafka_topic_partition_t."""
+    """Map the first fields of rd_kafka_topic_partition_t."""
 
     _fields_ = (("topic", _STR), ("partition", _I32), ("offset", _I64))
 
 
 class _TopicMetadata(ctypes.Structure):
-    """rd_kafka_metadata_topic_t."""
+    """Map rd_kafka_metadata_topic_t."""
 
     _fields_ = (("topic", _STR), ("partition_count", _INT), ("partitions", _PTR), ("error", _INT))
 
 
 class _Metadata(ctypes.Structure):
-    """The beginning of rd_kafka_metadata_t."""
+    """Map the first fields of rd_kafka_metadata_t."""
 
     _fields_ = (
         ("broker_count", _INT),
@@ -104,7 +104,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "metadata_destroy": (None, (_PTR,)),
     "query_watermark_offsets": (_INT, (_PTR, _STR, _I32, ctypes.POINTER(_I64), ctypes.POINTER(_I64), _INT)),
 }
-# In the order in which _gather.connect takes them.
+# In the order of _gather.connect's arguments.
 _GATHERED = (
     "consume_batch_queue",
     "message_destroy",
@@ -116,7 +116,7 @@ _GATHERED = (
 
 
 class NativeLibrary:
-    """librdkafka and the extension, joined. Raises `OSError` or `AttributeError` when they do not fit."""
+    """Connect librdkafka and the extension. Raises `OSError` or `AttributeError` if they do not fit together."""
 
     def __init__(self, path: str, gather: ModuleType) -> None:
         if gather.VERSION != GATHER_VERSION:
@@ -135,12 +135,12 @@ class NativeLibrary:
         return self._functions[name](*args)
 
     def text(self, code: int) -> str:
-        """Return what an error code means."""
+        """Return the text of an error code."""
         return str(self("err2str", code).decode(errors="replace"))
 
 
 class NativeClient:
-    """A `FetchClient`."""
+    """Implement `FetchClient` on librdkafka's C API."""
 
     def __init__(self, options: SourceOptions, settings: Mapping[str, Any], library: NativeLibrary) -> None:
         self._library = library
@@ -257,7 +257,7 @@ class NativeClient:
         return ImpossibleTimestamp(partition, offset, value)
 
     def _serve_main_queue(self) -> None:
-        """Take errors and log lines; librdkafka serves its own requests of the application here, too."""
+        """Process errors and log lines. librdkafka also serves its own requests to the application here."""
         for _ in range(_EVENTS_AT_ONCE):
             event = self._library("queue_poll", self._main, 0)
             if not event:
@@ -286,7 +286,7 @@ def _log_level(syslog: int) -> int:
 
 
 def _new_handle(library: NativeLibrary, settings: Mapping[str, Any]) -> int:
-    """Make a consumer. Raises `KafkaException` as confluent_kafka does."""
+    """Create a consumer. Raises `KafkaException` as confluent_kafka does."""
     text = ctypes.create_string_buffer(_ERRSTR_SIZE)
     conf = library("conf_new")
     library("conf_set_events", conf, _EVENT_ERROR | _EVENT_LOG)

@@ -1,6 +1,6 @@
-"""What a range consumer needs of a Kafka client: assigned partitions in, rows and events out.
+"""Define the Kafka client that a range consumer needs: partitions are assigned, rows and events returned.
 
-Two implementations give the same rows: pyclient.py on confluent_kafka, and native.py, which gathers records in C.
+Two implementations return the same rows: pure_python.py on confluent_kafka, and native.py, which gathers records in C.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_groupsource.model.offsets import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows of one partition, offsets rising, with the source's exact schema. Never empty."""
+    """Hold rows of one partition in the order of offsets, with the source's exact schema. Never empty."""
 
     partition: TopicPartition
     batch: pa.RecordBatch
@@ -24,7 +24,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ImpossibleTimestamp:
-    """A record that no row can hold, in the place of its row."""
+    """Stand in for a record that no row can hold: its timestamp does not fit a Spark timestamp."""
 
     partition: TopicPartition
     offset: int
@@ -33,7 +33,7 @@ class ImpossibleTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class EndOfPartition:
-    """The log ended at this offset when it was read; stands behind all rows before it."""
+    """Report that the log ended at this offset when it was read. Arrives after all rows before the offset."""
 
     partition: TopicPartition
     offset: int
@@ -41,9 +41,9 @@ class EndOfPartition:
 
 @dataclass(frozen=True, slots=True)
 class PositionLost:
-    """The log does not have the position, or the cluster not the partition, as `reason` then says.
+    """Report that the log does not have the position, or that the partition is missing (`reason` is set then).
 
-    What comes of the partition from then on, until it is assigned anew, may be of another log.
+    Until the partition is assigned again, its later rows may be of another log.
     """
 
     partition: TopicPartition
@@ -52,14 +52,14 @@ class PositionLost:
 
 @dataclass(frozen=True, slots=True)
 class TopicForbidden:
-    """The client may not read the partition's topic."""
+    """Report that the client may not read the partition's topic."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """The next record cannot be read: checksum, compression."""
+    """Report that the next record cannot be read: wrong checksum or compression."""
 
     partition: TopicPartition
     reason: str
@@ -67,14 +67,14 @@ class Damaged:
 
 @dataclass(frozen=True, slots=True)
 class IdentityRefused:
-    """A broker does not take the client for who it says it is."""
+    """Report that a broker has refused the client's identity (authentication failed)."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """An error that may heal by itself."""
+    """Report an error that may be temporary."""
 
     reason: str
 
@@ -89,56 +89,56 @@ class RequestFailed(Exception):
 
 
 class TopicDenied(RequestFailed):
-    """The client may not even know the topic: nothing ever comes of it, and nothing says so."""
+    """The client may not describe the topic. No record of it arrives, and the client reports no error."""
 
 
 class TopicUnknown(RequestFailed):
-    """The broker that was asked does not know the topic, which may have been deleted."""
+    """The broker does not know the topic, which may have been deleted."""
 
 
 class TopicInquiry(Protocol):
-    """A question for the ids that topics have now, on its way. Take the answer, or close it."""
+    """Represent a request for the current ids of topics. Read the answer, or close it."""
 
     def answer(self, wait_s: float) -> Mapping[str, str | None] | None:
-        """Return the topics' ids, None for a topic that does not exist; None for all while nothing was answered.
+        """Return the topics' ids, with None for a topic that does not exist. Return None while there is no answer.
 
-        Raises `RequestFailed` when the brokers did not answer in time, and `TopicDenied`. It is closed then, and
-        after an answer.
+        Waits up to `wait_s`. Raises `RequestFailed` if the brokers did not answer in time, and `TopicDenied`. The
+        request is closed after an error or an answer.
         """
 
     def close(self) -> None:
-        """Take no answer any more; a second call does nothing."""
+        """Drop the request; idempotent."""
 
 
 class FetchClient(Protocol):
-    """A client that reads assigned partitions and stays connected. One thread at a time."""
+    """Read assigned partitions and stay connected. One thread at a time."""
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions, too, from these offsets. None of them may be assigned."""
+        """Add these partitions, from these offsets, to the assignment. None of them may be assigned already."""
 
     def unassign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these partitions, which are assigned, no longer; what was fetched of them is dropped."""
+        """Remove these assigned partitions from the assignment and drop their fetched records."""
 
     def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[Item]:
-        """Return what has arrived, in each partition's order; waits for a first item up to the timeout.
+        """Return the items that have arrived, in each partition's order. Waits up to the timeout for the first.
 
-        `max_bytes` bounds one chunk's keys, values and headers; a larger record is a chunk of its own.
+        `max_bytes` limits one chunk's keys, values and headers; a larger record is a chunk of its own.
         """
 
     def passed(self, partition: TopicPartition) -> int:
-        """Return the offset behind the last record, or transaction marker, of a partition that `receive` has passed.
+        """Return the offset after the last record or transaction marker of a partition that `receive` has passed.
 
-        Negative when it is not known. Before a first record came of an assignment it may be an earlier one's.
+        Negative if unknown. Before the first record of an assignment it may be that of an earlier assignment.
         """
 
     def learn(self, topic: str, timeout_s: float) -> None:
-        """Ask where the topic's leaders are. Raises `RequestFailed`, `TopicDenied`, `TopicUnknown`."""
+        """Request the topic's leaders. Raises `RequestFailed`, `TopicDenied`, `TopicUnknown`."""
 
     def identify(self, topics: Sequence[str], timeout_s: float) -> TopicInquiry:
-        """Send a question for the ids of topics; what was received before it was sent is older than its answer."""
+        """Send a request for the ids of topics. Records received before the call are older than its answer."""
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
-        """Return the first offset of the log and its end. Raises `RequestFailed`."""
+        """Return the first offset and the end offset of the log. Raises `RequestFailed`."""
 
     def close(self) -> None:
-        """Disconnect and free everything; a second call does nothing."""
+        """Disconnect and free all resources; idempotent."""

@@ -1,4 +1,4 @@
-"""The client in pure Python: messages of confluent_kafka, made into rows one by one."""
+"""Read with confluent_kafka and convert its messages to rows one by one, in pure Python."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from spark_groupsource.executor.topic_ids import ADMINS, AdminClients, identify
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
-# After the first message: how long to wait for more before rows are made of what is there.
+# After the first message: how long to wait for more before rows are built.
 _LINGER_S = 0.005
 
 
 class PythonClient:
-    """A `FetchClient`. `make_consumer` and `admins` are for tests."""
+    """Implement `FetchClient` on confluent_kafka. `make_consumer` and `admins` are for tests."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class PythonClient:
     def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[Item]:
         """See `FetchClient`."""
         with collector_paused():
-            # Asked for a full batch at once, the client would wait out the timeout for it.
+            # A request for a full batch would wait for the whole timeout.
             messages = self._consumer.consume(1, timeout_s)
             if messages and max_records > 1:
                 linger_s = _LINGER_S if messages[0].error() is None else 0.0
@@ -109,7 +109,7 @@ class PythonClient:
             if messages:
                 yield from self._rows(next(iter(self._assigned)), messages, max_bytes)
             return
-        # The records of each partition are brought together, never past an event: see _gather.c.
+        # The records of each partition are grouped, never across an event: see _gather.c.
         waiting: dict[TopicPartition, list[Message]] = {}
         for message in messages:
             error = message.error()

@@ -1,4 +1,4 @@
-"""From client messages to Arrow record batches, with the columns of Spark's own Kafka source."""
+"""Convert client messages to Arrow record batches, with the columns of Spark's own Kafka source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from spark_groupsource.executor.gc_control import collector_paused
 from spark_groupsource.model.offsets import TopicPartition
 
-# Milliseconds that still fit a Spark timestamp (microseconds in 64 bits).
+# The largest milliseconds that fit a Spark timestamp (microseconds in 64 bits).
 _TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 # The client's timestamp types are Kafka's plus one: not available, create time, log append time.
 _TIMESTAMP_TYPE_SHIFT = 1
@@ -32,19 +32,19 @@ _HEADERS = pa.field("headers", pa.list_(pa.field("element", pa.struct([("key", p
 TOPIC_COLUMN = 2
 OFFSET_COLUMN = 4
 
-# More than `consume` returns at once.
+# Larger than the number of messages that one `consume` call returns.
 _NUMBERS_MAX = 16_384
 
 
-# A record batch costs Spark a fixed amount, as much as some hundred rows: smaller ones are joined, at the price of a
-# copy, until they have so many rows or bytes.
+# A record batch has a fixed cost in Spark, as much as some hundred rows. Smaller ones are joined, by a copy, until they
+# have this many rows or bytes.
 _SMALL_ROWS = 1_000
 _SMALL_BYTES = 256 * 1024
 _JOINED_BYTES = 1024 * 1024
 
 
 class SmallBatches:
-    """Joins small record batches to larger ones, of about 1 MiB at most; rows keep their order."""
+    """Join small record batches to larger ones, of about 1 MiB at most; rows keep their order."""
 
     def __init__(self) -> None:
         self._waiting: list[pa.RecordBatch] = []
@@ -52,7 +52,7 @@ class SmallBatches:
         self._bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Return what is to be handed on now."""
+        """Add a record batch; return the record batches that are complete."""
         size = batch.nbytes if batch.num_rows < _SMALL_ROWS else _SMALL_BYTES
         if size >= _SMALL_BYTES:
             return [*self.flush(), batch]
@@ -62,7 +62,7 @@ class SmallBatches:
         return self.flush() if self._rows >= _SMALL_ROWS or self._bytes >= _JOINED_BYTES else []
 
     def flush(self) -> list[pa.RecordBatch]:
-        """Return what is left."""
+        """Return the waiting rows as a record batch, none if there are none."""
         waiting, self._waiting, self._rows, self._bytes = self._waiting, [], 0, 0
         if len(waiting) <= 1:
             return waiting
@@ -71,11 +71,11 @@ class SmallBatches:
 
 
 class UnfitTimestamp(Exception):
-    """Messages have timestamps that Spark cannot hold: those of which `fits_timestamp` says so."""
+    """Messages have timestamps that Spark cannot hold: `fits_timestamp` is false for them."""
 
 
 class ClientMessage(Protocol):
-    """The part of `confluent_kafka.Message` that rows are made of."""
+    """Declare the part of `confluent_kafka.Message` that rows are built from."""
 
     def key(self) -> bytes | None: ...
     def value(self) -> bytes | None: ...
@@ -92,7 +92,7 @@ def arrow_schema(include_headers: bool) -> pa.Schema:
 def record_batch(partition: TopicPartition, messages: Sequence[ClientMessage], include_headers: bool) -> pa.RecordBatch:
     """Return the messages of one partition as a record batch.
 
-    Raises `UnfitTimestamp` when Spark cannot hold a timestamp.
+    Raises `UnfitTimestamp` if Spark cannot hold a timestamp.
     """
     count = len(messages)
     with collector_paused():
@@ -110,7 +110,7 @@ def record_batch(partition: TopicPartition, messages: Sequence[ClientMessage], i
 
 
 def fits_timestamp(message: ClientMessage) -> bool:
-    """Whether Spark can hold the message's timestamp, if it has one."""
+    """Return whether Spark can hold the message's timestamp; True if it has none."""
     kind, value = message.timestamp()
     return kind == 0 or abs(value) <= _TIMESTAMP_MS_MAX
 
@@ -126,7 +126,7 @@ def last_offset(batch: pa.RecordBatch) -> int:
 
 
 def split_at(batch: pa.RecordBatch, offset: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the rows before an offset, and those from it on; nothing is copied."""
+    """Return the rows before an offset, and the rows from it on, without a copy."""
     offsets = batch.column(OFFSET_COLUMN)
     if last_offset(batch) < offset:
         return batch, batch.slice(batch.num_rows)
@@ -136,7 +136,7 @@ def split_at(batch: pa.RecordBatch, offset: int) -> tuple[pa.RecordBatch, pa.Rec
 
 @functools.cache
 def _numbers() -> pa.Array:
-    """Return the offsets of a batch without gaps, less its first one. Not made before it is needed: see gathered.py."""
+    """Return 0, 1, 2, ...: offsets without gaps, less the first. Built on first use (see arrow_buffers.py)."""
     return pa.array(range(_NUMBERS_MAX), pa.int64())
 
 
@@ -144,7 +144,7 @@ def _offsets(messages: Sequence[ClientMessage]) -> pa.Array:
     count = len(messages)
     first = messages[0].offset() if messages else None
     last = messages[-1].offset() if messages else None
-    # Offsets rise: when the ends are as far apart as the count says, none is missing between them. The usual case.
+    # Offsets rise: if last - first + 1 is the count, no offset is missing between them. The usual case.
     if first is not None and last is not None and last - first + 1 == count <= _NUMBERS_MAX:
         return pc.add(_numbers().slice(0, count), pa.scalar(first, pa.int64()))
     return pa.array([message.offset() for message in messages], pa.int64())
