@@ -1,4 +1,4 @@
-"""What one micro-batch reads, and what is committed after it: pure functions, no I/O."""
+"""Plan the ranges of a micro-batch, and the commits after it: pure functions, no I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_groupsource.options.model import OnConflict
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a partition has to offer: [position, end), and the leader epoch in which the log has reached the end."""
+    """Hold a partition's readable offsets [position, end), and the leader epoch in which the log reached `end`."""
 
     position: int
     end: int
@@ -20,15 +20,15 @@ class Backlog:
 
     @property
     def size(self) -> int:
-        """Number of offsets; 0 when a lagging leader shows an end before the position."""
+        """Return the number of offsets; 0 if a lagging leader reports an end before the position."""
         return max(0, self.end - self.position)
 
 
 def share_out(sizes: Mapping[TopicPartition, int], limit: int | None) -> dict[TopicPartition, int]:
-    """Share `limit` out in proportion to `sizes`, never more than a size; the sum is `limit` at most.
+    """Divide `limit` in proportion to `sizes`. No share exceeds its size, and the sum is at most `limit`.
 
-    As in Spark's own source (`KafkaMicroBatchStream.rateLimit`): a partition's part is rounded down, but is not less
-    than 1, so that a small one next to a large one is not starved. There, many small ones go beyond the limit.
+    As in Spark's own source (`KafkaMicroBatchStream.rateLimit`), a share is rounded down but is at least 1, so that a
+    small partition next to a large one is not starved. Spark's source exceeds the limit with many small partitions.
     """
     total = sum(sizes.values())
     if limit is None or limit >= total:
@@ -38,7 +38,7 @@ def share_out(sizes: Mapping[TopicPartition, int], limit: int | None) -> dict[To
 
 
 def _share_exactly(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """Share out as much as `limit` (largest remainder), where to give 1 at least to each would be more."""
+    """Divide exactly `limit` (largest remainder), if shares of at least 1 would exceed it."""
     waiting = {partition: size for partition, size in sizes.items() if size > 0}
     base = 1 if len(waiting) <= limit else 0
     spare, weight = limit - base * len(waiting), sum(waiting.values()) - base * len(waiting)
@@ -57,9 +57,9 @@ def _share_exactly(sizes: Mapping[TopicPartition, int], limit: int) -> dict[Topi
 def within_bytes(
     backlogs: Mapping[TopicPartition, Backlog], record_bytes: Mapping[TopicPartition, float], max_bytes: int
 ) -> dict[TopicPartition, Backlog]:
-    """Shorten backlogs so that together they hold about `max_bytes`; each keeps at least one offset.
+    """Shorten backlogs to about `max_bytes` in total; each keeps at least one offset.
 
-    A partition without a known record size is taken to have the average one; when none is known, nothing is shortened.
+    A partition without a known record size gets the average one. If none is known, nothing is shortened.
     """
     if not record_bytes:
         return dict(backlogs)
@@ -73,14 +73,14 @@ def within_bytes(
 
 
 def plan_ranges(backlogs: Mapping[TopicPartition, Backlog], limit: int | None) -> tuple[OffsetRange, ...]:
-    """Return one range per partition, empty where there is nothing to read."""
+    """Return one range per partition; the range is empty if there is nothing to read."""
     shares = share_out({partition: backlog.size for partition, backlog in backlogs.items()}, limit)
     return tuple(
         OffsetRange(
             partition,
             backlog.position,
             backlog.position + shares[partition],
-            # What the log held in an epoch up to its end, it held up to every offset before, too.
+            # The epoch in which the log reached the end also holds for every offset before it.
             backlog.leader_epoch if backlog.position <= backlog.end else None,
         )
         for partition, backlog in sorted(backlogs.items())
@@ -96,11 +96,11 @@ def next_offset(
     *,
     deleted: Collection[str] = (),
 ) -> SourceOffset:
-    """Return the offset to log for a batch: its ranges, and what the lineage has done elsewhere.
+    """Return the offset to log for a batch: its ranges, and the lineage's completed offsets of other partitions.
 
-    Forgotten are ends of `deleted` topics and of those made again (their id changed), and, in the name of another
-    lineage, all ends that are older than `reset`, the newest reset of the group: a lineage goes on after a reset only
-    when none of its ends is void.
+    Dropped are the ends of `deleted` topics and of recreated ones (their id changed). If `lineage` is a new one, all
+    ends that are older than `reset`, the newest reset of the group, are dropped too: a lineage continues after a reset
+    only if none of its ends is void.
     """
     planned = tuple(ranges)
     owned = {item.partition for item in planned}
@@ -118,11 +118,13 @@ def next_offset(
 
 
 def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) -> tuple[CommitItem, ...]:
-    """Return what to commit when the batch is complete: the planned end, not the last record + 1.
+    """Return the commits of a completed batch: the planned ends, not the last record + 1.
 
-    Transaction markers and compaction leave offsets without records; the last record + 1 would show as lag for
-    ever. Left out are partitions without an anchor, whose start position is not established, those whose topic was
-    made anew since: the old end would skip records of the new topic, and those that were reset after the plan.
+    Transaction markers and compaction leave offsets without records, so the last record + 1 would show lag for ever.
+    These partitions are left out:
+    1. Without an anchor: the start position is not established.
+    2. The topic was recreated since: the old end would skip records of the new topic.
+    3. Reset after the plan.
     """
     items = []
     for item in end.ranges:
@@ -146,10 +148,10 @@ def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) ->
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a logged batch reads when Spark runs it again.
+    """Hold the ranges that a logged batch reads when Spark runs it again.
 
-    `conflict` says what the group and the checkpoint disagree about, empty when they agree. `reset` is one that the
-    checkpoint does not know: nothing is read of the partitions that it was for.
+    `conflict` describes how group and checkpoint disagree, empty if they agree. `reset` is one that the checkpoint does
+    not know: nothing is read of the partitions that it was for.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -163,27 +165,29 @@ def plan_replay(
     committed: Mapping[TopicPartition, tuple[int | None, CommitMetadata | None]],
     on_conflict: OnConflict,
 ) -> Replay:
-    """Return the ranges of the logged batch that ends at `end`, less what is completed already.
+    """Return the ranges of the logged batch that ends at `end`, without completed offsets.
 
-    `ranges` are those whose topic still exists, `committed` what the group holds. In this order:
+    `ranges` are those whose topic still exists. `committed` are the group's offsets with their metadata. The first case
+    that applies decides:
 
-    1. The partition was reset since: nothing is read, because the reset decides what is read again. A range read here
+    1. The partition was reset since: nothing is read, because the reset decides where to read again. A range read here
        would be read twice, and its commit would undo the reset. A partition that the reset left alone (`--topic`) is
-       read: it tells nothing of the reset to a query that owns only it, and such a one goes by its checkpoint, which
-       says from now on that the batch is complete.
-    2. Another lineage has committed: less that (promises P2, P3, P6). The sequence this protects against: a member
-       dies in the middle of a batch, another one takes its partitions over, completes and commits them, and the first
-       is started again.
-    3. This lineage has committed beyond the range's start. It commits only what Spark has recorded as complete, and
-       Spark does not run that again: so the checkpoint is an old copy, and it is a conflict. It is one again when that
-       copy is restored once more, although another lineage has begun with the decision. For that lineage itself it is
-       decided: its batches lie before the group's offset.
-    4. The group's offset is not the range's start and was set by a program that leaves no metadata: a conflict.
-    5. Everything else reads as it was logged.
+       read: its metadata does not name the reset. A query that owns only such partitions follows its checkpoint, which
+       then records the batch as complete.
+    2. Another lineage has committed: its completed offsets are left out (promises P2, P3, P6). Case 2 guards against:
+       a. A member dies in the middle of a batch.
+       b. Another member takes over its partitions, and completes and commits them.
+       c. The first member is restarted and runs its batch again.
+    3. This lineage has committed beyond the range's start: a conflict. A lineage commits only batches that Spark has
+       recorded as complete, and Spark does not run these again, so the checkpoint is an old copy. If the same copy is
+       restored once more, it is a conflict again, although a new lineage began with the decision. For that new lineage
+       itself it is decided: its batches lie before the group's offset.
+    4. The group's offset is not the range's start and has no metadata, so another program has set it: a conflict.
+    5. Otherwise the range is read as logged.
 
-    A conflict is decided by `on_conflict`: GROUP leaves out what is before the group's offset. A group's offset that
-    was moved back changes nothing here: the batch is read as logged, so that it is true what the checkpoint says of
-    it; the start position after it is decided in `planning/start_position.py`.
+    `on_conflict` decides a conflict: GROUP leaves out offsets before the group's offset. A group's offset that was
+    moved back changes nothing here: the batch is read as logged, so that the checkpoint stays correct. The start
+    position after it is decided in `planning/start_position.py`.
     """
     read, reasons, resets = [], [], []
     for item in ranges:
@@ -196,7 +200,7 @@ def plan_replay(
             resets.append(metadata.reset)
             read.append(OffsetRange(item.partition, item.end, item.end, item.leader_epoch))
             continue
-        # How a conflict was decided for this checkpoint is no progress, neither of another lineage nor of its own.
+        # A commit that records a decision for this checkpoint is no progress of any lineage.
         decided = metadata is not None and metadata.decides_for({end.lineage}) and on_conflict is OnConflict.CHECKPOINT
         reason = None if decided else _replay_conflict(item, offset, metadata, end.lineage)
         if reason is not None:
@@ -214,10 +218,10 @@ def plan_replay(
 def _replay_conflict(
     item: OffsetRange, offset: int | None, metadata: CommitMetadata | None, lineage: str
 ) -> str | None:
-    """Say what is wrong with the group's offset of a partition that a replay reads; None when nothing is.
+    """Return how the group's offset conflicts with a replayed range, None if it does not.
 
-    Offsets of this lineage at or before the range's start are normal: the last commit, a pinned start position, a
-    proof of the membership.
+    Offsets of this lineage at or before the range's start are normal: the last commit, a pinned start position, or a
+    commit that proves the membership.
     """
     if offset is None or not len(item):
         return None

@@ -1,17 +1,20 @@
-"""Where a newly assigned partition starts: pure decisions, no I/O.
+"""Decide where a newly assigned partition starts: pure functions, no I/O.
 
-The group's committed offset is the merged checkpoint of all members; this lineage's own newest completed end is
-what its checkpoint says. The larger one is right as long as both were written by lineages of this source. Every
-other case is a conflict, and the option `onConflict` decides.
+The group's committed offset is the merged checkpoint of all members. The checkpoint holds the newest completed end of
+this lineage. The larger of the two is right if both were written by lineages of this source. Every other case is a
+conflict, and the option `onConflict` decides.
 
-A reset by our own command is no conflict: it beats every checkpoint that does not know it. The sequence this protects
-against: query B is stopped, and its checkpoint says that p0 is read up to 900; the group is reset to 0; query A takes
-p0, reads [0, 50) and commits 50 in its own name; A stops, B starts and gets p0. The larger of 900 and 50 would skip
-the records from 50 on, which were to be read again. So every commit carries the newest reset on, and a checkpoint
-says which one it knows.
+A reset by `groupkafka reset` is no conflict: it takes precedence over every checkpoint that does not know it. So every
+commit carries the newest reset, and a checkpoint names the one that it knows.
 
-A pin fixes a start position in the group. Besides the position it names what there was when the group began: how many
-partitions the topic had, and which topics. A partition without an offset starts by that.
+Guards against:
+1. Query B is stopped. Its checkpoint has read p0 up to 900.
+2. The group is reset to 0. Query A gets p0, reads [0, 50) and commits 50 in its own name.
+3. A stops. B starts and gets p0. The larger of 900 and 50 would skip the records from 50 on, which the reset wanted to
+   be read again.
+
+A pin fixes a start position in the group. Besides the position it records the state when the group began: the topic's
+partition count, and the names of the topics. They decide the start of a partition without an offset.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from spark_groupsource.options.offset_spec import AtEdge, Start, Starting
 
 
 class Basis(Enum):
-    """What a start position rests on."""
+    """Name the source of a start position."""
 
     GROUP = "the group's committed offset"
     LINEAGE = "this lineage's own completed end"
@@ -38,7 +41,7 @@ class Basis(Enum):
 
 
 class Age(Enum):
-    """When a partition was made, as the group's initial positions tell."""
+    """Name when a partition was created, by the group's initial positions."""
 
     INITIAL = "it was there when they were pinned, or nothing tells"
     LATER = "its topic was not among the group's topics then"
@@ -48,10 +51,10 @@ class Age(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a query knows itself of a partition's topic, besides the group's initial positions.
+    """Hold the query's own knowledge of a partition's topic, besides the group's initial positions.
 
-    `topic_id` is the one that it has read, None if it has not; `has_read` tells whether its checkpoint has read any
-    topic; `appeared`, that the topic as it is now was not there when the query started.
+    `topic_id` is the id under which the query has read the topic, None if it has not. `has_read`: the checkpoint has
+    read any topic. `appeared`: the topic with its present id did not exist when the query started.
     """
 
     topic_id: str | None = None
@@ -62,10 +65,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """All that is known of one newly assigned partition.
+    """Hold the inputs of the decision for one newly assigned partition.
 
-    `recreated` tells that this lineage has read another topic of the same name; `reset`, that the partition was reset
-    after the checkpoint was written; `decided`, that the group's offset is where a conflict was decided for it.
+    `recreated`: this lineage has read another topic of the same name. `reset`: the partition was reset after the
+    checkpoint was written. `decided`: the group's offset records the decision of a conflict for this checkpoint.
     """
 
     partition: TopicPartition
@@ -81,12 +84,12 @@ class Takeover:
 
 @dataclass(frozen=True, slots=True)
 class StartDecision:
-    """`offset` is None when the log has to be asked, as `basis` says."""
+    """Hold a start position. `offset` is None if it must be read from the log, as `basis` says."""
 
     partition: TopicPartition
     basis: Basis
     offset: int | None
-    # What group and checkpoint disagree about, for a warning or an error; None when they agree.
+    # How group and checkpoint disagree, for a warning or an error; None if they agree.
     conflict: str | None = None
     # The group's offset belongs to a deleted topic of the same name.
     recreated: bool = False
@@ -104,16 +107,16 @@ _OPEN = {
 def decide_start(takeover: Takeover, on_conflict: OnConflict, age: Age) -> StartDecision:
     """Choose the start of one partition.
 
-    One that was made after the group's start begins at 0 for it, also where its log begins further on by now: what
-    retention has removed meanwhile is lost (promise P8), as Spark's own source has it, too.
+    A partition created after the group's start begins at 0, even if its log now begins later: records that retention
+    has deleted meanwhile are lost (promise P8), as in Spark's own source.
     """
     metadata, group = takeover.group_metadata, takeover.group_offset
     other_topic = not same_topic(metadata.topic_id, takeover.topic_id) if metadata else takeover.recreated
     # R35: an offset of a deleted topic of the same name
     if other_topic:
-        # By name alone the offset of a deleted topic would land on its successor and skip its records.
+        # By name alone, the offset of the deleted topic would be used for the new one and skip its records.
         return StartDecision(takeover.partition, Basis.FIRST_OFFSET, None, recreated=True)
-    # A partition that the group has no offset for was no part of the reset, and nobody else has read it since.
+    # A partition without an offset in the group was not part of the reset, and no other query has read it since.
     # R46: the checkpoint's end is from before the reset
     own = None if takeover.reset and group is not None else takeover.own_end
     if group is None and own is None:
@@ -122,9 +125,10 @@ def decide_start(takeover: Takeover, on_conflict: OnConflict, age: Age) -> Start
         return StartDecision(
             takeover.partition, Basis.LINEAGE if group is None else Basis.GROUP, group if own is None else own
         )
-    # Not once more. The sequence this protects against: an old checkpoint of p0 and p1 has won (100) over the group
-    # (1000), and lineage N has read to 120; p1 leaves and comes back; decided anew, for a lineage N2, p0's text, which
-    # says N, would look like a takeover after the next restart, when N2 has read to 140: 140 to 1000 would be skipped.
+    # A conflict is decided only once. Guards against:
+    # 1. An old checkpoint of p0 and p1 (100) won over the group (1000). Lineage N has read to 120.
+    # 2. p1 is revoked and assigned again. The conflict is decided again, for a new lineage N2, which reads to 140.
+    # 3. After a restart p0's metadata, which names N, looks like a takeover. 140 to 1000 is skipped.
     # R54: decided before, for this checkpoint
     decided = takeover.decided and own < group and on_conflict is OnConflict.CHECKPOINT
     conflict = None if decided or own == group else _conflict(takeover, own, group)
@@ -136,7 +140,7 @@ def decide_start(takeover: Takeover, on_conflict: OnConflict, age: Age) -> Start
 
 
 def _conflict(takeover: Takeover, own: int, group: int) -> str | None:
-    """Say what is wrong when the two offsets cannot both come from lineages of this source."""
+    """Return the conflict if the two offsets cannot both come from lineages of this source, else None."""
     metadata = takeover.group_metadata
     where = f"{takeover.partition} group={group} checkpoint={own}"
     if metadata is None:
@@ -146,52 +150,55 @@ def _conflict(takeover: Takeover, own: int, group: int) -> str | None:
         return f"{where} (decided before, and the query ended before it had logged a batch of that)"
     if metadata.lineage == takeover.lineage and group > own:
         return f"{where} (the checkpoint is older than the group's offset: was an old one restored, or one used twice?)"
-    # Another lineage went further (a takeover), or our last commit did not arrive: both are normal.
+    # Another lineage has read further (a takeover), or our last commit was not accepted: both are normal.
     return None
 
 
 def age_of(
     partition: TopicPartition, topic_id: str, pins: Mapping[TopicPartition, Pin], memory: Memory = Memory()
 ) -> Age:
-    """Tell when a partition without a committed offset was made, by the first of the group's initial positions.
+    """Return when a partition without a committed offset was created, by the first of the group's initial positions.
 
-    `pins` are those of all partitions of the subscription that have one.
+    `pins` are the pins of all partitions of the subscription that have one.
     """
     # R6: the topic id did not exist when the query started
     if memory.appeared:
-        # A standby has neither pins nor batches, when the one topic of the group is made again.
+        # A standby has neither pins nor batches when the only topic of the group is recreated.
         return Age.ADDED
     of_topic = [pin for other, pin in pins.items() if other.topic == partition.topic]
     # Partitions that were added later carry a larger count: the smallest is the initial one.
     # R4: the smallest pinned count is the initial one
     if of_topic and partition.partition >= min(pin.partition_count for pin in of_topic):
         return Age.ADDED
-    # So it is with topics: pins of what was added later know also what came with it, and only the first ones tell.
-    # Two sequences this protects against, with "latest". Partitions are added to one topic, and a second topic is
-    # made; the partitions are pinned first, and know the second topic. A topic is made; one of its partitions is
-    # pinned by a member, the other one goes to a member that has not pinned it yet. Records would be skipped.
+    # The same holds for topics: a later pin also names topics that were created with it, so only the first pins count.
+    # Guards against two ways to skip records, with "latest":
+    # 1. Partitions are added to one topic, and a second topic is created. The partitions are pinned first, and their
+    #    pins name the second topic.
+    # 2. A topic is created. A member pins one of its partitions. The other one is assigned to a member that has not
+    #    pinned it yet.
     # R4: a topic that one of the pins does not name appeared later
     known = all(pin.knows_topic(partition.topic, topic_id) for pin in pins.values())
     if _forgotten(partition.topic, topic_id, of_topic, memory):
         return Age.FORGOTTEN
-    # Where no pin tells which topics there were, one that is new to a query that has read others appeared later.
+    # If no pin names topics, a topic that is new to a query that has read others appeared later.
     untold = all(pin.known_topics is None for pin in pins.values())
     if known and not (untold and memory.has_read and memory.topic_id is None):
         return Age.INITIAL
-    # What nobody has named was made since, as Spark's own source takes it.
+    # A topic that a pattern matched and no pin names was created since, as in Spark's own source.
     return Age.ADDED if memory.by_pattern else Age.LATER
 
 
 def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -> bool:
-    """Whether the group had positions of this topic, and has lost them.
+    """Return whether the group had positions of this topic and has lost them.
 
-    Nothing is planned before its pin is acknowledged, so a group without pins of what a checkpoint has read has lost
-    them. What is pinned then stands where the checkpoint was, and does not know its own topic; nor does the pin of a
-    topic that was made again, but that one is at 0.
+    No batch is planned before its pins are acknowledged, so a group without pins of a topic that the checkpoint has
+    read has lost them. Later pins are at the checkpoint's end and do not name their own topic. Neither does the pin of
+    a recreated topic, but that one is at 0.
 
-    The sequence this protects against, with "latest": the group is empty for longer than offsets.retention.minutes, or
-    is deleted; meanwhile a partition is added and filled, or another query had been at 500 of it. Its end would be
-    taken for its start, and the records before would be skipped.
+    Guards against, with "latest":
+    1. The group is empty for longer than offsets.retention.minutes, or is deleted.
+    2. Meanwhile a partition is added and filled, or another query has read one up to 500.
+    3. The partition would start at its end, and the records before would be skipped.
     """
     # R8: no pin of a topic that the checkpoint has read
     if not of_topic:
@@ -200,35 +207,38 @@ def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -
 
 
 def open_start(decision: StartDecision, starting: Starting) -> Start | None:
-    """Return where an open decision starts; None when the options do not name the partition."""
+    """Return the start of a decision without an offset; None if the options do not name the partition."""
     return starting.of(decision.partition) if decision.basis is Basis.STARTING_POSITION else AtEdge()
 
 
 def conflicts(decisions: Iterable[StartDecision]) -> str:
-    """Return all conflicts in one text, empty when there are none."""
+    """Return all conflicts in one text, empty if there are none."""
     return "; ".join(decision.conflict for decision in decisions if decision.conflict is not None)
 
 
 def newest_reset(resets: Iterable[Reset | None]) -> Reset | None:
-    """Return the newest of these resets, None when there is none."""
+    """Return the newest of these resets, None if there is none."""
     return max((reset for reset in resets if reset is not None), default=None)
 
 
 def left_alone(metadata: CommitMetadata | None, known: Reset | None) -> bool:
-    """Whether no reset that is newer than `known` was for this partition: its own text would tell.
+    """Return whether no reset newer than `known` was for this partition: its commit metadata would name it.
 
-    The sequence this protects against: a query dies in a batch of A and B; topic A alone is reset; started again, it
-    reads its range of B and completes the batch, whose commit does not arrive. B's end of the checkpoint holds.
+    Guards against:
+    1. A query dies in a batch of topics A and B. Only topic A is reset.
+    2. The query is restarted. It reads its range of B and completes the batch, whose commit is not accepted.
+    3. B's end in the checkpoint is still right. Declared void, the range of B would be read again.
     """
     # R48: its own text would name the reset
     return metadata is not None and not newer(metadata.reset, known)
 
 
 def voided(start: SourceOffset, reset: Reset | None, group: Mapping[TopicPartition, GroupOffset]) -> str:
-    """Name the ends of a checkpoint that a reset makes void, empty when there are none.
+    """Return the ends of a checkpoint that a reset makes void, as text; empty if there are none.
 
-    All of them go but those of partitions that the group shows to be left alone, also those that others own now: the
-    group was empty when it was reset, so its offsets hold everything that was completed and committed before.
+    All ends are void except those of partitions that the reset left alone, by the group's metadata. This includes
+    partitions that other members own now: the group was empty when it was reset, so its offsets include everything that
+    was completed and committed before.
     """
     if not newer(reset, start.reset):
         return ""
@@ -242,28 +252,31 @@ def voided(start: SourceOffset, reset: Reset | None, group: Mapping[TopicPartiti
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """In whose name a query plans and commits: the lineage, and the newest reset of the group that it knows."""
+    """Hold the lineage in whose name a query plans and commits, and the newest reset of the group that it knows."""
 
     name: str
     reset: Reset | None = None
 
     def named(self, name: str) -> Lineage:
-        """Return the lineage of another name, which knows the same."""
+        """Return the lineage with another name and the same reset."""
         return self if name == self.name else replace(self, name=name)
 
 
 def initial_topics(
     topic_ids: Mapping[str, str], pins: Mapping[TopicPartition, Pin], *, has_read: bool
 ) -> dict[str, str]:
-    """Return which of these topics (name, id) a new pin may say were there when the group began.
+    """Return the topics (name, id) that a new pin may name as existing when the group began.
 
-    `pins` are those that the group has, `has_read` as in `Memory`. What is left out starts at its beginning, wherever
-    it is pinned.
+    `pins` are the group's pins, `has_read` as in `Memory`. Topics that are left out start at their beginning.
 
-    1. None where a checkpoint has read and the group has no pins: it had some, and has lost them.
-    2. Those that all pins know: later pins tell no more than the first ones, which may be gone. The sequence: a pattern
-       matches orders, which is pinned; refunds and returns are made, with records, and refunds is pinned; orders is
-       deleted, its offsets with it; by the pin of refunds returns had been there, and would start at its end.
+    1. No topic, if the checkpoint has read topics and the group has no pins: the group has lost them.
+    2. Otherwise the topics that all pins name: later pins name no more than the first ones, which may be deleted.
+
+    Guards against:
+    1. A pattern matches orders, which is pinned.
+    2. refunds and returns are created, with records. refunds is pinned.
+    3. orders is deleted, and its offsets with it. By the pin of refunds, returns existed when the group began. It would
+       start at its end.
     """
     # R8: what is pinned from now on names no topic
     if has_read and not pins:
@@ -279,17 +292,20 @@ def initial_topics(
 
 
 def is_initial(decision: StartDecision, group: GroupOffset | None, pinned: Collection[str]) -> bool:
-    """Whether the pin of this partition may say that its own topic was there when the group began.
+    """Return whether this partition's pin may name its own topic as existing when the group began.
 
-    `pinned` are the topics that have pins. Not where the topic was made again, is new, or was pinned before and that is
-    lost. The sequence: both partitions of a topic were read, the group forgets them; one is pinned anew where the
-    checkpoint was, then another member is given the other one, which by that pin was there, and starts at its end.
+    `pinned` are the topics that have pins. False if the topic was recreated, is new, or has lost its pins.
+
+    Guards against:
+    1. Both partitions of a topic were read. The group's offsets expire.
+    2. One partition is pinned again, at the checkpoint's end.
+    3. The other one is assigned to another member. By that pin it existed when the group began. It starts at its end.
     """
     if decision.recreated:
         return False
     if group is not None and group.offset is not None:
         return True
-    # Partitions that were added to a topic that was there at first are new, and it is not.
+    # A partition that was added to an initial topic is new; its topic is not.
     added = decision.basis is Basis.FIRST_OFFSET and decision.partition.topic in pinned
     return added or decision.basis is Basis.STARTING_POSITION
 
@@ -302,28 +318,29 @@ def offset_to_pin(
     *,
     was_ours: bool,
 ) -> int | None:
-    """Return the offset to commit before anything is planned from `position`; None when the group's will do.
+    """Return the offset to commit before a batch is planned from `position`; None if the group's offset is enough.
 
-    `was_ours` tells that the checkpoint's newest batch had the partition.
+    `was_ours`: the checkpoint's newest batch had the partition.
     """
     if group is None or group.offset is None or position > group.offset or decision.recreated:
         return position
     if metadata is None and position == group.offset:
-        # Set by another program. Said in our name, a later offset without metadata is one that moved since.
+        # Set by another program. With our metadata committed here, a later offset without metadata is a new change.
         return position
     if decision.conflict is None or position >= group.offset:
         return None
     # R55: an end of a partition that was handed over is old
     if metadata is None and was_ours:
-        # Decided for the checkpoint, against another program: the group's offset goes back to where its queries are.
-        # The sequence this protects against: an operator moves it from 100 to 500; the query goes on at 100, and its
-        # partition goes to another member before it has got to 500: that one would start there, and 100 to 500 would
-        # be skipped silently. Of a partition that was handed over long ago the checkpoint's end is old: others have
-        # read on, and would read all that again.
+        # Decided for the checkpoint, against another program: the group's offset moves back to the query's position.
+        # Guards against:
+        # 1. An operator moves the group's offset from 100 to 500. The query continues at 100.
+        # 2. Before the query reaches 500, its partition is assigned to another member, which starts at 500.
+        # 3. 100 to 500 is skipped silently.
+        # Not for a partition that was handed over: the checkpoint's end is old, others have read further, and would
+        # read all that again.
         return position
-    # Decided for an old checkpoint, against what was completed by queries of this source: the offset stays, in the
-    # new lineage's name. Else, after a restart, it would look like another lineage's progress, and the decision would
-    # be turned round silently.
+    # Decided for an old checkpoint, against completed offsets of this source: the offset stays, in the new lineage's
+    # name. Otherwise it would look like another lineage's progress after a restart, and silently reverse the decision.
     # R53: the offset stays, in the new lineage's name
     return group.offset
 
@@ -331,7 +348,7 @@ def offset_to_pin(
 def start_item(
     partition: TopicPartition, offset: int, anchor: Anchor, own: Lineage, overruled: str | None
 ) -> CommitItem:
-    """Return what is committed for a start position; `overruled` is the checkpoint's lineage, after a conflict."""
+    """Return the commit of a start position. `overruled` is the checkpoint's lineage after a conflict, else None."""
     metadata = CommitMetadata(
         own.name, anchor.topic_id, offset, offset, anchor.pin, reset=own.reset, instead_of=overruled
     )
@@ -341,13 +358,15 @@ def start_item(
 def decided_again(
     held: Mapping[TopicPartition, GroupOffset], before: Collection[str], own: str, overruled: str
 ) -> list[CommitItem]:
-    """Return what says in the name of lineage `own` how conflicts were decided by those `before` it.
+    """Return commits that repeat, in the name of lineage `own`, the conflict decisions of the lineages `before` it.
 
-    `held` is what the group holds of partitions whose positions are behind that.
+    `held` are the group's offsets of partitions whose positions are below them.
 
-    The sequence this protects against: an old checkpoint of p0 has won (100) over the group (1000), and lineage N has
-    read to 120; p1 comes, moved by another program, and that conflict makes lineage N2. [120, 140) of p0 is logged in
-    its name. After a restart p0's text, which says N, would look like a takeover, and 140 to 1000 would be skipped.
+    Guards against:
+    1. An old checkpoint of p0 (100) won over the group (1000). Lineage N has read to 120.
+    2. p1 is assigned, and another program has moved its offset. That conflict begins lineage N2, which logs [120, 140)
+       of p0.
+    3. After a restart p0's metadata, which names N, looks like a takeover. 140 to 1000 is skipped.
     """
     found = {partition: (group.offset, parse_metadata(group.metadata)) for partition, group in held.items()}
     return [

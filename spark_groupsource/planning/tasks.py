@@ -1,6 +1,6 @@
-"""How a batch's ranges become Spark tasks: small ones are packed together, large ones are split. Pure.
+"""Turn a batch's ranges into Spark tasks: pack small ranges together, split large ones. Pure functions.
 
-Their size follows from how long the last ones took; callers have the clock.
+The task size follows from the duration of the last batches; callers pass the time.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from spark_groupsource.options.model import SourceOptions
 
 Task = tuple[OffsetRange, ...]
 
-# Below this many records a task costs more than it reads, whatever their size: a Spark Python task takes ~60 ms on its
-# own (~20 ms with spark.python.unix.domain.socket.enabled), in which a reader delivers tens of thousands of records.
+# Below this many records the cost of a task exceeds its reading time, whatever their size: a Spark Python task takes
+# ~60 ms on its own (~20 ms with spark.python.unix.domain.socket.enabled), in which a reader delivers tens of thousands
+# of records.
 PACK_RECORDS = 10_000
-# Twice what a Spark Python task costs on its own, about: ranges are packed together up to as much reading.
+# About twice the cost of an empty Spark Python task: ranges are packed together up to this much reading time.
 _PACK_S = 0.1
-# Before anything is measured: as many records, 100 MB at the usual 1 KB (Spark's file sources pack up to 128 MB), but
-# not into fewer tasks than these.
+# Limits before the first measurement: this many records in a task, 100 MB at the usual 1 KB (Spark's file sources pack
+# up to 128 MB), and at least this many tasks.
 _PACK_UNMEASURED_RECORDS = 100_000
 _UNMEASURED_TASKS = 16
-# A task that takes longer is split: idle cores help, if there are any, and less is read again when it fails.
+# A longer task is split: idle cores can help, and less is read again if it fails.
 _SPLIT_S = 5.0
 _SPLIT_RECORDS = 100_000
-# What a batch that could not show the rate leaves of it, so that larger records are noticed in some batches.
+# Factor on the rate after a batch that measured a lower one, so that it follows larger records within some batches.
 _FADING = 0.8
 
 
 def split_range(item: OffsetRange, parts: int) -> list[OffsetRange]:
     """Cut a range into at most `parts` ranges of nearly equal size; none is empty.
 
-    Each of them has the range's leader epoch: what the log held in an epoch up to its end, it held up to every offset
-    before, too.
+    Each has the leader epoch of the whole range: the epoch in which the log reached the end also holds for every offset
+    before it.
     """
     parts = max(1, min(parts, len(item)))
     size, extra = divmod(len(item), parts)
@@ -54,7 +55,7 @@ def pack_tasks(
     """Return the tasks of a batch; empty ranges get none.
 
     1. A range above `max_records_per_partition` is split.
-    2. When that gives fewer than `min_partitions`, the largest pieces are split further (as in Spark's own
+    2. If that gives fewer than `min_partitions`, the largest pieces are split further (as in Spark's own
        KafkaOffsetRangeCalculator: in proportion to their size).
     3. Otherwise small pieces share a task of up to `pack_records`, as long as `min_partitions` tasks remain.
     """
@@ -70,7 +71,7 @@ def pack_tasks(
 
 
 def _split_further(ranges: list[OffsetRange], counts: list[int], wanted: int) -> list[int]:
-    """Add pieces where they are largest until there are `wanted` pieces or all are single records."""
+    """Split the largest pieces until there are `wanted` pieces, or all are single records."""
     counts = list(counts)
     heap = [(-len(item) / count, index) for index, (item, count) in enumerate(zip(ranges, counts, strict=True))]
     heapq.heapify(heap)
@@ -87,11 +88,11 @@ def _split_further(ranges: list[OffsetRange], counts: list[int], wanted: int) ->
 
 def _pack(pieces: list[OffsetRange], min_tasks: int, limit: int) -> tuple[Task, ...]:
     tasks: list[list[OffsetRange]] = []
-    # Of the newest task.
+    # The partitions of the newest task.
     partitions: set[TopicPartition] = set()
     open_records = limit
     for index, piece in enumerate(pieces):
-        # What is left must still be able to make the smallest number of tasks.
+        # The remaining pieces must suffice for the minimum number of tasks.
         may_share = len(tasks) + len(pieces) - index > min_tasks
         if tasks and may_share and piece.partition not in partitions and open_records + len(piece) <= limit:
             tasks[-1].append(piece)
@@ -105,12 +106,12 @@ def _pack(pieces: list[OffsetRange], min_tasks: int, limit: int) -> tuple[Task, 
 
 
 class TaskSizing:
-    """Packs and splits by measured speed. Main thread only.
+    """Pack and split ranges by measured speed. Main thread only.
 
-    A batch takes at least as long as its largest task, so that task read at least `records / batch duration`, sink
-    included. The largest such rate of the last batches counts: a batch that has more tasks than the application has
-    cores, or whose end only the next trigger tells, shows a smaller one. Options minPartitions and
-    maxRecordsPerPartition have precedence.
+    A batch takes at least as long as its largest task, so that task read at least `records / batch duration` records
+    per second, sink included. The largest rate of the last batches is used: a batch with more tasks than cores, or one
+    whose end is detected only at the next trigger, measures a lower rate. Options minPartitions and
+    maxRecordsPerPartition take precedence.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -120,7 +121,7 @@ class TaskSizing:
         self._began_s = 0.0
 
     def tasks(self, ranges: Iterable[OffsetRange], now_s: float) -> tuple[Task, ...]:
-        """Return the tasks of a batch that begins now."""
+        """Return the tasks of a batch that begins at `now_s`."""
         ranges = tuple(ranges)
         rate = self._rate
         most = self._options.max_records_per_partition
@@ -133,14 +134,14 @@ class TaskSizing:
         return tasks
 
     def completed(self, now_s: float) -> None:
-        """Note that the batch of the last `tasks` is complete."""
+        """Record that the batch of the last `tasks` call is complete, and measure its rate."""
         took_s = now_s - self._began_s
-        # A small task shows what a task costs, not how fast it reads.
+        # A small task measures the cost of a task, not the reading speed.
         if self._largest >= PACK_RECORDS and took_s > 0:
             self._rate = max(self._largest / took_s, _FADING * (self._rate or 0.0))
         self._largest = 0
 
 
 def unmeasured_pack(ranges: Iterable[OffsetRange]) -> int:
-    """Return how many records of several ranges a task may take before anything is measured."""
+    """Return how many records of several ranges a task may have before the first measurement."""
     return max(PACK_RECORDS, min(_PACK_UNMEASURED_RECORDS, sum(map(len, ranges)) // _UNMEASURED_TASKS))
