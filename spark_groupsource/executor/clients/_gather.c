@@ -1,29 +1,30 @@
-/* Takes messages out of a librdkafka queue and copies them into the memory of Arrow arrays.
+/* Read messages from a librdkafka queue and copy them into the memory of Arrow arrays.
  *
- * Duty: one call of `gather` consumes a batch, cuts it into runs (consecutive records of one partition; where they come
- * one by one, they are brought together first), and returns each run as bytes objects laid out as Arrow's buffers:
- * validity bits, 32-bit offsets, data. Python puts arrays round
- * them without a copy (gathered.py). Errors and end-of-partition events come back as tuples. It must not know Arrow's
- * C++, nor link against librdkafka: the library is the one that the confluent-kafka wheel has loaded, and its functions
- * are handed over as addresses (`connect`).
+ * Duty: one call of `gather` consumes a batch and cuts it into runs, which are consecutive records of one partition. If
+ * the partitions' records are interleaved, it groups them first. It returns each run as bytes objects in the layout of
+ * Arrow's buffers: validity bits, 32-bit offsets, data. Python builds arrays on them without a copy (arrow_buffers.py).
+ * Errors and end-of-partition events are returned as tuples. This file does not use Arrow's C++ and does not link
+ * against librdkafka: it uses the library that the confluent-kafka wheel has loaded, and gets the addresses of its
+ * functions (`connect`).
  *
- * Invariants: every consumed message is destroyed before `gather` returns, also when it fails. A run ends before its
- * data would exceed `max_bytes`; a record that is larger by itself is a run of its own. So no offset leaves 32 bits.
+ * Invariants: every consumed message is destroyed before `gather` returns, also if it fails. A run ends before its
+ * data would exceed `max_bytes`; a larger single record is a run of its own. So every offset fits 32 bits.
  * One thread at a time per queue; the GIL is released while waiting, copying and destroying.
  */
 #include "_gather_parts.h"
 
 #include <stdlib.h>
 
-/* What connect() and gather() expect and return. Raised with every change, so that Python refuses a stale build. */
+/* Version of the arguments and results of connect() and gather(). Raise it with every change: Python then rejects a
+ * stale build. */
 #define GATHER_VERSION 1
 
 enum kind { KIND_RUN, KIND_EVENT, KIND_TIMESTAMP };
 
-/* Counted per header on top of its bytes, so that many empty ones stay within 32-bit offsets, too. */
+/* Counted per header in addition to its bytes, so that many empty headers stay within 32-bit offsets, too. */
 #define HEADER_COST 16
 #define MESSAGES_MAX 1000000
-/* So many runs, of fewer records on average, are worth sorting the records. */
+/* Records are sorted from this many runs on, if the average run has fewer than this many records. */
 #define MANY_RUNS 8
 #define SHORT_RUN 64
 
@@ -34,9 +35,9 @@ typedef struct {
     column_size_t lists, names, contents;
 } run_size_t;
 
-/* --- how large a run is */
+/* --- the size of a run */
 
-/* Adds one record's headers. Returns -1 with an exception. */
+/* Add one record's headers. Return -1 with an exception on failure. */
 static int count_headers(run_size_t *run, const message_t *message)
 {
     const char *name, *text;
@@ -57,8 +58,8 @@ static int count_headers(run_size_t *run, const message_t *message)
     return 0;
 }
 
-/* Measures the run that starts at the first message: of one partition, within the bound, with timestamps that Spark can
- * hold. Returns its rows; 0: the first record's timestamp is impossible; -1 with an exception. */
+/* Measure the run that starts at the first message: of one partition, within the bound, with timestamps that Spark can
+ * hold. Return its rows; 0 if the first record's timestamp is impossible; -1 with an exception on failure. */
 static Py_ssize_t measure_run(message_t *const *messages, size_t count, int headers, size_t max_bytes, run_size_t *run)
 {
     size_t rows = 0;
@@ -88,7 +89,7 @@ static Py_ssize_t measure_run(message_t *const *messages, size_t count, int head
     return (Py_ssize_t)rows;
 }
 
-/* Returns (lists, number of headers, names, values); needs the GIL for names that are not ASCII. */
+/* Return (lists, number of headers, names, values). Needs the GIL for names that are not ASCII. */
 static PyObject *gather_headers(message_t *const *messages, const run_size_t *run)
 {
     column_t lists = {0}, names = {0}, contents = {0};
@@ -127,7 +128,7 @@ done:
 
 /* --- runs */
 
-/* The columns of fixed width: offsets, timestamps in us, timestamp types. */
+/* Build the columns of fixed width: offsets, timestamps in us, timestamp types. */
 typedef struct {
     PyObject *offsets, *timestamps, *types;
     unsigned char *offset_at, *timestamp_at, *type_at;
@@ -148,7 +149,7 @@ static void copy_run(message_t *const *messages, size_t rows, column_t *keys, co
     }
 }
 
-/* Returns (KIND_RUN, topic, partition, rows, keys, values, offsets, timestamps, types, headers or None). */
+/* Return (KIND_RUN, topic, partition, rows, keys, values, offsets, timestamps, types, headers or None). */
 static PyObject *gather_run(message_t *const *messages, const run_size_t *run, int headers)
 {
     size_t rows = run->keys.rows;
@@ -182,7 +183,7 @@ done:
     return result;
 }
 
-/* Returns (KIND_EVENT, topic or None, partition, offset, error code, text). */
+/* Return (KIND_EVENT, topic or None, partition, offset, error code, text). */
 static PyObject *event_of(const message_t *message)
 {
     const char *topic = message->rkt != NULL ? rdkafka.topic_name(message->rkt) : NULL;
@@ -194,7 +195,7 @@ static PyObject *event_of(const message_t *message)
                          message->err, shown);
 }
 
-/* Returns the next item, and how many messages it stands for. */
+/* Return the next item; set `used` to the number of its messages. */
 static PyObject *next_item(message_t *const *messages, size_t count, int headers, size_t max_bytes, size_t *used)
 {
     run_size_t run;
@@ -218,8 +219,8 @@ static PyObject *next_item(message_t *const *messages, size_t count, int headers
 
 /* --- the module */
 
-/* Waits for a first message, then takes what is there or comes within the linger: the library itself would wait out
- * its timeout for a full batch. */
+/* Wait for a first message, then read the messages that are ready or arrive within the linger time: the library itself
+ * would wait for its whole timeout for a full batch. */
 static size_t consume(void *queue, message_t **messages, size_t size, int timeout_ms, int linger_ms)
 {
     Py_ssize_t more, count = rdkafka.consume_batch_queue(queue, timeout_ms, messages, 1);
@@ -233,7 +234,7 @@ static size_t consume(void *queue, message_t **messages, size_t size, int timeou
 
 typedef struct {
     message_t *message;
-    size_t place; /* among those that came */
+    size_t place; /* in the order of arrival */
 } placed_t;
 
 static int by_partition(const void *left, const void *right)
@@ -246,7 +247,7 @@ static int by_partition(const void *left, const void *right)
     return a->place < b->place ? -1 : 1;
 }
 
-/* How many records stand before the next event, and how many runs they are. */
+/* Return the number of records before the next event; set `runs` to the number of their runs. */
 static size_t until_event(message_t *const *messages, size_t count, size_t *runs)
 {
     size_t records = 0;
@@ -256,9 +257,9 @@ static size_t until_event(message_t *const *messages, size_t count, size_t *runs
     return records;
 }
 
-/* Brings the records of each partition together, in the order in which they came, and never past an event. At the end
- * of a log an answer has a record or two of each partition, and a run takes as much time as some hundred records.
- * Without memory they stay as they came. */
+/* Group the records of each partition, in the order of arrival and never across an event. At the end of a log an answer
+ * has a record or two of each partition, and a run takes as much time as some hundred records. If memory is short, the
+ * order stays unchanged. */
 static void group_records(message_t **messages, size_t count)
 {
     placed_t *placed = NULL;

@@ -1,6 +1,6 @@
-/* What _gather.c is made of: the parts of a librdkafka message, and columns of variable length in Arrow's layout.
+/* Define the parts of a librdkafka message, and columns of variable length in Arrow's layout.
  *
- * Only _gather.c includes it. Must not know batches, runs or the queue.
+ * Only _gather.c includes this file, which does not know batches, runs or the queue.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -13,7 +13,7 @@ typedef struct {
     int err;
     void *rkt;
     int32_t partition;
-    void *payload; /* of an error: its text */
+    void *payload; /* the text if it is an error */
     size_t len;
     void *key;
     size_t key_len;
@@ -30,16 +30,16 @@ static struct {
     const char *(*topic_name)(const void *topic);
 } rdkafka;
 
-/* Milliseconds that still fit a Spark timestamp (microseconds in 64 bits), and Kafka's types shifted to Spark's. */
+/* The largest milliseconds of a Spark timestamp (microseconds in 64 bits), and the shift of Kafka's types to Spark's. */
 #define TIMESTAMP_MS_MAX (INT64_MAX / 1000)
 #define TIMESTAMP_TYPE_SHIFT 1
 
-/* How large a column becomes. */
+/* The final size of a column. */
 typedef struct {
     size_t rows, nulls, bytes;
 } column_size_t;
 
-/* A column of variable length while it is filled; `validity` is NULL when nothing is null. */
+/* A column of variable length while it is filled; `validity` is NULL if no value is null. */
 typedef struct {
     PyObject *validity, *offsets, *data;
     unsigned char *bits, *offset_at, *data_at;
@@ -51,7 +51,7 @@ static inline void put64(unsigned char *at, int64_t value) { memcpy(at, &value, 
 
 /* --- one record's parts */
 
-/* The timestamp in ms, -1 when it has none. Returns whether Spark can hold it. */
+/* Read the timestamp in ms, -1 if it has none. Return whether Spark can hold it. */
 static int timestamp_of(const message_t *message, int64_t *ms, int *type)
 {
     *type = 0;
@@ -67,8 +67,8 @@ static void *headers_of(const message_t *message)
     return rdkafka.message_headers(message, &headers) == 0 ? headers : NULL;
 }
 
-/* A header's name as UTF-8, which Arrow strings must be: what is not UTF-8 is replaced, as Java does. `*owner` keeps
- * the memory alive if it is not the message's own. Returns -1 with an exception. */
+/* Read a header's name as UTF-8, as Arrow strings require. Other bytes are replaced, as Java does. `*owner` keeps the
+ * memory alive if it is not the message's own. Return -1 with an exception on failure. */
 static int header_name(const char *name, const char **text, size_t *size, PyObject **owner)
 {
     Py_ssize_t encoded;
@@ -125,7 +125,7 @@ static int start_column(column_t *column, const column_size_t *size)
     return 0;
 }
 
-/* Marks the next row as there, or as null, and says where its data ends. */
+/* Mark the next row as present or null, and write the end of its data. */
 static void end_row(column_t *column, int there)
 {
     if (there && column->bits != NULL)
@@ -150,7 +150,7 @@ static void drop_column(column_t *column)
     Py_CLEAR(column->data);
 }
 
-/* Returns (validity or None, offsets, data, number of nulls), and takes the column's references. */
+/* Return (validity or None, offsets, data, number of nulls). Takes over the column's references. */
 static PyObject *finish_column(column_t *column, const column_size_t *size)
 {
     PyObject *validity = column->validity, *offsets = column->offsets, *data = column->data;
