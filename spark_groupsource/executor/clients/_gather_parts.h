@@ -30,7 +30,7 @@ static struct {
     const char *(*topic_name)(const void *topic);
 } rdkafka;
 
-/* The largest milliseconds of a Spark timestamp (microseconds in 64 bits), and the shift of Kafka's types to Spark's. */
+/* Largest milliseconds of a Spark timestamp (microseconds in 64 bits), and the shift of Kafka's types to Spark's. */
 #define TIMESTAMP_MS_MAX (INT64_MAX / 1000)
 #define TIMESTAMP_TYPE_SHIFT 1
 
