@@ -17,7 +17,7 @@ setup(
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
             extra_compile_args=["-std=c11", *shlex.split(os.environ.get("GROUPKAFKA_CFLAGS", ""))],
             extra_link_args=shlex.split(os.environ.get("GROUPKAFKA_CFLAGS", "")),
-            depends=["spark_groupsource/executor/_gather_parts.h"],
+            depends=["spark_groupsource/executor/clients/_gather_parts.h"],
             py_limited_api=True,
             optional=True,
         )
