@@ -14,19 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["CleanStop", "GroupKafkaDataSource", "ProgressListener", "__version__"]
 
+# Public names of the folder spark/, and their modules.
+_MODULES = {"CleanStop": "clean_stop", "GroupKafkaDataSource": "source", "ProgressListener": "progress_listener"}
+
 
 def __getattr__(name: str) -> Any:
     """Import pyspark only when it is needed: the embedded broker and the command line do without."""
-    if name == "GroupKafkaDataSource":
-        from spark_groupsource.spark.source import GroupKafkaDataSource  # noqa: PLC0415
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
 
-        return GroupKafkaDataSource
-    if name == "ProgressListener":
-        from spark_groupsource.spark.progress_listener import ProgressListener  # noqa: PLC0415
-
-        return ProgressListener
-    if name == "CleanStop":
-        from spark_groupsource.spark.clean_stop import CleanStop  # noqa: PLC0415
-
-        return CleanStop
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"spark_groupsource.spark.{_MODULES[name]}"), name)

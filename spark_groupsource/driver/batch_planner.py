@@ -32,7 +32,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class TryAgain:
     """Positions or log ends are out of date: settle and take another step after `pause_s` seconds."""
 
     pause_s: float = 0.0
@@ -43,7 +43,7 @@ class NothingToRead:
     """This trigger has no batch."""
 
 
-Step = Plan | Again | NothingToRead
+Step = Plan | TryAgain | NothingToRead
 
 
 class BatchPlanner:
@@ -84,12 +84,12 @@ class BatchPlanner:
         if not enough and not self._logs.suspicious(backlogs):
             if self._logs.targets is not None and self._starts.truncation.in_doubt:
                 # No later trigger would report it: the query would end, and no run of it would read the partition.
-                return Again(_DOUBT_PAUSE_S)
+                return TryAgain(_DOUBT_PAUSE_S)
             return NothingToRead()
         reach("before-survey", self._name)
         survey = self._logs.survey(backlogs)
         if self._starts.forget_recreated(backlogs, survey.topics) or not self._commits.taken():
-            return Again()
+            return TryAgain()
         if not enough:
             return NothingToRead()
         left = self._losses.skip_lost(backlogs, survey.beginnings)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.port import CONFIRM_S
 from spark_groupsource.model.commit_metadata import Anchor
 from spark_groupsource.model.offsets import TopicPartition, same_topic
+
+_Key = TypeVar("_Key")
 
 
 class Mark(NamedTuple):
@@ -59,17 +61,11 @@ class TrackedTopic:
     - `id_at_start`: the id when the query started; None if the topic appeared later.
     - `id_before`: the id of the former topic whose positions were forgotten.
     - `deleted`: whether the topic is missing, and was read or handed over.
-    - `unknown_until`: set while the cluster does not know a topic that was handed over. When it has expired, the topic
-      counts as deleted.
-    - `new_id`, `new_until`: another id that a broker reports. When `new_until` has expired, this id counts.
     """
 
     id_at_start: str | None = None
     id_before: str | None = None
     deleted: bool = False
-    unknown_until: Deadline | None = None
-    new_id: str | None = None
-    new_until: Deadline | None = None
 
 
 class QueryState:
@@ -78,6 +74,9 @@ class QueryState:
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, TrackedPartition] = {}
         self.topics: dict[str, TrackedTopic] = {}
+        # What one answer does not decide, and when it counts: other ids of topics, and topics that are unknown.
+        self._new_ids: dict[tuple[str, str], Deadline] = {}
+        self._unknown: dict[str, Deadline] = {}
 
     def partition(self, partition: TopicPartition) -> TrackedPartition:
         """Return the row of a partition; create it if there is none."""
@@ -98,6 +97,11 @@ class QueryState:
         """Return the anchor of a partition; None if its start position is not established."""
         row = self.partitions.get(partition)
         return None if row is None else row.anchor
+
+    def topic_id(self, partition: TopicPartition) -> str | None:
+        """Return the topic id in a partition's anchor; None if its start position is not established."""
+        anchor = self.anchor(partition)
+        return None if anchor is None else anchor.topic_id
 
     def started_with(self, ids: Mapping[str, str]) -> None:
         """Record the topics that exist when the query starts: all others are new."""
@@ -145,14 +149,8 @@ class QueryState:
 
     def confirmed(self, ids: Mapping[str, str], clock: Clock) -> bool:
         """Return whether these topics were reported with these ids for `CONFIRM_S`. A topic left out starts again."""
-        for name, row in self.topics.items():
-            if ids.get(name) != row.new_id:
-                row.new_id, row.new_until = None, None
-        for name, topic_id in ids.items():
-            row = self.topic(name)
-            if row.new_until is None:
-                row.new_id, row.new_until = topic_id, Deadline(clock, CONFIRM_S)
-        return all((until := self.topic(name).new_until) is not None and until.expired() for name in ids)
+        self._new_ids = _kept_up(self._new_ids, ids.items(), clock)
+        return all(deadline.expired() for deadline in self._new_ids.values())
 
     # --- logs
 
@@ -175,14 +173,8 @@ class QueryState:
 
     def unknown_for_long(self, names: Iterable[str], clock: Clock) -> set[str]:
         """Return those of these topics that were unknown in every call for `CONFIRM_S`. One left out starts again."""
-        unknown = set(names)
-        for name, row in self.topics.items():
-            if name not in unknown:
-                row.unknown_until = None
-        for name in unknown:
-            row = self.topic(name)
-            row.unknown_until = row.unknown_until or Deadline(clock, CONFIRM_S)
-        return {name for name in unknown if (until := self.topic(name).unknown_until) and until.expired()}
+        self._unknown = _kept_up(self._unknown, names, clock)
+        return {name for name, deadline in self._unknown.items() if deadline.expired()}
 
     def undelete(self, names: Iterable[str]) -> None:
         """Record that topics exist again, or that nothing refers to them any more."""
@@ -212,3 +204,8 @@ class QueryState:
     def appeared(self, name: str, topic_id: str) -> bool:
         """Return whether a topic did not exist, or was another one, when the query started."""
         return not same_topic(self.id_at_start(name), topic_id)
+
+
+def _kept_up(since: Mapping[_Key, Deadline], keys: Iterable[_Key], clock: Clock) -> dict[_Key, Deadline]:
+    """Return by when each key has been there for `CONFIRM_S` without a break."""
+    return {key: since.get(key) or Deadline(clock, CONFIRM_S) for key in keys}

@@ -16,7 +16,7 @@ from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import partitions_of, reads
 from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
-from spark_groupsource.driver.batch_planner import Again, BatchPlanner, NothingToRead, Plan
+from spark_groupsource.driver.batch_planner import BatchPlanner, NothingToRead, Plan, TryAgain
 from spark_groupsource.driver.data_loss import LossReporter, beyond
 from spark_groupsource.driver.lag_reporter import LagThread
 from spark_groupsource.driver.log_ends import LogWatch
@@ -205,7 +205,7 @@ class Session:
                     end = self._fix(view, start, ranges, described)
                     if end is not None:
                         return end
-                case Again(pause_s):
+                case TryAgain(pause_s):
                     self._pause(pause_s)
                 case NothingToRead():
                     return start

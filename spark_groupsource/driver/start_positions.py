@@ -100,7 +100,8 @@ class StartPositions:
         own = self._learn_resets(view, start, own)
         decisions = [self._decide(owned, start, described, known, own) for owned in new]
         recreated = {d.partition for d in decisions if d.recreated}
-        if not self._surely_recreated({p.topic: described[p.topic].topic_id for p in recreated}):
+        # R36: one answer may come from a broker that lags behind
+        if not self._state.confirmed({p.topic: described[p.topic].topic_id for p in recreated}, self._clock):
             self._pause(_PAUSE_S)
             return own
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
@@ -141,11 +142,6 @@ class StartPositions:
             self._pause(_PAUSE_S)
         return own
 
-    def _surely_recreated(self, ids: Mapping[str, str]) -> bool:
-        """Return whether brokers have reported these ids, other than the group's, for `CONFIRM_S` (rule R36)."""
-        # R36: one answer may come from a broker that lags behind
-        return self._state.confirmed(ids, self._clock)
-
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Forget the positions of partitions that are missing, or belong to a recreated topic."""
         self._member.forget(tuple(partitions))
@@ -153,8 +149,7 @@ class StartPositions:
 
     def forget_recreated(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> bool:
         """Forget positions whose topic was recreated since (rule R35). Return whether there were any."""
-        anchors = self._state.anchors
-        changed = [p for p in partitions if not same_topic(anchors[p].topic_id, topics[p.topic].topic_id)]
+        changed = [p for p in partitions if not same_topic(self._state.topic_id(p), topics[p.topic].topic_id)]
         # R35: positions of a deleted topic
         if changed:
             self.forget(changed)

@@ -163,9 +163,11 @@ class TopicWatch:
             self._notice(left, self._cluster.missing_topics({partition.topic for partition in left}))
             self._notice_cut(left, NOTHING)
         gone = self.gone(self._owned)
+        if not gone:
+            return view
         absent = self._state.absent
         # R43: no plan waits for the commit of a missing partition
-        if stale := sorted(p for p in self._state.anchors.keys() & gone if absent.get(p) != ""):
+        if stale := sorted(p for p in gone if self._state.anchor(p) is not None and absent.get(p) != ""):
             self._starts.forget(stale)
         return replace(view, partitions=tuple(o for o in view.partitions if o.partition not in gone))
 

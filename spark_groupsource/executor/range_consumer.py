@@ -370,7 +370,7 @@ class RangeConsumer:
         if self._position[partition] >= item.end or partition in self._kept or partition not in self._begun:
             return
         if partition in self._lost:
-            # R64: The client may go on behind what it cannot read, and tell how far: those records were not taken.
+            # R64: the client may skip records that it cannot read and report a later position; they were not read
             return
         passed = self._client.passed(partition)
         if passed > self._fed[partition]:

@@ -89,7 +89,7 @@ class MemberState(Enum):
     JOINED = "part of the group, heartbeats, plans batches / leaves when partitions are revoked or lost"
     DRAINING = "a revoke waits for the batch in flight / leaves when it has handed over"
     REJOINING = "has no partitions, joins again / leaves with the next assignment"
-    STOPPING = "commits what is complete and leaves the group / leaves when it has left"
+    STOPPING = "commits the completed offsets and leaves the group / leaves when it has left"
     STOPPED = "has left the group / final"
     FAILED = "met an error that only a restart can heal / final"
 

@@ -43,7 +43,7 @@ class Basis(Enum):
 class Age(Enum):
     """Name when a partition was created, by the group's initial positions."""
 
-    INITIAL = "it was there when they were pinned, or nothing tells"
+    INITIAL = "it existed when they were pinned, or that is not known"
     LATER = "its topic was not among the group's topics then"
     ADDED = "it was not there then"
     FORGOTTEN = "the group has lost those of its topic, which has been read"

@@ -76,7 +76,7 @@ class GroupKafkaDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        # Spark does not tell the constructor whether it is a streaming query or a batch read.
+        # The constructor cannot know whether Spark plans a streaming query or a batch read.
         self._parsed = parse_options(options, None)
         self._has_reader = False
 

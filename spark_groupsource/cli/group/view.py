@@ -12,7 +12,7 @@ from spark_groupsource.cli.group.member_data import MemberData, meaning, shown_d
 from spark_groupsource.lag.model import Lag, shown_note, total
 from spark_groupsource.model.offsets import TopicPartition
 
-# A member id is usually a name and a UUID, whose first part is enough to tell members apart.
+# A member id is usually a name and a UUID. The first part of the UUID is enough to distinguish members.
 _UUID = re.compile(r"-?([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
 _LONGEST_NAME = 20
 _LONGEST_ID = 32
