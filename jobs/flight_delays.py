@@ -3,43 +3,32 @@
     spark-submit --properties-file conf/spark-defaults.conf jobs/flight_delays.py \
         --bootstrap-servers HOST:PORT --output DIR --checkpoint DIR
 
-Each started copy is one member of the consumer group: start a second one, with its own --checkpoint, and the two
-share the topic's partitions. Settings come from conf/flight_delays.properties; arguments win over them.
-
-State does not move between members, so the query keeps none. Every batch writes what it saw, and the partial
-aggregates of all batches of all members merge by adding them up.
-Each batch owns a directory, named by query and batch, and overwrites it: a batch that runs twice leaves one result.
+Each started copy, with its own --checkpoint, is a member of the consumer group; copies share the topic's partitions.
+Settings come from conf/flight_delays.properties; arguments win over them. State does not move between members: partial
+aggregates merge by adding them up. Each batch owns a directory: a batch that runs twice leaves one result.
 """
 
-from __future__ import annotations
-
 import argparse
-import logging
 import sys
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
 
-from spark_groupsource import CleanStop, ProgressListener
+from spark_groupsource import ProgressListener, run_until_stopped
 
-log = logging.getLogger("flight_delays")
 DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "conf" / "flight_delays.properties"
-
 # The JSON object in each Kafka value. Times of flights that were cancelled are null.
 FLIGHT_SCHEMA = (
-    "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, "
-    "sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, "
-    "air_time INT, distance INT, hour INT, minute INT, time_hour TIMESTAMP"
+    "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT, "
+    "arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, "
+    "distance INT, hour INT, minute INT, time_hour TIMESTAMP, malformed STRING"
 )
 # Upper ends (inclusive) of the histogram's buckets, in minutes, narrow where most flights are. One more lies above.
 HISTOGRAM_EDGES = (-15, -10, -8, -6, -5, -4, -3, -2, -1, 0, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300)
 DELAYED_FROM_MINUTES = 15  # the industry's definition of a delayed flight
-
-# Arguments, and the settings that they stand for; conf/flight_delays.properties says what each one means.
+# Arguments, and the settings that they stand for (see conf/flight_delays.properties)
 ARGUMENTS = {
     "--bootstrap-servers": "kafka.bootstrap.servers", "--group-id": "kafka.group.id", "--topic": "subscribe",
     "--output": "job.output", "--checkpoint": "job.checkpoint",
@@ -51,27 +40,21 @@ REQUIRED = ("kafka.bootstrap.servers", "kafka.group.id", "job.output", "job.chec
 def parse_flights(records: DataFrame) -> DataFrame:
     """Return one row per Kafka record. A value that is no flight is kept as text in `malformed`, never dropped."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "malformed"}
-    flight = F.from_json(F.col("value").cast("string"), f"{FLIGHT_SCHEMA}, malformed STRING", options)
-    place = ("topic", "partition", "offset", "timestamp")
-    return records.select(*place, flight.alias("flight")).select(*place, "flight.*")
+    flight = F.from_json(F.col("value").cast("string"), FLIGHT_SCHEMA, options).alias("flight")
+    return records.select("*", flight).select("topic", "partition", "offset", "timestamp", "flight.*")
 
 
 def partial_aggregates(flights: DataFrame) -> DataFrame:
     """Return aggregates per carrier, origin and scheduled hour that merge by adding, or by least and greatest."""
-    delay = F.col("dep_delay")
-    aggregates = {
-        "flights": F.count(F.lit(1)), "departed": F.count(delay), "delayed": F.count_if(delay >= DELAYED_FROM_MINUTES),
-        "delay_sum": F.sum(delay), "delay_min": F.min(delay), "delay_max": F.max(delay),
-        "histogram": F.array(*_histogram(delay)),
-    }  # fmt: skip
-    grouped = flights.where(F.col("carrier").isNotNull()).groupBy("carrier", "origin", "hour")
-    return grouped.agg(*(column.alias(name) for name, column in aggregates.items()))
-
-
-def _histogram(delay: Column) -> list[Column]:
-    first, last = delay <= HISTOGRAM_EDGES[0], delay > HISTOGRAM_EDGES[-1]
-    between = [(delay > low) & (delay <= high) for low, high in pairwise(HISTOGRAM_EDGES)]
-    return [F.count_if(inside) for inside in (first, *between, last)]
+    delay, edges = F.col("dep_delay"), HISTOGRAM_EDGES
+    between = [(delay > low) & (delay <= high) for low, high in pairwise(edges)]
+    buckets = [delay <= edges[0], *between, delay > edges[-1]]
+    return flights.where("carrier IS NOT NULL").groupBy("carrier", "origin", "hour").agg(
+        F.count(F.lit(1)).alias("flights"), F.count(delay).alias("departed"),
+        F.count_if(delay >= DELAYED_FROM_MINUTES).alias("delayed"), F.sum(delay).alias("delay_sum"),
+        F.min(delay).alias("delay_min"), F.max(delay).alias("delay_max"),
+        F.array(*map(F.count_if, buckets)).alias("histogram"),
+    )  # fmt: skip
 
 
 def write_batch(records: DataFrame, output: str, name: str) -> None:
@@ -87,14 +70,14 @@ def write_batch(records: DataFrame, output: str, name: str) -> None:
 def read_properties(path: Path) -> dict[str, str]:
     """Return the lines key=value of a file; empty lines and lines that begin with # are skipped."""
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
     for number, line in enumerate(lines, start=1):
         if line and not line.startswith("#") and "=" not in line:  # the text is not shown: it may be a secret
             raise SystemExit(f"{path}, line {number}: expected key=value")
-    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def parse_arguments(arguments: Sequence[str]) -> dict[str, str]:
+def parse_arguments(arguments: list[str]) -> dict[str, str]:
     """Return the settings: those of the file, replaced by arguments, replaced by each --option."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0], allow_abbrev=False)
     parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="properties file (default: %(default)s)")
@@ -103,47 +86,35 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, str]:
         parser.add_argument(flag, dest=key, help=f"instead of {key} in the file")
     given = vars(parser.parse_args(arguments))
     config, options = given.pop("config"), [text.partition("=") for text in given.pop("option")]
-    # A copy of this file alone, without the default configuration, can run from arguments.
     settings = read_properties(config) if config != DEFAULT_CONFIG or config.exists() else {}
     settings |= {k: v for k, v in given.items() if v is not None} | {k: v for k, _, v in options}
-    wrong = {
-        "no KEY=VALUE": [key for key, separator, _ in options if not separator],
-        "unknown": [key for key in settings if key.startswith("job.") and key not in ARGUMENTS.values()],
-        "missing": [key for key in REQUIRED if not settings.get(key)],
-    }
-    if any(wrong.values()):
-        parser.error("; ".join(f"{problem}: {', '.join(keys)}" for problem, keys in wrong.items() if keys))
-    return settings
+    missing = [key for key in REQUIRED if not settings.get(key)]
+    wrong = [f"no KEY=VALUE: {key}" for key, separator, _ in options if not separator]
+    wrong += [f"unknown: {key}" for key in settings if key.startswith("job.") and key not in ARGUMENTS.values()]
+    wrong += [f"missing: {', '.join(missing)}"] if missing else []
+    return parser.error("; ".join(wrong)) if wrong else settings
 
 
-def start(spark: SparkSession, settings: dict[str, str], stop: CleanStop) -> StreamingQuery:
-    """Start the query; each batch writes into a directory of its own."""
-    output, checkpoint = settings["job.output"].rstrip("/"), settings["job.checkpoint"]
-    source = {key: value for key, value in settings.items() if not key.startswith("job.")}
-    # The source reads Spark's commit log there: it then hands over, or stops, right after a batch instead of at the
-    # next trigger, and commits the last batch before a stop.
-    records = spark.readStream.format("groupkafka").options(**source).option("checkpointLocation", checkpoint).load()
-    write = stop.each_batch(lambda rows, number, query: write_batch(rows, output, f"{query.id}-{number}"))
-    writer = records.writeStream.queryName("flight-delays").foreachBatch(write)
-    interval = settings.get("job.trigger", "1 second")
-    trigger = {"availableNow": True} if interval == "available-now" else {"processingTime": interval}
-    return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
-
-
-def main(arguments: Sequence[str]) -> None:
+def main(settings: dict[str, str]) -> None:
     """Run until the topic is read (available-now), the job is idle for long enough, or SIGTERM or SIGINT arrives."""
-    settings = parse_arguments(arguments)
-    idle_s = float(settings.get("job.stop-when-idle") or "inf")
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    for name in ("flight_delays", "spark_groupsource.clean_stop"):
-        logging.getLogger(name).setLevel(logging.INFO)
     spark = SparkSession.builder.appName("flight-delays").config("spark.sql.session.timeZone", "UTC").getOrCreate()
-    with CleanStop().on_signals(spark) as stop:
-        spark.streams.addListener(ProgressListener())
-        stop.run_until_stopped(start(spark, settings, stop), idle_s)
-        log.info("stopped")
-        spark.stop()
+    spark.streams.addListener(ProgressListener())
+    source = {key: value for key, value in settings.items() if not key.startswith("job.")}
+    # The source needs the writer's checkpoint: it sees there that a batch is complete, and that it is asked to stop.
+    checkpoint = {"checkpointLocation": settings["job.checkpoint"]}
+    records = spark.readStream.format("groupkafka").options(**source, **checkpoint).load()
+
+    def write(rows: DataFrame, number: int) -> None:
+        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        write_batch(rows, settings["job.output"].rstrip("/"), f"{query_id}-{number}")
+
+    every = settings.get("job.trigger", "1 second")
+    trigger = {"availableNow": True} if every == "available-now" else {"processingTime": every}
+    writer = records.writeStream.queryName("flight-delays").foreachBatch(write).options(**checkpoint).trigger(**trigger)
+    end = run_until_stopped(writer.start(), idle_s=float(settings.get("job.stop-when-idle") or "inf"))
+    print(f"flight-delays stopped: {end.name}", flush=True)
+    spark.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(parse_arguments(sys.argv[1:]))

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any
 from spark_groupsource._version import __version__
 
 if TYPE_CHECKING:
-    from spark_groupsource.spark.clean_stop import CleanStop
     from spark_groupsource.spark.progress_listener import ProgressListener
     from spark_groupsource.spark.source import GroupKafkaDataSource
+    from spark_groupsource.spark.stop import QueryEnd, drain, run_until_stopped
 
-__all__ = ["CleanStop", "GroupKafkaDataSource", "ProgressListener", "__version__"]
+__all__ = ["GroupKafkaDataSource", "ProgressListener", "QueryEnd", "__version__", "drain", "run_until_stopped"]
 
 # Public names of the folder spark/, and their modules.
-_MODULES = {"CleanStop": "clean_stop", "GroupKafkaDataSource": "source", "ProgressListener": "progress_listener"}
+_MODULES = {
+    "GroupKafkaDataSource": "source",
+    "ProgressListener": "progress_listener",
+    "QueryEnd": "stop",
+    "drain": "stop",
+    "run_until_stopped": "stop",
+}
 
 
 def __getattr__(name: str) -> Any:

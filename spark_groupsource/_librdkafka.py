@@ -1,4 +1,4 @@
-"""Where the librdkafka is that the confluent-kafka wheel brings, for those who call its C functions."""
+"""Find the librdkafka of the confluent-kafka wheel, for modules that call its C functions."""
 
 from __future__ import annotations
 

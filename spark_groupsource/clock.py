@@ -64,19 +64,19 @@ class StepDeadline:
     3. The loop gives up without a second attempt.
     """
 
-    __slots__ = ("_clock", "_left_s", "_looked_s", "_step_s")
+    __slots__ = ("_checked_s", "_clock", "_left_s", "_step_s")
 
     def __init__(self, clock: Clock, timeout_s: float, step_s: float) -> None:
         self._clock = clock
         self._left_s = timeout_s
         self._step_s = step_s
-        self._looked_s = clock.monotonic_s()
+        self._checked_s = clock.monotonic_s()
 
     def expired(self) -> bool:
         """Return whether no time is left. Call it once per step."""
         now_s = self._clock.monotonic_s()
-        self._left_s -= min(now_s - self._looked_s, self._step_s)
-        self._looked_s = now_s
+        self._left_s -= min(now_s - self._checked_s, self._step_s)
+        self._checked_s = now_s
         return self._left_s <= 0.0
 
 

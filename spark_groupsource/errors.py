@@ -8,10 +8,14 @@ Invariant: no parameter holds the value of a sensitive option. Code that builds 
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from spark_groupsource.redaction import masked
+
+LOG = logging.getLogger("spark_groupsource.losses")
 
 
 class Retry(Enum):
@@ -103,7 +107,7 @@ OPTION_UNKNOWN = Condition(
 )
 OPTION_INVALID = Condition(
     "GROUPKAFKA.OPTION_INVALID",
-    "Option '{option}' has the value '{value}', allowed is: {allowed}.",
+    "Option '{option}' has the value '{value}'. Allowed: {allowed}.",
     "set an allowed value or leave the option out.",
 )
 OPTION_REFUSED = Condition(
@@ -126,10 +130,34 @@ SECRET_UNREADABLE = Condition(
     "Option '{option}' names the {kind} '{value}', which {side} on host '{host}' cannot read: {reason}",
     "{remedy}",
 )
+TOKEN_PROVIDER_UNUSABLE = Condition(
+    "GROUPKAFKA.TOKEN_PROVIDER_UNUSABLE",
+    "Option '{option}' (value '{value}') names a token provider that {side} on host '{host}' cannot use: {reason}",
+    "{remedy}",
+)
+TOKEN_PROVIDER_FAILED = Condition(
+    "GROUPKAFKA.TOKEN_PROVIDER_FAILED",
+    "Option '{option}' (value '{value}') names the token provider {provider}, which returned no token to {side} on host"
+    " '{host}': {reason}",
+    "make the provider work on that host; its own error is quoted above. docs/how-to/log-in.md shows how to try it"
+    " alone.",
+    Retry.LATER,
+)
 NOT_PERMITTED = Condition(
     "GROUPKAFKA.NOT_PERMITTED",
     "Option '{option}' has the value '{value}', which this driver does not permit in options: {reason}",
     "{remedy}",
+)
+LISTENING_FAILED = Condition(
+    "GROUPKAFKA.LISTENING_FAILED",
+    "Option '{option}': the metrics cannot be served on address '{address}', port {port}: {reason}",
+    "choose a port that no other program uses (each query needs its own; 0 takes a free one and logs it), and an"
+    " address of this machine.",
+)
+METRICS_NOT_INSTALLED = Condition(
+    "GROUPKAFKA.METRICS_NOT_INSTALLED",
+    "Option '{option}' needs the package prometheus_client: {reason}",
+    "install it where the driver or the command runs (pip install 'groupkafka[metrics]').",
 )
 SCHEMA_FIXED = Condition(
     "GROUPKAFKA.SCHEMA_FIXED",
@@ -138,8 +166,8 @@ SCHEMA_FIXED = Condition(
 )
 READ_LIMIT_UNSUPPORTED = Condition(
     "GROUPKAFKA.READ_LIMIT_UNSUPPORTED",
-    "The read limit {limit} is not supported by this source.",
-    "use option maxOffsetsPerTrigger.",
+    "Spark limits the batch by {limit}, which is not supported by this source.",
+    "leave that limit out, and use option maxOffsetsPerTrigger.",
 )
 
 # --- stored offsets
@@ -197,7 +225,7 @@ OTHER_GROUP_ACCESS_DENIED = Condition(
 )
 CLUSTER_REQUEST_FAILED = Condition(
     "GROUPKAFKA.CLUSTER_REQUEST_FAILED",
-    "{request} failed: {reason}",
+    "The request {request} failed: {reason}",
     "see the brokers' logs; a restart of the query continues from the last completed batch.",
     Retry.LATER,
 )
@@ -243,7 +271,7 @@ NO_COMMON_STRATEGY = Condition(
 ASSIGNMENT_REFUSED = Condition(
     "GROUPKAFKA.ASSIGNMENT_REFUSED",
     "The assignment strategy of group '{group}' cannot assign partitions: {reason}",
-    "correct the reason above, or set another strategy with option 'assignors' in all queries of the group"
+    "remove the cause above, or set another strategy with option 'assignors' in all queries of the group"
     " (docs/assignors.md).",
 )
 INSTANCE_ID_IN_USE = Condition(
@@ -272,13 +300,15 @@ COMMIT_TOO_LARGE = Condition(
 MEMBER_FAILED = Condition(
     "GROUPKAFKA.MEMBER_FAILED",
     "The member of group '{group}' cannot continue: {reason}",
-    "see the brokers' logs; a restart of the query continues from the last completed batch.",
+    "remove the cause above (for example, the group has its maximum number of members), see the brokers' logs;"
+    " a restart of the query continues from the last completed batch.",
 )
 PARTITIONS_LOST = Condition(
     "GROUPKAFKA.PARTITIONS_LOST",
     "This member of group '{group}' lost {count} partitions without a handover. Option 'onPartitionsLost' has the value"
     " 'fail'. Partitions: {partitions}.",
-    "raise kafka.session.timeout.ms or kafka.max.poll.interval.ms, or set onPartitionsLost=continue.",
+    "raise kafka.session.timeout.ms (under KIP-848 the brokers' group.consumer.session.timeout.ms), or set"
+    " onPartitionsLost=continue.",
 )
 NO_ASSIGNMENT = Condition(
     "GROUPKAFKA.NO_ASSIGNMENT",
@@ -289,15 +319,19 @@ NO_ASSIGNMENT = Condition(
 )
 MEMBER_NOT_ANSWERING = Condition(
     "GROUPKAFKA.MEMBER_NOT_ANSWERING",
-    "The membership thread did not answer '{command}' within {timeout_s:.0f} s (member state {state}).",
+    "The query's group member did not answer the internal request '{command}' within {timeout_s:.0f} s (member state"
+    " {state}).",
     "check whether the group's coordinator is reachable.",
     Retry.LATER,
 )
+# `run_until_stopped` looks for it in the text of MEMBER_LEFT.
+NOTHING_REPEATED = "Its last batch is complete and committed."
 MEMBER_LEFT = Condition(
     "GROUPKAFKA.MEMBER_LEFT",
-    "The member of group '{group}' has left the group: its reader process received SIGTERM.",
-    "start the query again; it continues from the last completed batch. If you wanted to stop it, send SIGTERM to the"
-    " driver only (systemd: KillMode=mixed), which stops the query between two batches (docs/how-to/upgrade.md).",
+    "The member of group '{group}' has left the group: its reader process received SIGTERM, or the query was asked to"
+    " stop. {repeats}",
+    "start the query again; it continues from the last completed batch. To stop it without this error, wait for it with"
+    " run_until_stopped instead of awaitTermination (docs/how-to/stop.md).",
     Retry.LATER,
 )
 CONFLICT = Condition(
@@ -319,14 +353,14 @@ DATA_LOST = Condition(
 )
 READ_STALLED = Condition(
     "GROUPKAFKA.READ_STALLED",
-    "Partition {topic}-{partition} returned no record for {timeout_s:.0f} s at offset {offset} (range [{start}, {end}))"
-    " {reason}",
+    "Partition {topic}-{partition} returned no record for {timeout_s:.0f} s at offset {offset} (range [{start},"
+    " {end})): {reason}",
     "check the partition's leader; raise kafkaConsumer.pollTimeoutMs if the brokers are slow.",
     Retry.LATER,
 )
 READ_FAILED = Condition(
     "GROUPKAFKA.READ_FAILED",
-    "Partition {topic}-{partition} cannot be read at offset {offset} (range [{start}, {end})): {reason}",
+    "Partition {topic}-{partition} cannot be read at offset {offset}: {reason}",
     "see the broker's log; Spark retries the task.",
     Retry.LATER,
 )
@@ -334,7 +368,8 @@ TIMESTAMP_IMPOSSIBLE = Condition(
     "GROUPKAFKA.TIMESTAMP_IMPOSSIBLE",
     "The record at {topic}-{partition} offset {offset} has the timestamp {value} ms, which is outside the range of a"
     " Spark timestamp.",
-    "remove the record, or correct its producer.",
+    "correct its producer. To skip the record, delete the partition's records up to it with kafka-delete-records.sh and"
+    " start the query with failOnDataLoss=false, which reports unread records that were deleted.",
 )
 
 EXECUTOR_PACKAGE_MISSING = Condition(
@@ -366,6 +401,23 @@ COMMAND_UNSUPPORTED = Condition(
     "The brokers '{servers}' do not support the request {request}, which this command needs.",
     "use a real Kafka broker; the embedded broker supports queries and the command lag.",
 )
+STOP_NO_QUERY = Condition(
+    "GROUPKAFKA.STOP_NO_QUERY",
+    "No query that can be asked to stop runs with the checkpoint '{location}'.",
+    "check the location, and that the query runs and its source has option checkpointLocation.",
+)
+STOP_UNREACHABLE = Condition(
+    "GROUPKAFKA.STOP_UNREACHABLE",
+    "The checkpoint '{location}' cannot be read or written: {reason}.",
+    "give the location as the source has it, and the right to write there.",
+)
+STOP_UNCLEAN = Condition(
+    "GROUPKAFKA.STOP_UNCLEAN",
+    "Not all members have left cleanly: {runs}.",
+    "without an answer, the batch in flight takes longer than --wait, or the process was killed: the request stays, and"
+    " the query stops after its batch. Otherwise check the log of the query's reader.",
+    Retry.LATER,
+)
 GROUP_HAS_MEMBERS = Condition(
     "GROUPKAFKA.GROUP_HAS_MEMBERS",
     "Group '{group}' has live members, which would continue from their own positions: {members}.",
@@ -376,7 +428,7 @@ GROUP_HAS_MEMBERS = Condition(
 )
 COMMAND_TOPIC_UNKNOWN = Condition(
     "GROUPKAFKA.COMMAND_TOPIC_UNKNOWN",
-    "Topic {topics} does not exist (group '{group}').",
+    "Group '{group}': these topics do not exist: {topics}.",
     "check --topic and --bootstrap-servers.",
 )
 NO_INITIAL_OFFSET = Condition(
@@ -392,7 +444,7 @@ ORIGIN_UNUSABLE = Condition(
 )
 GROUP_HAS_OFFSETS = Condition(
     "GROUPKAFKA.GROUP_HAS_OFFSETS",
-    "Group '{group}' already has offsets of: {partitions}.",
+    "Group '{group}' already has other offsets of these partitions: {partitions}.",
     "choose a new group, or add --overwrite to replace these offsets.",
 )
 OFFSETS_BEHIND_END = Condition(
@@ -417,6 +469,26 @@ FILE_FAILED = Condition(
     "File '{path}' cannot be {verb}: {reason}",
     "check the path and its permissions.",
 )
+NO_PYSPARK_ARCHIVE = Condition(
+    "GROUPKAFKA.NO_PYSPARK_ARCHIVE",
+    "There is no archive of PySpark to change: '{path}' does not exist.",
+    "set SPARK_HOME to Spark's folder, or run the command with the Python in which PySpark is installed.",
+)
+OTHER_PYSPARK_ARCHIVE = Condition(
+    "GROUPKAFKA.OTHER_PYSPARK_ARCHIVE",
+    "'{path}' is PySpark {archived}, but PySpark {installed} is installed here.",
+    "set SPARK_HOME to the folder of PySpark {installed}, or install PySpark {archived}.",
+)
+SEVERAL_GROUPS = Condition(
+    "GROUPKAFKA.SEVERAL_GROUPS",
+    "The metrics files are of several groups: {groups}.",
+    "name the files of one group's queries.",
+)
+COMMAND_EXTRA_MISSING = Condition(
+    "GROUPKAFKA.COMMAND_EXTRA_MISSING",
+    "Command '{command}' needs the Python package '{package}', which is not installed.",
+    "install the extra '{extra}': pip install 'groupkafka[{extra}]'.",
+)
 CONFIG_MALFORMED = Condition(
     "GROUPKAFKA.CONFIG_MALFORMED",
     "Line {line} of '{path}' is not of the form name=value, with a name of letters, digits, '.', '_' and '-', and"
@@ -437,3 +509,46 @@ COMMIT_UNANSWERED = Condition(
     " they are wrong.",
     Retry.LATER,
 )
+
+# --- functions on columns
+
+AVRO_EXTRA_MISSING = Condition(
+    "GROUPKAFKA.AVRO_EXTRA_MISSING",
+    "from_confluent_avro needs a package that is not installed: {reason}",
+    "run pip install 'groupkafka[avro]' on the driver and on executors.",
+)
+AVRO_SCHEMA_UNUSABLE = Condition(
+    "GROUPKAFKA.AVRO_SCHEMA_UNUSABLE",
+    "The schema of {source} gives no column type: {reason}",
+    "check subject, or set reader_schema to a schema without recursion and without unions of several types; it may"
+    " leave fields out.",
+)
+AVRO_RECORD_INVALID = Condition(
+    "GROUPKAFKA.AVRO_RECORD_INVALID",
+    "A record that begins with the bytes {start} is not readable as Confluent's Avro: {reason}",
+    "check that the column is the record's value or key as its producer serialized it, or set option 'mode' to"
+    " PERMISSIVE, which makes such records null.",
+)
+SCHEMA_REGISTRY_FAILED = Condition(
+    "GROUPKAFKA.SCHEMA_REGISTRY_FAILED",
+    "The schema registry at {url} does not answer {path}: {reason}",
+    "check schema_registry_url, the credentials in options, and that driver and executors reach the registry.",
+    Retry.LATER,
+)
+
+
+def report_loss(lost: Iterable[tuple[object, str]], *, fail: bool, group: str) -> None:
+    """Report data loss: raise `DataLossError` if `fail` (option failOnDataLoss), else log a warning.
+
+    The driver, the executors and the batch read report all losses here. `lost` has each range with the reason of its
+    loss; a reason may be empty. Without a range nothing is reported.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for item, reason in lost:
+        by_reason.setdefault(reason, []).append(str(item))
+    if not by_reason:
+        return
+    ranges = "; ".join(", ".join(items) + (f": {why}" if why else "") for why, items in by_reason.items())
+    if fail:
+        raise DataLossError(DATA_LOST, ranges=ranges)
+    LOG.warning("data lost and skipped, failOnDataLoss=false: group=%s %s", group or "none", ranges)

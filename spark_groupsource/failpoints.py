@@ -11,14 +11,14 @@ import os
 import time
 from pathlib import Path
 
-VARIABLE = "GROUPKAFKA_FAILPOINTS"
+FAILPOINTS_VARIABLE = "GROUPKAFKA_FAILPOINTS"
 # A test that crashed must not block a process for ever. In seconds.
 _LONGEST_S = 120.0
 
 
 def reach(place: str, client_id: str | None) -> None:
     """Wait at this place if a test has armed it for the query with this kafka.client.id."""
-    folder = os.environ.get(VARIABLE)
+    folder = os.environ.get(FAILPOINTS_VARIABLE)
     if not folder:
         return
     armed = Path(folder, f"{client_id}.{place}")

@@ -1,13 +1,13 @@
 """Count what a query's member does, and append one JSON line per event to the file of option `metricsPath`.
 
-Each line has the counters at that moment:
+Option `metricsPort` shows the same counters, with totals of the events. Each line has the counters at that moment:
 
     {"at":1700000000.1,"details":{"committed":2,"drain_ms":310,"outcome":"COMPLETE"},"event":"revoked","group":"shop",
      "lineage":"...","metrics":{...},"partitions":[["orders",0]],"pid":4711,"state":"JOINED"}
 
 `at` is in seconds since the epoch. `partitions` are the partitions that the event is about. A file that grows beyond
-`MAX_BYTES` is renamed to `<name>.1`, over an older one, and a new file is begun. Existing files that do not begin with
-a metrics line are never written or replaced, neither at the path nor at `<name>.1`.
+`MAX_FILE_BYTES` is renamed to `<name>.1`, over an older one, and a new file is begun. Existing files that do not begin
+with a metrics line are never written or replaced, neither at the path nor at `<name>.1`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from spark_groupsource.clock import Clock
@@ -30,11 +32,11 @@ from spark_groupsource.model.offsets import TopicPartition
 LOG = logging.getLogger("spark_groupsource.metrics")
 
 # Enough for some months of rebalances, or for one day of batches of one second.
-MAX_BYTES = 32 * 1024 * 1024
+MAX_FILE_BYTES = 32 * 1024 * 1024
 # The first bytes of every metrics file.
 _FIRST_LINE = re.compile(rb'\{"at":[0-9.e+]+,"details":\{')
 # Attempts, and the pause in seconds between them, while an empty file of another thread or query has no first line.
-_LOOKS, _LOOK_S = 20, 0.02
+_READ_ATTEMPTS, _READ_PAUSE_S = 20, 0.02
 
 # Every event, in the order of a query's life. A test checks that the list is complete.
 EVENTS: dict[str, str] = {
@@ -44,17 +46,20 @@ EVENTS: dict[str, str] = {
     "standby": "With `assignors`: the partitions that this member reads when their active member leaves.",
     "unassigned": "With `assignors`: the strategy cannot assign partitions (`reason`).",
     "revoking": "The group revokes partitions; the handover waits for `records_in_flight` records.",
-    "revoked": "Partitions were handed over: `outcome` and `drain_ms` show how the wait ended and how long it took.",
+    "revoked": "Partitions were handed over: `outcome` ([COMPLETE, DEADLINE, STOPPED,"
+    " LOST](../states.md#how-a-revokes-wait-ends)) and `drain_ms` show how the wait ended and how long it took."
+    " `uncommitted` counts offsets of the handover that the coordinator did not accept.",
     "lost": "The member lost partitions without a handover; other members read at most `repeated` records again.",
     "doubted": "The member had no contact for `silent_ms`, so the group may have given its partitions to others.",
     "proven": "A commit was accepted, which proves that the member is still in the group.",
-    "completed": "A batch is complete.",
+    "completed": "A batch is complete: `records` offsets, `batch_ms` after its plan was fixed.",
     "replayed": "Spark runs a batch again, with the same offsets.",
     "refused": "The coordinator refused a commit (`reason`).",
     "commits": "Batches continue while commits fail (`behind` is true), or commits succeed again (false).",
     "conflict": "Something other than a query of this source changed the group's offsets; `on_conflict` decides.",
     "reset": "The command `reset` changed the group's offsets.",
-    "data_lost": "Unread records are missing on the broker (`ranges`, `reason`).",
+    "data_lost": "Unread records are missing on the broker (`ranges`, `reason`). `possible` has ranges of which the"
+    " lost part is not known; they are not counted.",
     "unread": "A batch is complete, but Spark did not read it: a file sink dropped it, or the query ignores its rows.",
     "lag": "The lag of the member's partitions: a row for each in `details.lag`, sums in `details.total`.",
     "stopping": "SIGTERM arrived while a batch was in flight; the member waits for the batch.",
@@ -71,7 +76,9 @@ COUNTERS: dict[str, str] = {
     "standby_partitions": "Number of partitions that the member reads when their active member leaves (strategies"
     " `redundant`, `single-active`).",
     "assignments": "Number of assignments with new partitions.",
-    "rebalances": "Number of times the member lost partitions, by how: clean, deadline, stopped, uncommitted, lost.",
+    "rebalances": "Number of times the member lost partitions, by how: clean (outcome COMPLETE of event `revoked`),"
+    " uncommitted (the same, but the coordinator did not accept all offsets of the handover), deadline, stopped (these"
+    " outcomes), lost (this outcome, or event `lost`).",
     "drain_last_ms": "Duration for which the last revoke waited for the batch in flight, in ms.",
     "drain_max_ms": "Longest such wait, in ms.",
     "batches_completed": "Completed batches.",
@@ -85,6 +92,60 @@ COUNTERS: dict[str, str] = {
 }
 
 
+# How a member can lose partitions: the keys of counter `rebalances`.
+REBALANCE_OUTCOMES = ("clean", "deadline", "stopped", "uncommitted", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Numbers of values up to each bound, and above all of them; `total` is their sum. Replaced as a whole."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float = 0.0
+
+    @classmethod
+    def empty(cls, *bounds: float) -> Histogram:
+        """Return a histogram without values."""
+        return cls(bounds, (0,) * (len(bounds) + 1))
+
+    def plus(self, value: float) -> Histogram:
+        """Return the histogram with one more value."""
+        counts = list(self.counts)
+        counts[bisect_left(self.bounds, value)] += 1
+        return replace(self, counts=tuple(counts), total=self.total + value)
+
+
+class EventTotals:
+    """Totals of all events of a query. Each value has one writer, because one thread writes all events of a name."""
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(EVENTS, 0)
+        # In seconds since the epoch.
+        self.last_s: dict[str, float | None] = dict.fromkeys(EVENTS)
+        self.drain_seconds = Histogram.empty(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+        self.batch_seconds = Histogram.empty(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
+        self.batch_records = Histogram.empty(*(10.0**power for power in range(8)))
+        self.commits_behind = False
+        # As in `details.lag` of the last event `lag`.
+        self.lag: tuple[Sequence[Any], ...] = ()
+
+    def add(self, event: str, at_s: float, details: Mapping[str, Any]) -> None:
+        """Count one event."""
+        self.counts[event] += 1
+        self.last_s[event] = at_s
+        match event:
+            case "revoked":
+                self.drain_seconds = self.drain_seconds.plus(details["drain_ms"] / 1000)
+            case "completed":
+                self.batch_records = self.batch_records.plus(details["records"])
+                self.batch_seconds = self.batch_seconds.plus(details["batch_ms"] / 1000)
+            case "commits":
+                self.commits_behind = details["behind"]
+            case "lag":
+                self.lag = tuple(details["lag"])
+
+
 @dataclass(slots=True)
 class MemberMetrics:
     """Counters of one member since it started. Only the membership thread writes them."""
@@ -96,8 +157,7 @@ class MemberMetrics:
     # With the strategies redundant and single-active: partitions that this member reads when their active member
     # leaves.
     standby_partitions: int = 0
-    # Assignments with new partitions; lost partitions by outcome ("clean", "deadline", "stopped", "uncommitted",
-    # "lost").
+    # Assignments with new partitions; lost partitions by outcome (`REBALANCE_OUTCOMES`).
     assignments: int = 0
     rebalances: dict[str, int] = field(default_factory=dict)
     drain_last_ms: int = 0
@@ -128,8 +188,9 @@ class MemberMetrics:
 class MetricsLog:
     """Append JSON lines to the metrics file. Do nothing without a path; log an unwritable file once.
 
-    `state`, `counters` and `lineage` are replaced as a whole, so any thread may write a line. `records_lost` counts
-    offsets that were skipped because they are missing on the broker; only the main thread changes it.
+    `state`, `counters`, `owned` and `lineage` are replaced as a whole, so any thread may write a line, and any thread
+    may read them. Only the main thread changes `records_lost` (offsets that were skipped because they are missing on
+    the broker), `batches_read` (completed batches by the process that read them) and `driver_read_bytes`.
     """
 
     def __init__(self, path: str | None, group: str, clock: Clock) -> None:
@@ -143,14 +204,20 @@ class MetricsLog:
         self.lineage = ""
         self.state = "DOWN"
         self.counters: dict[str, Any] = asdict(MemberMetrics())
+        self.owned: frozenset[TopicPartition] = frozenset()
+        self.totals = EventTotals()
         self.records_lost = 0
+        self.batches_read = {"driver": 0, "executors": 0}
+        self.driver_read_bytes = 0
 
     def write(self, event: str, partitions: Iterable[TopicPartition] = (), **details: Any) -> None:
-        """Write one line for the event."""
+        """Count the event, and write one line for it."""
+        at_s = round(self._clock.epoch_s(), 3)
+        self.totals.add(event, at_s, details)
         if self._path is None:
             return
         line = {
-            "at": round(self._clock.epoch_s(), 3),
+            "at": at_s,
             "event": event,
             "group": self._group,
             "lineage": self.lineage,
@@ -185,6 +252,15 @@ class MetricsLog:
         _append_line(path, line, self._known)
 
 
+def is_metrics_file(path: Path) -> bool:
+    """Return whether a file exists and begins with a metrics line."""
+    try:
+        with path.open("rb") as file:
+            return _FIRST_LINE.match(file.read(100)) is not None
+    except OSError:
+        return False
+
+
 class NotOursError(OSError):
     """The file exists and does not begin with a metrics line, so it belongs to another program."""
 
@@ -199,7 +275,7 @@ def _append_line(path: str, line: bytes, known: set[tuple[int, int]]) -> bool:
     with _appending(path, known) as descriptor:
         status = os.fstat(descriptor)
         size = status.st_size
-        if size and size + len(line) > MAX_BYTES:
+        if size and size + len(line) > MAX_FILE_BYTES:
             return False
         written = 0
         try:
@@ -243,11 +319,11 @@ def _check_own(descriptor: int, path: str) -> None:
     """Raise `NotOursError` unless an opened file begins with a metrics line."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise NotOursError(errno.EEXIST, "it is not a regular file", path)
-    for _ in range(_LOOKS):
+    for _ in range(_READ_ATTEMPTS):
         # Another thread or query may have created the file and not written to it yet.
         if os.fstat(descriptor).st_size:
             break
-        time.sleep(_LOOK_S)
+        time.sleep(_READ_PAUSE_S)
     if not _FIRST_LINE.match(os.pread(descriptor, 100, 0)):
         raise NotOursError(errno.EEXIST, "it does not begin with a metrics line, so another program wrote it", path)
 

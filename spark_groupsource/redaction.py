@@ -18,7 +18,7 @@ _SHORTEST = 4
 # Parts of a secret: a word of a longer configuration, a line of a key.
 _SHORTEST_PART = 8
 
-# Keys are only added, one at a time, so any thread may add.
+# Each change is one operation on the dict, so any thread may add and remove.
 _known: dict[str, None] = {}
 
 
@@ -31,6 +31,26 @@ def remember(secrets: Iterable[str]) -> None:
         for text in (secret, *parts):
             if len(text) >= _SHORTEST:
                 _known[text] = None
+
+
+def forget(secret: str) -> None:
+    """Stop masking a secret that is no longer of use, such as an expired token, so that the list does not grow."""
+    _known.pop(secret, None)
+
+
+# Names before a value, as in URLs, headers and JSON, and a JSON Web Token.
+_NAMED = (
+    r"""((?:secret|password|passwd|token|assertion|signature|credential|api[-_]?key|authorization)["']?\s*[=:]\s*["']?)"""
+    r"""(?:(?:bearer|basic)\s+)?[^\s"'&,;)}]{4,}"""
+)
+_JWT = r"\beyJ[\w-]{5,}(\.[\w-]+){1,2}"
+_USER = r"(://)[^/\s@]+@"
+
+
+def masked_foreign(text: str) -> str:
+    """Return the text of another program's error with everything replaced that may be a secret, known or not."""
+    text = re.sub(_NAMED, rf"\1{MASK}", masked(text), flags=re.IGNORECASE)
+    return re.sub(_USER, rf"\1{MASK}@", re.sub(_JWT, MASK, text))
 
 
 def _value(word: str) -> str:

@@ -35,7 +35,7 @@ def count(raw: bytes, name: str, default: int) -> int:
     return found if type(found) is int and 1 <= found <= COUNT_MAX else default
 
 
-def partitions(raw: bytes, name: str) -> frozenset[TopicPartition]:
+def partitions_in(raw: bytes, name: str) -> frozenset[TopicPartition]:
     """Return the partitions in a field; topics whose numbers are malformed are left out."""
     found = decode(raw).get(name)
     return frozenset(

@@ -54,7 +54,7 @@ class RedundantAssignor(Assignor):
         takers = subscribers(cluster, members)
         names = [member.member_id for member in members]
         copies = max((metadata.count(member.metadata, "redundancy", _DEFAULT) for member in members), default=1)
-        stood_by = {member.member_id: metadata.partitions(member.metadata, "standby") for member in members}
+        stood_by = {member.member_id: metadata.partitions_in(member.metadata, "standby") for member in members}
         partitions = [partition for topic in takers for partition in cluster.partitions(topic)]
         before = owners(members)
         warm = {

@@ -95,10 +95,10 @@ def find_all(names: Sequence[str]) -> tuple[Choice, ...]:
     choices = tuple(map(find, names))
     first: dict[str, str] = {}
     for name, choice in zip(names, choices, strict=True):
-        other = first.setdefault(shown(choice), name)
+        other = first.setdefault(strategy_name(choice), name)
         if other != name:
             raise SameName(
-                f"the group cannot distinguish {other} from {name}, both are {shown(choice)}: "
+                f"the group cannot distinguish {other} from {name}, both are {strategy_name(choice)}: "
                 "give one of them another name or version"
             )
     return choices
@@ -143,7 +143,7 @@ def common_protocol(choices: Sequence[Choice]) -> RebalanceProtocol:
         if all(protocol in _protocols(choice) for choice in choices):
             return protocol
     by_protocol = {
-        protocol: ", ".join(shown(choice) for choice in choices if _protocols(choice) == (protocol,))
+        protocol: ", ".join(strategy_name(choice) for choice in choices if _protocols(choice) == (protocol,))
         for protocol in RebalanceProtocol
     }
     raise ProtocolConflict(
@@ -152,7 +152,7 @@ def common_protocol(choices: Sequence[Choice]) -> RebalanceProtocol:
     )
 
 
-def shown(choice: Choice) -> str:
+def strategy_name(choice: Choice) -> str:
     """Return the name that the group's members compare."""
     return choice if isinstance(choice, str) else wire_name_of(choice.name, choice.version)
 

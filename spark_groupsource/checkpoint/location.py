@@ -63,6 +63,16 @@ def location_to_open(location: str) -> str:
     return f"{_SCHEMES[scheme]}://{authority}{slash}{quote(path)}" + (f"?{query}" if query else "")
 
 
+def has_generations(path: str) -> bool:
+    """Return whether a path is that of a flow of Spark Declarative Pipelines, `<storage>/_checkpoints/<table>/<flow>`.
+
+    The table has its catalog and database before it, each a folder. The flow's checkpoints are numbered folders below
+    the path, and a full refresh begins the next one (Spark's SystemMetadata).
+    """
+    parts = path.rstrip("/").split("/")
+    return "_checkpoints" in parts[:-2] and not parts[-1].isdigit()
+
+
 def shown_location(location: str) -> str:
     """Return the location without user, password and secret parameters. In doubt, a part is masked."""
     uri = _URI.fullmatch(location)

@@ -21,24 +21,27 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
 
-from spark_groupsource.checkpoint.location import LOCATIONS, location_to_open, scrubbed, shown_location
+from spark_groupsource.checkpoint.location import (
+    LOCATIONS,
+    has_generations,
+    location_to_open,
+    scrubbed,
+    shown_location,
+)
 from spark_groupsource.errors import OffsetFormatError
-from spark_groupsource.model.offsets import SourceOffset, parse_offset
+from spark_groupsource.model.offsets import Json, SourceOffset, parse_offset
 
 LOG = logging.getLogger("spark_groupsource.checkpoint")
-
-Json = dict[str, Any]
 
 # The batch in flight is in the newest entry, but a batch of another source may have logged our offset once more. A read
 # entry without our offset (the plan is not logged yet) is not read again.
 _NEWEST_ENTRIES = 5
 # pyarrow's errors: besides OSError, for instance if it was built without a file system, or a library is missing.
-_TROUBLES = (OSError, ValueError, ImportError, pa.ArrowException)
+TROUBLES = (OSError, ValueError, ImportError, pa.ArrowException)
 
 
 # A line of an offset log v2. Source ids are numbers, or names that the query gives its sources.
@@ -110,6 +113,20 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
     return filesystem, root.rstrip("/")
 
 
+def at_checkpoint(filesystem: fs.FileSystem, root: str) -> tuple[fs.FileSystem, str]:
+    """Return an opened location with the path of the query's checkpoint: the newest one of a pipeline's flow.
+
+    Raises FileNotFoundError if the flow has none yet.
+    """
+    if not has_generations(root):
+        return filesystem, root
+    # Spark creates the folder before it starts the query.
+    generation = _newest_number(filesystem, root)
+    if generation is None:
+        raise FileNotFoundError("the pipeline has no checkpoint for this flow yet")
+    return filesystem, f"{root}/{generation}"
+
+
 def _keep_signals_from_libhdfs() -> None:
     """Add -Xrs to LIBHDFS_OPTS, before libhdfs starts its JVM in this process.
 
@@ -134,19 +151,19 @@ def read_spark_checkpoint(
     """
     try:
         filesystem, root = open_location(location)
-        logged, completed = (_newest_batch(filesystem, f"{root}/{name}") for name in ("offsets", "commits"))
+        logged, completed = (_newest_number(filesystem, f"{root}/{name}") for name in ("offsets", "commits"))
         if logged is None:
             raise FileNotFoundError("no query has planned a batch with this checkpoint")
         if completed is None:
             sources = _initial_offsets(filesystem, root)
         else:
             sources = sources_in_log_entry(_text(filesystem, f"{root}/offsets/{completed}"))
-    except _TROUBLES as error:
+    except TROUBLES as error:
         raise ValueError(scrubbed(str(error) or type(error).__name__, location)) from None
     return SparkCheckpoint(completed, logged, sources)
 
 
-def _newest_batch(filesystem: fs.FileSystem, folder: str) -> int | None:
+def _newest_number(filesystem: fs.FileSystem, folder: str) -> int | None:
     found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
     return max((int(info.base_name) for info in found if info.base_name.isdigit()), default=None)
 
@@ -217,7 +234,7 @@ class CheckpointLog:
         self._in_trouble = False
         self._seen = False
         # Whether it is decided that this log belongs, or does not belong, to this query.
-        self._judged = False
+        self._owner_known = False
         self._compared: SourceOffset | None = None
         # The newest entry without Spark's start, and the time since when it is the newest.
         self._behind: tuple[int, float] | None = None
@@ -234,22 +251,22 @@ class CheckpointLog:
     @property
     def is_local(self) -> bool:
         """Whether a check needs no request to a store. Databricks' file system and volumes are stores, too."""
-        return self._readable and not _STORE.match(location_to_open(self._location))
+        return self._readable and is_local(self._location)
 
     def is_complete(self, end: SourceOffset) -> bool:
         """Return whether the batch that ends at `end` is in the commit log."""
-        return self._look(end, self._find)
+        return self._is_recorded(end, self._find)
 
     def glance(self, end: SourceOffset) -> bool:
         """Return the same for a local checkpoint, at the cost of opening one file.
 
         It may miss a batch, because it reads entry by entry: with async progress tracking the offset log has gaps.
         """
-        return self._look(end, self._follow)
+        return self._is_recorded(end, self._follow)
 
     def wants_start(self, start: SourceOffset) -> bool:
         """Return whether the log's owner is undecided, and this start was not compared yet."""
-        return self._readable and not self._judged and start != self._compared
+        return self._readable and not self._owner_known and start != self._compared
 
     def compare_start(self, start: SourceOffset) -> None:
         """Warn once if Spark's `start` shows that this is the checkpoint of another query.
@@ -264,12 +281,12 @@ class CheckpointLog:
         try:
             found = self._find(start.to_json())
             completed = max(self._numbers("commits"), default=None)
-        except _TROUBLES as error:
+        except TROUBLES as error:
             self._report(error)
             return
         self._in_trouble = False
-        self._judged = found is not None or self._contradicts(start, completed)
-        if self._judged and found is None:
+        self._owner_known = found is not None or self._contradicts(start, completed)
+        if self._owner_known and found is None:
             LOG.warning(
                 "the checkpoint at checkpointLocation belongs to another query: Spark starts from lineage=%s ends=%s;"
                 " checkpointLocation=%s has newest_batch=%s completed_batch=%s of %s. Handovers wait for the next"
@@ -309,7 +326,7 @@ class CheckpointLog:
             return f"lineage={found[-1]['lineage']}"
         return f"lineage={newest.lineage} ends={_shown_ends(newest)}"
 
-    def _look(self, end: SourceOffset, find: Callable[[Json], int | None]) -> bool:
+    def _is_recorded(self, end: SourceOffset, find: Callable[[Json], int | None]) -> bool:
         if not self._readable:
             return False
         if end != self._end:
@@ -318,7 +335,7 @@ class CheckpointLog:
             if self._batch is None:
                 self._batch = find(self._json)
             complete = self._batch is not None and self._exists(f"commits/{self._batch}") and self._is_new()
-        except _TROUBLES as error:
+        except TROUBLES as error:
             self._report(error)
             return False
         self._in_trouble = False
@@ -350,20 +367,11 @@ class CheckpointLog:
 
     def _open(self) -> fs.FileSystem:
         if self._filesystem is None:
-            self._filesystem, self._root = self._open_location(self._location)
+            self._filesystem, self._root = at_checkpoint(*self._open_location(self._location))
         return self._filesystem
 
     def _exists(self, name: str) -> bool:
-        filesystem, path = self._open(), f"{self._root}/{name}"
-        if _is_hadoop(filesystem):
-            return _is_file(filesystem, path)
-        # On object stores opening a file is one request; file info of a missing file needs a second one for a
-        # directory.
-        try:
-            with filesystem.open_input_file(path):
-                return True
-        except FileNotFoundError:
-            return False
+        return file_exists(self._open(), f"{self._root}/{name}")
 
     def _is_new(self) -> bool:
         """Return whether the batch's entry in the commit log is not older than that in the offset log.
@@ -444,10 +452,31 @@ class CheckpointLog:
         return True
 
     def _read(self, name: str) -> str:
-        filesystem, path = self._open(), f"{self._root}/{name}"
-        if _is_hadoop(filesystem) and not _is_file(filesystem, path):
-            raise FileNotFoundError(path)
-        return _text(filesystem, path)
+        return read_text(self._open(), f"{self._root}/{name}")
+
+
+def file_exists(filesystem: fs.FileSystem, path: str) -> bool:
+    """Return whether the file exists, with one request."""
+    if _is_hadoop(filesystem):
+        return _is_file(filesystem, path)
+    # On object stores opening a file is one request; file info of a missing file needs a second one for a directory.
+    try:
+        with filesystem.open_input_file(path):
+            return True
+    except FileNotFoundError:
+        return False
+
+
+def read_text(filesystem: fs.FileSystem, path: str) -> str:
+    """Return a file's text. Raises FileNotFoundError if it is missing."""
+    if _is_hadoop(filesystem) and not _is_file(filesystem, path):
+        raise FileNotFoundError(path)
+    return _text(filesystem, path)
+
+
+def is_local(location: str) -> bool:
+    """Return whether a location needs no request to a store. Databricks' file system and volumes are stores, too."""
+    return not _STORE.match(location_to_open(location))
 
 
 def _is_hadoop(filesystem: fs.FileSystem) -> bool:

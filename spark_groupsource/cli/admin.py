@@ -5,6 +5,7 @@ Every request has a time limit. Errors are those of the catalogue.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
-from spark_groupsource.client.answers import group_offsets
+from spark_groupsource.client.answers import decoded_offsets
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, Patience, kafka_error, map_error
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.admin import admin_client, answer_of
@@ -45,13 +46,13 @@ _NAMES_SHOWN = 50
 class GroupAdmin(Protocol):
     """Requests of the commands to a group."""
 
-    def members(self) -> tuple[str, ...]:
+    def member_names(self) -> tuple[str, ...]:
         """Return the live members as text for users; empty if the group does not exist."""
 
     def is_simple(self) -> bool:
         """Return whether the group never had a member: queries with option assign, or tools, wrote its offsets."""
 
-    def offsets(self) -> dict[TopicPartition, GroupOffset]:
+    def group_offsets(self) -> dict[TopicPartition, GroupOffset]:
         """Return all committed offsets of the group."""
 
     def commit(self, items: Sequence[CommitItem]) -> None:
@@ -73,11 +74,30 @@ class LibrdkafkaGroupAdmin:
         self._clock = clock
         self._pause = pause
         self._group = options.group_id
-        self._transport = LastTransportError()
+        self._transport = LastTransportError(options.token_login)
         self._patience = Patience(options, clock, self._transport)
         self._client: AdminClient = admin_client(options, self._transport)
 
-    def members(self) -> tuple[str, ...]:
+    def of_group(self, group: str) -> LibrdkafkaGroupAdmin:
+        """Return an admin of another group on the same client, for the same thread."""
+        other = copy.copy(self)
+        other._group = group
+        return other
+
+    def group_names(self) -> list[str]:
+        """Return all groups of consumers that the client may describe, also those without members.
+
+        Raises the first broker's error if any broker does not answer: its groups would be missing.
+        """
+        try:
+            answer = self._ask(lambda timeout: self._client.list_consumer_groups(request_timeout=timeout))
+            if answer.errors:
+                raise answer.errors[0]
+        except KafkaException as error:
+            raise self._mapped(error, "ListGroups") from None
+        return sorted(group.group_id for group in answer.valid)
+
+    def member_names(self) -> tuple[str, ...]:
         """See `GroupAdmin`."""
         group = self.described()
         return () if group is None else tuple(f"{one.client_id} on {one.host.lstrip('/')}" for one in group.members)
@@ -115,7 +135,7 @@ class LibrdkafkaGroupAdmin:
         )
         return found
 
-    def offsets(self) -> dict[TopicPartition, GroupOffset]:
+    def group_offsets(self) -> dict[TopicPartition, GroupOffset]:
         """See `GroupAdmin`."""
         request = [ConsumerGroupTopicPartitions(self._group)]
 
@@ -129,7 +149,7 @@ class LibrdkafkaGroupAdmin:
             return [part for part in answer.topic_partitions if part.offset >= 0]
 
         try:
-            return group_offsets(ask)
+            return decoded_offsets(ask)
         except KafkaException as error:
             if _code(error) == KafkaError.GROUP_ID_NOT_FOUND:
                 return {}

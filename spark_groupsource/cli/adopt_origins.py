@@ -10,7 +10,7 @@ from spark_groupsource import errors
 from spark_groupsource.checkpoint.location import shown_location
 from spark_groupsource.checkpoint.log import SparkCheckpoint, read_spark_checkpoint
 from spark_groupsource.cli.admin import GroupAdmin
-from spark_groupsource.cli.offset_moves import Log, Wish, names
+from spark_groupsource.cli.offset_moves import PartitionLog, WantedOffset, partition_names
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.errors import CommandError, OffsetFormatError
 from spark_groupsource.model.commit_metadata import GroupOffset, parse_metadata
@@ -88,10 +88,10 @@ def _is_ours(text: str) -> bool:
 def group_origin(group: str, admin: GroupAdmin) -> Origin:
     """Return the committed offsets of another group. Raises `CommandError` if it has none."""
     name = f"group '{group}'"
-    held = {p: committed.offset for p, committed in admin.offsets().items() if committed.offset is not None}
+    held = {p: committed.offset for p, committed in admin.group_offsets().items() if committed.offset is not None}
     if not held:
         raise _unusable(name, "it has no committed offsets", "check --from-group and --bootstrap-servers")
-    members = admin.members()
+    members = admin.member_names()
     notes: tuple[str, ...] = ()
     if members:
         notes = (
@@ -103,15 +103,17 @@ def group_origin(group: str, admin: GroupAdmin) -> Origin:
 
 def chosen_topics(origin: Origin, wanted: tuple[str, ...]) -> tuple[str, ...]:
     """Return the topics that the user named. Raises `CommandError` for one that the old query has not read."""
-    there = _topics(origin.positions)
-    strange = [topic for topic in wanted if topic not in there]
-    if strange:
-        reason = f"it has none of topic {', '.join(strange)}, only of {', '.join(there)}"
+    known_topics = _topics(origin.positions)
+    unread = [topic for topic in wanted if topic not in known_topics]
+    if unread:
+        reason = f"it has no offsets of topic {', '.join(unread)}, only of {', '.join(known_topics)}"
         raise _unusable(origin.name, reason, "check --topic")
     return wanted
 
 
-def check_held(group: str, held: Mapping[TopicPartition, GroupOffset], wishes: Mapping[TopicPartition, Wish]) -> None:
+def check_held(
+    group: str, held: Mapping[TopicPartition, GroupOffset], wishes: Mapping[TopicPartition, WantedOffset]
+) -> None:
     """Raise `CommandError` if the group already has other offsets of these partitions.
 
     Offsets that an earlier run of the same command committed are accepted: a commit may succeed partly, or its answer
@@ -119,7 +121,7 @@ def check_held(group: str, held: Mapping[TopicPartition, GroupOffset], wishes: M
     """
     both = [p for p, wish in wishes.items() if p in held and not _is_adopted(held[p], wish.offset)]
     if both:
-        raise CommandError(errors.GROUP_HAS_OFFSETS, group=group, partitions=names(both))
+        raise CommandError(errors.GROUP_HAS_OFFSETS, group=group, partitions=partition_names(both))
 
 
 def _is_adopted(held: GroupOffset, offset: int) -> bool:
@@ -135,30 +137,32 @@ def _is_adopted(held: GroupOffset, offset: int) -> bool:
 
 
 def wishes_of(
-    origin: Origin, logs: Mapping[TopicPartition, Log], described: Mapping[str, TopicInfo]
-) -> dict[TopicPartition, Wish]:
+    origin: Origin, logs: Mapping[TopicPartition, PartitionLog], described: Mapping[str, TopicInfo]
+) -> dict[TopicPartition, WantedOffset]:
     """Return the new offset of each partition. A partition that the old query has not seen starts at its beginning.
 
     Raises `CommandError` for offsets greater than the end of their log: the topic was recreated under the same name,
     and the query would skip its records.
     """
     positions = {p: offset for p, offset in origin.positions.items() if p.topic in described}
-    strange = [
+    behind_end = [
         f"{partition} is at {offset}, {_end_of(partition, logs, described)}"
         for partition, offset in sorted(positions.items())
         if partition not in logs or offset > logs[partition].end
     ]
-    if strange:
-        raise CommandError(errors.OFFSETS_BEHIND_END, origin=origin.name, partitions="; ".join(strange))
+    if behind_end:
+        raise CommandError(errors.OFFSETS_BEHIND_END, origin=origin.name, partitions="; ".join(behind_end))
     return {
-        partition: Wish(positions[partition], origin.why)
+        partition: WantedOffset(positions[partition], origin.why)
         if partition in positions
-        else Wish(log.beginning, f"not in {origin.name}: beginning of the log")
+        else WantedOffset(log.beginning, f"not in {origin.name}: beginning of the log")
         for partition, log in logs.items()
     }
 
 
-def _end_of(partition: TopicPartition, logs: Mapping[TopicPartition, Log], described: Mapping[str, TopicInfo]) -> str:
+def _end_of(
+    partition: TopicPartition, logs: Mapping[TopicPartition, PartitionLog], described: Mapping[str, TopicInfo]
+) -> str:
     if partition in logs:
         return f"its log ends at {logs[partition].end}"
     return f"the topic has {described[partition.topic].partition_count} partitions"

@@ -22,11 +22,20 @@ from spark_groupsource.options.model import Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.permissions import EVERYTHING
 from spark_groupsource.options.table import OPTIONS
+from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
+from spark_groupsource.options.token_login import REGION_OPTION
+from spark_groupsource.options.values import PORT_MAX
 
 # Default pause of `--watch`, in seconds: a rebalance takes some seconds.
 WATCH_S = 2.0
+# Defaults of `exporter`: the port of kafka-lag-exporter, this machine only, and seconds between two rounds.
+EXPORTER_PORT = 8000
+EXPORTER_ADDRESS = "127.0.0.1"
+EXPORTER_INTERVAL_S = 15.0
 # Numbers with fewer digits are not accepted as milliseconds since 1970.
 _TIME_DIGITS = 12
+# Options of a query that are about its login, which the commands share.
+_LOGIN = {TOKEN_PROVIDER.lower(), REGION_OPTION.lower()}
 # Names of client properties. Other text may be a part of a value (`sasl.password: secret==`), which errors must not
 # show.
 _PROPERTY_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -62,7 +71,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ResetCommand:
-    """`reset`; without `topics` all topics of the group."""
+    """Arguments of `reset`. Without `topics` it resets all topics of the group."""
 
     connection: Connection
     target: Target
@@ -72,7 +81,7 @@ class ResetCommand:
 
 @dataclass(frozen=True, slots=True)
 class SavepointCommand:
-    """`savepoint`."""
+    """Arguments of `savepoint`."""
 
     connection: Connection
     path: Path
@@ -80,9 +89,9 @@ class SavepointCommand:
 
 @dataclass(frozen=True, slots=True)
 class LagCommand:
-    """`lag`; without `topics` all topics for which the group has offsets.
+    """Arguments of `lag`. Without `topics` it shows all topics for which the group has offsets.
 
-    Exit code 3 if the total lag, or the age of any unread record, exceeds its bound.
+    The exit code is 3 if the total lag exceeds `max_lag`, or the age of any unread record exceeds `max_behind_s`.
     """
 
     connection: Connection
@@ -95,9 +104,9 @@ class LagCommand:
 
 @dataclass(frozen=True, slots=True)
 class AdoptCommand:
-    """`adopt`: from a checkpoint of Spark's own source, or from another group; without `topics` all topics.
+    """Arguments of `adopt`: a checkpoint of Spark's own source, or another group.
 
-    `source` is the source's id in the offset log, needed if there are several.
+    Without `topics` it adopts all topics. `source` is the source's id in the offset log, needed if there are several.
     """
 
     connection: Connection
@@ -111,7 +120,7 @@ class AdoptCommand:
 
 @dataclass(frozen=True, slots=True)
 class GroupCommand:
-    """`group`."""
+    """Arguments of `group`."""
 
     connection: Connection
     as_json: bool = False
@@ -120,7 +129,7 @@ class GroupCommand:
 
 @dataclass(frozen=True, slots=True)
 class DoctorCommand:
-    """`doctor`; the connection's group is empty if none is given."""
+    """Arguments of `doctor`. The connection's group is empty if none is given."""
 
     connection: Connection
     topics: tuple[str, ...] = ()
@@ -129,7 +138,46 @@ class DoctorCommand:
     as_json: bool = False
 
 
-Command = ResetCommand | SavepointCommand | LagCommand | AdoptCommand | GroupCommand | DoctorCommand
+@dataclass(frozen=True, slots=True)
+class ExporterCommand:
+    """`exporter`: of the named groups, and of those whose whole name matches `pattern`; the connection has no group."""
+
+    connection: Connection
+    groups: tuple[str, ...]
+    pattern: str | None
+    address: str
+    port: int
+    interval_s: float
+    cluster_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartupCommand:
+    """`doctor --fix-startup`, with or without --undo."""
+
+    undo: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopCommand:
+    """Arguments of `stop`. Without `wait_s` it does not wait for the answer."""
+
+    location: str
+    wait_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineCommand:
+    """Arguments of `timeline`."""
+
+    files: tuple[Path, ...]
+    output: Path
+
+
+ConnectedCommand = (
+    ResetCommand | SavepointCommand | LagCommand | AdoptCommand | GroupCommand | DoctorCommand | ExporterCommand
+)
+Command = ConnectedCommand | StartupCommand | StopCommand | TimelineCommand
 
 
 class _CommandParser(argparse.ArgumentParser):
@@ -155,12 +203,13 @@ def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argum
 
     by_name: dict[str, argparse.ArgumentParser] = {}
 
-    def add(name: str, summary: str, about: str, more: str, *, needs_group: bool = True) -> argparse.ArgumentParser:
+    def add(name: str, summary: str, about: str, more: str, *, groups: str = "one") -> argparse.ArgumentParser:
         by_name[name] = added = commands.add_parser(
             name, help=summary, description=about, epilog=more, allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
-        _add_connection(added, needs_group=needs_group)
+        if groups != "none":
+            _add_connection(added, groups)
         return added
 
     reset = add("reset", "move the group's offsets", helptexts.RESET, helptexts.RESET_MORE)
@@ -175,14 +224,31 @@ def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argum
     _add_lag(add("lag", "show the lag of any group", helptexts.LAG, helptexts.LAG_MORE))
     _add_adopt(add("adopt", "commit another query's offsets", helptexts.ADOPT, helptexts.ADOPT_MORE))
     _add_group(add("group", "show any group and its members", helptexts.GROUP, helptexts.GROUP_MORE))
-    _add_doctor(add("doctor", "check a setup for problems", helptexts.DOCTOR, helptexts.DOCTOR_MORE, needs_group=False))
+    _add_doctor(add("doctor", "check a setup for problems", helptexts.DOCTOR, helptexts.DOCTOR_MORE, groups="any"))
+    _add_exporter(
+        add("exporter", "serve metrics for Prometheus", helptexts.EXPORTER, helptexts.EXPORTER_MORE, groups="many")
+    )
+    _add_stop(add("stop", "stop a query between two batches", helptexts.STOP, helptexts.STOP_MORE, groups="none"))
+    _add_timeline(add("timeline", "draw a group's life", helptexts.TIMELINE, helptexts.TIMELINE_MORE, groups="none"))
     return parser, by_name
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
+def parse_arguments(arguments: Sequence[str] | None = None) -> Command:  # noqa: PLR0911 - one for each command
     """Parse the command line. Ends the program with exit code 2 and a usage text if it is invalid."""
     parser, by_name = command_parsers()
     given = parser.parse_args(arguments)
+    if given.command == "stop":
+        return StopCommand(given.checkpoint_location, given.wait)
+    if given.command == "timeline":
+        return TimelineCommand(tuple(dict.fromkeys(given.files)), given.output)
+    if given.command == "exporter":
+        return _exporter_command(by_name["exporter"], given)
+    if given.command == "doctor" and (given.fix_startup or given.undo):
+        if not given.fix_startup:
+            by_name["doctor"].error("argument --undo: only with --fix-startup")
+        return StartupCommand(given.undo)
+    if given.bootstrap_servers is None:
+        by_name[given.command].error("the following arguments are required: --bootstrap-servers")
     connection = Connection(given.bootstrap_servers, given.group or "", given.config)
     if given.command == "savepoint":
         return SavepointCommand(connection, given.file)
@@ -202,6 +268,50 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Command:
     return ResetCommand(connection, target, topics, given.execute)
 
 
+def _exporter_command(parser: argparse.ArgumentParser, given: argparse.Namespace) -> ExporterCommand:
+    groups = tuple(dict.fromkeys(given.group))
+    if not groups and given.group_pattern is None:
+        parser.error("one of the arguments --group --group-pattern is required")
+    servers = given.bootstrap_servers
+    return ExporterCommand(
+        Connection(servers, "", given.config), groups, given.group_pattern, given.address, given.port, given.interval,
+        given.cluster_name or servers,
+    )  # fmt: skip
+
+
+def _add_exporter(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--group-pattern", type=_regular_expression, metavar="REGEX",
+        help="also every group whose whole name matches, new ones included",
+    )  # fmt: skip
+    parser.add_argument(
+        "--port", type=_port, default=EXPORTER_PORT, metavar="N",
+        help=f"port to serve the metrics on (default: {EXPORTER_PORT}); 0 takes a free one, which is printed",
+    )  # fmt: skip
+    parser.add_argument(
+        "--address", type=_some_text, default=EXPORTER_ADDRESS, metavar="HOST",
+        help=f"address to listen on (default: {EXPORTER_ADDRESS}, this machine only); 0.0.0.0 for all addresses: every"
+        " host that can connect can then read the metrics, which have no TLS and no password",
+    )  # fmt: skip
+    parser.add_argument(
+        "--interval", type=_positive_s, default=EXPORTER_INTERVAL_S, metavar="SECONDS",
+        help=f"pause between two measurements of all groups (default: {EXPORTER_INTERVAL_S:.0f})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cluster-name", type=_some_text, metavar="NAME",
+        help="value of the label cluster_name (default: the value of --bootstrap-servers)",
+    )  # fmt: skip
+
+
+def _add_timeline(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE", help="metrics file of a query (option metricsPath)"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="PAGE", help="page to write; an existing one is replaced"
+    )
+
+
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topic", type=_some_text, action="append", default=[], metavar="T",
@@ -216,6 +326,22 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
         help="Spark's master (spark://host:7077, yarn, local[2] ...): checks every executor, with a small application",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_argument(
+        "--fix-startup", action="store_true",
+        help="check nothing; put bytecode into PySpark's archive, so that each Python process of Spark starts faster",
+    )  # fmt: skip
+    parser.add_argument("--undo", action="store_true", help="with --fix-startup: put the original archive back")
+
+
+def _add_stop(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--checkpoint-location", type=_some_text, required=True, metavar="LOCATION",
+        help="checkpointLocation of the query's source: a path, or a URI (hdfs:, s3a:, gs: ...)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--wait", type=_positive_s, metavar="SECONDS",
+        help="wait at most this long until the query's member has left the group (default: do not wait)",
+    )  # fmt: skip
 
 
 def _add_adopt(parser: argparse.ArgumentParser) -> None:
@@ -270,9 +396,27 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _port(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > PORT_MAX:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a port, 0 to {PORT_MAX}")
+    return int(text)
+
+
+def _regular_expression(text: str) -> str:
+    try:
+        re.compile(_some_text(text))
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a regular expression: {error}") from None
+    return text
+
+
 def _some_text(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("it is not valid UTF-8") from None
     return text
 
 
@@ -293,11 +437,20 @@ def _adopt_command(parser: argparse.ArgumentParser, given: argparse.Namespace, c
     )  # fmt: skip
 
 
-def _add_connection(parser: argparse.ArgumentParser, *, needs_group: bool) -> None:
+def _add_connection(parser: argparse.ArgumentParser, groups: str) -> None:
+    """Add the arguments of all commands. `groups` is "one" (required), "any" (one or none) or "many"."""
     required: dict[str, Any] = {"required": True, "type": _some_text}
-    group = required if needs_group else {"type": _some_text}
-    parser.add_argument("--bootstrap-servers", **required, metavar="HOST:PORT", help="brokers, comma separated")
-    parser.add_argument("--group", **group, metavar="GROUP", help="the group's id (kafka.group.id)")
+    # `doctor --fix-startup` needs no broker.
+    servers = required | {"required": groups != "any"}
+    parser.add_argument("--bootstrap-servers", **servers, metavar="HOST:PORT", help="brokers, comma separated")
+    if groups == "many":
+        parser.add_argument(
+            "--group", type=_some_text, action="append", default=[], metavar="GROUP",
+            help="a group's id; may be given more than once",
+        )  # fmt: skip
+    else:
+        group = required if groups == "one" else {"type": _some_text}
+        parser.add_argument("--group", **group, metavar="GROUP", help="the group's id (kafka.group.id)")
     parser.add_argument(
         "--config", type=Path, metavar="FILE",
         help="client properties (TLS, SASL), one name=value per line: librdkafka's names, with or without 'kafka.';"
@@ -380,7 +533,7 @@ def _properties(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise CommandError(errors.FILE_FAILED, path=path, verb="read", reason=reason) from None
-    own = {spec.name.lower() for spec in OPTIONS}
+    own = {spec.name.lower() for spec in OPTIONS} - _LOGIN
     found = {}
     for number, line in enumerate(lines, 1):
         text = line.strip()
@@ -394,5 +547,6 @@ def _properties(path: Path) -> dict[str, str]:
         # Skip the query's own options, and those of its executors and its job.
         if name.lower() in own or name.lower().startswith(("job.", EXECUTOR_PREFIX)):
             continue
-        found[name if name.lower().startswith(CLIENT_PREFIX) else CLIENT_PREFIX + name] = value
+        option = name.lower().startswith(CLIENT_PREFIX) or name.lower() in _LOGIN
+        found[name if option else CLIENT_PREFIX + name] = value
     return {name: value for name, value in found.items() if name.lower() not in own}

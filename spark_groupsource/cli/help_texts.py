@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ABOUT = """\
 Moves, saves and adopts the committed offsets of a group of groupkafka queries. Shows the lag and the members of any
-group, and checks a setup for problems.
+group, checks a setup for problems, and draws a group's life.
 """
 RESET = """\
 Moves the committed offsets of a group, so that its queries read records again or skip some.
@@ -47,7 +47,8 @@ Shows the lag of a group per partition: in records, in time, and how long until 
 record. It works for any group of any program, with or without members, and does not join the group.
 
   lag        records between the group's committed offset and the log's end (with isolation.level=read_committed in
-             --config: the end of the committed records). As with Kafka's own tools, transaction markers count.
+             --config: the end of the committed records), without those that the broker has lost already. As with
+             Kafka's own tools, transaction markers count.
   behind     the age of the next unread record
   safe for   time until its age reaches the topic's retention.ms. Kafka may keep it longer, and removes it earlier
              only if the topic exceeds its retention.bytes
@@ -115,12 +116,75 @@ group.
              the Python that Spark starts for the source: set PYSPARK_PYTHON as your job does.
 
 'advice' is a possible improvement, 'skipped' a check that could not be made.
+
+With --fix-startup it checks nothing. It puts bytecode into the archive from which Spark's Python processes import
+PySpark ($SPARK_HOME/python/lib, else that of the installed PySpark), for the Python that runs the command. Every new
+Python process of Spark, of any application, then starts faster. It refuses an archive of another PySpark version, or
+one that it cannot write. --undo puts the original back, which is kept beside it. Both need no broker.
 """
 DOCTOR_MORE = """\
 examples:
   groupkafka doctor --bootstrap-servers localhost:9092 --group orders-to-lake --config client.properties
   PYSPARK_PYTHON=/opt/venv/bin/python groupkafka doctor --bootstrap-servers localhost:9092 --topic orders \\
       --master spark://spark:7077
+  groupkafka doctor --fix-startup
 
-exit codes: 0 no problem found; 1 problems found; 2 wrong arguments; 130 interrupted
+exit codes: 0 no problem found; 1 problems found (--fix-startup: nothing changed); 2 wrong arguments; 130 interrupted
+"""
+
+EXPORTER = """\
+Serves metrics of consumer groups for a Prometheus server, at http://ADDRESS:PORT/metrics: lag in offsets and in
+seconds, time until retention removes unread records, members and state. The names are those of kafka-lag-exporter. It
+works for any group of any program, with or without members, and does not join the groups.
+
+All groups are measured every --interval seconds; a scrape gets the last result. A group that cannot be measured has
+only the metric kafka_consumergroup_group_up with the value 0; stderr names the reason, and the exporter continues.
+
+Needs the extra of groupkafka[metrics].
+"""
+EXPORTER_MORE = """\
+examples:
+  groupkafka exporter --bootstrap-servers localhost:9092 --group orders-to-lake --group refunds-to-lake
+  groupkafka exporter --bootstrap-servers kafka:9092 --group-pattern '.*-to-lake' --config client.properties \\
+      --address 0.0.0.0 --port 8000 --cluster-name production
+
+exit codes: 0 stopped by SIGINT or SIGTERM; 1 refused (port in use, setting refused); 2 wrong arguments
+"""
+STOP = """\
+Asks a running query to stop between two batches: its source plans no new batch, completes and commits the one in
+flight, and leaves the group. The query then runs without batches: stop it, or end its application. Otherwise it fails
+30 s later with MEMBER_LEFT.
+
+The request is a file in the folder groupkafka of the checkpoint location: the command needs the right to write there,
+and no broker. It reaches queries whose source has option checkpointLocation. With an object store the query sees it
+within 2 s.
+
+A query that was killed is asked, too, until one starts again with the checkpoint: the command cannot know that it is
+dead. Without --wait it exits with 0; with --wait it gets no answer, and exits with 1.
+"""
+STOP_MORE = """\
+examples:
+  python -m spark_groupsource stop --checkpoint-location /checkpoints/orders
+  python -m spark_groupsource stop --checkpoint-location s3a://lake/checkpoints/orders --wait 300
+
+exit codes: 0 asked (with --wait: every member has left, and nothing is repeated); 1 no query runs with the checkpoint,
+or with --wait one has not left in time, or not cleanly; 2 wrong arguments; 130 interrupted
+"""
+
+TIMELINE = """\
+Draws a group's life from the metrics files of its queries (option metricsPath): one HTML page that needs no network. It
+has a lane per query with its batches, a lane per partition in the colour of its owner, and the lag below.
+
+  hatched    a member wrote no event: it was killed, is cut off, or has nothing to report
+  framed     a drain: the partition's handover waits for the batch in flight
+
+Drag to zoom, double-click to zoom out, point at anything for its details, click at the legend to hide. The older part
+of a file, FILE.1, is read too. The files of all queries of one group belong together: a takeover is shown between two
+files, by the clocks of their machines. Needs the extra 'timeline' (plotly).
+"""
+TIMELINE_MORE = """\
+example:
+  groupkafka timeline metrics-a.json metrics-b.json -o timeline.html
+
+exit codes: 0 done; 1 refused; 2 wrong arguments; 130 interrupted
 """

@@ -6,21 +6,24 @@ Exit codes: see the help of `lag`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import LagCommand, shown_time
-from spark_groupsource.cli.group.view import Member
+from spark_groupsource.cli.group.view import DescribedMember
+from spark_groupsource.cli.output import PrintLine
+from spark_groupsource.cli.progress import ignore_step
+from spark_groupsource.cli.text_table import aligned
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import CommandError
-from spark_groupsource.lag.measure import StandingsPort
+from spark_groupsource.lag.measure import LagRequests
 from spark_groupsource.lag.model import Lag, lag_of, shown_duration, shown_note, total
-from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.model.offsets import every_partition
 
-Say = Callable[[str], object]
-Members = Callable[[], Sequence[Member]]
+Members = Callable[[], Sequence[DescribedMember]]
 
-HEADER = ("topic", "partition", "committed", "end", "lag", "behind", "safe for")
+# The last column has notes.
+_HEADER = ("topic", "partition", "committed", "end", "lag", "behind", "safe for", "")
 BEYOND = 3
 AGE_UNKNOWN = (
     "--max-behind: the age of the next unread record is not known, which counts as beyond the bound (it needs the right"
@@ -30,28 +33,30 @@ AGE_UNKNOWN = (
 
 def report_lag(
     command: LagCommand,
-    standings: StandingsPort,
+    requests: LagRequests,
     clock: Clock,
     *,
     members: Members,
-    say: Say,
-    warn: Say,
+    print_line: PrintLine,
+    warn: PrintLine,
     pause: Callable[[float], object],
+    step: PrintLine = ignore_step,
 ) -> int:
     """Print the lag, repeatedly with `watch_s`. Return the exit code. Raises errors of the catalogue.
 
-    `members` is called only if nothing is committed; `warn` prints lines that are not part of the report.
+    `members` is called only if nothing is committed; `warn` prints lines that are not part of the report; `step` gets
+    what the command does next.
     """
     while True:
-        lags = measure(command, standings, clock, members, warn)
+        lags = measured_lags(command, requests, clock, members, warn, step=step)
         now_ms = int(clock.epoch_s() * 1000)
         if command.as_json:
-            say(json_line(command.connection.group, now_ms, lags))
+            print_line(lag_json(command.connection.group, now_ms, lags))
         else:
             if command.watch_s is not None:
-                say(f"{shown_time(now_ms)}  group {command.connection.group}")
-            for line in table(lags):
-                say(line)
+                print_line(f"{shown_time(now_ms)}  group {command.connection.group}")
+            for line in lag_table(lags):
+                print_line(line)
         unknown = [str(lag.partition) for lag in lags if not lag.age_known]
         if unknown and command.max_behind_s is not None:
             warn(f"{AGE_UNKNOWN}: {', '.join(unknown)}")
@@ -62,19 +67,31 @@ def report_lag(
         pause(command.watch_s)
 
 
-def measure(command: LagCommand, standings: StandingsPort, clock: Clock, members: Members, warn: Say) -> list[Lag]:
+def measured_lags(
+    command: LagCommand,
+    requests: LagRequests,
+    clock: Clock,
+    members: Members,
+    warn: PrintLine,
+    *,
+    step: PrintLine = ignore_step,
+) -> list[Lag]:
     """Return the lag of all partitions of the group's topics, or of the topics that the user named.
 
     Steps: 1. all topics, 2. the group's offsets on them; without any, its members' topics, 3. the lag inputs.
     """
     group = command.connection.group
-    topics = standings.topics()
-    gone = [topic for topic in command.topics if topic not in topics]
-    if gone:
-        raise CommandError(errors.COMMAND_TOPIC_UNKNOWN, topics=", ".join(gone), group=group)
-    committed = standings.committed(group, _partitions(topics, topics))
+    step("reading the list of topics")
+    topics = requests.topics()
+    missing = [topic for topic in command.topics if topic not in topics]
+    if missing:
+        raise CommandError(errors.COMMAND_TOPIC_UNKNOWN, topics=", ".join(missing), group=group)
+    partitions = every_partition(topics)
+    step(f"reading the offsets of group {group} on {len(partitions):,} partitions")
+    committed = requests.group_offsets(group, partitions)
     read = {partition.topic for partition in committed}
     if not committed:
+        step(f"reading the members of group {group}")
         live = members()
         if not live:
             raise CommandError(errors.GROUP_UNKNOWN, group=group, servers=command.connection.bootstrap_servers)
@@ -82,13 +99,11 @@ def measure(command: LagCommand, standings: StandingsPort, clock: Clock, members
         warn(f"group {group} has {len(live)} member{'' if len(live) == 1 else 's'} and has committed nothing yet")
         read = {partition.topic for member in live for partition in member.partitions} & topics.keys()
     wanted = command.topics or read
-    found = standings.standings({p: committed.get(p) for p in _partitions(wanted, topics)})
+    chosen = every_partition({topic: topics[topic] for topic in wanted})
+    step(f"reading the log ends and next records of {len(chosen):,} partitions")
+    found = requests.lag_inputs({partition: committed.get(partition) for partition in chosen})
     now_ms = int(clock.epoch_s() * 1000)
-    return sorted((lag_of(standing, now_ms) for standing in found), key=lambda lag: lag.partition)
-
-
-def _partitions(names: Iterable[str], counts: dict[str, int]) -> list[TopicPartition]:
-    return [TopicPartition(topic, number) for topic in sorted(names) for number in range(counts[topic])]
+    return sorted((lag_of(lag_input, now_ms) for lag_input in found), key=lambda lag: lag.partition)
 
 
 def is_beyond(command: LagCommand, lags: list[Lag]) -> bool:
@@ -101,31 +116,29 @@ def is_beyond(command: LagCommand, lags: list[Lag]) -> bool:
     return too_many or too_old or not all(lag.age_known for lag in lags)
 
 
-def table(lags: list[Lag]) -> list[str]:
+def lag_table(lags: list[Lag]) -> list[str]:
     """Return the lag as aligned lines, with the total and notes at the end."""
     records, lost, behind_s, safe_s = total(lags)
-    last = ("total", "", "", "", str(records), shown_duration(behind_s), shown_duration(safe_s))
-    rows = [HEADER, *map(_cells, lags), last]
-    notes = ["", *map(shown_note, lags), f"{lost} lost" if lost else ""]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
-    lines = []
-    for (topic, *numbers), note in zip(rows, notes, strict=True):
-        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True)]
-        lines.append("  ".join([topic.ljust(widths[0]), *cells, note]).rstrip())
-    silent = sorted({lag.partition.topic for lag in lags if not lag.retention.known})
-    if silent:
+    lost_note = f"{lost} lost" if lost else ""
+    last = ("total", "", "", "", str(records), shown_duration(behind_s), shown_duration(safe_s), lost_note)
+    lines = aligned([_HEADER, *map(_cells, lags), last], left={0, 7})
+    unknown = sorted({lag.partition.topic for lag in lags if not lag.retention.known})
+    if unknown:
         takes = "a real Kafka broker, and the right DESCRIBE_CONFIGS on the topic"
-        lines.append(f"retention not known (needs {takes}): {', '.join(silent)}")
+        lines.append(f"retention not known (needs {takes}): {', '.join(unknown)}")
     return lines
 
 
 def _cells(lag: Lag) -> tuple[str, ...]:
     committed = "-" if lag.committed is None else str(lag.committed)
     behind, safe = shown_duration(lag.behind_s), shown_duration(lag.safe_s)
-    return lag.partition.topic, str(lag.partition.partition), committed, str(lag.end), str(lag.records), behind, safe
+    return (
+        lag.partition.topic, str(lag.partition.partition), committed, str(lag.end), str(lag.records), behind, safe,
+        shown_note(lag),
+    )  # fmt: skip
 
 
-def json_line(group: str, now_ms: int, lags: list[Lag]) -> str:
+def lag_json(group: str, now_ms: int, lags: list[Lag]) -> str:
     """Return the lag as one line of JSON; durations in seconds, null for none or not known."""
     records, lost, behind_s, safe_s = total(lags)
     value = {

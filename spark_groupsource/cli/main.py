@@ -7,6 +7,7 @@ A command that did not finish never returns 0. --watch finishes only by an inter
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,30 +17,41 @@ from spark_groupsource.cli.adopt_origins import Origin, checkpoint_origin, group
 from spark_groupsource.cli.arguments import (
     AdoptCommand,
     Command,
+    ConnectedCommand,
     DoctorCommand,
+    ExporterCommand,
     GroupCommand,
     LagCommand,
     ResetCommand,
     SavepointCommand,
+    StartupCommand,
+    StopCommand,
+    TimelineCommand,
     client_options,
     parse_arguments,
 )
 from spark_groupsource.cli.doctor.broker_facts import LibrdkafkaFacts
 from spark_groupsource.cli.doctor.command import Doctor, report_doctor
 from spark_groupsource.cli.doctor.machine_facts import facts_here
+from spark_groupsource.cli.doctor.startup import archives, fix_startup, undo_startup
+from spark_groupsource.cli.exporter.command import serve_metrics
+from spark_groupsource.cli.exporter.rounds import Exporter, TimeLimit
 from spark_groupsource.cli.group.command import report_group
-from spark_groupsource.cli.group.describe import GroupDescriber, RawGroups, live_members
-from spark_groupsource.cli.group.view import Member
+from spark_groupsource.cli.group.describe import GroupDescriber, PlainGroups, RawGroups, live_members
+from spark_groupsource.cli.group.view import DescribedMember
 from spark_groupsource.cli.lag_command import report_lag
-from spark_groupsource.cli.offset_commands import Commands
+from spark_groupsource.cli.offset_commands import OffsetCommands
 from spark_groupsource.cli.output import Output, OutputClosedError, warn
+from spark_groupsource.cli.progress import Progress
+from spark_groupsource.cli.stop_command import stop_query
+from spark_groupsource.cli.timeline_command import write_timeline
 from spark_groupsource.client.errors import WAITING
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.errors import GroupKafkaError
-from spark_groupsource.lag.measure import LibrdkafkaStandings
+from spark_groupsource.lag.measure import LibrdkafkaLagRequests
 from spark_groupsource.options.model import SourceOptions
-from spark_groupsource.spark.probe import survey
+from spark_groupsource.spark.executor_facts import probe_executors
 
 # The exit code of shells for a program that SIGINT has ended.
 INTERRUPTED = 130
@@ -52,40 +64,69 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("spark_groupsource").addHandler(logging.NullHandler())
     if not WAITING.handlers:
         WAITING.addHandler(_ToStderr())
-    output = Output(rest_to_stderr=_changes_something(command))
+    progress = Progress()
+    output = Output(progress.step, rest_to_stderr=_changes_something(command))
     try:
-        return _carry_out(command, client_options(command.connection), output)
+        with progress:
+            if isinstance(command, StartupCommand | StopCommand | TimelineCommand):
+                _carry_out_here(command, output)
+                return 0
+            return _carry_out(command, client_options(command.connection), output)
     except GroupKafkaError as error:
         warn(str(error))
         return 1
     except OutputClosedError:
         return 0
     except KeyboardInterrupt:
-        if output.used and isinstance(command, LagCommand | GroupCommand) and command.watch_s is not None:
+        if output.used and _runs_until_stopped(command):
             return 0
         warn("interrupted")
         return INTERRUPTED
 
 
+def _carry_out_here(command: StartupCommand | StopCommand | TimelineCommand, output: Output) -> None:
+    """Carry out a command that needs no broker."""
+    if isinstance(command, TimelineCommand):
+        write_timeline(command, output.print_line, output.step)
+        return
+    if isinstance(command, StopCommand):
+        stop_query(command, SystemClock(), print_line=output.print_line, pause=time.sleep, step=output.step)
+        return
+    if command.undo:
+        undo_startup(archives(), output.print_line)
+    else:
+        fix_startup(archives(), output.print_line, output.step)
+
+
+def _runs_until_stopped(command: Command) -> bool:
+    if isinstance(command, LagCommand | GroupCommand):
+        return command.watch_s is not None
+    return isinstance(command, ExporterCommand)
+
+
 def _changes_something(command: Command) -> bool:
     if isinstance(command, ResetCommand | AdoptCommand):
         return command.execute
-    return isinstance(command, SavepointCommand)
+    return isinstance(command, SavepointCommand | StopCommand)
 
 
-def _carry_out(command: Command, options: SourceOptions, output: Output) -> int:
+def _carry_out(command: ConnectedCommand, options: SourceOptions, output: Output) -> int:
     if isinstance(command, LagCommand):
         return _lag(command, options, output)
     if isinstance(command, GroupCommand):
         return _group(command, options, output)
     if isinstance(command, DoctorCommand):
         return _doctor(command, options, output)
+    if isinstance(command, ExporterCommand):
+        return _exporter(command, options, output)
     clock = SystemClock()
     cluster = LibrdkafkaCluster(options, clock, time.sleep)
-    commands = Commands(LibrdkafkaGroupAdmin(options, clock, time.sleep), cluster, clock, output.say, warn)
+    admin = LibrdkafkaGroupAdmin(options, clock, time.sleep)
+    commands = OffsetCommands(admin, cluster, clock, output.print_line, warn, step=output.step)
     if isinstance(command, ResetCommand):
         commands.reset(command)
     elif isinstance(command, AdoptCommand):
+        output.step(f"reading the offsets of {command.checkpoint or command.from_group}")
         commands.adopt(command, _origin(command, options, clock))
     else:
         commands.savepoint(command)
@@ -94,35 +135,62 @@ def _carry_out(command: Command, options: SourceOptions, output: Output) -> int:
 
 def _lag(command: LagCommand, options: SourceOptions, output: Output) -> int:
     clock = SystemClock()
-    standings = LibrdkafkaStandings(options, clock, time.sleep)
+    requests = LibrdkafkaLagRequests(
+        options, clock, time.sleep,
+        measured=lambda known, wanted: output.step(f"{known:,} of {wanted:,} partitions are measured"),
+    )  # fmt: skip
 
-    def members() -> Sequence[Member]:
+    def members() -> Sequence[DescribedMember]:
         # A separate client, because it is rarely needed.
         return live_members(LibrdkafkaGroupAdmin(options, clock, time.sleep))
 
     try:
-        return report_lag(command, standings, clock, members=members, say=output.say, warn=warn, pause=output.pause)
+        return report_lag(
+            command, requests, clock,
+            members=members, print_line=output.print_line, warn=warn, pause=output.pause, step=output.step,
+        )  # fmt: skip
     finally:
-        standings.close()
+        requests.close()
 
 
 def _doctor(command: DoctorCommand, options: SourceOptions, output: Output) -> int:
     doctor = Doctor(
-        command, options.group_protocol, lambda: LibrdkafkaFacts(options), facts_here, survey, SystemClock()
-    )
-    return 1 if report_doctor(doctor, output.say) else 0
+        command, options.group_protocol, lambda: LibrdkafkaFacts(options), facts_here, probe_executors, SystemClock(),
+        output.step,
+    )  # fmt: skip
+    return 1 if report_doctor(doctor, output.print_line) else 0
 
 
 def _group(command: GroupCommand, options: SourceOptions, output: Output) -> int:
     clock = SystemClock()
-    standings = LibrdkafkaStandings(options, clock, time.sleep)
+    requests = LibrdkafkaLagRequests(options, clock, time.sleep)
     admin = LibrdkafkaGroupAdmin(options, clock, time.sleep)
     describer = GroupDescriber(admin, options.group_id, RawGroups(options))
     try:
-        report_group(command, describer, standings, clock, say=output.say, pause=output.pause)
+        report_group(
+            command, describer, requests, clock, print_line=output.print_line, pause=output.pause, step=output.step
+        )
     finally:
         describer.close()
-        standings.close()
+        requests.close()
+    return 0
+
+
+def _exporter(command: ExporterCommand, options: SourceOptions, output: Output) -> int:
+    # A supervisor's SIGTERM ends it like an interrupt. Without a handler, the first process of a container ignores it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    clock = SystemClock()
+    limit = TimeLimit(clock)
+    requests = LibrdkafkaLagRequests(options, clock, time.sleep, abandoned=limit.expired)
+    groups = PlainGroups(LibrdkafkaGroupAdmin(options, clock, time.sleep))
+    exporter = Exporter(
+        command.cluster_name, command.groups, command.pattern,
+        requests=requests, groups=groups, clock=clock, limit=limit, warn=warn, step=output.step,
+    )  # fmt: skip
+    try:
+        serve_metrics(command, exporter, output.print_line, time.sleep)
+    finally:
+        requests.close()
     return 0
 
 

@@ -6,27 +6,30 @@ The clients' own deadlines limit every wait.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.adopt_origins import Origin, check_held, chosen_topics, wishes_of
 from spark_groupsource.cli.arguments import AdoptCommand, ResetCommand, SavepointCommand, TargetKind, shown_time
 from spark_groupsource.cli.offset_moves import (
-    Log,
     Move,
-    Wish,
-    by_topic,
+    PartitionLog,
+    WantedOffset,
     commit_item,
-    names,
+    in_topics,
+    move_warnings,
+    moves_table,
     next_reset,
+    partition_names,
     pin_of,
     plan_move,
-    table,
-    warnings,
 )
+from spark_groupsource.cli.output import PrintLine
+from spark_groupsource.cli.progress import ignore_step
 from spark_groupsource.cli.savepoint_file import Saved, Savepoint, read_savepoint, write_savepoint
 from spark_groupsource.clock import Clock
+from spark_groupsource.cluster.offset_lookup import all_partitions
 from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
 from spark_groupsource.model.commit_metadata import GroupOffset, KnownTopics, Pin, parse_metadata
@@ -35,34 +38,43 @@ from spark_groupsource.model.offsets import TopicPartition, same_topic
 # Such a query is no member, and its next commit would override the new offsets.
 UNSEEN_QUERIES = "queries with option assign cannot be detected: make sure that they are stopped"
 
-Say = Callable[[str], object]
 Groups = Mapping[TopicPartition, GroupOffset]
 
 
-class Commands:
-    """Runs commands on one group. `say` prints output, `warn` prints warnings."""
+class OffsetCommands:
+    """Runs commands on one group. `print_line` prints output, `warn` warnings; `step` gets what is done next."""
 
-    def __init__(self, admin: GroupAdmin, cluster: ClusterPort, clock: Clock, say: Say, warn: Say) -> None:
+    def __init__(
+        self,
+        admin: GroupAdmin,
+        cluster: ClusterPort,
+        clock: Clock,
+        print_line: PrintLine,
+        warn: PrintLine,
+        *,
+        step: PrintLine = ignore_step,
+    ) -> None:
         self._admin = admin
         self._cluster = cluster
         self._clock = clock
-        self._say = say
+        self._print_line = print_line
         self._warn = warn
+        self._step = step
 
     # --- savepoint
 
     def savepoint(self, command: SavepointCommand) -> None:
         """Write the group's offsets to a file. Raises errors of the catalogue."""
-        groups = self._admin.offsets()
+        groups = self._group_offsets()
         if not groups:
             raise _unknown(command)
         described = self._described(groups, (), command.connection.group)
         kept: dict[TopicPartition, Saved] = {}
-        for partition in by_topic(groups, described):
+        for partition in in_topics(groups, described):
             topic_id, group = described[partition.topic].topic_id, groups[partition]
             pin = pin_of(group, topic_id)
             if group.offset is None or (pin is None and _is_ours(group)):
-                self._say(f"left out: {partition}, whose offset belongs to a deleted topic of that name")
+                self._print_line(f"left out: {partition}, whose offset belongs to a deleted topic of that name")
                 continue
             kept[partition] = Saved(group.offset, pin)
         topics = {partition.topic for partition in kept}
@@ -70,7 +82,7 @@ class Commands:
         taken_ms = int(self._clock.epoch_s() * 1000)
         savepoint = Savepoint(self._admin.cluster_id(), command.connection.group, taken_ms, ids, kept)
         write_savepoint(command.path, savepoint)
-        self._say(
+        self._print_line(
             f"{len(kept)} partitions of {len(topics)} topics saved in {command.path}, as of {shown_time(taken_ms)}"
         )
 
@@ -84,14 +96,14 @@ class Commands:
         group = command.connection.group
         saved = self._saved(command) if command.target.kind is TargetKind.SAVEPOINT else None
         self._refuse_members(group)
-        groups = self._admin.offsets()
+        groups = self._group_offsets()
         # A savepoint can also restore a group that the broker has deleted.
         known = [*groups, *(saved.partitions if saved is not None else ())]
         if not known:
             raise _unknown(command)
         described = self._described(known, command.topics, group)
         if saved is not None:
-            _refuse_topics_made_anew(command, saved, described)
+            _refuse_recreated_topics(command, saved, described)
         logs = self._logs(_partitions(command.target.kind, known, described), described)
         if not logs:
             raise CommandError(errors.NO_INITIAL_OFFSET, partitions=f"topic {', '.join(described)}")
@@ -99,7 +111,9 @@ class Commands:
         moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
         if self._show(moves, command.execute):
             self._commit(group, moves, groups, logs, wishes)
-            self._say(f"\nGroup {group}: {len(moves)} offsets committed. Queries that start from now on use them.")
+            self._print_line(
+                f"\nGroup {group}: {len(moves)} offsets committed. Queries that start from now on use them."
+            )
 
     # --- adopt
 
@@ -113,16 +127,16 @@ class Commands:
         self._refuse_members(group)
         described = self._described(origin.positions, chosen_topics(origin, command.topics), group)
         logs = self._logs(_partitions(None, (), described), described)
-        groups = self._admin.offsets()
+        groups = self._group_offsets()
         wishes = wishes_of(origin, logs, described)
         if not command.overwrite:
             check_held(group, groups, wishes)
         moves = [plan_move(partition, groups.get(partition), logs[partition], wishes[partition]) for partition in logs]
         for note in origin.notes:
-            self._say(note)
+            self._print_line(note)
         if self._show(moves, command.execute):
             self._commit(group, moves, groups, logs, wishes)
-            self._say(
+            self._print_line(
                 f"\nGroup {group}: {len(moves)} offsets committed. Start its queries with kafka.group.id={group}, and"
                 " each with a new checkpointLocation."
             )
@@ -131,15 +145,20 @@ class Commands:
 
     def _show(self, moves: list[Move], execute: bool) -> bool:
         """Print the moves; return whether to commit them."""
-        self._say(table(moves))
-        for line in warnings(moves):
-            self._say(line)
+        self._print_line(moves_table(moves))
+        for line in move_warnings(moves):
+            self._print_line(line)
         if not execute:
-            self._say("\nDry run: nothing was changed. Add --execute to commit the new offsets.")
+            self._print_line("\nDry run: nothing was changed. Add --execute to commit the new offsets.")
         return execute
 
+    def _group_offsets(self) -> dict[TopicPartition, GroupOffset]:
+        self._step("reading the group's offsets")
+        return self._admin.group_offsets()
+
     def _refuse_members(self, group: str) -> None:
-        members = self._admin.members()
+        self._step("reading the group's members")
+        members = self._admin.member_names()
         if members:
             raise CommandError(errors.GROUP_HAS_MEMBERS, group=group, members=", ".join(members))
         if self._admin.is_simple():
@@ -148,12 +167,13 @@ class Commands:
     def _described(self, known: Iterable[TopicPartition], wanted: tuple[str, ...], group: str) -> dict[str, TopicInfo]:
         """Return the topics to work on. Deleted topics are left out; if the user named one, it is an error."""
         chosen = wanted or tuple(sorted({partition.topic for partition in known}))
+        self._step(f"reading the partitions of {len(chosen):,} topics")
         missing = self._cluster.missing_topics(chosen)
-        gone = [topic for topic in chosen if topic in missing]
-        if gone and (wanted or len(gone) == len(chosen)):
-            raise CommandError(errors.COMMAND_TOPIC_UNKNOWN, topics=", ".join(gone), group=group)
-        for topic in gone:
-            self._say(f"left out: topic {topic}, which no longer exists")
+        absent = [topic for topic in chosen if topic in missing]
+        if absent and (wanted or len(absent) == len(chosen)):
+            raise CommandError(errors.COMMAND_TOPIC_UNKNOWN, topics=", ".join(absent), group=group)
+        for topic in absent:
+            self._print_line(f"left out: topic {topic}, which no longer exists")
         return self._cluster.describe(topic for topic in chosen if topic not in missing)
 
     def _saved(self, command: ResetCommand) -> Savepoint:
@@ -168,44 +188,48 @@ class Commands:
             raise CommandError(errors.SAVEPOINT_MISMATCH, path=path, reason=reason)
         return savepoint
 
-    def _logs(self, partitions: list[TopicPartition], described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Log]:
-        there = [p for p in partitions if p.partition < described[p.topic].partition_count]
-        beginnings = self._cluster.log_offsets(dict.fromkeys(there, Edge.EARLIEST))
-        # With open transactions: a group that reads uncommitted records may be there.
-        ends = self._cluster.log_offsets(dict.fromkeys(there, Edge.LATEST), uncommitted=True)
+    def _logs(
+        self, partitions: list[TopicPartition], described: Mapping[str, TopicInfo]
+    ) -> dict[TopicPartition, PartitionLog]:
+        existing = [p for p in partitions if p.partition < described[p.topic].partition_count]
+        self._step(f"reading the beginnings and ends of {len(existing):,} logs")
+        beginnings = self._cluster.log_offsets(dict.fromkeys(existing, Edge.EARLIEST))
+        # With open transactions, because the offset of a group that reads uncommitted records may be inside of one.
+        ends = self._cluster.log_offsets(dict.fromkeys(existing, Edge.LATEST), uncommitted=True)
         logs = {}
-        for partition in there:
+        for partition in existing:
             info, beginning, end = described[partition.topic], beginnings[partition], ends[partition]
             if beginning is not None and end is not None:
-                logs[partition] = Log(info.topic_id, info.partition_count, beginning.offset, end.offset)
+                logs[partition] = PartitionLog(info.topic_id, info.partition_count, beginning.offset, end.offset)
         return logs
 
     def _wishes(
         self,
         command: ResetCommand,
         groups: Groups,
-        logs: Mapping[TopicPartition, Log],
+        logs: Mapping[TopicPartition, PartitionLog],
         saved: Savepoint | None,
-    ) -> dict[TopicPartition, Wish]:
+    ) -> dict[TopicPartition, WantedOffset]:
         pins = {partition: pin_of(groups.get(partition), log.topic_id) for partition, log in logs.items()}
         match command.target.kind:
             case TargetKind.EARLIEST:
-                return {p: Wish(log.beginning, "beginning of the log", pins[p]) for p, log in logs.items()}
+                return {p: WantedOffset(log.beginning, "beginning of the log", pins[p]) for p, log in logs.items()}
             case TargetKind.LATEST:
-                return {p: Wish(log.end, "end of the log", pins[p]) for p, log in logs.items()}
+                return {p: WantedOffset(log.end, "end of the log", pins[p]) for p, log in logs.items()}
             case TargetKind.TIME:
                 return self._wishes_at(command.target.time_ms, logs, pins)
             case TargetKind.SAVEPOINT if saved is not None:
                 return {p: _saved_wish(saved, p, log, pins[p]) for p, log in logs.items()}
         missing = [partition for partition, pin in pins.items() if pin is None]
         if missing:
-            raise CommandError(errors.NO_INITIAL_OFFSET, partitions=names(missing))
-        return {p: Wish(pin.offset, "pinned initial offset", pin) for p, pin in pins.items() if pin is not None}
+            raise CommandError(errors.NO_INITIAL_OFFSET, partitions=partition_names(missing))
+        return {p: WantedOffset(pin.offset, "pinned initial offset", pin) for p, pin in pins.items() if pin is not None}
 
     def _wishes_at(
-        self, time_ms: int, logs: Mapping[TopicPartition, Log], pins: Mapping[TopicPartition, Pin | None]
-    ) -> dict[TopicPartition, Wish]:
+        self, time_ms: int, logs: Mapping[TopicPartition, PartitionLog], pins: Mapping[TopicPartition, Pin | None]
+    ) -> dict[TopicPartition, WantedOffset]:
         wanted: dict[TopicPartition, Edge | int] = dict.fromkeys(logs, time_ms)
+        self._step(f"looking for the first records since {shown_time(time_ms)} in {len(logs):,} logs")
         # Like the ends, with open transactions: without them, a time in an open transaction would resolve to the log's
         # end, and its records would be skipped.
         found = self._cluster.log_offsets(wanted, uncommitted=True)
@@ -214,10 +238,10 @@ class Commands:
             first = found.get(partition)
             if first is None:
                 why = f"no record at or after {shown_time(time_ms)}: end of the log"
-                wishes[partition] = Wish(log.end, why, pins[partition])
+                wishes[partition] = WantedOffset(log.end, why, pins[partition])
             else:
                 why = f"first record at or after {shown_time(time_ms)}"
-                wishes[partition] = Wish(first.offset, why, pins[partition])
+                wishes[partition] = WantedOffset(first.offset, why, pins[partition])
         return wishes
 
     def _commit(
@@ -225,8 +249,8 @@ class Commands:
         group: str,
         moves: list[Move],
         groups: Groups,
-        logs: Mapping[TopicPartition, Log],
-        wishes: Mapping[TopicPartition, Wish],
+        logs: Mapping[TopicPartition, PartitionLog],
+        wishes: Mapping[TopicPartition, WantedOffset],
     ) -> None:
         reset = next_reset(groups.values(), int(self._clock.epoch_s() * 1000), str(uuid.uuid4()))
         ids = dict.fromkeys((partition.topic for partition in groups), "")
@@ -237,6 +261,7 @@ class Commands:
             # No query of this source has read the partition yet: this is its initial position.
             pin = wishes[move.partition].pin or Pin(move.new, log.partition_count, known_topics)
             items.append(commit_item(move, pin, log.topic_id, reset))
+        self._step(f"committing {len(items):,} offsets")
         try:
             self._admin.commit(items)
         except KafkaUnavailableError as error:
@@ -252,30 +277,28 @@ def _unknown(command: ResetCommand | SavepointCommand) -> CommandError:
     return CommandError(errors.GROUP_UNKNOWN, group=connection.group, servers=connection.bootstrap_servers)
 
 
-def _refuse_topics_made_anew(command: ResetCommand, saved: Savepoint, described: Mapping[str, TopicInfo]) -> None:
+def _refuse_recreated_topics(command: ResetCommand, saved: Savepoint, described: Mapping[str, TopicInfo]) -> None:
     """Raise `CommandError` if a topic was recreated: the deleted topic's offsets would skip the new one's records."""
     ids = saved.topic_ids
-    anew = [topic for topic, info in described.items() if not same_topic(ids.get(topic, info.topic_id), info.topic_id)]
-    if anew:
-        reason = f"topic {', '.join(sorted(anew))} was deleted and recreated since"
+    recreated = [
+        topic for topic, info in described.items() if not same_topic(ids.get(topic, info.topic_id), info.topic_id)
+    ]
+    if recreated:
+        reason = f"topic {', '.join(sorted(recreated))} was deleted and recreated since"
         raise CommandError(errors.SAVEPOINT_MISMATCH, path=command.target.path, reason=reason)
 
 
 def _partitions(
     kind: TargetKind | None, known: Iterable[TopicPartition], described: Mapping[str, TopicInfo]
 ) -> list[TopicPartition]:
-    """Return the partitions to move: all existing ones.
+    """Return the partitions to move: all existing ones, or for the initial offsets and savepoints only `known` ones.
 
-    For the initial offsets and savepoints, only partitions that the group or the savepoint has: the others have not
-    been read, and start as they would have then.
+    `known` are the partitions that the group or the savepoint has. The others have not been read, so the group has no
+    offset to move, and a query still starts them as its starting options define.
     """
     if kind in (TargetKind.INITIAL, TargetKind.SAVEPOINT):
-        return by_topic(set(known), described)
-    return [
-        TopicPartition(topic, number)
-        for topic, info in sorted(described.items())
-        for number in range(info.partition_count)
-    ]
+        return in_topics(set(known), described)
+    return all_partitions(described)
 
 
 def _is_ours(group: GroupOffset) -> bool:
@@ -283,11 +306,11 @@ def _is_ours(group: GroupOffset) -> bool:
     return parse_metadata(group.metadata) is not None
 
 
-def _saved_wish(saved: Savepoint, partition: TopicPartition, log: Log, pin: Pin | None) -> Wish:
+def _saved_wish(saved: Savepoint, partition: TopicPartition, log: PartitionLog, pin: Pin | None) -> WantedOffset:
     """Return a partition's offset in a savepoint. A partition that is not in it was unread, and starts as a new one."""
     item = saved.partitions.get(partition)
     if item is not None:
-        return Wish(item.offset, f"savepoint of {shown_time(saved.taken_ms)}", item.pin or pin)
+        return WantedOffset(item.offset, f"savepoint of {shown_time(saved.taken_ms)}", item.pin or pin)
     if pin is not None:
-        return Wish(pin.offset, "not in the savepoint: pinned initial offset", pin)
-    return Wish(log.beginning, "not in the savepoint: beginning of the log")
+        return WantedOffset(pin.offset, "not in the savepoint: pinned initial offset", pin)
+    return WantedOffset(log.beginning, "not in the savepoint: beginning of the log")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from spark_groupsource.cli.text_table import aligned
 from spark_groupsource.model.commit_metadata import CommitItem, CommitMetadata, GroupOffset, Pin, parse_metadata
 from spark_groupsource.model.offsets import Reset, TopicPartition, same_topic
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class PartitionLog:
     """A partition's log: its first and last offset, and id and partition count of its topic."""
 
     topic_id: str
@@ -20,7 +21,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WantedOffset:
     """The wanted offset of a partition before the log's bounds are applied, with the reason, and the known pin."""
 
     offset: int
@@ -30,13 +31,13 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition's move. `gone` is the half-open range of unread offsets that are missing in the log."""
+    """One partition's move. `missing` is the half-open range of unread offsets that are missing in the log."""
 
     partition: TopicPartition
     current: int | None
     new: int
     why: str
-    gone: tuple[int, int] | None = None
+    missing: tuple[int, int] | None = None
 
     @property
     def row(self) -> tuple[str, str, str, str, str]:
@@ -47,7 +48,7 @@ class Move:
         return str(self.partition), str(self.current), str(self.new), f"{difference:+}" if difference else "0", self.why
 
 
-HEADER = ("partition", "current", "new", "difference", "why")
+_HEADER = ("partition", "current", "new", "difference", "why")
 
 
 def pin_of(group: GroupOffset | None, topic_id: str) -> Pin | None:
@@ -56,7 +57,7 @@ def pin_of(group: GroupOffset | None, topic_id: str) -> Pin | None:
     return metadata.pin if metadata is not None and same_topic(metadata.topic_id, topic_id) else None
 
 
-def plan_move(partition: TopicPartition, group: GroupOffset | None, log: Log, wish: Wish) -> Move:
+def plan_move(partition: TopicPartition, group: GroupOffset | None, log: PartitionLog, wish: WantedOffset) -> Move:
     """Return the move of one partition.
 
     An offset below the log's beginning is kept, so that the query itself reports the loss (failOnDataLoss). An offset
@@ -65,8 +66,8 @@ def plan_move(partition: TopicPartition, group: GroupOffset | None, log: Log, wi
     current = None if group is None else group.offset
     if wish.offset > log.end:
         return Move(partition, current, log.end, f"{wish.why}, limited to the log's end")
-    gone = (wish.offset, log.beginning) if wish.offset < log.beginning else None
-    return Move(partition, current, wish.offset, wish.why, gone)
+    missing = (wish.offset, log.beginning) if wish.offset < log.beginning else None
+    return Move(partition, current, wish.offset, wish.why, missing)
 
 
 def next_reset(groups: Iterable[GroupOffset], now_ms: int, name: str) -> Reset:
@@ -81,32 +82,26 @@ def commit_item(move: Move, pin: Pin, topic_id: str, reset: Reset) -> CommitItem
     return CommitItem(move.partition, move.new, metadata.to_text())
 
 
-def table(moves: Iterable[Move]) -> str:
+def moves_table(moves: Iterable[Move]) -> str:
     """Return the moves as aligned text."""
-    rows = [HEADER, *(move.row for move in moves)]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = []
-    for first, *numbers, why in rows:
-        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *cells, why]))
-    return "\n".join(lines)
+    return "\n".join(aligned([_HEADER, *(move.row for move in moves)], left={0, 4}))
 
 
-def warnings(moves: Iterable[Move]) -> list[str]:
+def move_warnings(moves: Iterable[Move]) -> list[str]:
     """Return one line per partition whose new offset is missing in its log."""
     return [
-        f"WARNING: the broker no longer has the records {move.partition} [{move.gone[0]}, {move.gone[1]}); the query"
-        " reports them as lost (failOnDataLoss)"
+        f"WARNING: the broker no longer has the records {move.partition} [{move.missing[0]}, {move.missing[1]});"
+        " the query reports them as lost (failOnDataLoss)"
         for move in moves
-        if move.gone is not None
+        if move.missing is not None
     ]
 
 
-def names(partitions: Iterable[TopicPartition]) -> str:
+def partition_names(partitions: Iterable[TopicPartition]) -> str:
     """Return the partitions as text for users."""
     return ", ".join(map(str, sorted(partitions)))
 
 
-def by_topic(partitions: Iterable[TopicPartition], known: Mapping[str, object]) -> list[TopicPartition]:
+def in_topics(partitions: Iterable[TopicPartition], known: Mapping[str, object]) -> list[TopicPartition]:
     """Return the partitions of known topics, sorted."""
     return sorted(partition for partition in partitions if partition.topic in known)

@@ -9,7 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TextIO
+from collections.abc import Callable
+from typing import TextIO, TypeAlias
+
+# Prints one line of output, or one warning.
+PrintLine: TypeAlias = Callable[[str], object]
 
 STDOUT_CLOSED = "stdout is closed: the command continues, and the rest of its output is shown here"
 
@@ -19,18 +23,19 @@ class OutputClosedError(Exception):
 
 
 class Output:
-    """Writes lines to stdout; `used` is True after the first one.
+    """Writes lines to stdout; `used` is True after the first one. `step` shows on a terminal what the command does.
 
     After stdout was closed, lines go to stderr with `rest_to_stderr` (for commands that change something, whose result
     must be shown), otherwise nowhere.
     """
 
-    def __init__(self, *, rest_to_stderr: bool = False) -> None:
+    def __init__(self, step: PrintLine, *, rest_to_stderr: bool = False) -> None:
+        self.step = step
         self.used = False
         self._closed = False
         self._rest_to_stderr = rest_to_stderr
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Write a line."""
         self.used = True
         if not self._closed and not _written(line, sys.stdout):
@@ -44,6 +49,7 @@ class Output:
         """Wait between two rounds of --watch. Raises `OutputClosedError`."""
         if self._closed:
             raise OutputClosedError
+        self.step("")
         time.sleep(seconds)
 
 

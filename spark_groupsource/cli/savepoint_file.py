@@ -32,7 +32,7 @@ from spark_groupsource.model import offsets
 from spark_groupsource.model.commit_metadata import KnownTopics, Pin, checked_hex_topics, checked_topics
 from spark_groupsource.model.offsets import TopicPartition, malformed
 
-VERSION = 2
+SAVEPOINT_VERSION = 2
 _WHAT = "savepoint"
 
 
@@ -119,7 +119,7 @@ def parse_savepoint(text: str) -> Savepoint:
     except ValueError as error:
         raise malformed(_WHAT, f"it is not JSON ({error})") from None
     if isinstance(value, dict) and "v" in value:
-        offsets.check_version(_WHAT, value["v"], VERSION)
+        offsets.check_version(_WHAT, value["v"], SAVEPOINT_VERSION)
     root = offsets.checked_object(_WHAT, value, {"cluster", "group", "taken_ms", "topics", "v"})
     if not isinstance(root["topics"], dict):
         raise malformed(_WHAT, "'topics' is not an object")

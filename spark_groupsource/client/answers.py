@@ -26,7 +26,7 @@ def partition_of(message: Message) -> TopicPartition:
     return TopicPartition(str(message.topic()), int(message.partition() or 0))
 
 
-def group_offsets(ask: Callable[[], Sequence[ClientPartition]]) -> dict[TopicPartition, GroupOffset]:
+def decoded_offsets(ask: Callable[[], Sequence[ClientPartition]]) -> dict[TopicPartition, GroupOffset]:
     """Return the committed offsets and metadata texts from `ask`; repeat `ask` while a text cannot be decoded.
 
     librdkafka reads past the end of a text that another client wrote, up to the next zero byte. The bytes it finds

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource import errors
+from spark_groupsource.client.tokens import provider_trouble
 from spark_groupsource.clock import Clock, Pace, SystemClock
 from spark_groupsource.errors import (
     AccessError,
@@ -24,6 +25,7 @@ from spark_groupsource.errors import (
     OptionError,
 )
 from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.options.token_login import TokenLogin
 
 AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED}
 # TLS alerts with which a broker rejects a client's certificate. The client reports them as a broken connection.
@@ -42,9 +44,13 @@ _REFUSED_S = 20.0
 
 
 class LastTransportError:
-    """Keep the reason why the brokers could not be reached, because the error of a timeout does not contain it."""
+    """Keep the reason why the brokers could not be reached, because the error of a timeout does not contain it.
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    `login`: where the client has its tokens from, if it logs in with tokens. Its provider's failure is a reason, too.
+    """
+
+    def __init__(self, login: TokenLogin | None, clock: Clock | None = None) -> None:
+        self._login = login
         self._clock = clock or SystemClock()
         self._text = ""
         # Whether the brokers have ever accepted the credentials.
@@ -64,7 +70,8 @@ class LastTransportError:
                 self._first_s = self._last_s
             self._authentication = True
             self._clear = self._clear or not (_CUT_OFF.search(text) or _NO_TOKEN.search(text))
-            self._text = text
+            # The broker only reports that the token has expired.
+            self._text = "; ".join(filter(None, (text, provider_trouble(self._login))))
         elif not self._authentication and (not self._text or error.code() != KafkaError._ALL_BROKERS_DOWN):
             self._text = text
 
@@ -82,7 +89,7 @@ class LastTransportError:
         """The last reason; empty if there is none."""
         return self._text
 
-    def describe(self, fallback: str) -> str:
+    def reason_or(self, fallback: str) -> str:
         """Return the last reason, or `fallback` if there is none."""
         return self._text or fallback
 
@@ -150,7 +157,7 @@ class Patience:
     def __call__(self) -> None:
         """Log a line if one is due: the request is not answered yet."""
         if self._pace.due():
-            reason = self._transport.describe("none")
+            reason = self._transport.reason_or("none")
             WAITING.warning("waiting for an answer from Kafka: servers=%s last_error=%s", self._servers, reason)
 
 
@@ -170,14 +177,14 @@ def map_error(
     code = error.code()
     servers = options.bootstrap_servers
     if code in AUTHENTICATION or transport.authentication_failed:
-        reason = transport.describe(error.str())
+        reason = transport.reason_or(error.str())
         return AccessError(errors.AUTHENTICATION_FAILED, servers=servers, reason=reason)
     if code in _UNREACHABLE:
         return KafkaUnavailableError(
             errors.BROKER_UNREACHABLE,
             servers=servers,
             timeout_s=waited_s,
-            reason=transport.describe(error.str()),
+            reason=transport.reason_or(error.str()),
         )
     subscription = options.subscription
     if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):

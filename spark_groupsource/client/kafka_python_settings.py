@@ -19,6 +19,7 @@ from spark_groupsource import errors
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S
 from spark_groupsource.client.log import quiet_logger
 from spark_groupsource.client.settings import base_settings
+from spark_groupsource.client.tokens import TokenKeeper
 from spark_groupsource.errors import OptionError
 from spark_groupsource.options.client_settings import shown_unknown, shown_value
 from spark_groupsource.options.model import SourceOptions
@@ -96,7 +97,7 @@ _MIN_REQUEST_MS = 1_000
 _METADATA_AGE_MS = 5_000
 
 
-def member_settings(options: SourceOptions) -> dict[str, Any]:
+def member_consumer_settings(options: SourceOptions) -> dict[str, Any]:
     """Return the settings for `KafkaConsumer`, without strategies.
 
     Raises `OptionError` for a setting that the client does not have, or for a value that it cannot parse.
@@ -129,7 +130,10 @@ def named_in(options: SourceOptions, text: str) -> tuple[str, str]:
 
 
 def admin_settings(options: SourceOptions) -> dict[str, Any]:
-    """Return the settings for `KafkaAdminClient`, without those of a member. Raises `OptionError` as above."""
+    """Return the settings for `KafkaAdminClient`, without those of a member.
+
+    Raises `OptionError` as `member_consumer_settings` does.
+    """
     settings = _translated(options, "admin", dict(_BOTH), ignored=set(_MEMBER))
     return settings | {"bootstrap_timeout_ms": round(CONTACT_TIMEOUT_S * 1000)}
 
@@ -142,6 +146,9 @@ def _translated(
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in base_settings(options, role).items():
+        if isinstance(value, TokenKeeper):
+            found["sasl_oauth_token_provider"] = _token_provider(value)
+            continue
         if name in ignored or _LEFT_TO_OTHERS.fullmatch(name):
             continue
         # The name of the option as given, which differs if it refers to a file or a variable.
@@ -162,6 +169,22 @@ def _translated(
                 errors.CLIENT_REFUSED_OPTION, option=option, value=shown_value(name, str(value)), reason=str(error)
             ) from None
     return found
+
+
+def _token_provider(keeper: TokenKeeper) -> Any:
+    """Return a keeper's tokens as kafka-python wants them. Its I/O thread calls this; so the first token is here."""
+    # kafka-python is an extra.
+    from kafka.net.sasl.oauth import AbstractTokenProvider  # noqa: PLC0415
+
+    class Tokens(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return keeper.latest().value
+
+        def extensions(self) -> dict[str, str]:
+            return dict(keeper.latest().extensions)
+
+    keeper.current()
+    return Tokens()
 
 
 class _Forward(logging.Handler):

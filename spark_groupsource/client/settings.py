@@ -15,13 +15,16 @@ from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource import errors
 from spark_groupsource.client.log import quiet_logger
+from spark_groupsource.client.tokens import SETTING as TOKENS
+from spark_groupsource.client.tokens import TokenKeeper, keeper_of
 from spark_groupsource.errors import (
     GroupKafkaError,
     OptionError,
 )
 from spark_groupsource.options.client_settings import CLIENT_PREFIX, is_sensitive, shown_unknown, shown_value
 from spark_groupsource.options.model import SourceOptions
-from spark_groupsource.options.secrets import resolved, setting_of
+from spark_groupsource.options.secrets import refers_to_secret, resolved, setting_of
+from spark_groupsource.options.token_login import AWS_IAM, TokenLogin
 from spark_groupsource.redaction import remember
 
 # The role of clients that read records.
@@ -44,11 +47,26 @@ def base_settings(options: SourceOptions, role: str) -> dict[str, Any]:
     """
     side = "an executor" if role == EXECUTOR_ROLE else "the driver"
     settings: dict[str, Any] = resolved(options.client_settings, options.option_name, side, options.permissions)
-    remember(value for name, value in settings.items() if is_sensitive(name) or name not in options.client_settings)
+    read = {setting_of(name) for name in options.client_settings if refers_to_secret(name)}
+    remember(value for name, value in settings.items() if is_sensitive(name) or name in read)
+    if options.token_login is not None:
+        settings[TOKENS] = _token_keeper(settings, options.token_login, side)
     settings["bootstrap.servers"] = options.bootstrap_servers
     settings["client.id"] = f"{settings.get('client.id', 'groupkafka')}-{role}"
     settings["logger"] = quiet_logger(role)
     return settings
+
+
+def _token_keeper(settings: dict[str, Any], login: TokenLogin, side: str) -> TokenKeeper:
+    """Return the keeper of the tokens to log in with. Remove the settings that only a provider reads."""
+    config = settings.pop("sasl.oauthbearer.config", None)
+    extensions = None
+    if login.provider == AWS_IAM:
+        # librdkafka itself would not know how to get a token. confluent-kafka does, but only for its own clients.
+        for name in ("sasl.oauthbearer.method", "sasl.oauthbearer.metadata.authentication.type"):
+            settings.pop(name, None)
+        extensions = settings.pop("sasl.oauthbearer.extensions", None)
+    return keeper_of(login, config, extensions, side)
 
 
 def outsider_settings(options: SourceOptions, role: str, *left_out: str) -> dict[str, Any]:
@@ -57,7 +75,7 @@ def outsider_settings(options: SourceOptions, role: str, *left_out: str) -> dict
     return {name: value for name, value in base_settings(options, role).items() if not unfit.fullmatch(name)}
 
 
-def reading_settings(options: SourceOptions, role: str, *left_out: str) -> dict[str, Any]:
+def assigned_consumer_settings(options: SourceOptions, role: str, *left_out: str) -> dict[str, Any]:
     """Return the settings of a consumer that reads assigned partitions without a group; see `outsider_settings`."""
     return outsider_settings(options, role, *left_out) | {
         # librdkafka requires a group id, and searches for its coordinator. Nothing is ever sent to that group.

@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 from spark_groupsource import errors
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, Patience, kafka_error, map_error
 from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, outsider_settings
+from spark_groupsource.client.tokens import new_admin
 from spark_groupsource.clock import Clock, Deadline, StepDeadline
 from spark_groupsource.cluster.port import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.cluster.probe import Probe
@@ -75,7 +76,7 @@ OUTAGE_TIMEOUT_S = 120.0
 # the client does not resend the request, but waits until the timeout.
 _REQUEST_TIMEOUT_S = 3.0
 # Longer than any single request.
-_STEP_S = 2 * CONTACT_TIMEOUT_S
+_LONGEST_REQUEST_S = 2 * CONTACT_TIMEOUT_S
 # Time limit in seconds of one read from logs.
 _PROBE_TIMEOUT_S = 3.0
 # A group's configuration. If it is not set, the answer has the brokers' group.consumer.session.timeout.ms.
@@ -88,7 +89,7 @@ def admin_client(options: SourceOptions, transport: LastTransportError) -> Admin
     """Create a client for requests outside of the group. Raises `OptionError` for a setting that it refuses."""
     settings = outsider_settings(options, "admin", FETCH_SETTINGS, _CONSUMER_SETTINGS)
     with creating_client(options):
-        return AdminClient(settings | {"error_cb": transport})
+        return new_admin(settings | {"error_cb": transport})
 
 
 def answer_of(
@@ -131,12 +132,12 @@ class LibrdkafkaCluster:
         self._clock = clock
         self._pause = pause
         self._abandoned = abandoned
-        self._transport = LastTransportError(clock)
+        self._transport = LastTransportError(options.token_login, clock)
         self._patience = Patience(options, clock, self._transport)
         self._admin: AdminClient | None = None
         self._probe = Probe(options, self._transport)
         self._answered = False
-        self._told_without_ids = False
+        self._warned_without_ids = False
         self._topics: dict[str, TopicInfo] = {}  # as last returned
 
     def _client(self) -> AdminClient:
@@ -190,7 +191,7 @@ class LibrdkafkaCluster:
             return {}
 
         def ask(timeout_s: float) -> dict[TopicPartition, LogEnd | None]:
-            with self._absence_told(wanted, timeout_s):
+            with self._checking_existence(wanted, timeout_s):
                 return self._offsets_sent(wanted, timeout_s, uncommitted=uncommitted)()
 
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
@@ -212,7 +213,7 @@ class LibrdkafkaCluster:
                the calling thread still uses it (`rd_kafka_topic_partition_list_query_leaders_async`, 2.16): the process
                dies of SIGSEGV, or the request is never answered. Once the ends are known, the leaders are known.
             """
-            with self._absence_told(wanted, timeout_s):
+            with self._checking_existence(wanted, timeout_s):
                 ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)()
                 beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
                 topics = self._topics_sent(names, timeout_s)
@@ -237,6 +238,23 @@ class LibrdkafkaCluster:
             return {TopicPartition(part.topic, part.partition): part.offset for part in answers if part.offset >= 0}
 
         return self._asked("OffsetFetch", ask, CONTACT_TIMEOUT_S)
+
+    def assigned(self, group: str, member_id: str, *, once: bool = False) -> frozenset[TopicPartition] | None:
+        """See `ClusterPort`."""
+
+        def ask(timeout_s: float) -> frozenset[TopicPartition] | None:
+            future = self._client().describe_consumer_groups([group], request_timeout=timeout_s)[group]
+            try:
+                found = answer_of(self._client(), future, self._transport, self._patience)
+            except KafkaException as error:
+                if kafka_error(error).code() in _AWAY:
+                    raise _topic_error("?", error) from None
+                LOG.info("the group cannot be described: group=%s error=%s", group, kafka_error(error).str())
+                return None
+            named = (member.assignment for member in found.members if member.member_id == member_id)
+            return frozenset(TopicPartition(p.topic, p.partition) for each in named for p in each.topic_partitions)
+
+        return self._asked("ConsumerGroupDescribe", ask, CONTACT_TIMEOUT_S, retries=0 if once else None)
 
     def group_session_s(self, group: str) -> float | None:
         """See `ClusterPort`."""
@@ -272,14 +290,14 @@ class LibrdkafkaCluster:
     def diverged(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int | None]:
         """See `ClusterPort`. Waits for unavailable leaders: only they know. Raises an error for a deleted topic."""
         found: dict[TopicPartition, int | None] = {}
-        outage = StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _STEP_S)
+        outage = StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _LONGEST_REQUEST_S)
         while left := {partition: asked for partition, asked in positions.items() if partition not in found}:
             found |= self._probe.diverged(left, _PROBE_TIMEOUT_S)
             if silent := positions.keys() - found:
                 # A deleted topic has no leader that could answer.
                 self._asked("DescribeTopics", partial(self._check_exist, silent), _UNKNOWN_TOPIC_PATIENCE_S)
             if len(found) < len(positions) and (outage.expired() or self._abandoned()):
-                reason = self._transport.describe(f"{min(left)} did not answer within {OUTAGE_TIMEOUT_S:.0f} s")
+                reason = self._transport.reason_or(f"{min(left)} did not answer within {OUTAGE_TIMEOUT_S:.0f} s")
                 raise KafkaUnavailableError(
                     errors.CLUSTER_REQUEST_FAILED, request="OffsetForLeaderEpoch", reason=reason
                 )
@@ -329,7 +347,7 @@ class LibrdkafkaCluster:
         return counts
 
     @contextmanager
-    def _absence_told(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Iterator[None]:
+    def _checking_existence(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Iterator[None]:
         """Raise `_Absent` if a request for offsets fails because a topic or partition does not exist.
 
         Guards against:
@@ -359,8 +377,8 @@ class LibrdkafkaCluster:
         futures = self._client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
 
         def answers() -> dict[str, TopicInfo]:
-            told = {name: self._result(futures[name], name) for name in names}
-            found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in told.items()}
+            described = {name: self._result(futures[name], name) for name in names}
+            found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in described.items()}
             self._topics |= found
             self._warn_without_ids(found)
             return found
@@ -369,8 +387,8 @@ class LibrdkafkaCluster:
 
     def _warn_without_ids(self, topics: Mapping[str, TopicInfo]) -> None:
         without = sorted(name for name, info in topics.items() if info.topic_id == NO_TOPIC_ID)
-        if without and not self._told_without_ids:
-            self._told_without_ids = True
+        if without and not self._warned_without_ids:
+            self._warned_without_ids = True
             LOG.warning(
                 "the brokers report no topic ids (Kafka before 2.8, or another server): a topic that is deleted and"
                 " recreated is not noticed, and its first records may be skipped; before you recreate a topic, stop"
@@ -394,13 +412,18 @@ class LibrdkafkaCluster:
 
         return answers
 
-    def _asked(self, request: str, ask: Callable[[float], T], stale_s: float) -> T:
-        """Send a request; repeat it while metadata is stale (for `stale_s`), or while the brokers are unavailable."""
+    def _asked(self, request: str, ask: Callable[[float], T], stale_s: float, *, retries: int | None = None) -> T:
+        """Send a request; repeat it while metadata is stale (for `stale_s`), or while the brokers are unavailable.
+
+        `retries`: how often at most; None for option fetchOffset.numRetries.
+        """
         stale = Deadline(self._clock, stale_s)
-        outage = StepDeadline(self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S, _STEP_S)
+        outage = StepDeadline(
+            self._clock, OUTAGE_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S, _LONGEST_REQUEST_S
+        )
         absent: Deadline | None = None
         timeout_s = _REQUEST_TIMEOUT_S if self._answered else CONTACT_TIMEOUT_S
-        left, begun_s = self._options.fetch_retries, self._clock.monotonic_s()
+        left, begun_s = self._options.fetch_retries if retries is None else retries, self._clock.monotonic_s()
         self._patience.begin()
         while True:
             try:

@@ -13,7 +13,7 @@ from typing import Any
 from spark_groupsource import errors
 from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
 from spark_groupsource.errors import OptionError
-from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.model.offsets import TopicPartition, every_partition
 from spark_groupsource.options.model import Subscription
 from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtOffset, AtTime, Start, Starting
 
@@ -61,7 +61,7 @@ def look_up(
     return given | {partition: end.offset for partition, end in (answers | latest).items() if end is not None}
 
 
-def reads(subscription: Subscription, topic: str) -> bool:
+def includes_topic(subscription: Subscription, topic: str) -> bool:
     """Return whether the subscription includes a topic of this name. A pattern never matches internal topics."""
     if subscription.pattern is None:
         return topic in subscription.topics
@@ -70,11 +70,7 @@ def reads(subscription: Subscription, topic: str) -> bool:
 
 def all_partitions(described: Mapping[str, TopicInfo]) -> list[TopicPartition]:
     """Return all partitions of these topics."""
-    return [
-        TopicPartition(topic, number)
-        for topic, info in sorted(described.items())
-        for number in range(info.partition_count)
-    ]
+    return every_partition({topic: info.partition_count for topic, info in described.items()})
 
 
 def check_assigned(subscription: Subscription, described: Mapping[str, TopicInfo]) -> None:
@@ -124,7 +120,7 @@ def check_order(
             raise _not_allowed(
                 starting.option,
                 str(starting.of(partition)),
-                f"no start behind the end. The resolved start offset {starts[partition]} is greater than the resolved"
+                f"no start beyond the end. The resolved start offset {starts[partition]} is greater than the resolved"
                 f" end offset {ends[partition]} for {partition} (option '{ending.option}', value"
                 f" '{ending.of(partition)}')",
             )

@@ -71,6 +71,13 @@ class ClusterPort(Protocol):
     def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets of any group; partitions without one are left out."""
 
+    def assigned(self, group: str, member_id: str, *, once: bool = False) -> frozenset[TopicPartition] | None:
+        """Return what the coordinator has assigned to a member of a KIP-848 group; None if it does not report it.
+
+        Partitions of deleted topics are left out: the coordinator names topics by the ids that they have now. `once`:
+        raise `KafkaUnavailableError` if the first request has no answer, instead of waiting for the coordinator.
+        """
+
     def group_session_s(self, group: str) -> float | None:
         """Return the brokers' session timeout of a KIP-848 group in seconds; None if they do not report it."""
 
@@ -78,7 +85,7 @@ class ClusterPort(Protocol):
         """Return the given topics that do not exist."""
 
     def missing_partitions(self, topic_ids: Mapping[TopicPartition, str]) -> set[TopicPartition]:
-        """Return the partitions whose topic exists without them.
+        """Return the partitions that do not exist although their topic does.
 
         Partitions of a topic with an unchanged id are not returned: topics do not lose partitions, so such metadata is
         old.

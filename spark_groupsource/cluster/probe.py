@@ -15,7 +15,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client.answers import partition_of, received
 from spark_groupsource.client.errors import LastTransportError, mapped_errors
-from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, reading_settings
+from spark_groupsource.client.settings import FETCH_SETTINGS, assigned_consumer_settings, creating_client
+from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -29,7 +30,7 @@ _SETTINGS: dict[str, Any] = {
 _POLL_S = 0.1
 _MAX_RECORDS = 500
 # Interval in seconds at which a client that waits for a group's coordinator is polled for the reason.
-_LOOK_S = 2.0
+_DENIAL_CHECK_S = 2.0
 # The client reports this only as text. Without a number in the text, the whole log counts as truncated.
 _TRUNCATED_AT = re.compile(r"log truncation detected.*broker end offset is (\d+)")
 
@@ -44,7 +45,7 @@ class Probe:
         self,
         options: SourceOptions,
         transport: LastTransportError,
-        make_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
+        make_consumer: Callable[[dict[str, Any]], Consumer] = new_consumer,
     ) -> None:
         self._options = options
         self._transport = transport
@@ -64,12 +65,12 @@ class Probe:
             while True:
                 left_s = deadline_s - time.monotonic()
                 try:
-                    return consumer.committed(wanted, timeout=max(0.001, min(left_s, _LOOK_S)))
+                    return consumer.committed(wanted, timeout=max(0.001, min(left_s, _DENIAL_CHECK_S)))
                 except KafkaException as error:
                     denied = _group_denied(consumer)
                     if denied is not None:
                         raise KafkaException(denied) from None
-                    if left_s <= _LOOK_S or error.args[0].code() != KafkaError._TIMED_OUT:
+                    if left_s <= _DENIAL_CHECK_S or error.args[0].code() != KafkaError._TIMED_OUT:
                         raise
         finally:
             consumer.close()
@@ -87,17 +88,17 @@ class Probe:
         # nothing.
         consumer = self._client()
         try:
-            return self._judged(self._heard(consumer, wanted, timeout_s), positions)
+            return self._truncations(self._messages(consumer, wanted, timeout_s), positions)
         finally:
             consumer.close()
 
     @staticmethod
-    def _judged(
-        heard: Iterable[Message], positions: Mapping[TopicPartition, tuple[int, int]]
+    def _truncations(
+        messages: Iterable[Message], positions: Mapping[TopicPartition, tuple[int, int]]
     ) -> dict[TopicPartition, int | None]:
         found: dict[TopicPartition, int | None] = {}
         left = set(positions)
-        for message in heard:
+        for message in messages:
             partition, error = partition_of(message), message.error()
             if partition not in left:
                 continue
@@ -124,7 +125,7 @@ class Probe:
         left = set(positions)
         self._consumer = self._consumer or self._client()
         wanted = [ClientPartition(*tp, offset) for tp, offset in positions.items()]
-        for message in self._heard(self._consumer, wanted, timeout_s):
+        for message in self._messages(self._consumer, wanted, timeout_s):
             partition = partition_of(message)
             if message.error() is None:
                 sizes[partition] = sizes.get(partition, 0) + _size_of(message)
@@ -141,11 +142,11 @@ class Probe:
             consumer.close()
 
     def _client(self, more: Mapping[str, Any] = {}) -> Consumer:
-        settings = reading_settings(self._options, "probe", FETCH_SETTINGS) | _SETTINGS
+        settings = assigned_consumer_settings(self._options, "probe", FETCH_SETTINGS) | _SETTINGS
         with creating_client(self._options):
             return self._make_consumer({**settings, **more, "error_cb": self._transport})
 
-    def _heard(self, consumer: Consumer, wanted: list[ClientPartition], timeout_s: float) -> Iterator[Message]:
+    def _messages(self, consumer: Consumer, wanted: list[ClientPartition], timeout_s: float) -> Iterator[Message]:
         """Yield records and events of the partitions until the caller stops or the time is over."""
         deadline_s = time.monotonic() + timeout_s
         with mapped_errors(self._options, "Fetch", self._transport):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
-from spark_groupsource.checkpoint.log import CheckpointLog, NoCheckpoint
+from spark_groupsource.checkpoint.log import CheckpointLog, NoCheckpoint, is_local
+from spark_groupsource.checkpoint.stop_requests import Run, StopFiles
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.driver.executor_python import misleading_variables
-from spark_groupsource.driver.fast_lane import FastLane, Standby
-from spark_groupsource.driver.lag_reporter import LagThread
 from spark_groupsource.driver.session import Session
-from spark_groupsource.executor.clients.choose import log_reading_path
-from spark_groupsource.lag.measure import LibrdkafkaStandings
+from spark_groupsource.driver.stop_watch import LOCAL_INTERVAL_S, STORE_INTERVAL_S, StopWatch
 from spark_groupsource.membership.backends.choose import group_client
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
@@ -21,13 +20,16 @@ from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import SourceOptions
 
+if TYPE_CHECKING:
+    from spark_groupsource.driver.fast_lane import FastLane, Standby
+    from spark_groupsource.driver.lag_reporter import LagThread
+    from spark_groupsource.driver.metrics_port import MetricsPort
+
 LOG = logging.getLogger("spark_groupsource")
 
 
 def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     """Return the session, and its `Standby` if the query's strategies know standby members; else None."""
-    # Executors usually have the same reading path as the driver. Each of them logs its own.
-    log_reading_path()
     warning = misleading_variables()
     if warning is not None:
         LOG.warning("%s (docs/deploying.md)", warning)
@@ -43,19 +45,57 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     session = Session(
         options,
         clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag, length=length,
+        watch=_make_stop_watch(options, member),
+        # Last: nothing after it may fail, since the port stays open until the session is stopped.
+        metrics_port=_open_metrics_port(options, metrics),
     )  # fmt: skip
-    return session, None if librdkafka_has(options.assignors) else Standby(member, clock)
+    if librdkafka_has(options.assignors):
+        return session, None
+    from spark_groupsource.driver.fast_lane import Standby  # noqa: PLC0415 - imports what reads
+
+    return session, Standby(member, clock)
+
+
+def _open_metrics_port(options: SourceOptions, metrics: MetricsLog) -> MetricsPort | None:
+    """Return the port that serves the counters; None if that is not configured."""
+    if options.metrics_port is None:
+        return None
+    # Imported here, because most queries have no such port.
+    from spark_groupsource.driver.metrics_port import open_metrics_port  # noqa: PLC0415
+
+    return open_metrics_port(options, options.metrics_port, metrics, SystemClock(), time.sleep)
+
+
+def _make_stop_watch(options: SourceOptions, member: MembershipThread) -> StopWatch | None:
+    """Return the thread that watches for requests to stop; None if the query's checkpoint is not known."""
+    location = options.checkpoint_location
+    if location is None:
+        return None
+    run = Run.here(options.group_id, int(SystemClock().epoch_s() * 1000))
+    return StopWatch(StopFiles(location), run, member, LOCAL_INTERVAL_S if _is_local(location) else STORE_INTERVAL_S)
+
+
+def _is_local(location: str) -> bool:
+    try:
+        return is_local(location)
+    except ValueError:  # The commit log's reader warns about a location of an unsupported form.
+        return False
 
 
 def _make_lag_thread(options: SourceOptions, member: MembershipThread, metrics: MetricsLog) -> LagThread | None:
     """Return the thread that measures the lag for the metrics; None if that is not configured."""
-    if options.metrics_path is None or options.metrics_lag_interval_s == 0:
+    is_shown = options.metrics_path is not None or options.metrics_port is not None
+    if not is_shown or options.metrics_lag_interval_s == 0:
         return None
+    # Imported here, because most queries measure no lag.
+    from spark_groupsource.driver.lag_reporter import LagThread  # noqa: PLC0415
+    from spark_groupsource.lag.measure import LibrdkafkaLagRequests  # noqa: PLC0415
+
     clock = SystemClock()
-    standings = LibrdkafkaStandings(options, clock, time.sleep, abandoned=lambda: member.stopping)
+    requests = LibrdkafkaLagRequests(options, clock, time.sleep, abandoned=lambda: member.stopping)
     return LagThread(
         options.metrics_lag_interval_s,
-        clock=clock, member=member, standings=standings, metrics=metrics, pause=time.sleep,
+        clock=clock, member=member, requests=requests, metrics=metrics, pause=time.sleep,
     )  # fmt: skip
 
 
@@ -63,4 +103,18 @@ def make_lane(options: SourceOptions) -> FastLane | None:
     """Return the driver's consumer for small batches; None if it is off or useless."""
     if options.fast_lane_max_offsets == 0 or (options.min_partitions or 1) > 1:
         return None
+    from spark_groupsource.driver.fast_lane import FastLane  # noqa: PLC0415 - see `import_reading`
+
     return FastLane(options, SystemClock())
+
+
+def import_reading() -> None:
+    """Import what reads records, and log the reading path: a third of all imports of this process.
+
+    Runs on a thread of its own while the member joins the group, because joining needs none of it and mostly waits.
+    """
+    from spark_groupsource.driver import fast_lane  # noqa: F401, PLC0415
+    from spark_groupsource.executor.clients.choose import log_reading_path  # noqa: PLC0415
+
+    # Executors usually have the same reading path as the driver. Each of them logs its own.
+    log_reading_path()

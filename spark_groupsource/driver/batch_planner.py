@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
-from spark_groupsource.driver.data_loss import LossReporter, beyond
+from spark_groupsource.driver.data_loss import LossReporter, known_backlogs
 from spark_groupsource.driver.log_ends import LogWatch
 from spark_groupsource.driver.readiness import CommitWait
 from spark_groupsource.driver.start_positions import StartPositions
@@ -81,16 +81,17 @@ class BatchPlanner:
         backlogs = self._logs.backlogs(positions, bounds.max_rows)
         self._report_truncated(positions)
         enough = self._logs.enough(backlogs, bounds.min_rows)
-        if not enough and not self._logs.suspicious(backlogs):
-            if self._logs.targets is not None and self._starts.truncation.in_doubt:
+        if not enough and not self._logs.suspicious(backlogs) and not self._logs.ids_due:
+            if self._logs.targets is not None and self._starts.truncation.in_doubt(positions):
                 # No later trigger would report it: the query would end, and no run of it would read the partition.
                 return TryAgain(_DOUBT_PAUSE_S)
             return NothingToRead()
         reach("before-survey", self._name)
         survey = self._logs.survey(backlogs)
-        if self._starts.forget_recreated(backlogs, survey.topics) or not self._commits.taken():
+        if self._starts.forget_recreated(backlogs, survey.topics) or not self._commits.accepted():
             return TryAgain()
         if not enough:
+            self._starts.restore()
             return NothingToRead()
         left = self._losses.skip_lost(backlogs, survey.beginnings)
         if bounds.max_bytes is not None:
@@ -103,5 +104,5 @@ class BatchPlanner:
 
     def _report_truncated(self, positions: Mapping[TopicPartition, int]) -> None:
         """Report logs that have lost records which were read already. Records that are there now are skipped."""
-        found = self._starts.truncation.truncated(beyond(positions, self._logs.ends))
+        found = self._starts.truncation.truncated(known_backlogs(positions, self._logs.ends))
         self._losses.report_truncated({p: (at, positions[p]) for p, at in found.items()})

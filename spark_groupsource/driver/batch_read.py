@@ -5,20 +5,16 @@ Runs where Spark plans the read: in a Python process of the driver that ends wit
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
-from spark_groupsource import errors
 from spark_groupsource.cluster.offset_lookup import check_named, check_order, look_up, partitions_of
 from spark_groupsource.cluster.port import ClusterPort, Edge
 from spark_groupsource.driver.data_loss import lost_before
-from spark_groupsource.errors import DataLossError
+from spark_groupsource.errors import report_loss
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import NoMatchStrategy, SourceOptions
 from spark_groupsource.options.offset_spec import AtGroup
 from spark_groupsource.planning.tasks import Task, pack_tasks, unmeasured_pack
-
-LOG = logging.getLogger("spark_groupsource.batch")
 
 
 def batch_ranges(options: SourceOptions, cluster: ClusterPort) -> tuple[OffsetRange, ...]:
@@ -63,10 +59,7 @@ def _beginnings(
 ) -> dict[TopicPartition, int]:
     """Return the starts, raised to where the logs begin now."""
     lost = lost_before(starts, cluster.log_offsets(dict.fromkeys(starts, Edge.EARLIEST)))
-    if lost and options.fail_on_data_loss:
-        raise DataLossError(errors.DATA_LOST, ranges=", ".join(map(str, lost)))
-    if lost:
-        LOG.warning("data lost and skipped, failOnDataLoss=false: %s", ", ".join(map(str, lost)))
+    report_loss(((item, "") for item in lost), fail=options.fail_on_data_loss, group=options.group_id)
     return {**starts, **{item.partition: item.end for item in lost}}
 
 

@@ -13,25 +13,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
-from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.port import ClusterPort, LogEnd, TopicInfo
+from spark_groupsource.cluster.port import ClusterPort, Edge, LogEnd, TopicInfo
 from spark_groupsource.driver.query_state import Mark, QueryState
-from spark_groupsource.errors import DataLossError
+from spark_groupsource.errors import report_loss
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, same_topic
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.planning.batch import Backlog
 
 LOG = logging.getLogger("spark_groupsource.losses")
 
-
+# Reasons of losses, as users see them.
+DELETED = "the topic was deleted"
+FEWER_PARTITIONS = "the topic was deleted and recreated with fewer partitions"
+_RECREATED = "the topic was deleted and recreated, and is read from its beginning"
+_AT_MOST = "at most, because other members may have read it since"
 # An offset that a log never had looks the same as one that it has lost.
 _TRUNCATED = (
     "the log was truncated, what it has there now is skipped; or another program has set the group's offset beyond the"
     " log's end: then reset the group"
 )
-
 _WHILE_READ = "between the plan and the end of the batch (at most; the executors' logs have what was skipped)"
 # Seconds. A new leader may report an end before the true one for a moment. A log that stays short for longer has lost
 # records, also when no leader epoch is known.
@@ -39,7 +41,7 @@ SHORT_S = 30.0
 
 
 class LossReporter:
-    """Raise an error for data loss, or log and count it, as option failOnDataLoss says."""
+    """Raise an error for data loss, or log and count it, as option failOnDataLoss says: see `report_loss`."""
 
     def __init__(self, options: SourceOptions, metrics: MetricsLog, state: QueryState) -> None:
         self._options = options
@@ -55,7 +57,7 @@ class LossReporter:
         Raises `DataLossError` if failOnDataLoss is true and records were removed.
         """
         lost = lost_before({p: backlog.position for p, backlog in backlogs.items()}, beginnings)
-        self._count(self._unreported(lost))
+        self.report_loss(self._unreported(lost))
         kept = dict(backlogs)
         for item in lost:
             backlog = backlogs[item.partition]
@@ -76,7 +78,7 @@ class LossReporter:
             if start > item.start:
                 lost.append(OffsetRange(item.partition, item.start, start))
             kept.append(OffsetRange(item.partition, start, item.end, item.leader_epoch))
-        self._count(lost)
+        self.report_loss(lost)
         return tuple(kept)
 
     def skip_truncated(
@@ -91,41 +93,73 @@ class LossReporter:
         ends = {r.partition: max(r.start, min(r.end, logs.get(r.partition, r.end))) for r in every}
         return tuple(OffsetRange(r.partition, r.start, ends[r.partition], r.leader_epoch) for r in every)
 
-    def report_recreated(self, positions: Mapping[TopicPartition, int | None], topics: Mapping[str, TopicInfo]) -> None:
-        """Report partitions whose topic was deleted and recreated. `positions` is how far each was read before."""
-        there = {p: at for p, at in positions.items() if p.partition < topics[p.topic].partition_count}
-        self._gone(there, "the topic was deleted and made again, and is read from its beginning")
-        self.report_cut({p: at for p, at in positions.items() if p not in there})
+    def report_recreated(
+        self,
+        positions: Mapping[TopicPartition, int | None],
+        topics: Mapping[str, TopicInfo],
+        of_group: Collection[TopicPartition] = (),
+    ) -> None:
+        """Report partitions whose topic was deleted and recreated: see `report_missing`."""
+        present = {p: at for p, at in positions.items() if p.partition < topics[p.topic].partition_count}
+        self.report_missing(present, _RECREATED, of_group)
+        self.report_missing({p: at for p, at in positions.items() if p not in present}, FEWER_PARTITIONS, of_group)
 
-    def report_cut(self, positions: Mapping[TopicPartition, int | None]) -> None:
-        """Report partitions that their recreated topic does not have. `positions` is how far each was read before."""
-        self._gone(positions, "the topic was deleted and made again with fewer partitions")
+    def report_missing(
+        self,
+        positions: Mapping[TopicPartition, int | None],
+        reason: str,
+        of_group: Collection[TopicPartition] = (),
+    ) -> None:
+        """Report partitions that are missing: from each position to the last known end of its log, once.
 
-    def report_deleted(self, positions: Mapping[TopicPartition, int | None]) -> None:
-        """Report partitions whose topic was deleted. `positions` is how far each was read."""
-        self._gone(positions, "the topic was deleted")
+        `positions` is how far each was read: the group's offset for those of `of_group`. The log may have had more than
+        its last known end.
+
+        Guards against (rule R82):
+        1. A member reads 5 of 20 records and hands the partition over. The next owner reads the others.
+        2. The topic is deleted, and with it the group's offset. The partition comes back.
+        3. [5, 20) would be counted as lost. The member does not know of a loss: it names the range, and counts nothing.
+        """
+        lost: list[OffsetRange] = []
+        possible: list[OffsetRange] = []
+        for partition, position in sorted(positions.items()):
+            row = self._state.partition(partition)
+            if row.missing_reported:
+                continue
+            row.lost_to = 0
+            start = position or 0
+            item = OffsetRange(partition, start, max(start, row.log_end or 0))
+            # R82: others may have read it
+            unknown = position is None or (row.was_away and partition not in of_group)
+            (possible if unknown else lost).append(item)
+        self.report_loss(lost, reason)
+        self._report_possible(possible, f"{reason} ({_AT_MOST})")
+        for partition in positions:
+            self._state.partition(partition).missing_reported = True
 
     def report_truncated(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Report truncated logs. `logs` has the offset of the truncation and the offset up to which each was read."""
         lost = [OffsetRange(partition, at, position) for partition, (at, position) in sorted(logs.items())]
-        self._count(lost, _TRUNCATED)
+        self.report_loss(lost, _TRUNCATED)
 
-    def report_gone_while_read(self, ranges: Iterable[OffsetRange], gone: Mapping[TopicPartition, int | None]) -> None:
+    def report_removed_while_read(
+        self, ranges: Iterable[OffsetRange], beginnings: Mapping[TopicPartition, int | None]
+    ) -> None:
         """Report records of a completed batch that were removed while it ran: executors may have skipped them.
 
-        `gone` is the beginning of each log when the batch was complete; None if the topic was deleted or recreated.
+        `beginnings` are those of the logs when the batch was complete; None if the topic was deleted or recreated.
         An executor reports what it skips only in its own log, and has no way to report it to the driver. So this is an
         upper bound: the executor may have read the records before they were removed.
         """
-        cut, replaced = [], []
+        removed, replaced = [], []
         for item in ranges:
-            beginning = gone.get(item.partition, item.start)
+            beginning = beginnings.get(item.partition, item.start)
             if beginning is None:
                 replaced.append(item)
             elif beginning > item.start:
-                cut.append(OffsetRange(item.partition, item.start, min(beginning, item.end)))
-        self._count(self._unreported(cut), f"removed {_WHILE_READ}")
-        self._count([item for item in replaced if len(item)], f"the topic was deleted or made again {_WHILE_READ}")
+                removed.append(OffsetRange(item.partition, item.start, min(beginning, item.end)))
+        self.report_loss(self._unreported(removed), f"removed {_WHILE_READ}")
+        self.report_loss([item for item in replaced if len(item)], f"the topic was deleted or recreated {_WHILE_READ}")
 
     def report_unread(self, ranges: Iterable[OffsetRange]) -> None:
         """Report a batch that is complete although Spark has not read it. Logged once per query, never raised.
@@ -143,10 +177,10 @@ class LossReporter:
         if not self._reported_unread:
             self._reported_unread = True
             LOG.warning(
-                "a batch is complete, but Spark has not read it (told once): group=%s %s: a file sink (parquet, json,"
-                " ...) drops a batch without a word when another checkpoint's query has written one of that number to"
-                " its folder, and these records are missing there; give each query, and each new checkpoint, a folder"
-                " of its own",
+                "a batch is complete, but Spark has not read it (logged once): group=%s %s: a file sink (parquet, json,"
+                " ...) drops a batch without a message when another checkpoint's query has written one of that number"
+                " to its folder, and these records are missing there; give each query, and each new checkpoint, a"
+                " folder of its own",
                 self._options.group_id, ", ".join(map(str, unread)),
             )  # fmt: skip
 
@@ -161,27 +195,27 @@ class LossReporter:
             row.lost_to = item.end
         return new
 
-    def _gone(self, positions: Mapping[TopicPartition, int | None], reason: str) -> None:
-        """Report the loss from each position to the last known end of the log. The log may have had more."""
-        lost = []
-        for partition, position in sorted(positions.items()):
-            row = self._state.partition(partition)
-            if row.missing_reported:
-                continue
-            row.lost_to = 0
-            start = position or 0
-            lost.append(OffsetRange(partition, start, max(start, row.log_end or 0)))
-        self._count(lost, reason)
-        for partition in positions:
-            self._state.partition(partition).missing_reported = True
+    def _report_possible(self, ranges: Collection[OffsetRange], reason: str) -> None:
+        """Report ranges of which an unknown part is lost. Nothing is counted; the event has empty ranges, too."""
+        if not ranges:
+            return
+        report_loss(
+            ((item, reason) for item in ranges), fail=self._options.fail_on_data_loss, group=self._options.group_id
+        )
+        known = [OffsetRange(item.partition, item.start, item.start) for item in ranges]
+        self._metrics.write(
+            "data_lost",
+            (item.partition for item in ranges),
+            ranges=_listed(known), possible=_listed(ranges), reason=reason,
+        )  # fmt: skip
 
-    def _count(self, lost: list[OffsetRange], reason: str = "") -> None:
+    def report_loss(self, lost: Collection[OffsetRange], reason: str = "") -> None:
+        """Raise `DataLossError` if failOnDataLoss is true. Otherwise log the lost ranges, count and write them."""
         if not lost:
             return
-        shown = ", ".join(map(str, lost)) + (f": {reason}" if reason else "")
-        if self._options.fail_on_data_loss:
-            raise DataLossError(errors.DATA_LOST, ranges=shown)
-        LOG.warning("data lost and skipped, failOnDataLoss=false: group=%s %s", self._options.group_id, shown)
+        report_loss(
+            ((item, reason) for item in lost), fail=self._options.fail_on_data_loss, group=self._options.group_id
+        )
         self._metrics.records_lost += sum(map(len, lost))
         why = {"reason": reason} if reason else {}
         self._metrics.write("data_lost", (item.partition for item in lost), ranges=_listed(lost), **why)
@@ -208,10 +242,10 @@ class TruncationWatch:
         self._state = state
         self._ends_move_back = read_committed
 
-    @property
-    def in_doubt(self) -> bool:
-        """Whether a log ended before its position when it was last checked, and that may still be temporary."""
-        return any(row.short_until is not None and not row.short_reported for row in self._state.partitions.values())
+    def in_doubt(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Return whether one of these logs ended before its position when checked, and that may be temporary."""
+        rows = map(self._state.partitions.get, partitions)
+        return any(row is not None and row.short_until is not None and not row.short_reported for row in rows)
 
     def learn(self, ranges: Iterable[OffsetRange]) -> None:
         """Record a mark from the end of each range. Of two marks the one with the larger offset counts."""
@@ -250,9 +284,9 @@ class TruncationWatch:
             # read_committed: the log ends before its oldest open transaction. A valid position may be beyond that.
             return {}
         found = {}
-        for partition, row in self._state.partitions.items():
-            backlog = backlogs.get(partition)
-            if backlog is None or backlog.end >= backlog.position:
+        for partition, backlog in backlogs.items():
+            row = self._state.partition(partition)
+            if backlog.end >= backlog.position:
                 row.short_until, row.short_reported = None, False
                 continue
             row.short_until = row.short_until or Deadline(self._clock, SHORT_S)
@@ -263,9 +297,24 @@ class TruncationWatch:
         return found
 
 
-def beyond(
+def known_backlogs(
     positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, LogEnd | None]
 ) -> dict[TopicPartition, Backlog]:
     """Return the backlogs from these offsets on, of logs whose ends are known."""
     known = ((partition, at, ends.get(partition)) for partition, at in positions.items())
     return {p: Backlog(at, end.offset, end.leader_epoch) for p, at, end in known if end is not None}
+
+
+def beginnings_after_read(
+    cluster: ClusterPort, end: SourceOffset, ranges: Iterable[OffsetRange], described: Mapping[str, TopicInfo]
+) -> dict[TopicPartition, int | None]:
+    """Return the beginnings of the logs that a completed batch has read; None where the topic is not the same any more.
+
+    `end` is the offset at which the batch ended, `described` the topics as they are now.
+    """
+    partitions = [item.partition for item in ranges]
+    same = {topic for topic, info in described.items() if same_topic(info.topic_id, end.topic_id(topic))}
+    asked = [partition for partition in partitions if partition.topic in same]
+    beginnings = cluster.log_offsets(dict.fromkeys(asked, Edge.EARLIEST))
+    found: dict[TopicPartition, int | None] = {p: at.offset for p, at in beginnings.items() if at is not None}
+    return found | {partition: None for partition in partitions if partition.topic not in same}

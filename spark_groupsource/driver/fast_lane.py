@@ -69,7 +69,7 @@ class FastLane:
         self._make = make
         self._consumer: RangeConsumer | None = None
         # Empty ranges at the consumer's positions, with the leader epoch in which the next records were fetched.
-        self._stands: dict[TopicPartition, OffsetRange] = {}
+        self._positions: dict[TopicPartition, OffsetRange] = {}
         self._rest: Deadline | None = None
 
     def read(
@@ -104,7 +104,7 @@ class FastLane:
         if not ranges or (self._rest is not None and not self._rest.expired()):
             return
         try:
-            consumer = self._fitting(len({*self._stands, *(item.partition for item in ranges)}), topic_ids)
+            consumer = self._fitting(len({*self._positions, *(item.partition for item in ranges)}), topic_ids)
             consumer.position_at(ranges, topic_ids)
         except GroupKafkaError as error:
             # A cold consumer only makes the first batch slower.
@@ -114,19 +114,19 @@ class FastLane:
         except BaseException:
             self.close()
             raise
-        self._stands |= {item.partition: item for item in ranges}
+        self._positions |= {item.partition: item for item in ranges}
 
     def close(self) -> None:
         """Close the consumer; the next small batch creates another one."""
         consumer, self._consumer = self._consumer, None
-        self._stands = {}
+        self._positions = {}
         if consumer is not None:
             consumer.close()
 
     def _fitting(self, partitions: int, topic_ids: Mapping[str, str]) -> RangeConsumer:
         """Return the consumer; a new one if it was created for far fewer partitions or has read other topics."""
         known = self._consumer
-        if known is not None and not (fits(known, partitions) and known.current(topic_ids)):
+        if known is not None and not (fits(known, partitions) and known.is_current(topic_ids)):
             self.close()
         if self._consumer is None:
             self._consumer = self._make(self._settings.options, partitions)
@@ -138,9 +138,9 @@ class FastLane:
         wanted = {item.partition: item for item in ranges}
         consumer = self._fitting(len({*owned, *wanted}), topic_ids)
         # The wanted ranges keep their ends: the consumer requests that many records from its client.
-        stands = {partition: at for partition, at in self._stands.items() if partition in owned} | wanted
-        consumer.forget(partition for partition in self._stands if partition not in stands)
-        consumer.position_at(list(stands.values()), topic_ids)
+        positions = {partition: at for partition, at in self._positions.items() if partition in owned} | wanted
+        consumer.drop_partitions(partition for partition in self._positions if partition not in positions)
+        consumer.position_at(list(positions.values()), topic_ids)
         rows, size = [], 0
         for batch in read_ranges(self._settings, consumer, ranges, self._clock, READ_TIMEOUT_S, topic_ids=topic_ids):
             size += batch.nbytes
@@ -149,7 +149,8 @@ class FastLane:
                 self._rest = Deadline(self._clock, REST_S)
                 return None
             rows.append(batch)
-        self._stands = stands | {r.partition: OffsetRange(r.partition, r.end, r.end, r.leader_epoch) for r in ranges}
+        read = {item.partition: OffsetRange(item.partition, item.end, item.end, item.leader_epoch) for item in ranges}
+        self._positions = positions | read
         return tuple(rows)
 
 

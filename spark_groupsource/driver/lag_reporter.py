@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.lag.measure import StandingsPort
+from spark_groupsource.lag.measure import LagRequests
 from spark_groupsource.lag.model import Lag, lag_of, total
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.metrics import MetricsLog
@@ -50,14 +50,14 @@ class LagThread:
         *,
         clock: Clock,
         member: MemberView,
-        standings: StandingsPort,
+        requests: LagRequests,
         metrics: MetricsLog,
         pause: Callable[[float], object],
     ) -> None:
         self._interval_s = interval_s
         self._clock = clock
         self._member = member
-        self._standings = standings
+        self._requests = requests
         self._metrics = metrics
         self._pause = pause
         self._trouble = False
@@ -77,24 +77,24 @@ class LagThread:
         wait = Deadline(self._clock, 0.0)
         while not self._member.stopping:
             if wait.expired():
-                told = self._measured()
-                wait = Deadline(self._clock, self._interval_s if told else min(self._interval_s, _RETRY_S))
+                measured = self._measured()
+                wait = Deadline(self._clock, self._interval_s if measured else min(self._interval_s, _RETRY_S))
             self._pause(_STEP_S)
-        self._standings.close()
+        self._requests.close()
 
     def _measured(self) -> bool:
         """Measure once. Return False if there is nothing to measure. An error is logged once until it is over."""
         try:
-            told = self._measure()
+            measured = self._measure()
         except Exception as error:  # noqa: BLE001 - a query does not fail for its metrics
             if not self._trouble and not self._member.stopping:
                 self._trouble = True
                 LOG.warning("the lag is not measured: %s", error)
             return True
-        if told and self._trouble:
+        if measured and self._trouble:
             self._trouble = False
             LOG.info("the lag is measured again")
-        return told
+        return measured
 
     def _measure(self) -> bool:
         view = self._member.view()
@@ -108,9 +108,9 @@ class LagThread:
         }
         if not committed:
             return False
-        standings = self._standings.standings(committed)
+        lag_inputs = self._requests.lag_inputs(committed)
         now_ms = int(self._clock.epoch_s() * 1000)
-        lags = [lag_of(standing, now_ms) for standing in standings]
+        lags = [lag_of(lag_input, now_ms) for lag_input in lag_inputs]
         if not self._member.stopping:
             self._metrics.write("lag", (lag.partition for lag in lags), **lag_details(lags))
         return True

@@ -15,13 +15,15 @@ from spark_groupsource.planning.batch import Backlog
 # Maximum age in seconds of a survey from which a limited batch is planned without new requests. Topic ids and log
 # beginnings are then as old. More time may pass between a plan and its read anyway.
 SURVEY_AGE_S = 1.0
+# Maximum time in seconds without a request for the topics' ids, while there is nothing to read.
+IDS_AGE_S = 5.0
 
 
 class LogWatch:
     """Keep what is known of the logs of the owned partitions.
 
-    An idle trigger costs one request. A trigger with records costs three, sent at once. A further batch of a backlog
-    costs none while the last survey can fill it.
+    An idle trigger costs one request; every `IDS_AGE_S` seconds it costs a survey, too. A trigger with records costs
+    three, sent at once. A further batch of a backlog costs none while the last survey can fill it.
     """
 
     def __init__(self, cluster: ClusterPort, clock: Clock, max_delay_s: float = 0.0) -> None:
@@ -33,6 +35,7 @@ class LogWatch:
         self._ends: dict[TopicPartition, LogEnd] = {}
         # The last survey, and the deadline until which it may be used.
         self._survey: tuple[LogSurvey, Deadline] | None = None
+        self._ids_young = Deadline(clock, IDS_AGE_S)
         self._idle = True
 
     @property
@@ -76,6 +79,7 @@ class LogWatch:
         """
         if self._survey is None:
             young = Deadline(self._clock, SURVEY_AGE_S)
+            self._ids_young = Deadline(self._clock, IDS_AGE_S)
             self._survey = self._cluster.survey(partitions), young
         return self._survey[0]
 
@@ -99,6 +103,12 @@ class LogWatch:
     def suspicious(self, backlogs: Mapping[TopicPartition, Backlog]) -> bool:
         """Return whether a log ends before its position, so that its topic may have been recreated."""
         return self._targets is None and any(backlog.end < backlog.position for backlog in backlogs.values())
+
+    @property
+    def ids_due(self) -> bool:
+        """Whether an idle trigger has to request the topics' ids: the last request was `IDS_AGE_S` ago (rule R80)."""
+        # R80: a recreated topic may have as many records as were read of the deleted one
+        return self._targets is None and self._ids_young.expired()
 
     def planned(self) -> None:
         """Record that a batch was planned: the next one may wait for more records."""

@@ -2,12 +2,12 @@
 
 A row holds what `start_positions`, `topics`, `data_loss` and the session know of one partition, or of one topic by its
 name. Later the name may refer to another topic. Only `establish` and `forget` change a row's topic. They reset all that
-belongs to the former topic.
+belongs to the former topic. `remove` drops the rows of deleted topics, so that short-lived ones do not fill the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -17,6 +17,9 @@ from spark_groupsource.model.commit_metadata import Anchor
 from spark_groupsource.model.offsets import TopicPartition, same_topic
 
 _Key = TypeVar("_Key")
+
+# Seconds until the group is asked again for an assignment under another topic id.
+PUT_OFF_S = 0.5
 
 
 class Mark(NamedTuple):
@@ -36,7 +39,10 @@ class TrackedPartition:
     - `short_until`: set while the log ends before the position. When it has expired, that counts as truncation.
     - `short_reported`: whether that truncation was reported.
     - `lost_to`: the offset up to which losses were reported.
+    - `was_away`: whether the partition has left the member and come back, and has no position yet: others may have read
+      it meanwhile.
     - `missing_reported`: whether the partition was reported as missing and has had no position since.
+    - `put_off`: set if the group has not assigned the partition under its topic's id: until when it is left out.
     - `absent_of`: set if the topic does not have the partition: the id of the topic that had it, empty if not known.
     """
 
@@ -46,7 +52,9 @@ class TrackedPartition:
     short_until: Deadline | None = None
     short_reported: bool = False
     lost_to: int = 0
+    was_away: bool = False
     missing_reported: bool = False
+    put_off: Deadline | None = None
     absent_of: str | None = None
 
     def forget_log(self) -> None:
@@ -136,7 +144,24 @@ class QueryState:
     def positioned(self, partitions: Iterable[TopicPartition]) -> None:
         """Record that partitions have a position: if they are missing later, that is another loss."""
         for partition in partitions:
-            self.partition(partition).missing_reported = False
+            row = self.partition(partition)
+            row.missing_reported, row.was_away = False, False
+
+    def came_back(self, partitions: Iterable[TopicPartition]) -> None:
+        """Record that partitions have been assigned again: those that had a start position were away meanwhile."""
+        for partition in partitions:
+            if self.anchor(partition) is not None:
+                self.partition(partition).was_away = True
+
+    def put_off(self, partitions: Iterable[TopicPartition], clock: Clock) -> None:
+        """Record that the group has not assigned partitions under the ids that their topics have now."""
+        for partition in partitions:
+            self.partition(partition).put_off = Deadline(clock, PUT_OFF_S)
+
+    def is_put_off(self, partition: TopicPartition) -> bool:
+        """Return whether a partition is left out for now, because the group has assigned it under another id."""
+        row = self.partitions.get(partition)
+        return row is not None and row.put_off is not None and not row.put_off.expired()
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget the anchors of partitions that are missing, or belong to a recreated topic."""
@@ -177,9 +202,30 @@ class QueryState:
         return {name for name, deadline in self._unknown.items() if deadline.expired()}
 
     def undelete(self, names: Iterable[str]) -> None:
-        """Record that topics exist again, or that nothing refers to them any more."""
+        """Record that topics exist again."""
         for name in names:
             self.topic(name).deleted = False
+
+    @property
+    def removable(self) -> set[str]:
+        """The topics whose rows `remove` would drop."""
+        appeared = {name for name, row in self.topics.items() if row.id_at_start is None}
+        return appeared | {partition.topic for partition in self.partitions}
+
+    def remove(self, names: Collection[str]) -> None:
+        """Drop the rows of deleted topics that nothing refers to any more.
+
+        A topic that existed when the query started keeps its own row, without which it would count as new. Those rows
+        are no more than there were topics then.
+        """
+        if not names:
+            return
+        self.partitions = {p: row for p, row in self.partitions.items() if p.topic not in names}
+        for name in names:
+            if self.topic(name).id_at_start is None:
+                del self.topics[name]
+            else:
+                self.topics[name].deleted = False
 
     @property
     def absent(self) -> dict[TopicPartition, str]:
@@ -189,7 +235,9 @@ class QueryState:
     def miss(self, partitions: Mapping[TopicPartition, str]) -> None:
         """Record that topics do not have these partitions, and the ids of the topics that had them."""
         for partition, topic_id in partitions.items():
-            self.partition(partition).absent_of = topic_id
+            row = self.partition(partition)
+            row.absent_of = topic_id
+            row.short_until, row.short_reported = None, False
 
     def found(self, partitions: Iterable[TopicPartition]) -> None:
         """Record that partitions exist."""

@@ -10,6 +10,7 @@ from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.session_length import SessionLength
+from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.options.client_settings import librdkafka_has
@@ -25,7 +26,7 @@ SETTLE_S = 1.0
 # Seconds. AvailableNow must not end because nothing is assigned yet: the session of a killed member must expire first.
 AVAILABLE_NOW_MARGIN_S = 30.0
 _SETTLE_PAUSE_S = 0.01
-_NO_PARTITIONS = "AvailableNow ends without a partition: others have them (a static member also when it was stopped)"
+_NO_PARTITIONS = "AvailableNow ends without a partition: other members own them (a static member also while stopped)"
 # Seconds that a plan waits for the commit of the previous batch, once. Then batches go on without commits.
 COMMIT_S = 1.0
 # Seconds. The answer to a commit takes some milliseconds, and a trigger waits for it.
@@ -53,9 +54,9 @@ class CommitWait:
         self._pause = pause
         # Set while batches go on without commits. When it expires, the group may have ended the member's session.
         self._behind: Deadline | None = None
-        self._told_cut_off = False
+        self._reported_cut_off = False
 
-    def taken(self) -> bool:
+    def accepted(self) -> bool:
         """Wait until the group has accepted all completed offsets (rule R9).
 
         Return False if the wait timed out or the query is stopping; the caller must then request the log ends again
@@ -64,18 +65,18 @@ class CommitWait:
         """
         patience = Deadline(self._clock, COMMIT_S)
         # R9: the group must hold all completed offsets
-        while not (taken := self._member.view().committed) and self._behind is None:
+        while not (accepted := self._member.view().committed) and self._behind is None:
             if self._member.stopping:
                 return False
             if patience.expired():
-                text = "batches go on, no commit was taken for %.0f s: group=%s"
+                text = "batches go on, although no commit was accepted for %.0f s: group=%s"
                 LOG.warning(text, COMMIT_S, self._options.group_id)
                 self._behind = Deadline(self._clock, self._length.shortest_s)
                 self._metrics.write("commits", behind=True)
                 return False
             self._pause(_PAUSE_S)
-        if taken and self._behind is not None:
-            self._behind, self._told_cut_off = None, False
+        if accepted and self._behind is not None:
+            self._behind, self._reported_cut_off = None, False
             self._metrics.write("commits", behind=False)
         return True
 
@@ -91,11 +92,11 @@ class CommitWait:
         # R71: the group may have ended the session
         if view.committed or self._behind is None or not self._behind.expired():
             return False
-        if not self._told_cut_off:
-            self._told_cut_off = True
+        if not self._reported_cut_off:
+            self._reported_cut_off = True
             LOG.warning(
-                "nothing is planned until a commit is taken, the group may have given the partitions to others: none"
-                " was taken for %.0f s: group=%s",
+                "nothing is planned until a commit is accepted, because none was for %.0f s and the group may have"
+                " assigned the partitions to others: group=%s",
                 self._length.shortest_s, self._options.group_id,
             )  # fmt: skip
         return True
@@ -139,11 +140,14 @@ class Readiness:
             self._member.check()
             if self._member.stopping:
                 if available_now:
-                    # Spark would take "no new data" for the end of AvailableNow.
-                    raise MembershipError(errors.MEMBER_LEFT, group=self._options.group_id)
+                    # For Spark, "no new data" is the end of AvailableNow.
+                    raise member_left(self._options.group_id, clean=False)
                 return None
             view = self._member.view()
             settled = view.settled and not self._commits.cut_off(view)
+            # Such a query has nothing to read, and must not end as if it had read all. The member's error is raised.
+            if available_now and not view.partitions and self._member.assignment_refused:
+                settled = False
             if settled and view.partitions:
                 self._first_assignment = None
                 return view

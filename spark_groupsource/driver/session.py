@@ -10,33 +10,41 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
-from spark_groupsource.cluster.offset_lookup import partitions_of, reads
-from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
+from spark_groupsource.cluster.offset_lookup import includes_topic, partitions_of
+from spark_groupsource.cluster.port import ClusterPort, TopicInfo
+from spark_groupsource.driver.assignment_check import AssignmentCheck
 from spark_groupsource.driver.batch_planner import BatchPlanner, NothingToRead, Plan, TryAgain
-from spark_groupsource.driver.data_loss import LossReporter, beyond
+from spark_groupsource.driver.data_loss import LossReporter, beginnings_after_read, known_backlogs
+from spark_groupsource.driver.draining import Draining
 from spark_groupsource.driver.lag_reporter import LagThread
 from spark_groupsource.driver.log_ends import LogWatch
+from spark_groupsource.driver.missing_topics import MissingTopics
 from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.readiness import CommitWait, Readiness
 from spark_groupsource.driver.start_positions import StartPositions
+from spark_groupsource.driver.stop_watch import StopWatch
 from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
-from spark_groupsource.errors import KafkaUnavailableError, OptionError
+from spark_groupsource.errors import KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.model.commit_metadata import Anchor, metadata_of
+from spark_groupsource.model.commit_metadata import Anchor, commit_items, metadata_of
 from spark_groupsource.model.offsets import Json, OffsetRange, SourceOffset, TopicPartition, same_topic
 from spark_groupsource.options.model import UNBOUNDED, ReadBounds, SourceOptions
-from spark_groupsource.planning.batch import commit_items, next_offset, plan_replay
+from spark_groupsource.planning.batch import next_offset, plan_replay
 from spark_groupsource.planning.start_position import Lineage
 from spark_groupsource.planning.tasks import Task, TaskSizing
+
+if TYPE_CHECKING:
+    from spark_groupsource.driver.metrics_port import MetricsPort
 
 LOG = logging.getLogger("spark_groupsource.session")
 
@@ -62,13 +70,18 @@ class Session:
         metrics: MetricsLog,
         pause: Callable[[float], object],
         lag: LagThread | None = None,
+        watch: StopWatch | None = None,
         length: SessionLength | None = None,
+        metrics_port: MetricsPort | None = None,
     ) -> None:
         self._options = options
         self._clock = clock
         self._cluster = cluster
         self._member = member
         self._lag = lag
+        self._metrics_port = metrics_port
+        self._watch = watch
+        self._draining = Draining(options.group_id, clock, member, watch)
         # Shared with the member.
         self._length = SessionLength(options) if length is None else length
         self._metrics = metrics
@@ -83,11 +96,16 @@ class Session:
         )  # fmt: skip
         self._started = False
         self._own: Lineage | None = None
-        self._topics = TopicWatch(options, cluster, clock, state=self._state, losses=self._losses, starts=self._starts)
+        self._topics = TopicWatch(options, cluster, clock, self._state)
+        self._missing = MissingTopics(
+            options, cluster, topics=self._topics, state=self._state, losses=self._losses, starts=self._starts
+        )
         self._flight: SourceOffset | None = None
         self._read = False
         # The ranges of the batch in flight that executors read; empty if the driver has read it.
         self._given_out: tuple[OffsetRange, ...] = ()
+        # The process that reads the batch in flight, as the metrics name it.
+        self._reader = "executors"
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
         commits = CommitWait(options, self._length, clock=clock, member=member, metrics=metrics, pause=pause)
@@ -95,6 +113,7 @@ class Session:
         self._planner = BatchPlanner(
             cluster, logs=self._logs, starts=self._starts, losses=self._losses, commits=commits, name=options.client_id
         )
+        self._check = AssignmentCheck(options.group_id, clock=clock, cluster=cluster, member=member)
         self._available_now = False
 
     def __repr__(self) -> str:
@@ -111,7 +130,11 @@ class Session:
         self._member.check()
         if self._started:
             return
-        self._topics.find(known)
+        if self._watch is not None:
+            # First, so that a query can be stopped while the brokers do not answer.
+            self._watch.start()
+        self._topics.match()
+        self._topics.started_with(self._missing.describe(self._topics.names, known))
         if self._options.checkpoint_location is None:
             LOG.warning(
                 "option checkpointLocation is not set: a handover waits for the next trigger, and the last batch"
@@ -132,20 +155,38 @@ class Session:
         """Ask the member to leave when the batch in flight is complete. Safe in a signal handler."""
         self._member.request_stop()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the query was asked to stop: nothing is planned any more."""
+        return self._member.stopping
+
+    def unless_left(self, call: Callable[[], object]) -> None:
+        """Call the member; do nothing if it leaves meanwhile after a request to stop (rule R79)."""
+        self._draining.call(call)
+
     def stop(self) -> None:
         """Commit all completed offsets, leave the group and close all clients. Idempotent; all waits are bounded."""
         self._member.stop_now()
         if not self._member.join(STOP_TIMEOUT_S):
             LOG.warning("the member did not leave within %.0f s: %r", STOP_TIMEOUT_S, self._member)
+        if self._watch is not None:
+            self._watch.finish()
         if self._lag is not None:
             self._lag.join()
+        if self._metrics_port is not None:
+            self._metrics_port.close()
         self._cluster.close()
 
     def prepare_available_now(self) -> None:
         """Fix the AvailableNow targets: the current log ends of all partitions of the subscription."""
         self._available_now = True
+        if self._member.stopping:
+            return
         try:
             self._begin(NOTHING)
+        except (MembershipError, KafkaUnavailableError) as error:
+            if not self._draining.explains(error):
+                raise
         except OptionError as error:
             # The topic may have been read before and deleted since: the first `latest_offset` knows what was read.
             if error.condition != errors.TOPIC_UNKNOWN:
@@ -154,7 +195,7 @@ class Session:
     def _begin(self, known: Known) -> None:
         self.start(known)
         if self._available_now and self._logs.targets is None:
-            described = self._topics.describe(self._topics.present, known)
+            described = self._missing.describe(self._topics.names, known)
             wanted = partitions_of(self._options.subscription, described)
             self._logs.fix_targets(partition for partition in wanted if partition.topic in described)
 
@@ -171,33 +212,52 @@ class Session:
         4. Plan.
         5. Fix the plan. If ownership has changed meanwhile, go back to 2.
         """
-        known, looks = Known.of(start), 0
+        if self._member.stopping:
+            return self._drained(start)
+        try:
+            return self._next_offset(start, bounds)
+        except (MembershipError, KafkaUnavailableError) as error:
+            if not self._draining.explains(error):
+                raise
+            return self._drained(start)
+
+    def _drained(self, start: SourceOffset) -> SourceOffset:
+        """Complete the batch that ended at `start`, and plan nothing more, because a stop was requested (rule R79)."""
+        if self._started:
+            self._draining.call(lambda: self._complete(start))
+        self._draining.check(available_now=self._available_now)
+        return start
+
+    def _next_offset(self, start: SourceOffset, bounds: ReadBounds) -> SourceOffset:
+        known, attempts = Known.of(start), 0
         while True:
             try:
                 self._begin(known)
                 self._go_by(self._lineage(start))
                 self._complete(start)
-                if self._topics.refresh(known):
+                if self._missing.refresh(known):
                     self._member.subscribe(self._topics.names)
-                self._topics.look_back(known)
-                return start if self._logs.targets == {} else self._planned(start, bounds)
+                self._missing.check_start(known)
+                return start if self._logs.targets == {} else self._planned(start, known, bounds)
             except OptionError as error:
-                looks += 1
-                if looks == _MAX_DELETED:
+                attempts += 1
+                if attempts == _MAX_DELETED:
                     raise
-                self._topics.on_unknown(error, known)
+                self._missing.handle_unknown(error, known)
 
-    def _planned(self, start: SourceOffset, bounds: ReadBounds) -> SourceOffset:
+    def _planned(self, start: SourceOffset, known: Known, bounds: ReadBounds) -> SourceOffset:
         deadline: StepDeadline | None = None
         while deadline is None or not deadline.expired():
             view = self._readiness.settled_view(available_now=self._available_now)
             if view is not None:
-                view = self._topics.without_deleted(view, start.ends())
+                self._check.run(view)
+                view = self._missing.leave_out_of(view, known)
             if view is None or not view.partitions:
                 return start
             deadline = deadline or self._planning_deadline()
             if any(owned.position is None for owned in view.partitions):
-                self._go_by(self._starts.establish(view, start, self._topics.present, self._lineage(start)))
+                own, present = self._lineage(start), self._topics.present
+                self._go_by(self._starts.establish(view, start, present, own, waits=self._available_now))
                 self._logs.forget()
                 continue
             match self._planner.step(view.positions, bounds):
@@ -212,7 +272,7 @@ class Session:
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
         if self._available_now:
             # AvailableNow would end here with records unread.
-            reason = f"the group took no start positions, or gave partitions anew, for {OUTAGE_TIMEOUT_S:.0f} s"
+            reason = f"the group accepted no start positions, or kept rebalancing, for {OUTAGE_TIMEOUT_S:.0f} s"
             raise KafkaUnavailableError(errors.CLUSTER_REQUEST_FAILED, request="latestOffset", reason=reason)
         return start
 
@@ -241,42 +301,35 @@ class Session:
     def commit(self, end: SourceOffset) -> None:
         """Handle Spark's own, late report that the batch that ends at `end` is complete."""
         self.start()
-        self._member.complete(end)
+        # A query with several sources may have batches of the others when this one is drained.
+        self._draining.call(lambda: self._member.complete(end))
 
     def _complete(self, start: SourceOffset) -> None:
         reach("before-complete", self._options.client_id)
-        completed_s = self._member.complete(start)
-        if self._flight is not None and self._flight != start:
+        completed_s, flight = self._member.complete(start), self._flight
+        if flight is not None and flight != start:
             # Spark continues from an older offset: it never logged the plan.
             self._member.discard()
-        elif self._flight is not None:
+        elif flight is not None:
             self._sizing.completed(completed_s)
-            self._look_back(start, self._given_out)
-            if not self._read:
-                self._losses.report_unread(start.ranges)
+            self._report_removed_while_read(flight, self._given_out)
+            if self._read:
+                self._metrics.batches_read[self._reader] += 1
+            else:
+                self._losses.report_unread(flight.ranges)
         self._flight, self._given_out = None, ()
         self._replays.clear()
 
-    def _look_back(self, end: SourceOffset, ranges: tuple[OffsetRange, ...]) -> None:
+    def _report_removed_while_read(self, end: SourceOffset, ranges: tuple[OffsetRange, ...]) -> None:
         """Report what executors may have skipped of the completed batch that ended at `end`.
 
         Does nothing with failOnDataLoss=true: an executor then fails, and with it the batch.
         """
         if self._options.fail_on_data_loss or not ranges:
             return
-        topics = {item.partition.topic for item in ranges}
-        try:
-            described = self._cluster.describe(topics)
-        except OptionError as error:
-            if error.condition != errors.TOPIC_UNKNOWN:
-                raise
-            described = self._cluster.describe(topics - self._cluster.missing_topics(topics))
-        same = {topic for topic, info in described.items() if same_topic(info.topic_id, end.topic_id(topic))}
-        asked = [item.partition for item in ranges if item.partition.topic in same]
-        beginnings = self._cluster.log_offsets(dict.fromkeys(asked, Edge.EARLIEST))
-        gone: dict[TopicPartition, int | None] = {p: at.offset for p, at in beginnings.items() if at is not None}
-        gone |= {item.partition: None for item in ranges if item.partition.topic not in same}
-        self._losses.report_gone_while_read(ranges, gone)
+        described = self._missing.describe({item.partition.topic for item in ranges}, Known.of(end))
+        begin = beginnings_after_read(self._cluster, end, ranges, described)
+        self._losses.report_removed_while_read(ranges, begin)
 
     def _lineage(self, start: SourceOffset) -> Lineage:
         return self._own or Lineage(start.lineage, start.reset)
@@ -310,9 +363,10 @@ class Session:
 
     # --- tasks
 
-    def read_on_driver(self) -> None:
+    def read_on_driver(self, read_bytes: int = 0) -> None:
         """Record that the driver has read the whole batch in flight: no executor can have skipped records of it."""
-        self._given_out = ()
+        self._given_out, self._reader = (), "driver"
+        self._metrics.driver_read_bytes += read_bytes
 
     def tasks(self, start: SourceOffset, end: SourceOffset) -> tuple[Task, ...]:
         """Return the Spark tasks of the batch from `start` to `end`: the one in flight, or a replay.
@@ -327,24 +381,35 @@ class Session:
             tasks = self._sizing.tasks(end.ranges, self._clock.monotonic_s())
         else:
             if (start, end) not in self._replays:
-                self._replays[start, end] = self._replay(end)
+                self._replays[start, end] = self._replayed(end)
             tasks = self._replays[start, end]
-        self._given_out = tuple(item for task in tasks for item in task)
+        self._given_out, self._reader = tuple(item for task in tasks for item in task), "executors"
         return tasks
+
+    def _replayed(self, end: SourceOffset) -> tuple[Task, ...]:
+        """Return the tasks of a logged batch. Raises MEMBER_LEFT, whatever fails, after a request to stop."""
+        try:
+            return self._replay(end)
+        except (MembershipError, KafkaUnavailableError) as error:
+            if not self._draining.explains(error):
+                raise
+            raise self._draining.error() from None
 
     def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
         """Plan a logged batch again: its ranges, owned or not, without what is completed already (rule R11)."""
         # Empty ranges of topics that were unsubscribed since are left out: the topics may be deleted.
-        every = [item for item in end.ranges if len(item) or reads(self._options.subscription, item.partition.topic)]
+        every = [
+            item for item in end.ranges if len(item) or includes_topic(self._options.subscription, item.partition.topic)
+        ]
         begun = {item.partition: item.start for item in every}
         self._state.saw_ends(end.ends())
         known = replace(Known.of(end), last=begun)
         self.start(known)
-        described = self._topics.describe({partition.topic for partition in begun}, known)
+        described = self._missing.describe({partition.topic for partition in begun}, known)
         ids = {topic: info.topic_id for topic, info in described.items()}
-        gone = {p: at for p, at in begun.items() if not same_topic(ids.get(p.topic), end.topic_id(p.topic))}
-        self._losses.report_recreated({p: at for p, at in gone.items() if p.topic in ids}, described)
-        ranges = [item for item in every if item.partition not in gone]
+        replaced = {p: at for p, at in begun.items() if not same_topic(ids.get(p.topic), end.topic_id(p.topic))}
+        self._losses.report_recreated({p: at for p, at in replaced.items() if p.topic in ids}, described)
+        ranges = [item for item in every if item.partition not in replaced]
         found = self._starts.fetch_offsets(item.partition for item in ranges)
         committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
         for partition, (_, metadata) in committed.items():
@@ -354,7 +419,8 @@ class Session:
         unread = [item for item in replay.ranges if len(item)]
         survey = self._cluster.survey(item.partition for item in unread)
         self._starts.truncation.learn(unread)
-        cut = self._starts.truncation.truncated(beyond({item.partition: item.end for item in unread}, survey.ends))
+        ends = {item.partition: item.end for item in unread}
+        cut = self._starts.truncation.truncated(known_backlogs(ends, survey.ends))
         read = self._losses.trim_lost(self._losses.skip_truncated(replay.ranges, cut), survey.beginnings)
         self._go_by(Lineage(self._starts.settle_conflict(replay.conflict, end.lineage), end.reset))
         self._member.replay(FlightBatch(end, commit_items(end, self._state.anchors)))

@@ -24,6 +24,7 @@ from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import (
     MAX_KNOWN_TOPICS,
     Anchor,
+    CommitItem,
     GroupOffset,
     KnownTopics,
     Pin,
@@ -86,10 +87,13 @@ class StartPositions:
         self._reported_too_many = False
         self.truncation = TruncationWatch(cluster, clock, state, read_committed=options.read_committed)
 
-    def establish(self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage) -> Lineage:
+    def establish(
+        self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage, *, waits: bool = False
+    ) -> Lineage:
         """Find the start of each new partition and pin it in the group. Nothing is planned before that (rule R1).
 
-        `topics` are those of the subscription that exist. Returns the lineage to continue with: a new one after a
+        `topics` are those of the subscription that exist. Partitions that the group has assigned under another topic id
+        are put off; all wait for them if `waits` is set. Returns the lineage to continue with: a new one after a
         conflict or a reset. Raises `MembershipError` with onConflict=fail, and `DataLossError` with
         failOnDataLoss=true.
         """
@@ -100,14 +104,13 @@ class StartPositions:
         own = self._learn_resets(view, start, own)
         decisions = [self._decide(owned, start, described, known, own) for owned in new]
         recreated = {d.partition for d in decisions if d.recreated}
-        # R36: one answer may come from a broker that lags behind
-        if not self._state.confirmed({p.topic: described[p.topic].topic_id for p in recreated}, self._clock):
-            self._pause(_PAUSE_S)
+        if not self._ids_hold([owned.partition for owned in new], recreated, described, waits=waits):
             return own
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
         ends, newest = start.ends(), {item.partition for item in start.ranges}
         group = {owned.partition: owned.group for owned in view.partitions}
-        self._losses.report_recreated({p: _furthest(group[p], ends.get(p)) for p in recreated}, described)
+        read = {p: _furthest(group[p], ends.get(p)) for p in recreated}
+        self._losses.report_recreated(read, described, {p for p in recreated if _has_offset(group[p])})
         positions = self._resolve(decisions, described)
         ids = {topic: info.topic_id for topic, info in described.items()}
         old = {topic: topic_id for topic, topic_id in ids.items() if not self._state.appeared(topic, topic_id)}
@@ -137,10 +140,71 @@ class StartPositions:
         # R1: positions count only when the group has accepted them
         if self._member.establish(positions, items, view.assignment):
             self._state.positioned(positions)
-            self._tell_forgotten(decisions, ends, group)
+            self._report_forgotten(decisions, ends, group)
         else:
             self._pause(_PAUSE_S)
         return own
+
+    def _ids_hold(
+        self,
+        partitions: Collection[TopicPartition],
+        recreated: Collection[TopicPartition],
+        described: Mapping[str, TopicInfo],
+        *,
+        waits: bool,
+    ) -> bool:
+        """Return whether these partitions may start under the topic ids that the cluster has reported."""
+        # R36: one answer may come from a broker that lags behind
+        if not self._state.confirmed({p.topic: described[p.topic].topic_id for p in recreated}, self._clock):
+            self._pause(_PAUSE_S)
+            return False
+        # R81: the group may have assigned them under the id of a deleted topic
+        foreign = self._assigned_under_other_ids(partitions)
+        if foreign and waits:
+            self._pause(_PAUSE_S)
+        else:
+            self._state.put_off(foreign, self._clock)
+        return not foreign
+
+    def _assigned_under_other_ids(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Return those that the group has not assigned to this member under the ids that their topics have now.
+
+        The client names them by their topics. Call it when the cluster has reported these ids (rule R81).
+        """
+        member_id = self._member.id_by_topic_ids()
+        assigned = self._cluster.assigned(self._options.group_id, member_id) if member_id else None
+        foreign = set() if assigned is None else set(partitions) - assigned
+        if foreign:
+            LOG.info(
+                "partitions are put off until the group has assigned them under the id that their topic has now:"
+                " group=%s %s",
+                self._options.group_id, ", ".join(map(str, sorted(foreign))),
+            )  # fmt: skip
+        return foreign
+
+    def restore(self) -> None:
+        """Commit offsets again that the group does not have any more, in a group that assigns by topic id.
+
+        A member of the deleted topic may have committed late, by the topic's name (rule R83).
+        """
+        view = self._member.view()
+        if not view.committed or not self._member.id_by_topic_ids():
+            return
+        held = {o.partition: o.group for o in view.partitions if o.position is not None and metadata_of(o.group)}
+        found = self._member.fetch_offsets(list(held))
+        # R83: an idle member would never commit again
+        items = [
+            CommitItem(partition, group.offset, group.metadata)
+            for partition, group in held.items()
+            if group is not None and group.offset is not None and partition in found
+            if _was_replaced(group, found[partition])
+        ]
+        if items:
+            LOG.warning(
+                "the group's offsets of recreated topics were replaced, and are committed again: group=%s %s",
+                self._options.group_id, ", ".join(f"{item.partition} at {item.offset}" for item in items),
+            )  # fmt: skip
+            self._member.establish({}, items, view.assignment)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Forget the positions of partitions that are missing, or belong to a recreated topic."""
@@ -255,7 +319,7 @@ class StartPositions:
             raise MembershipError(errors.CONFLICT, details=details)
         lineage = SourceOffset.initial().lineage
         LOG.warning(
-            "conflict, going on as onConflict=%s says, with a new lineage: group=%s lineage=%s %s",
+            "conflict, decided by onConflict=%s, with a new lineage: group=%s lineage=%s %s",
             self._options.on_conflict.value, self._options.group_id, lineage, details,
         )  # fmt: skip
         self._metrics.write("conflict", on_conflict=self._options.on_conflict.value, ranges=details)
@@ -309,7 +373,7 @@ class StartPositions:
             )  # fmt: skip
         return Pin(position, info.partition_count, topics)
 
-    def _tell_forgotten(
+    def _report_forgotten(
         self,
         decisions: Iterable[StartDecision],
         ends: Mapping[TopicPartition, int],
@@ -341,6 +405,17 @@ def _behind(view: GroupView, positions: Mapping[TopicPartition, int]) -> dict[To
         if position is not None and owned.group and owned.group.offset is not None and position < owned.group.offset:
             held[owned.partition] = owned.group
     return held
+
+
+def _was_replaced(held: GroupOffset, found: GroupOffset) -> bool:
+    """Return whether the group has no offset any more, or one of another topic id."""
+    own, other = metadata_of(held), metadata_of(found)
+    replaced = own is not None and other is not None and not same_topic(own.topic_id, other.topic_id)
+    return found.offset is None or replaced
+
+
+def _has_offset(group: GroupOffset | None) -> bool:
+    return group is not None and group.offset is not None
 
 
 def _furthest(group: GroupOffset | None, own_end: int | None) -> int | None:

@@ -1,27 +1,21 @@
-"""Track which topics are read: match the pattern repeatedly, and detect deleted and smaller topics.
+"""Track which topics are read: match the pattern repeatedly, and find deleted topics and missing partitions.
 
-Main thread of the reader process only.
+The checks return what is missing. They report no loss and leave nothing out: `MissingTopics` does both with their
+results. Main thread of the reader process only.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.offset_lookup import check_assigned, reads
+from spark_groupsource.cluster.offset_lookup import check_assigned, includes_topic
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
-from spark_groupsource.driver.data_loss import LossReporter
 from spark_groupsource.driver.query_state import QueryState
-from spark_groupsource.driver.start_positions import StartPositions
-from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 from spark_groupsource.options.model import SourceOptions
-
-LOG = logging.getLogger("spark_groupsource.session")
 
 # Maximum seconds between two matches of a pattern, and between two checks of a missing topic.
 REFRESH_S = 5.0
@@ -43,72 +37,81 @@ class Known:
         """Return what an entry of the offset log contains."""
         return cls({item.partition: item.end for item in offset.ranges}, dict(offset.done), dict(offset.topic_ids))
 
+    def ends(self) -> dict[TopicPartition, int]:
+        """Return how far the lineage has completed all that it has read."""
+        return {**self.done, **self.last}
+
 
 NOTHING = Known({}, {}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The result of a check: what is missing, and what this query loses with it.
+
+    - `topics`: topics that do not exist.
+    - `deleted`: the lost partitions of these topics, and how far each was read.
+    - `not_read`: those of the topics of which this query loses nothing, because other members have read them last.
+    - `handed_over`: how far this query had read partitions of `not_read` before it handed them over.
+    - `cut`: the lost partitions that their recreated topics do not have, and how far each was read.
+    - `cut_ids`: the ids of the topics that had the partitions in `cut`.
+    - `absent`: other assigned partitions that do not exist.
+    - `never_existed`: named topics that did not exist when the query started either.
+    """
+
+    topics: Collection[str] = frozenset()
+    deleted: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    not_read: Collection[str] = frozenset()
+    handed_over: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cut: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cut_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
+    absent: Collection[TopicPartition] = frozenset()
+    never_existed: Collection[str] = frozenset()
 
 
 class TopicWatch:
     """Track the topics of the subscription. `names` are those that exist, as far as is known."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        cluster: ClusterPort,
-        clock: Clock,
-        *,
-        state: QueryState,
-        losses: LossReporter,
-        starts: StartPositions,
-    ) -> None:
+    def __init__(self, options: SourceOptions, cluster: ClusterPort, clock: Clock, state: QueryState) -> None:
         self._options = options
         self._cluster = cluster
         self._state = state
-        self._losses = losses
-        self._starts = starts
         self._clock = clock
         refresh_s = int(options.client_settings.get("topic.metadata.refresh.interval.ms", "0")) / 1000
         self._refresh_s = min(REFRESH_S, refresh_s) if refresh_s > 0 else REFRESH_S
         self._checked = Deadline(clock, 0.0)
-        self._looked_back = False
         # The partitions of the last view, and their positions.
         self._owned: dict[TopicPartition, int | None] = {}
         self.names: tuple[str, ...] = ()
 
-    def find(self, known: Known) -> None:
-        """Find the topics. Raises `OptionError` for a named topic that does not exist and was never read."""
-        subscription = self._options.subscription
-        self.names = self._cluster.matching_topics(subscription)
-        found = self.describe(self.names, known)
-        self._state.started_with({topic: info.topic_id for topic, info in found.items()})
-        if subscription.pattern is None:
-            check_assigned(subscription, found)
+    def match(self) -> None:
+        """Find the topics of the subscription."""
+        self.names = self._cluster.matching_topics(self._options.subscription)
+
+    def started_with(self, topics: Mapping[str, TopicInfo]) -> None:
+        """Record the topics that exist when the query starts.
+
+        Raises `OptionError` for a partition of option assign that does not exist.
+        """
+        self._state.started_with({topic: info.topic_id for topic, info in topics.items()})
+        if self._options.subscription.pattern is None:
+            check_assigned(self._options.subscription, topics)
         self._checked = Deadline(self._clock, self._refresh_s)
 
-    def look_back(self, known: Known) -> None:
-        """Check once after a start for missing partitions of the newest batch, and report them (rule R39).
-
-        Topics that were unsubscribed since are not checked: they may have been read to their end, then deleted.
-        """
-        if self._looked_back:
-            return
-        last = {p: at for p, at in known.last.items() if reads(self._options.subscription, p.topic)}
-        missing = self._cluster.missing_topics({partition.topic for partition in [*last, *known.done]})
-        lost = {partition: at for partition, at in last.items() if partition.topic in missing}
-        # R39: no member is assigned a partition that does not exist
-        self._losses.report_deleted(lost)
-        self._leave_out_deleted(missing - {partition.topic for partition in lost}, known)
-        self._state.delete(missing)
-        self._notice_cut(last, known)
-        self._looked_back = True
-
     def refresh(self, known: Known) -> bool:
-        """Find the topics again if the interval has passed. Return whether the member must subscribe again."""
+        """Find the topics again if the interval has passed. Return whether the member must subscribe again.
+
+        Missing topics and partitions that exist again are read again. With a pattern, the rows of deleted topics are
+        removed when nothing refers to the topics any more: this member owns no partition of them, and the newest entry
+        of the offset log has no end of one. So the table does not grow with short-lived topics.
+        """
+        if not self._checked.expired():
+            return False
         absent = {p: topic_id for p, topic_id in self._state.absent.items() if p in self._owned}
         deleted = self._state.deleted
-        unsettled = self._options.subscription.pattern is not None or deleted or absent
-        if not self._checked.expired() or not unsettled:
+        if self._options.subscription.pattern is None and not deleted and not absent:
             return False
-        self.names = self._cluster.matching_topics(self._options.subscription)
+        self.match()
         # Only topics that are listed again are checked: with a pattern over short-lived topics, deleted ones add up.
         listed = deleted & set(self.names)
         self._state.undelete(listed - self._cluster.missing_topics(listed))
@@ -116,21 +119,84 @@ class TopicWatch:
         self._checked = Deadline(self._clock, self._refresh_s)
         if self._options.subscription.pattern is None:
             return False
-        self._check_handed_over(known)
-        held = {partition.topic for partition in [*self._owned, *known.last, *known.done]}
-        self._state.undelete(self._state.deleted - held)
+        self._state.remove(self._state.deleted - self._topics_of([*self._owned, *known.last, *known.done]))
         return True
 
-    def _check_handed_over(self, known: Known) -> None:
-        """Find topics that were deleted after their partitions were handed over, and drop their ends (rule R44).
+    def missing_at_start(self, known: Known) -> Missing:
+        """Return the missing partitions of the newest batch before a restart (rule R39).
+
+        Topics that were unsubscribed since are not checked: they may have been read to their end, then deleted.
+        """
+        last = {p: at for p, at in known.last.items() if includes_topic(self._options.subscription, p.topic)}
+        topics = self._cluster.missing_topics(self._topics_of([*last, *known.done]))
+        # R39: no member is assigned a partition that does not exist
+        return self._missing(topics, last, known, last)
+
+    def missing_unassigned(self, known: Known) -> Missing:
+        """Return topics that were deleted after this member had handed their partitions over (rule R44).
 
         No partition leaves this member when such a topic is deleted, so nothing else triggers a check. The topic must
         be unknown at every check during `CONFIRM_S`. "Not authorized" is another answer, and keeps the end.
         """
-        unlisted = {partition.topic for partition in known.done} - set(self.names) - self._state.deleted
+        handed_over = self._topics_of(known.done)
+        # This query has rows of these, and nothing to lose: their partitions left before a batch was planned.
+        tracked = self._state.removable - self._topics_of([*self._owned, *known.last])
+        unlisted = (handed_over | tracked) - set(self.names) - self._state.deleted
         missing = self._cluster.missing_topics(unlisted) if unlisted else ()
         # R44: unknown at every check for 3 s
-        self._leave_out_deleted(self._state.unknown_for_long(missing, self._clock), known)
+        topics = self._state.unknown_for_long(missing, self._clock)
+        return replace(self._missing(topics, {}, known, {}), not_read=topics & handed_over)
+
+    def missing_left(self, view: GroupView, known: Known) -> Missing:
+        """Return the missing ones of the partitions that have left this member since the last view (rule R38)."""
+        owned = {owned.partition: owned.position for owned in view.partitions}
+        ends = known.ends()
+        left = {p: max(at, ends.get(p, at)) for p, at in self._positions.items() if p not in owned}
+        missing = Missing()
+        self._state.came_back(partition for partition, position in owned.items() if position is None)
+        if left:
+            # R38: their topic may have been deleted
+            topics = self._cluster.missing_topics(self._topics_of(left)) - self._state.deleted
+            missing = self._missing(topics, left, NOTHING, left)
+        self._owned = owned
+        return missing
+
+    def missing_of(self, known: Known) -> Missing:
+        """Return what is missing after "unknown topic or partition".
+
+        Guards against (missing partitions):
+        1. A topic is deleted and recreated with fewer partitions.
+        2. The group leaves the missing ones with the member until it refreshes its metadata, minutes later.
+        3. Requests for them fail, so that no other partition is read.
+        """
+        own = {partition: known.done.get(partition) for partition in self._owned}
+        read = {**own, **self._positions, **known.last}
+        elsewhere = self._topics_of(known.done)
+        asked = {*self.names, *elsewhere, *self._topics_of(read)}
+        topics = self._cluster.missing_topics(asked - self._state.deleted)
+        missing = self._missing(topics, read, known, {p: at for p, at in read.items() if at is not None})
+        # Read by others, handed over before, or reported by an earlier run. A topic of a pattern may also have been
+        # created and deleted unnoticed.
+        # R42: a topic that existed when the query started is no wrong name
+        never = {t for t in set(missing.not_read) - elsewhere if self._state.id_at_start(t) is None}
+        never = never if self._options.subscription.pattern is None else set()
+        # R41: left out until it exists
+        left = self._present(self._owned, topics) - missing.cut.keys()
+        absent = self._cluster.missing_partitions(dict.fromkeys(left, ""))
+        return replace(missing, never_existed=never, absent=absent)
+
+    def without_missing(self, view: GroupView) -> GroupView:
+        """Return the view without missing partitions, and without those that are put off."""
+        left_out = (self._state.is_missing, self._state.is_put_off)
+        kept = (o for o in view.partitions if not any(is_out(o.partition) for is_out in left_out))
+        return replace(view, partitions=tuple(kept))
+
+    def stale(self, view: GroupView) -> list[TopicPartition]:
+        """Return the missing partitions whose positions must be forgotten (rule R43). Absent ones keep theirs."""
+        missing = [owned.partition for owned in view.partitions if self._state.is_missing(owned.partition)]
+        absent = self._state.absent if missing else {}
+        # R43: no plan waits for the commit of a missing partition
+        return sorted(p for p in missing if self._state.anchor(p) is not None and absent.get(p) != "")
 
     @property
     def present(self) -> list[str]:
@@ -143,105 +209,43 @@ class TopicWatch:
         """Deleted topics that the subscription does not name. A restart must know that named ones were read."""
         return self._state.deleted.difference(self._options.subscription.topics)
 
-    def describe(self, topics: Iterable[str], known: Known) -> dict[str, TopicInfo]:
-        """Return those of these topics that exist; `on_unknown` handles the others."""
-        try:
-            return self._cluster.describe(set(topics) - self._state.deleted)
-        except OptionError as error:
-            self.on_unknown(error, known)
-            return self._cluster.describe(set(topics) - self._state.deleted)
+    # --- helpers
 
-    def without_deleted(self, view: GroupView, known: Mapping[TopicPartition, int]) -> GroupView:
-        """Return the view without missing partitions. Check those that left since the last view (rule R38).
+    def _missing(
+        self,
+        topics: Collection[str],
+        read: Mapping[TopicPartition, int | None],
+        known: Known,
+        positions: Mapping[TopicPartition, int],
+    ) -> Missing:
+        """Return what is lost with these deleted topics, and the partitions that recreated topics do not have.
 
-        `known` is how far the lineage has completed all that it has read.
+        `read` is how far partitions were read that are lost if their topic is deleted. `positions` are those that are
+        lost if their recreated topic does not have them.
         """
-        before, self._owned = self._positions, {owned.partition: owned.position for owned in view.partitions}
-        left = {p: max(at, known.get(p, at)) for p, at in before.items() if p not in self._owned}
-        if left:
-            # R38: their topic may have been deleted
-            self._notice(left, self._cluster.missing_topics({partition.topic for partition in left}))
-            self._notice_cut(left, NOTHING)
-        gone = self.gone(self._owned)
-        if not gone:
-            return view
-        absent = self._state.absent
-        # R43: no plan waits for the commit of a missing partition
-        if stale := sorted(p for p in gone if self._state.anchor(p) is not None and absent.get(p) != ""):
-            self._starts.forget(stale)
-        return replace(view, partitions=tuple(o for o in view.partitions if o.partition not in gone))
-
-    def gone(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Return those of the partitions that are missing."""
-        return {partition for partition in partitions if self._state.is_missing(partition)}
-
-    def on_unknown(self, error: OptionError, known: Known) -> None:
-        """Handle "unknown topic or partition": report data loss for what this query has read.
-
-        Topics that matched a pattern are left out. Otherwise raises `error` again.
-
-        Guards against (missing partitions):
-        1. A topic is deleted and recreated with fewer partitions.
-        2. The group leaves the missing ones with the member until it refreshes its metadata, minutes later.
-        3. Requests for them fail, so that no other partition is read.
-        """
-        if error.condition != errors.TOPIC_UNKNOWN:
-            raise error
-        own = {partition: known.done.get(partition) for partition in self._owned}
-        read = {**own, **self._positions, **known.last}
-        elsewhere = {partition.topic for partition in known.done}
-        topics = {*self.names, *elsewhere, *(partition.topic for partition in read)}
-        missing = self._cluster.missing_topics(topics - self._state.deleted)
-        self._notice({partition: at for partition, at in read.items() if partition.topic in missing}, missing)
-        others = missing - self._state.deleted
-        never_seen = {topic for topic in others - elsewhere if self._state.id_at_start(topic) is None}
-        # R42: `seen` existed when the query started
-        if never_seen and self._options.subscription.pattern is None:
-            raise error
-        # Read by others, handed over before, or reported by an earlier run. A topic of a pattern may also have been
-        # created and deleted unnoticed.
-        self._leave_out_deleted(others, known)
-        self._notice_cut({partition: at for partition, at in read.items() if at is not None}, known)
-        self._leave_out_absent()
-
-    def _leave_out_deleted(self, topics: set[str], known: Known) -> None:
-        """Leave out topics of which this query has nothing. Log how far it had read those it handed over."""
-        done = [f"{partition} at {at}" for partition, at in sorted(known.done.items()) if partition.topic in topics]
-        new = topics - self._state.deleted
-        if new:
-            LOG.warning(
-                "deleted topics that others have read last, if anybody: group=%s topics=%s handed_over=%s",
-                self._options.group_id, sorted(new), done,
-            )  # fmt: skip
-        self._state.delete(topics)
-
-    def _notice(self, positions: Mapping[TopicPartition, int | None], missing: set[str]) -> None:
-        new = missing - self._state.deleted
-        deleted = {partition: at for partition, at in positions.items() if partition.topic in new}
-        self._losses.report_deleted(deleted)
-        self._state.delete({partition.topic for partition in deleted})
-
-    def _notice_cut(self, positions: Mapping[TopicPartition, int], known: Known) -> None:
-        """Report partitions that a recreated topic does not have."""
-        anchors = self._state.anchors
-        ids = {p: anchors[p].topic_id if p in anchors else known.ids.get(p.topic) for p in self._present(positions)}
+        deleted = {partition: at for partition, at in read.items() if partition.topic in topics}
+        not_read = set(topics) - self._topics_of(deleted)
+        present = self._present(positions, topics)
+        ids = {p: known.ids.get(p.topic) if (id_ := self._state.topic_id(p)) is None else id_ for p in present}
         asked = {partition: topic_id for partition, topic_id in ids.items() if topic_id is not None}
-        cut = self._cluster.missing_partitions(asked)
-        self._losses.report_cut({partition: positions[partition] for partition in cut})
-        self._state.miss({partition: asked[partition] for partition in cut})
+        cut = self._cluster.missing_partitions(asked) if asked else set()
+        return Missing(
+            topics=topics,
+            deleted=deleted,
+            not_read=not_read,
+            handed_over={partition: at for partition, at in known.done.items() if partition.topic in not_read},
+            cut={partition: positions[partition] for partition in cut},
+            cut_ids={partition: asked[partition] for partition in cut},
+        )
 
-    def _leave_out_absent(self) -> None:
-        """Leave out other assigned partitions that do not exist, until they exist (rule R41)."""
-        absent = self._cluster.missing_partitions(dict.fromkeys(self._present(self._owned), ""))
-        if absent:
-            LOG.warning("assigned, and not there; left out until they are: %s", ", ".join(map(str, sorted(absent))))
-        # R41: until it exists
-        self._state.miss(dict.fromkeys(absent, ""))
+    @staticmethod
+    def _topics_of(partitions: Iterable[TopicPartition]) -> set[str]:
+        return {partition.topic for partition in partitions}
 
     @property
     def _positions(self) -> dict[TopicPartition, int]:
         return {partition: position for partition, position in self._owned.items() if position is not None}
 
-    def _present(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Return those of the partitions that are not known to be missing."""
-        return {partition for partition in partitions if not self._state.is_missing(partition)}
+    def _present(self, partitions: Iterable[TopicPartition], deleted: Collection[str]) -> set[TopicPartition]:
+        """Return those of the partitions that are not known to be missing, nor belong to these deleted topics."""
+        return {p for p in partitions if p.topic not in deleted and not self._state.is_missing(p)}

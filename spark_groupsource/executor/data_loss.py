@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline, SystemClock
 from spark_groupsource.cluster.port import CONFIRM_S, ClusterPort, Edge
-from spark_groupsource.errors import DataLossError, KafkaUnavailableError, OptionError, ReadError
+from spark_groupsource.errors import KafkaUnavailableError, OptionError, ReadError, report_loss
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.read_errors import stalled
 from spark_groupsource.executor.topic_proof import TopicProof
 from spark_groupsource.model.offsets import OffsetRange, same_topic
 from spark_groupsource.options.model import SourceOptions
-
-LOG = logging.getLogger("spark_groupsource.executor")
 
 _BOUNDS_TIMEOUT_S = 10.0
 # How long a new leader may report an end offset below the true one.
@@ -33,7 +30,7 @@ def connect(options: SourceOptions) -> ClusterPort:
 
 
 class LostRecords:
-    """Report the data loss of one task: fail, or log it and skip it, as option failOnDataLoss says.
+    """Report the data loss of one task: fail, or log it and skip it, as option failOnDataLoss decides.
 
     `topic_ids` are those that the task was planned for. It connects on the first suspected loss.
     """
@@ -52,9 +49,10 @@ class LostRecords:
         self._make_cluster = make_cluster
         self._pause = pause
         self._cluster: ClusterPort | None = None
-        self._gone: dict[str, str] = {}
+        # Topics that were deleted or recreated since the plan, with the reason of the loss.
+        self._replaced: dict[str, str] = {}
 
-    def out_of_range(self, consumer: RangeConsumer, item: OffsetRange, proof: TopicProof) -> None:
+    def on_out_of_range(self, consumer: RangeConsumer, item: OffsetRange, proof: TopicProof) -> None:
         """Handle an out-of-range position.
 
         Give up the range if its topic was deleted or recreated, skip records that the log no longer has, otherwise
@@ -68,20 +66,19 @@ class LostRecords:
         """
         position = consumer.position(item.partition)
         # R61: before any offset is compared
-        gone = self.judge(consumer, item.partition.topic, proof)
-        if gone is None or gone:
+        if self.give_up_replaced(consumer, item.partition.topic, proof) is not False:
             return
         try:
-            low, high = consumer.inquiries.log_bounds(item.partition, position, _BOUNDS_TIMEOUT_S)
+            low, high = consumer.requests.log_bounds(item.partition, position, _BOUNDS_TIMEOUT_S)
         except ReadError as error:
             # Also if the client does not know the partition yet. Retried until the task's deadline.
-            consumer.inquiries.reason = str(error.parameters["reason"])
+            consumer.requests.reason = str(error.parameters["reason"])
             self._pause(_PAUSE_S)
             consumer.skip(item.partition, position)
             return
         if low <= position:
             # Not lost: a new leader may lag for a while. Retried until the task's deadline.
-            consumer.inquiries.reason = f"(its leader's log is [{low}, {high}))"
+            consumer.requests.reason = f"its leader's log is [{low}, {high})"
             # A new assignment cancels the client's own pause after an error.
             self._pause(_PAUSE_S)
             consumer.skip(item.partition, position)
@@ -91,24 +88,24 @@ class LostRecords:
         # Also at the range's end: the client has stopped there, and the next range starts at that offset.
         consumer.skip(item.partition, lost.end)
 
-    def judge(self, consumer: RangeConsumer, topic: str, proof: TopicProof) -> bool | None:
+    def give_up_replaced(self, consumer: RangeConsumer, topic: str, proof: TopicProof) -> bool | None:
         """Give up a topic that was deleted or recreated since the plan. Return whether it was, None if unknown.
 
         All records that are not proven to be of the planned topic are lost. Raises `DataLossError` for them if
         failOnDataLoss is true.
         """
         try:
-            gone = self._why_gone(topic)
+            reason = self._replacement(topic)
         except KafkaUnavailableError as error:
             # Nothing is read meanwhile. The request is repeated until the task's deadline.
-            consumer.inquiries.reason = str(error.parameters["reason"])
+            consumer.requests.reason = str(error.parameters["reason"])
             self._pause(_PAUSE_S)
             return None
-        if gone:
-            self._report([(item, gone) for item in proof.give_up(topic)])
-        return bool(gone)
+        if reason:
+            self._report((item, reason) for item in proof.give_up(topic))
+        return bool(reason)
 
-    def silent(
+    def on_silence(
         self, consumer: RangeConsumer, ranges: Sequence[OffsetRange], timeout_s: float, proof: TopicProof
     ) -> None:
         """Give up the missing records of ranges if the log does not have them, after `timeout_s` without progress.
@@ -118,22 +115,22 @@ class LostRecords:
         """
         lost: list[tuple[OffsetRange, str]] = []
         # The reason from the wait is more useful than the result of a request now.
-        waiting, reason = None, consumer.inquiries.reason
-        missing = [item for item in ranges if not consumer.complete(item)]
+        waiting, reason = None, consumer.requests.reason
+        missing = [item for item in ranges if not consumer.has_all_rows(item)]
         for item in missing:
-            why = self._why_silent(consumer, item, timeout_s)
-            if not why:
+            cause = self._cause_of_silence(consumer, item, timeout_s)
+            if not cause:
                 waiting = item
                 break
-            lost.append((OffsetRange(item.partition, consumer.arrived(item), item.end), why))
+            lost.append((OffsetRange(item.partition, consumer.arrived(item), item.end), cause))
         if waiting is not None and not (lost and self._options.fail_on_data_loss):
             raise stalled(waiting, consumer.arrived(waiting), timeout_s, reason)
         for item in missing:
-            if item.partition.topic not in self._gone:
+            if item.partition.topic not in self._replaced:
                 consumer.cut_short(item)
-        cut = [(item, why) for item, why in lost if item.partition.topic not in self._gone]
-        topics = sorted({item.partition.topic for item, _ in lost} & self._gone.keys())
-        self._report([*cut, *((item, self._gone[topic]) for topic in topics for item in proof.give_up(topic))])
+        cut = [(item, cause) for item, cause in lost if item.partition.topic not in self._replaced]
+        topics = sorted({item.partition.topic for item, _ in lost} & self._replaced.keys())
+        self._report([*cut, *((item, self._replaced[topic]) for topic in topics for item in proof.give_up(topic))])
 
     def close(self) -> None:
         """Disconnect; idempotent."""
@@ -143,20 +140,20 @@ class LostRecords:
 
     # --- helpers
 
-    def _why_silent(self, consumer: RangeConsumer, item: OffsetRange, silence_s: float) -> str:
+    def _cause_of_silence(self, consumer: RangeConsumer, item: OffsetRange, silence_s: float) -> str:
         """Return why a range's records will never arrive; empty if they may.
 
         When the batch was planned, the log reached the range's end. A log that now ends at the position, and has done
         so for `_LAG_S`, was truncated since.
         """
-        if not consumer.inquiries.answers(item.partition.topic):
+        if not consumer.requests.can_reach(item.partition.topic):
             return ""
         position = consumer.arrived(item)
         try:
-            gone = self._why_gone(item.partition.topic)
-            if gone:
-                return gone
-            low, high = consumer.inquiries.log_bounds(item.partition, position, _BOUNDS_TIMEOUT_S)
+            replacement = self._replacement(item.partition.topic)
+            if replacement:
+                return replacement
+            low, high = consumer.requests.log_bounds(item.partition, position, _BOUNDS_TIMEOUT_S)
             if high <= position and self._cluster is not None:
                 # Under read_committed `high` is the start of the oldest open transaction; the log may continue there.
                 end = self._cluster.log_offsets({item.partition: Edge.LATEST}, uncommitted=True)[item.partition]
@@ -166,16 +163,16 @@ class LostRecords:
         # R63: a new leader may lag behind for that long
         return f"the log is [{low}, {high})" if high <= position and silence_s >= _LAG_S else ""
 
-    def _why_gone(self, topic: str) -> str:
-        """Return why no more records of the planned topic can arrive; empty if the topic still exists."""
-        if topic not in self._gone:
-            why = self._looked_up(topic)
-            if not why:
+    def _replacement(self, topic: str) -> str:
+        """Return how the planned topic was deleted or recreated; empty if it still exists."""
+        if topic not in self._replaced:
+            reason = self._requested_replacement(topic)
+            if not reason:
                 return ""
-            self._gone[topic] = why
-        return self._gone[topic]
+            self._replaced[topic] = reason
+        return self._replaced[topic]
 
-    def _looked_up(self, topic: str) -> str:
+    def _requested_replacement(self, topic: str) -> str:
         if self._cluster is None:
             self._cluster = self._make_cluster(self._options)
         # The topic existed when the batch was planned. The task's client has since reported "out of range", "unknown
@@ -187,22 +184,17 @@ class LostRecords:
             except OptionError as error:
                 if error.condition != errors.TOPIC_UNKNOWN:
                     raise
-                why = "the topic was deleted"
+                reason = "the topic was deleted"
             else:
                 if same_topic(self._topic_ids.get(topic, found), found):
                     return ""
-                why = "the topic was deleted and made again"
+                reason = "the topic was deleted and recreated"
             # Starts at the first such answer: connecting may take longer than CONFIRM_S.
             deadline = deadline or Deadline(self._clock, CONFIRM_S)
             # R62: one answer may be of a broker that lags behind
             if deadline.expired():
-                return why
+                return reason
             self._pause(_PAUSE_S)
 
-    def _report(self, lost: Sequence[tuple[OffsetRange, str]]) -> None:
-        if not lost:
-            return
-        shown = ", ".join(f"{item} ({why})" for item, why in lost)
-        if self._options.fail_on_data_loss:
-            raise DataLossError(errors.DATA_LOST, ranges=shown)
-        LOG.warning("data lost and skipped, failOnDataLoss=false: %s", shown)
+    def _report(self, lost: Iterable[tuple[OffsetRange, str]]) -> None:
+        report_loss(lost, fail=self._options.fail_on_data_loss, group=self._options.group_id)

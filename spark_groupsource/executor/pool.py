@@ -37,26 +37,27 @@ LOG = logging.getLogger("spark_groupsource.executor")
 MAX_CONSUMERS = 4
 _QUEUE_SHARE = 0.75
 IDLE_TIMEOUT_S = 120.0
-# Up to this many partitions a consumer fetches the largest size from each (`executor_settings`).
+# Up to this many partitions a consumer fetches the largest size from each (`reading_client_settings`).
 _FEW = 3
 
-Key = tuple[tuple[str, str], ...]
+PoolKey = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
 class _Idle:
-    key: Key
+    key: PoolKey
     consumer: RangeConsumer
     since_s: float
     group_id: str
 
 
-def pool_key(options: SourceOptions) -> Key:
+def pool_key(options: SourceOptions) -> PoolKey:
     """Return the settings that two readers must have in common to share a consumer."""
     settings = dict(options.client_settings) | {
         "bootstrap.servers": options.bootstrap_servers,
         "(headers)": str(options.include_headers),
         "(memory)": str(options.prefetch_memory_bytes),
+        "(token)": str(options.token_login),
     }
     return tuple(sorted(settings.items()))
 
@@ -111,7 +112,7 @@ class ConsumerPool:
         resting = sum(not entry.consumer.assigned for entry in self._idle)
         return f"ConsumerPool(idle={len(self._idle)}, resting={resting})"
 
-    def take(
+    def borrow(
         self, options: SourceOptions, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = {}
     ) -> RangeConsumer:
         """Return a consumer positioned at the start of the ranges; close an idle one first if the pool is full.
@@ -123,7 +124,7 @@ class ConsumerPool:
         with self._lock:
             self._lock.wait_for(lambda: not self._busy)
             # R59: has read another topic id
-            closing = [entry for entry in self._idle if entry.key == key and not entry.consumer.current(topic_ids)]
+            closing = [entry for entry in self._idle if entry.key == key and not entry.consumer.is_current(topic_ids)]
             self._remove(closing)
             full = len(self._idle) >= MAX_CONSUMERS
             alike = [entry for entry in self._idle if entry.key == key]
@@ -169,7 +170,7 @@ class ConsumerPool:
             tired = [entry for entry in self._idle if now_s - entry.since_s >= REST_AFTER_S and entry not in old]
             tired = [entry for entry in tired if entry.consumer.assigned]
             self._remove(old)
-            # While it is set, `take` waits: resting lasts milliseconds.
+            # While it is set, `borrow` waits: resting lasts milliseconds.
             self._busy = bool(tired)
         broken = [entry for entry in tired if _fails(entry.consumer.rest)]
         with self._lock:

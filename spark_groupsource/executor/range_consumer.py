@@ -35,22 +35,22 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from spark_groupsource.clock import Clock, SystemClock
-from spark_groupsource.executor.broker_queries import Inquiries
+from spark_groupsource.executor.broker_requests import BrokerRequests
 from spark_groupsource.executor.clients.port import (
     Chunk,
     Damaged,
     EndOfPartition,
     FetchClient,
+    FetchedItem,
     IdentityRefused,
     ImpossibleTimestamp,
-    Item,
     PositionLost,
     TopicForbidden,
     Trouble,
 )
 from spark_groupsource.executor.clients.rows import last_offset
 from spark_groupsource.executor.read_errors import end_of
-from spark_groupsource.executor.row_buffer import Kept, RecordSize, beyond
+from spark_groupsource.executor.row_buffer import RecordSize, RowBuffer, partitions_to_drop
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -81,12 +81,12 @@ class Histories:
         self._topic_ids: dict[str, str] = {}
         self._epochs: dict[TopicPartition, int | None] = {}
 
-    def current(self, topic_ids: Mapping[str, str]) -> bool:
+    def is_current(self, topic_ids: Mapping[str, str]) -> bool:
         """Return whether none of these topics was read under another id."""
         # R59: read under another id
         return all(self._topic_ids.get(topic, topic_id) == topic_id for topic, topic_id in topic_ids.items())
 
-    def same(self, item: OffsetRange) -> bool:
+    def has_same_epoch(self, item: OffsetRange) -> bool:
         """Return whether the rows fetched ahead have the range's leader epoch; True for a range without an epoch.
 
         A clean leader change has a new epoch, too: the rows are then fetched once more.
@@ -94,12 +94,12 @@ class Histories:
         # R60: fetched from another history
         return item.leader_epoch is None or self._epochs.get(item.partition) == item.leader_epoch
 
-    def note(self, anew: Iterable[OffsetRange], topic_ids: Mapping[str, str]) -> None:
-        """Record the ids of the topics read, and the epochs of the ranges that are assigned again (`anew`)."""
+    def record(self, reassigned: Iterable[OffsetRange], topic_ids: Mapping[str, str]) -> None:
+        """Record the ids of the topics read, and the epochs of the ranges that are assigned again (`reassigned`)."""
         self._topic_ids |= topic_ids
-        self._epochs |= {item.partition: item.leader_epoch for item in anew}
+        self._epochs |= {item.partition: item.leader_epoch for item in reassigned}
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+    def drop_epochs(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget the epochs of partitions of which no fetched rows are left."""
         for partition in partitions:
             self._epochs.pop(partition, None)
@@ -132,7 +132,7 @@ class RangeConsumer:
         self._position: dict[TopicPartition, int] = {}
         self._fed: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
-        self._kept = Kept()
+        self._kept = RowBuffer()
         self._parked: dict[TopicPartition, int] = {}
         self._eof: dict[TopicPartition, int] = {}
         self._lost: dict[TopicPartition, PositionLost | TopicForbidden | Damaged] = {}
@@ -140,14 +140,14 @@ class RangeConsumer:
         self._histories = Histories()
         self._size = RecordSize()
         self._crowded = False
-        self.inquiries = Inquiries(self._client, options)
+        self.requests = BrokerRequests(self._client, options)
 
     def __repr__(self) -> str:
         return f"RangeConsumer({', '.join(f'{tp}@{offset}' for tp, offset in sorted(self._position.items()))})"
 
     def serve(self, options: SourceOptions) -> None:
         """Read for the query with these options from now on. Its client settings must be the same."""
-        self.options = self.inquiries.options = options
+        self.options = self.requests.options = options
 
     @property
     def assigned(self) -> int:
@@ -164,13 +164,13 @@ class RangeConsumer:
         gaps = [self._gap(item) for item in ranges]
         return gaps.count(None), sum(gap for gap in gaps if gap is not None)
 
-    def current(self, topic_ids: Mapping[str, str]) -> bool:
+    def is_current(self, topic_ids: Mapping[str, str]) -> bool:
         """Return whether none of these topics was recreated since this consumer has read it.
 
         If one was, the consumer must be closed: its client would ignore the new topic's leaders as long as their epochs
         are lower than the old ones.
         """
-        return self._histories.current(topic_ids)
+        return self._histories.is_current(topic_ids)
 
     def shares(self, ranges: Iterable[OffsetRange]) -> bool:
         """Return whether one of these ranges' partitions is fetched or parked, at any offset."""
@@ -184,40 +184,40 @@ class RangeConsumer:
     def position_at(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = {}) -> None:
         """Move to the start of these ranges. Connections stay, and so do fetched rows that the ranges can use.
 
-        `topic_ids` are those that the ranges were planned for; call `current` with them first.
+        `topic_ids` are those that the ranges were planned for; call `is_current` with them first.
         """
         wanted = {item.partition: item.start for item in ranges}
         self._ends = {item.partition: item.end for item in ranges}
         now_s = self._clock.monotonic_s()
         idle = [tp for tp in self._position if tp not in wanted and now_s - self._used_s[tp] >= REST_AFTER_S]
-        self.forget(idle)
+        self.drop_partitions(idle)
         self._used_s |= dict.fromkeys(wanted, now_s)
-        anew = [item for item in ranges if self._gap(item) is None]
-        self._histories.note(anew, topic_ids)
-        moved = {item.partition: item.start for item in anew}
+        reassigned = [item for item in ranges if self._gap(item) is None]
+        self._histories.record(reassigned, topic_ids)
+        moved = {item.partition: item.start for item in reassigned}
         for partition, start in wanted.items():
             if partition not in moved:
                 self._advance(partition, start)
-        self._kept.limit(dict(self._ends))
+        self._kept.set_range_ends(dict(self._ends))
         self._drop([partition for partition in moved if self._has(partition)])
         self._position |= moved
         window = {item.partition for item in (*ranges[:1], *self._window(ranges[1:]))}
-        later = {item.partition for item in ranges if not self.complete(item)} - window
+        later = {item.partition for item in ranges if not self.has_all_rows(item)} - window
         self._assign({partition: start for partition, start in moved.items() if partition not in later})
-        self.inquiries.reason = ""
-        self.inquiries.meet(frozenset(tp.topic for tp in wanted))
+        self.requests.reason = ""
+        self.requests.request_new_leaders(frozenset(tp.topic for tp in wanted))
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+    def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop fetching these partitions and drop their rows and positions. Unknown partitions are ignored."""
         known = [partition for partition in partitions if partition in self._position]
         self._drop(known)
         for partition in known:
             del self._position[partition], self._used_s[partition]
-        self._histories.forget(known)
+        self._histories.drop_epochs(known)
 
     def rest(self) -> None:
         """Stop fetching and drop all fetched rows. The client stays connected."""
-        self.forget(list(self._position))
+        self.drop_partitions(list(self._position))
 
     def position(self, partition: TopicPartition) -> int:
         """Return the next offset to return of a partition."""
@@ -235,7 +235,7 @@ class RangeConsumer:
         # R58: An end-of-partition event before the range's end ends nothing: it may come from a leader that lags.
         return partition not in self._kept and self._eof.get(partition, -1) >= item.end
 
-    def take(self, ranges: Sequence[OffsetRange], timeout_s: float) -> list[pa.RecordBatch]:
+    def next_rows(self, ranges: Sequence[OffsetRange], timeout_s: float) -> list[pa.RecordBatch]:
         """Return the next rows of the ranges, one range after the other; empty if none arrived in time.
 
         The ranges are of different partitions, and the client fetches them in parallel. Rows of a later range are kept
@@ -270,7 +270,7 @@ class RangeConsumer:
             raise end_of(self.options, event, self._position[item.partition])
 
     def _take_kept(self, item: OffsetRange) -> list[pa.RecordBatch]:
-        taken, self._position[item.partition] = self._kept.take(item, self._position[item.partition])
+        taken, self._position[item.partition] = self._kept.pop_rows(item, self._position[item.partition])
         return taken
 
     def arrived(self, item: OffsetRange) -> int:
@@ -279,7 +279,7 @@ class RangeConsumer:
         fed = self._fed.get(partition, self._parked.get(partition, 0))
         return min(item.end, max(self._position[partition], fed))
 
-    def complete(self, item: OffsetRange) -> bool:
+    def has_all_rows(self, item: OffsetRange) -> bool:
         """Return whether all records of a range were returned or are kept."""
         return self.arrived(item) >= item.end or self._eof.get(item.partition, -1) >= item.end
 
@@ -316,7 +316,7 @@ class RangeConsumer:
         describe, or if the brokers refuse the client.
         """
         partitions = {item.partition for item in ranges}
-        unknown, answered = self.inquiries.unknown({partition.topic for partition in partitions})
+        unknown, answered = self.requests.unknown({partition.topic for partition in partitions})
         for partition in partitions:
             if partition.topic in unknown:
                 self._on_end(PositionLost(partition, unknown[partition.topic]))
@@ -330,7 +330,7 @@ class RangeConsumer:
     def _gap(self, item: OffsetRange) -> int | None:
         """Return the offsets to drop to reach a range's start; None if that needs a new assignment."""
         partition = item.partition
-        if not self._has(partition) or partition in self._lost or not self._histories.same(item):
+        if not self._has(partition) or partition in self._lost or not self._histories.has_same_epoch(item):
             return None
         gap = item.start - self._position[partition]
         return gap if gap == 0 or (gap > 0 and self._size.may_drop(gap)) else None
@@ -384,7 +384,7 @@ class RangeConsumer:
         too much: they are parked, and above the bound their rows are dropped, to be fetched again.
         """
         later = ranges[1:]
-        waiting = self._kept.within_bytes - self._kept.within(ranges[0].partition)
+        waiting = self._kept.within_bytes - self._kept.bytes_within(ranges[0].partition)
         if waiting > self.max_kept_bytes // 2:
             wanted = {item.partition for item in self._window(later)}
             self._park([item.partition for item in later if item.partition in self._fed.keys() - wanted])
@@ -392,7 +392,7 @@ class RangeConsumer:
             for item in reversed(later):
                 if waiting <= self.max_kept_bytes:
                     break
-                waiting -= self._kept.within(item.partition)
+                waiting -= self._kept.bytes_within(item.partition)
                 self._drop([item.partition])
         self._bound_beyond({item.partition: item.end for item in ranges}, waiting)
 
@@ -403,14 +403,14 @@ class RangeConsumer:
             room -= self._need(item)
             if room < 0:
                 break
-            if not self.complete(item):
+            if not self.has_all_rows(item):
                 found.append(item)
         return found
 
     def _need(self, item: OffsetRange) -> int:
         """Return about how many bytes a complete range takes."""
-        missing = 0 if self.complete(item) else item.end - self.arrived(item)
-        return self._kept.within(item.partition) + missing * self._size.likely_bytes
+        missing = 0 if self.has_all_rows(item) else item.end - self.arrived(item)
+        return self._kept.bytes_within(item.partition) + missing * self._size.likely_bytes
 
     def _bound_beyond(
         self, ends: Mapping[TopicPartition, int], waiting: int = 0, spared: Collection[TopicPartition] = ()
@@ -425,10 +425,10 @@ class RangeConsumer:
         3. The client continues to fetch the others. Rows above the limit are dropped, and the next batch must fetch
            them again.
         """
-        sizes = {partition: size for partition, size in self._kept.beyond().items() if partition not in spared}
+        sizes = {partition: size for partition, size in self._kept.bytes_beyond().items() if partition not in spared}
         fair = self.max_kept_bytes // (2 * max(1, self.assigned))
         self._park([partition for partition, size in sizes.items() if size > fair and partition in self._fed])
-        for partition in beyond(sizes, max(0, self.max_kept_bytes - waiting)):
+        for partition in partitions_to_drop(sizes, max(0, self.max_kept_bytes - waiting)):
             if partition not in ends:
                 self._drop([partition])
                 continue
@@ -453,8 +453,8 @@ class RangeConsumer:
         """
         first, later = ranges[0], ranges[1:]
         if self.bulk:
-            self._park([item.partition for item in ranges if item.partition in self._fed and self.complete(item)])
-        missing = [item for item in ranges if item.partition not in self._fed and not self.complete(item)]
+            self._park([item.partition for item in ranges if item.partition in self._fed and self.has_all_rows(item)])
+        missing = [item for item in ranges if item.partition not in self._fed and not self.has_all_rows(item)]
         window = {first, *self._window(later)}
         wanted = [item for item in missing if item in window]
         if not self.bulk:
@@ -491,7 +491,7 @@ class RangeConsumer:
             else:
                 self._on_event(item)
         if came:
-            self.inquiries.answered()
+            self.requests.answered()
         self._crowded = came > 0 and sum(self._fed.get(partition, 0) for partition in wanted) == before
         return came >= asked and asked < remaining
 
@@ -504,26 +504,26 @@ class RangeConsumer:
         if isinstance(item, Chunk):
             size = item.batch.nbytes
             self._fed[item.partition] = last_offset(item.batch) + 1
-            self._size.learn(item.batch.num_rows, size)
+            self._size.add_sample(item.batch.num_rows, size)
         else:
             self._fed[item.partition] = item.offset + 1
         self._kept.add(item, self._position[item.partition], size)
 
-    def _on_event(self, item: Item) -> None:
+    def _on_event(self, item: FetchedItem) -> None:
         if isinstance(item, EndOfPartition):
-            self.inquiries.answered()
+            self.requests.answered()
             if item.partition in self._fed and item.partition not in self._lost:
                 self._eof[item.partition] = max(self._eof.get(item.partition, -1), item.offset)
         elif isinstance(item, PositionLost | TopicForbidden | Damaged):
             self._on_end(item)
         elif isinstance(item, IdentityRefused):
-            self.inquiries.refuse(item.reason)
+            self.requests.refuse(item.reason)
         elif isinstance(item, Trouble):
             # The error may be temporary: the task's deadline decides.
-            self.inquiries.reason = item.reason
+            self.requests.reason = item.reason
 
     def _on_end(self, event: PositionLost | TopicForbidden | Damaged) -> None:
-        """Accept no more rows of a partition. `take` raises the error when it is the turn of the partition's range.
+        """Accept no more rows of a partition. `next_rows` raises the error when the partition's range is next.
 
         A partition without records left for this task is dropped instead, until a task needs it.
 
@@ -535,7 +535,7 @@ class RangeConsumer:
         """
         partition = event.partition
         if isinstance(event, PositionLost) and event.reason:
-            self.inquiries.reason = event.reason
+            self.requests.reason = event.reason
         if partition not in self._fed:
             return
         # R65: a range of this task has more to read of it

@@ -35,14 +35,15 @@ def unreadable(partition: TopicPartition, offset: int, reason: str) -> ReadError
         topic=partition.topic,
         partition=partition.partition,
         offset=offset,
-        start=offset,
-        end="?",
         reason=reason,
     )
 
 
 def stalled(item: OffsetRange, offset: int, timeout_s: float, reason: str) -> ReadError:
-    """Return the error for a range without new records at `offset` for `timeout_s` seconds."""
+    """Return the error for a range without new records at `offset` for `timeout_s` seconds.
+
+    `reason` is the last one that the client reported, empty if it reported none.
+    """
     return ReadError(
         errors.READ_STALLED,
         topic=item.partition.topic,
@@ -51,7 +52,7 @@ def stalled(item: OffsetRange, offset: int, timeout_s: float, reason: str) -> Re
         offset=offset,
         start=item.start,
         end=item.end,
-        reason=reason,
+        reason=reason or "the Kafka client reported no reason",
     )
 
 

@@ -74,7 +74,7 @@ def read_task(
     log_reading_path()
     freeze_imported()
     clock = clock or SystemClock()
-    consumer = pool.take(settings.options, task, topic_ids)
+    consumer = pool.borrow(settings.options, task, topic_ids)
     lost = make_lost(settings.options, topic_ids, clock)
     try:
         yield from read_ranges(
@@ -144,29 +144,29 @@ class _Reading:
     @property
     def goes_on(self) -> bool:
         """Return whether there are records to read or to prove."""
-        return bool(self._unfinished) or self._proof.open
+        return bool(self._unfinished) or self._proof.has_unproven
 
     def step(self) -> list[pa.RecordBatch]:
         """Read the next rows and advance the proof. Return the rows that are proven."""
         takes = bool(self._unfinished) and not self._proof.full
         if takes:
             self._take()
-        if self._proof.due or (self._proof.open and not self._unfinished) or self._suspects():
-            self._proof.ask()
+        if self._proof.due or (self._proof.has_unproven and not self._unfinished) or self._suspects():
+            self._proof.send_request()
         proven = 0 if takes else sum(map(self._proof.proven, self._ranges))
-        for topic in self._proof.look(0.0 if takes and self._unfinished else _POLL_S):
-            self._judge(topic)
+        for topic in self._proof.read_answer(0.0 if takes and self._unfinished else _POLL_S):
+            self._give_up_replaced(topic)
         if not takes and sum(map(self._proof.proven, self._ranges)) > proven:
             self._progress()
         if self.goes_on and self._deadline.expired():
             self._on_silence()
-        return self._proof.free()
+        return self._proof.release_proven()
 
     def _progress(self) -> None:
         self._deadline = Deadline(self._clock, self._stall_timeout_s)
         self._doubt = Deadline(self._clock, _DOUBT_AFTER_S)
         self._suspicion = Deadline(self._clock, _DOUBT_AFTER_S)
-        self._told = self._asked = False
+        self._wait_logged = self._access_checked = False
 
     def _suspects(self) -> bool:
         """Return whether to check the topic ids, because the brokers answer but no record arrives.
@@ -179,49 +179,49 @@ class _Reading:
            and the brokers know the topic by its name.
         3. The task waits for its whole deadline, and with it every rebalance of the group.
         """
-        if not self._asked or not self._suspicion.expired():
+        if not self._access_checked or not self._suspicion.expired():
             return False
         self._suspicion = Deadline(self._clock, _DOUBT_AFTER_S)
-        return self._proof.asks
+        return self._proof.needs_proof
 
     def _take(self) -> None:
         consumer = self._consumer
         before = _positions(consumer, self._unfinished)
         try:
-            for rows in consumer.take(self._unfinished, _POLL_S):
+            for rows in consumer.next_rows(self._unfinished, _POLL_S):
                 self._proof.hold(rows)
         except OutOfRange as error:
             item = next(item for item in self._unfinished if item.partition == error.partition)
             if self._lost is None:
                 raise unreadable(item.partition, consumer.position(item.partition), "out of range") from None
-            self._lost.out_of_range(consumer, item, self._proof)
+            self._lost.on_out_of_range(consumer, item, self._proof)
         arrived = sum(map(consumer.arrived, self._ranges))
         if _positions(consumer, self._unfinished) > before or arrived > self._arrived:
             self._arrived = max(self._arrived, arrived)
             self._progress()
         elif self._doubt.expired():
-            if not self._told:
-                self._told = True
-                _say_waiting(consumer, self._unfinished[0], self._stall_timeout_s)
-            self._asked = self._asked or consumer.check_access(self._unfinished)
+            if not self._wait_logged:
+                self._wait_logged = True
+                _log_waiting(consumer, self._unfinished[0], self._stall_timeout_s)
+            self._access_checked = self._access_checked or consumer.check_access(self._unfinished)
             # R66: nothing has come for 5 s
-            consumer.inquiries.check_identity()
+            consumer.requests.check_identity()
         self._unfinished = _unfinished(consumer, self._unfinished)
 
-    def _judge(self, topic: str) -> None:
+    def _give_up_replaced(self, topic: str) -> None:
         """Give up a topic that is no longer the planned one; ignore the answer of a stale broker."""
         if self._lost is None:
             item = next(item for item in self._ranges if item.partition.topic == topic)
             raise unreadable(item.partition, self._proof.proven(item), "its topic is not the planned one any more")
-        self._lost.judge(self._consumer, topic, self._proof)
+        self._lost.give_up_replaced(self._consumer, topic, self._proof)
         self._unfinished = _unfinished(self._consumer, self._unfinished)
 
     def _on_silence(self) -> None:
         item = next(iter(self._unfinished), self._ranges[0])
         if self._lost is None or not self._unfinished:
-            at, reason = self._consumer.position(item.partition), self._consumer.inquiries.reason
+            at, reason = self._consumer.position(item.partition), self._consumer.requests.reason
             raise stalled(item, at, self._stall_timeout_s, reason)
-        self._lost.silent(self._consumer, self._unfinished, self._stall_timeout_s, self._proof)
+        self._lost.on_silence(self._consumer, self._unfinished, self._stall_timeout_s, self._proof)
         self._unfinished = _unfinished(self._consumer, self._unfinished)
         self._progress()
 
@@ -241,7 +241,7 @@ def _positions(consumer: RangeConsumer, ranges: Sequence[OffsetRange]) -> int:
     return sum(consumer.position(item.partition) for item in ranges)
 
 
-def _say_waiting(consumer: RangeConsumer, item: OffsetRange, stall_timeout_s: float) -> None:
+def _log_waiting(consumer: RangeConsumer, item: OffsetRange, stall_timeout_s: float) -> None:
     text = "no records for %.0f s, waiting up to %.0f s: range=%s position=%d last_error=%s"
-    position, reason = consumer.position(item.partition), consumer.inquiries.reason or "none"
+    position, reason = consumer.position(item.partition), consumer.requests.reason or "none"
     LOG.warning(text, _DOUBT_AFTER_S, stall_timeout_s, item, position, reason)

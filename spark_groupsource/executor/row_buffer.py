@@ -52,16 +52,16 @@ class _Entry:
         return self.bytes * (limit - self.first) // (self.last + 1 - self.first)
 
 
-class Kept:
+class RowBuffer:
     """Hold rows and cut them by offsets, without a copy.
 
-    `limit` sets where the ranges of the task end. Rows before that offset count as `within` the range, later ones as
-    `beyond` it, for later tasks. Sizes are measured when rows arrive; parts get a share by rows and offsets.
+    `set_range_ends` sets where the ranges of the task end. Rows before the end are within the range; rows after it are
+    beyond it, for later tasks. Sizes are measured when rows arrive; parts get a share by rows and offsets.
     """
 
     def __init__(self) -> None:
         self._entries: dict[TopicPartition, deque[_Entry]] = {}
-        self._limits: Mapping[TopicPartition, int] = {}
+        self._range_ends: Mapping[TopicPartition, int] = {}
         self._within: dict[TopicPartition, int] = {}
         self._beyond: dict[TopicPartition, int] = {}
         # Sum over all partitions.
@@ -70,18 +70,18 @@ class Kept:
     def __contains__(self, partition: TopicPartition) -> bool:
         return bool(self._entries.get(partition))
 
-    def within(self, partition: TopicPartition) -> int:
+    def bytes_within(self, partition: TopicPartition) -> int:
         """Return how many bytes are kept of a partition's range."""
         return self._within.get(partition, 0)
 
-    def beyond(self) -> dict[TopicPartition, int]:
+    def bytes_beyond(self) -> dict[TopicPartition, int]:
         """Return how many bytes are kept of each partition beyond the task's range."""
         return {partition: size for partition, size in self._beyond.items() if size}
 
-    def limit(self, ends: Mapping[TopicPartition, int]) -> None:
+    def set_range_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         """Set the range ends of the next task; partitions that are not named have no range."""
-        touched = [partition for partition in self._entries if self._limits.get(partition) != ends.get(partition)]
-        self._limits = ends
+        touched = [partition for partition in self._entries if self._range_ends.get(partition) != ends.get(partition)]
+        self._range_ends = ends
         for partition in touched:
             self._keep(partition, self._entries[partition])
 
@@ -114,7 +114,7 @@ class Kept:
 
     def trim(self, partition: TopicPartition) -> None:
         """Drop the rows of a partition beyond its range."""
-        limit = self._limits.get(partition, 0)
+        limit = self._range_ends.get(partition, 0)
         entries = [entry for entry in self._entries.get(partition, ()) if entry.first < limit]
         if entries and entries[-1].last >= limit:
             item = entries[-1].item
@@ -122,7 +122,7 @@ class Kept:
                 entries[-1] = entries[-1].part(split_at(item.batch, limit)[0])
         self._keep(partition, entries)
 
-    def take(self, wanted: OffsetRange, position: int) -> tuple[list[pa.RecordBatch], int]:
+    def pop_rows(self, wanted: OffsetRange, position: int) -> tuple[list[pa.RecordBatch], int]:
         """Remove and return the range's rows from the position on, and the position behind them.
 
         Raises `ReadError` if the next record is one that no row can hold.
@@ -145,7 +145,7 @@ class Kept:
                 continue
             rows, rest = split_at(head.batch, wanted.end)
             left = entry.part(rest)
-            left.within = left.before(self._limits.get(partition, 0))
+            left.within = left.before(self._range_ends.get(partition, 0))
             entries.appendleft(left)
             self._count(partition, left.bytes, left.within)
             if rows.num_rows:
@@ -164,7 +164,7 @@ class Kept:
             return
         if entry.first < position and isinstance(entry.item, Chunk):
             entry = entry.part(split_at(entry.item.batch, position)[1])
-        entry.within = entry.before(self._limits.get(partition, 0))
+        entry.within = entry.before(self._range_ends.get(partition, 0))
         self._entries.setdefault(partition, deque()).append(entry)
         self._count(partition, entry.bytes, entry.within)
 
@@ -174,7 +174,7 @@ class Kept:
         self.within_bytes += within
 
 
-def beyond(sizes: Mapping[TopicPartition, int], most: int) -> list[TopicPartition]:
+def partitions_to_drop(sizes: Mapping[TopicPartition, int], most: int) -> list[TopicPartition]:
     """Return the partitions to drop, the largest first, so that the others have at most `most` bytes together."""
     found: list[TopicPartition] = []
     too_much = sum(sizes.values()) - most
@@ -213,7 +213,7 @@ class RecordSize:
         """Return the bytes of one record; a low guess before the first record, for uses where that does no harm."""
         return self._average or UNKNOWN_RECORD_BYTES
 
-    def learn(self, rows: int, size: int) -> None:
+    def add_sample(self, rows: int, size: int) -> None:
         """Add the size in bytes of `rows` rows to the average."""
         average = size // rows
         self._average = max(64, (self._average + average) // 2 if self._average else average)

@@ -27,7 +27,7 @@ from spark_groupsource.options.model import SourceOptions
 # Clients with different settings. A worker most often serves one query.
 _MAX_CLIENTS = 4
 
-Key = tuple[tuple[str, str], ...]
+ClientKey = tuple[tuple[str, str], ...]
 
 
 class AdminClients:
@@ -36,14 +36,14 @@ class AdminClients:
     def __init__(self, make: Callable[[SourceOptions, LastTransportError], AdminClient] = admin_client) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._clients: OrderedDict[Key, AdminClient] = OrderedDict()
+        self._clients: OrderedDict[ClientKey, AdminClient] = OrderedDict()
 
     def get(self, options: SourceOptions) -> AdminClient:
         """Return the client with these settings, creating it if needed."""
         key = _key(options)
         with self._lock:
             if key not in self._clients:
-                self._clients[key] = self._make(options, LastTransportError())
+                self._clients[key] = self._make(options, LastTransportError(options.token_login))
                 if len(self._clients) > _MAX_CLIENTS:
                     self._clients.popitem(last=False)
             self._clients.move_to_end(key)
@@ -55,15 +55,16 @@ class AdminClients:
             self._clients.pop(_key(options), None)
 
 
-def _key(options: SourceOptions) -> Key:
-    return tuple(sorted((dict(options.client_settings) | {"bootstrap.servers": options.bootstrap_servers}).items()))
+def _key(options: SourceOptions) -> ClientKey:
+    more = {"bootstrap.servers": options.bootstrap_servers, "(token)": str(options.token_login)}
+    return tuple(sorted((dict(options.client_settings) | more).items()))
 
 
 ADMINS = AdminClients()
 
 
-class TopicIdInquiry:
-    """Implement `TopicInquiry` on an admin client's futures, one per topic."""
+class AdminTopicIdRequest:
+    """Implement `TopicIdRequest` on an admin client's futures, one per topic."""
 
     def __init__(self, options: SourceOptions, topics: Sequence[str], timeout_s: float, admins: AdminClients) -> None:
         self._options = options
@@ -74,7 +75,7 @@ class TopicIdInquiry:
         self._found: dict[str, str | None] = {}
 
     def answer(self, wait_s: float) -> Mapping[str, str | None] | None:
-        """See `TopicInquiry`. Poll the admin client, because it reports its errors only to a poll."""
+        """See `TopicIdRequest`. Poll the admin client, because it reports its errors only to a poll."""
         deadline_s = time.monotonic() + wait_s
         while self._futures:
             topic, future = next(iter(self._futures.items()))
@@ -98,12 +99,12 @@ class TopicIdInquiry:
         return self._found
 
     def close(self) -> None:
-        """See `TopicInquiry`."""
+        """See `TopicIdRequest`."""
         self._futures = {}
 
 
-def identify(
+def request_topic_ids(
     options: SourceOptions, topics: Sequence[str], timeout_s: float, admins: AdminClients = ADMINS
-) -> TopicIdInquiry:
+) -> AdminTopicIdRequest:
     """Send a request for the ids of topics."""
-    return TopicIdInquiry(options, topics, timeout_s, admins)
+    return AdminTopicIdRequest(options, topics, timeout_s, admins)

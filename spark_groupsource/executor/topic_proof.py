@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from spark_groupsource.executor.clients.port import RequestFailed, TopicDenied, TopicInquiry
+from spark_groupsource.executor.clients.port import RequestFailed, TopicDenied, TopicIdRequest
 from spark_groupsource.executor.clients.rows import TOPIC_COLUMN
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.model.offsets import NO_TOPIC_ID, OffsetRange, TopicPartition, same_topic
@@ -44,7 +44,7 @@ class TopicProof:
         self._held: deque[pa.RecordBatch] = deque()
         self._bytes = 0
         self._proven = {item.partition: item.start for item in ranges}
-        self._inquiry: TopicInquiry | None = None
+        self._request: TopicIdRequest | None = None
         # At the time of the request: the number of held batches, and the positions of the ranges.
         self._covered = 0
         self._reached: dict[TopicPartition, int] = {}
@@ -54,11 +54,11 @@ class TopicProof:
         self._held.append(rows)
         self._bytes += rows.nbytes if self._ids else 0
 
-    def free(self) -> list[pa.RecordBatch]:
+    def release_proven(self) -> list[pa.RecordBatch]:
         """Return and release the rows that are proven or need no proof, in their order."""
         if not self._ids:
             count = len(self._held)
-        elif self._inquiry is None:
+        elif self._request is None:
             # R57: only what had arrived before the question
             count, self._covered = self._covered, 0
         else:
@@ -68,22 +68,22 @@ class TopicProof:
         return rows
 
     @property
-    def asks(self) -> bool:
+    def needs_proof(self) -> bool:
         """Return whether any topic of the task has an id to prove."""
         return bool(self._ids)
 
     @property
     def due(self) -> bool:
         """Return whether enough rows are held for a request before the task's end."""
-        return self._inquiry is None and self._bytes >= _CHECK_BYTES
+        return self._request is None and self._bytes >= _CHECK_BYTES
 
     @property
     def full(self) -> bool:
-        """Return whether to read no more rows before the request is answered."""
+        """Return whether to pause reading until the request is answered."""
         return self._bytes >= 2 * _CHECK_BYTES
 
     @property
-    def open(self) -> bool:
+    def has_unproven(self) -> bool:
         """Return whether any row that the consumer has returned is not proven."""
         return any(self._consumer.position(p) > at for p, at in self._proven.items() if p.topic in self._ids)
 
@@ -92,31 +92,31 @@ class TopicProof:
         partition = item.partition
         return self._proven[partition] if partition.topic in self._ids else self._consumer.position(partition)
 
-    def ask(self) -> None:
+    def send_request(self) -> None:
         """Send a request, unless one is under way."""
-        if self._inquiry is None:
+        if self._request is None:
             self._covered = len(self._held)
             self._reached = {partition: self._consumer.position(partition) for partition in self._proven}
-            self._inquiry = self._consumer.inquiries.identify(sorted(self._ids), _TIMEOUT_S)
+            self._request = self._consumer.requests.request_topic_ids(sorted(self._ids), _TIMEOUT_S)
 
-    def look(self, wait_s: float) -> dict[str, str | None]:
+    def read_answer(self, wait_s: float) -> dict[str, str | None]:
         """Process the answer if it has arrived, waiting up to `wait_s`. Return topics that do not have the planned id.
 
         The value is the topic's current id, None if the topic does not exist. If any topic is returned, the answer
         proves nothing. Raises `AccessError` for a topic that the client may not describe. A request that failed is
         dropped.
         """
-        if self._inquiry is None:
+        if self._request is None:
             return {}
         try:
-            found = self._inquiry.answer(wait_s)
+            found = self._request.answer(wait_s)
         except TopicDenied:
             # The answer names no topic: `check_access` raises for the first one that is denied.
             self._consumer.check_access(self._ranges)
             self._forget()
             return {}
         except RequestFailed as error:
-            self._consumer.inquiries.reason = str(error)
+            self._consumer.requests.reason = str(error)
             self._forget()
             return {}
         if found is None:
@@ -130,7 +130,7 @@ class TopicProof:
         if others:
             self._forget()
             return others
-        self._inquiry = None
+        self._request = None
         self._proven |= self._reached
         return {}
 
@@ -156,6 +156,6 @@ class TopicProof:
         self._forget()
 
     def _forget(self) -> None:
-        inquiry, self._inquiry, self._covered = self._inquiry, None, 0
-        if inquiry is not None:
-            inquiry.close()
+        request, self._request, self._covered = self._request, None, 0
+        if request is not None:
+            request.close()

@@ -16,10 +16,11 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 
 from spark_groupsource.client.answers import partition_of, received
 from spark_groupsource.client.errors import LastTransportError, mapped_errors
-from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, reading_settings
+from spark_groupsource.client.settings import FETCH_SETTINGS, assigned_consumer_settings, creating_client
+from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.admin import LibrdkafkaCluster, admin_client, answer_of
-from spark_groupsource.lag.model import Retention, Standing
+from spark_groupsource.lag.model import LagInput, Retention
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -27,7 +28,7 @@ from spark_groupsource.options.model import SourceOptions
 _CHUNK = 5_000
 # Time limit in seconds for all next records together. Some never arrive, because only transaction markers are left.
 _RECORDS_S = 10.0
-_STEP_S = 0.2
+_CONSUME_TIMEOUT_S = 0.2
 _MAX_RECORDS = 1_000
 # A producer's usual batch. The broker returns a larger one if it is the first of its response.
 _FETCH_BYTES = 16 * 1024
@@ -47,27 +48,31 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-class StandingsPort(Protocol):
+class LagRequests(Protocol):
     """Requests of lag reports to a cluster. Errors are those of the catalogue, and every wait has a limit."""
 
     def topics(self) -> dict[str, int]:
         """Return all topics that the client may describe, with their partition counts."""
 
-    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def group_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets of any group; partitions without one are left out."""
 
-    def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    def log_bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Return (beginning, end) of these logs; those that are not known are left out."""
 
-    def standings(self, committed: Mapping[TopicPartition, int | None]) -> list[Standing]:
+    def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[LagInput]:
         """Return the lag inputs of these partitions; `next_ms` is None if no record arrived in time or none is left."""
 
     def close(self) -> None:
         """Free the clients; idempotent."""
 
 
-class LibrdkafkaStandings:
-    """A `StandingsPort` on confluent-kafka. `abandoned` returns True when the caller no longer needs the result."""
+class LibrdkafkaLagRequests:
+    """A `LagRequests` on confluent-kafka.
+
+    `abandoned` returns True when the caller no longer needs the result. `measured` gets the numbers of partitions whose
+    lag inputs are known, and of all.
+    """
 
     def __init__(
         self,
@@ -75,28 +80,30 @@ class LibrdkafkaStandings:
         clock: Clock,
         pause: Callable[[float], object],
         abandoned: Callable[[], bool] = lambda: False,
+        measured: Callable[[int, int], object] = lambda _known, _all: None,
     ) -> None:
         self._options = options
         self._clock = clock
         self._abandoned = abandoned
-        self._transport = LastTransportError()
+        self._measured = measured
+        self._transport = LastTransportError(options.token_login)
         self._cluster = LibrdkafkaCluster(options, clock, pause, abandoned)
         self._admin: AdminClient | None = None
         self._consumer: Consumer | None = None
 
     def topics(self) -> dict[str, int]:
-        """See `StandingsPort`."""
+        """See `LagRequests`."""
         return self._cluster.topics()
 
-    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """See `StandingsPort`."""
+    def group_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See `LagRequests`."""
         found: dict[TopicPartition, int] = {}
         for chunk in _chunks(partitions):
             found |= self._cluster.group_offsets(group, chunk)
         return found
 
-    def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """See `StandingsPort`."""
+    def log_bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """See `LagRequests`."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for chunk in _chunks(partitions):
             survey = self._cluster.survey(chunk)
@@ -106,13 +113,13 @@ class LibrdkafkaStandings:
                     found[partition] = beginning.offset, end.offset
         return found
 
-    def standings(self, committed: Mapping[TopicPartition, int | None]) -> list[Standing]:
-        """See `StandingsPort`. Log ends are requested after the group's offsets, so that no lag is below 0."""
+    def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[LagInput]:
+        """See `LagRequests`. Log ends are requested after the group's offsets, so that no lag is below 0."""
         retentions = self._retentions({partition.topic for partition in committed})
         deadline = Deadline(self._clock, _RECORDS_S)
-        standings = []
+        lag_inputs = []
         for chunk in _chunks(list(committed)):
-            bounds = self.bounds(chunk)
+            bounds = self.log_bounds(chunk)
             starts = {p: max(beginning, committed[p] or 0) for p, (beginning, _) in bounds.items()}
             unread = {p: (starts[p], end) for p, (_, end) in bounds.items() if starts[p] < end}
             times = self._times(unread, deadline) if unread else {}
@@ -120,11 +127,12 @@ class LibrdkafkaStandings:
                 retention = retentions.get(partition.topic, Retention(known=False))
                 next_ms = times.get(partition)
                 none_left = partition in times and next_ms is None
-                standings.append(Standing(partition, committed[partition], first, last, next_ms, retention, none_left))
-        return standings
+                lag_inputs.append(LagInput(partition, committed[partition], first, last, next_ms, retention, none_left))
+            self._measured(len(lag_inputs), len(committed))
+        return lag_inputs
 
     def close(self) -> None:
-        """See `StandingsPort`."""
+        """See `LagRequests`."""
         self._cluster.close()
         self._admin = None
         consumer, self._consumer = self._consumer, None
@@ -146,7 +154,7 @@ class LibrdkafkaStandings:
             consumer.assign([ClientPartition(*partition, at) for partition, (at, _) in unread.items()])
             while waiting and not deadline.expired() and not self._abandoned():
                 answered = []
-                for message in received(consumer, _STEP_S, _MAX_RECORDS):
+                for message in received(consumer, _CONSUME_TIMEOUT_S, _MAX_RECORDS):
                     partition = partition_of(message)
                     if partition in waiting and _answers(message, waiting[partition][1]):
                         kind, at_ms = message.timestamp()
@@ -163,9 +171,9 @@ class LibrdkafkaStandings:
 
     def _reader(self) -> Consumer:
         if self._consumer is None:
-            settings = reading_settings(self._options, "lag", FETCH_SETTINGS) | _SETTINGS
+            settings = assigned_consumer_settings(self._options, "lag", FETCH_SETTINGS) | _SETTINGS
             with creating_client(self._options):
-                self._consumer = Consumer({**settings, "error_cb": self._transport})
+                self._consumer = new_consumer({**settings, "error_cb": self._transport})
         return self._consumer
 
     # --- retention

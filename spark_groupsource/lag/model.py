@@ -26,7 +26,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LagInput:
     """Lag inputs of a partition: committed offset (None: none), log bounds, timestamp of the next unread record (ms).
 
     `none_left`: no record is left to read, only offsets without records (transaction markers, compaction).
@@ -60,20 +60,20 @@ class Lag:
     age_known: bool = True
 
 
-def lag_of(standing: Standing, now_ms: int) -> Lag:
+def lag_of(lag_input: LagInput, now_ms: int) -> Lag:
     """Compute the lag of one partition. Without a committed offset, all records are unread."""
-    start = standing.beginning if standing.committed is None else standing.committed
-    lost = max(0, standing.beginning - start)
-    records = max(0, standing.end - max(start, standing.beginning))
+    start = lag_input.beginning if lag_input.committed is None else lag_input.committed
+    lost = max(0, lag_input.beginning - start)
+    records = max(0, lag_input.end - max(start, lag_input.beginning))
     behind_s = safe_s = None
-    if records and standing.next_ms is not None and standing.next_ms >= 0:
-        age_ms = max(0, now_ms - standing.next_ms)
+    if records and lag_input.next_ms is not None and lag_input.next_ms >= 0:
+        age_ms = max(0, now_ms - lag_input.next_ms)
         behind_s = age_ms / 1000
-        if standing.retention.after_ms is not None:
-            safe_s = max(0, standing.retention.after_ms - age_ms) / 1000
-    age_known = not records or behind_s is not None or standing.none_left
+        if lag_input.retention.after_ms is not None:
+            safe_s = max(0, lag_input.retention.after_ms - age_ms) / 1000
+    age_known = not records or behind_s is not None or lag_input.none_left
     return Lag(
-        standing.partition, standing.committed, standing.end, records, lost, behind_s, safe_s, standing.retention,
+        lag_input.partition, lag_input.committed, lag_input.end, records, lost, behind_s, safe_s, lag_input.retention,
         age_known,
     )  # fmt: skip
 

@@ -23,8 +23,9 @@ from spark_groupsource.options.model import SourceOptions
 # Seconds between two clients. Commands of other threads are served meanwhile.
 _PAUSE_S = 1.0
 _STEP_S = 0.02
-# Seconds that a static member waits for the end of its old session, in addition to the session timeout.
-_UNRELEASED_MARGIN_S = 30.0
+# Seconds that a static member waits for the end of its old session, in addition to the session timeout. Much less than
+# AvailableNow waits for an assignment: its error would hide this one, which names the instance id.
+UNRELEASED_MARGIN_S = 15.0
 
 
 class Reopening:
@@ -59,7 +60,7 @@ class Reopening:
         """Start the wait for the end of the old session. The time counts from the first refusal on."""
         self.due = True
         if self._unreleased is None:
-            wait_s = self._length.longest_s + _UNRELEASED_MARGIN_S
+            wait_s = self._length.longest_s + UNRELEASED_MARGIN_S
             self._report.waits_for_instance_id(self._options.instance_id, wait_s)
             self._unreleased = Deadline(self._clock, wait_s)
 

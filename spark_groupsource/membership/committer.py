@@ -137,7 +137,7 @@ class Committer:
         # R15: the coordinator may still have an older commit to read
         if again or took_s >= _LATE_ANSWER_S:
             self._quiet = Deadline(self._clock, _QUIET_S)
-        owned = set(self._machine.partitions())
+        owned = set(self._machine.owned_partitions())
         self._doubtful |= {
             item.partition: item
             for item, why in result.refused
@@ -168,19 +168,31 @@ class Committer:
                     self._report.retried()
                 self._send(items)
 
-    def before_release(self, items: tuple[CommitItem, ...]) -> CommitResult:
+    def before_release(
+        self, items: tuple[CommitItem, ...], left_behind: Callable[[], bool] = lambda: False
+    ) -> CommitResult:
         """Commit the items of a handover. Return the combined result of all tries.
+
+        `left_behind()`: whether the group has gone on without waiting for the handover. Nothing is committed then
+        (rule R85).
 
         Sends one request, and repeats refused items that may be accepted later (the coordinator moves, a connection was
         cut) for a limited time (rule R28). If that fails, the next owner starts at the last committed offset: records
         are repeated, never lost. A longer wait would stop the whole group.
         """
-        self._clear_up(items)
+        if not left_behind():
+            self._clear_up(items)
         overlap = {item.partition for item in self._on_its_way} & {item.partition for item in items}
         deadline = Deadline(self._clock, _RELEASE_COMMIT_S)
         wanted, whole = items, CommitResult()
         newest = {item.partition: item for item in items}
         while wanted:
+            # R85: the next owner may read and commit them
+            if left_behind():
+                refused = tuple((item, Refusal.REBALANCE) for item in wanted)
+                result = CommitResult(refused=refused, reason="the client has joined the next generation meanwhile")
+                self._report.uncommitted(result)
+                return whole.and_also(result)
             result = self.now(wanted)
             self._machine.offsets_acknowledged(result.acknowledged)
             lost = result.refused_as(Refusal.LOST)

@@ -33,9 +33,9 @@ LOG = logging.getLogger("spark_groupsource.membership")
 # Seconds between two checks of Spark's commit log while a revoke or a stop waits.
 PROBE_INTERVAL_S = 0.1
 # Seconds. A check that takes longer is reported.
-LOOK_DEADLINE_S = 10.0
+CHECK_DEADLINE_S = 10.0
 # Seconds that a stop waits for its last check. Spark's runner waits 15 s for the whole stop.
-LAST_LOOK_S = 5.0
+LAST_CHECK_S = 5.0
 _STEP_S = 0.02
 _SHORTEST_S = 0.004
 _LONGEST_S = 1.0
@@ -44,7 +44,7 @@ _LONGEST_S = 1.0
 _SHARE = 0.05
 
 
-def _end_without(thread: threading.Thread) -> None:
+def end_process_without(thread: threading.Thread) -> None:
     """End the process at exit while `thread` still waits for the store.
 
     Guards against:
@@ -84,7 +84,7 @@ class CompletionWatch:
         self._post = post
         self._serve_commands = serve_commands
         self._on_complete = on_complete
-        self._lookout = Lookout(clock, looks=log.is_local)
+        self._schedule = CheckSchedule(clock, is_local=log.is_local)
         self._pace = Pace(clock, PROBE_INTERVAL_S)
         self._requests: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -103,17 +103,17 @@ class CompletionWatch:
     # --- checks
 
     def check_sometimes(self, flight: FlightBatch | None, *, wanted: bool) -> None:
-        """Check while nobody waits for the batch: only in a local log, and at intervals (see `Lookout`).
+        """Check while nobody waits for the batch: only in a local log, and at intervals (see `CheckSchedule`).
 
         If the answer is not `wanted` now, the interval passes without a check.
         """
         if self.busy:
             self._report_hanging()
-        elif self._lookout.due(flight) and flight is not None:
+        elif self._schedule.due(flight) and flight is not None:
             if wanted:
                 self._start(flight.end, waits=False)
             else:
-                self._lookout.looked()
+                self._schedule.checked()
 
     def check_often(self, flight: FlightBatch | None) -> None:
         """Check while a revoke or a stop waits for the batch."""
@@ -123,12 +123,12 @@ class CompletionWatch:
             self._start(flight.end, waits=True)
 
     def check_last(self, flight: Callable[[], FlightBatch | None]) -> None:
-        """Check once more before leaving, and wait for the answer, for `LAST_LOOK_S` at most in total.
+        """Check once more before leaving, and wait for the answer, for `LAST_CHECK_S` at most in total.
 
         A check under way may have begun before the batch's end. So its answer is not the last one.
         """
         if self._last is None:
-            self._last = Deadline(self._clock, LAST_LOOK_S)
+            self._last = Deadline(self._clock, LAST_CHECK_S)
         self._await_answer(self._last, flight)
         batch = flight()
         if batch is None:
@@ -140,7 +140,7 @@ class CompletionWatch:
             LOG.warning(
                 "checkpoint not answering, a stop does not wait for it longer than %.0f s; if the last batch is"
                 " complete, the next owner repeats it: option checkpointLocation=%s",
-                LAST_LOOK_S,
+                LAST_CHECK_S,
                 self._log.name,
             )
 
@@ -156,7 +156,7 @@ class CompletionWatch:
 
     def wait_s(self, longest_s: float) -> float:
         """Return how long the event thread may wait, in seconds: at most `longest_s`."""
-        return longest_s if self.busy else self._lookout.wait_s(longest_s)
+        return longest_s if self.busy else self._schedule.wait_s(longest_s)
 
     def close(self) -> None:
         """Let the thread end as soon as it has its answer. The process does not wait for that."""
@@ -164,7 +164,7 @@ class CompletionWatch:
         thread = self._thread
         if thread is not None and self.busy:
             # Registered late, so it runs before pyarrow's own exit function.
-            atexit.register(_end_without, thread)
+            atexit.register(end_process_without, thread)
 
     # --- internals
 
@@ -173,15 +173,15 @@ class CompletionWatch:
 
         began_s = self._clock.monotonic_s()
 
-        def look() -> Callable[[], None]:
+        def check() -> Callable[[], None]:
             complete = is_complete(end)
             return lambda: self._answered(end, complete, began_s, waits=waits)
 
-        self._run(look)
+        self._run(check)
 
     def _answered(self, end: SourceOffset, complete: bool, began_s: float, *, waits: bool) -> None:
         if not waits:
-            self._lookout.looked()
+            self._schedule.checked()
         if complete:
             self._on_complete(end, waits)
         elif waits:
@@ -230,7 +230,7 @@ class CompletionWatch:
         if self._reported or self._since_s is None:
             return
         seconds = self._clock.monotonic_s() - self._since_s
-        if seconds >= LOOK_DEADLINE_S:
+        if seconds >= CHECK_DEADLINE_S:
             self._reported = True
             LOG.warning(
                 "checkpoint not answering for %.0f s; until it answers, a handover and a stop do not see that the batch"
@@ -241,33 +241,33 @@ class CompletionWatch:
             )
 
 
-class Lookout:
+class CheckSchedule:
     """Decide when to check a local log while nobody waits. Event thread only."""
 
-    def __init__(self, clock: Clock, *, looks: bool) -> None:
+    def __init__(self, clock: Clock, *, is_local: bool) -> None:
         self._clock = clock
-        self._looks = looks
+        self._is_local = is_local
         self._flight: FlightBatch | None = None
         self._since_s = 0.0
-        self._look_s = 0.0
+        self._check_s = 0.0
         self._next_s = 0.0
 
     def due(self, flight: FlightBatch | None) -> bool:
-        """Return whether to check now for the end of the batch in flight. Call `looked` after the check."""
+        """Return whether to check now for the end of the batch in flight. Call `checked` after the check."""
         now_s = self._clock.monotonic_s()
         if flight is not self._flight:
             self._flight, self._since_s, self._next_s = flight, now_s, now_s + _SHORTEST_S
-        self._look_s = now_s
-        return flight is not None and self._looks and now_s >= self._next_s
+        self._check_s = now_s
+        return flight is not None and self._is_local and now_s >= self._next_s
 
-    def looked(self) -> None:
+    def checked(self) -> None:
         """Record that the check is over, and schedule the next one."""
         now_s = self._clock.monotonic_s()
         pause_s = min(max(_SHARE * (now_s - self._since_s), _SHORTEST_S), _LONGEST_S)
-        self._next_s = now_s + max(pause_s, (now_s - self._look_s) / _SHARE)
+        self._next_s = now_s + max(pause_s, (now_s - self._check_s) / _SHARE)
 
     def wait_s(self, longest_s: float) -> float:
         """Return how long the event thread may wait, in seconds: until the next check, at most `longest_s`."""
-        if self._flight is None or not self._looks:
+        if self._flight is None or not self._is_local:
             return longest_s
         return min(longest_s, max(0.0, self._next_s - self._clock.monotonic_s()))

@@ -36,7 +36,7 @@ class MembershipProof:
         report: MemberReport,
         length: SessionLength,
         commit: Callable[[tuple[CommitItem, ...]], CommitResult],
-        take: Callable[[CommitResult], None],
+        handle_answer: Callable[[CommitResult], None],
     ) -> None:
         self._options = options
         self._clock = clock
@@ -44,7 +44,7 @@ class MembershipProof:
         self._report = report
         self._length = length
         self._commit = commit
-        self._take = take
+        self._handle_answer = handle_answer
         self._last_s = clock.boottime_s()
         self._pace = Pace(clock, _RETRY_INTERVAL_S)
 
@@ -84,4 +84,4 @@ class MembershipProof:
             if self.alive() < self._length.shortest_s / 2 and result.acknowledged:
                 machine.membership_proven()
                 self._report.proven()
-            self._take(result)
+            self._handle_answer(result)

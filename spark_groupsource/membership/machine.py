@@ -45,7 +45,7 @@ from spark_groupsource.membership.events import (
     Started,
     StopRequested,
 )
-from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, of_another_topic, overruled
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, of_another_topic, overruled, resumes
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 
 
@@ -199,6 +199,8 @@ class MemberMachine:
     assignment: int = 0
     proven: bool = True
     _owned: dict[TopicPartition, Owned] = field(default_factory=dict)
+    # Completed offsets that the group has not accepted yet, also of partitions that left the member (rule R77).
+    _unaccepted: dict[TopicPartition, CommitItem] = field(default_factory=dict)
     _flight: FlightBatch | None = None
     _revoke: RevokeStarted | None = None
     _outcome: DrainOutcome = DrainOutcome.COMPLETE
@@ -268,16 +270,26 @@ class MemberMachine:
         if self._flight is None or self._flight.end != end:
             return ()
         flight, self._flight = self._flight, None
+        ends = end.ends()
+        # An end that the checkpoint does not have any more is void: the topic was deleted, or the group was reset.
+        self._unaccepted = {p: item for p, item in self._unaccepted.items() if ends.get(p) == item.offset}
         due = []
         for item in flight.items:
             owned = self._owned.get(item.partition)
+            if owned is not None and owned.overrules(item):
+                self._unaccepted.pop(item.partition, None)
+                continue
+            # R77: the partition may come back
+            self._unaccepted[item.partition] = item
             # R12: partitions of others are not committed
-            if owned is None or owned.overrules(item):
+            if owned is None:
                 continue
             if owned.completed is None or item.offset > owned.completed.offset:
                 owned.completed = item
             pending = owned.pending()
-            if pending is not None and self._is_kept(item.partition):
+            if pending is None and owned.group is not None:
+                del self._unaccepted[item.partition]
+            elif pending is not None and self._is_kept(item.partition):
                 due.append(pending)
         return (CommitOffsets(tuple(due)),) if due else ()
 
@@ -313,17 +325,28 @@ class MemberMachine:
         return self._revoke is None or partition not in self._revoke.partitions
 
     def offsets_fetched(self, fetched: Mapping[TopicPartition, GroupOffset]) -> None:
-        """Store the group's offsets of newly assigned partitions; nothing else may have moved them since."""
+        """Store the group's offsets of newly assigned partitions; nothing else may have moved them since.
+
+        The completed offset of a partition that comes back becomes pending, if the group does not have it.
+        """
         for partition, group in fetched.items():
             owned = self._owned.get(partition)
             if owned is not None and owned.group is None:
                 owned.group = group
                 if owned.completed is not None and owned.overrules(owned.completed):
                     owned.completed = None
+                # R77: its batch was completed while it was away
+                elif owned.completed is None and (item := self._unaccepted.get(partition)) is not None:
+                    owned.completed = item if resumes(item, group) else None
+                if owned.pending() is None:
+                    self._unaccepted.pop(partition, None)
 
     def offsets_acknowledged(self, items: Iterable[CommitItem]) -> None:
         """Store the offsets that the coordinator has accepted, among them start positions."""
         for item in items:
+            completed = self._unaccepted.get(item.partition)
+            if completed is not None and item.offset >= completed.offset:
+                del self._unaccepted[item.partition]
             owned = self._owned.get(item.partition)
             if owned is None or owned.group is None:
                 # Nothing is committed before the group's offset is known. So the answer is older than the assignment,
@@ -351,10 +374,13 @@ class MemberMachine:
         for partition, position in positions.items():
             if partition in self._owned:
                 self._owned[partition].start = position
+                # What the planner decided for the partition counts from now on.
+                self._unaccepted.pop(partition, None)
 
     def positions_forgotten(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget all offsets of owned partitions, so that they are fetched and established again."""
         for partition in partitions:
+            self._unaccepted.pop(partition, None)
             if partition in self._owned:
                 self._owned[partition] = Owned()
 
@@ -377,6 +403,15 @@ class MemberMachine:
     def unfetched(self) -> tuple[TopicPartition, ...]:
         """Return the partitions whose group offset is not known yet."""
         return tuple(p for p, owned in self._owned.items() if owned.group is None)
+
+    def unfetched_of_batches(self, partitions: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
+        """Return those of `partitions` whose group offset decides whether the end of a batch is committed.
+
+        These are the unfetched ones that have a completed offset, or are in the batch in flight.
+        """
+        read = {item.partition for item in self._flight.items} if self._flight else set()
+        read |= self._unaccepted.keys()
+        return tuple(p for p in partitions if p in read and p in self._owned and self._owned[p].group is None)
 
     def proof(self) -> tuple[CommitItem, ...]:
         """Return a small commit that proves the membership: one partition of each topic (rule R69).
@@ -403,7 +438,7 @@ class MemberMachine:
         """Return how many offsets of these partitions the batch in flight reads."""
         return 0 if self._flight is None else self._flight.records_of(partitions)
 
-    def partitions(self) -> tuple[TopicPartition, ...]:
+    def owned_partitions(self) -> tuple[TopicPartition, ...]:
         """Return all owned partitions."""
         return tuple(self._owned)
 

@@ -93,8 +93,14 @@ class Member:
         self.error: BaseException | None = None
         # The standby partitions that the group's leader gave this member.
         self.standby: frozenset[TopicPartition] = frozenset()
+        # Whether the strategy of the group's leader could not assign partitions in the last round.
+        self.assignment_refused = False
+        # How many answers of the coordinator have been lost.
+        self.lost_answers = 0
         # When the last batch was known to be complete, in seconds of the monotonic clock.
         self.completed_s = 0.0
+        # Whether the member has left without a batch in flight and with all offsets committed; None before it has left.
+        self.left_clean: bool | None = None
         self._topics: tuple[str, ...] = ()
         self._fetch_pace = Pace(clock, _RETRY_INTERVAL_S)
         self._committer = Committer(
@@ -102,7 +108,8 @@ class Member:
         )
         self.proof = MembershipProof(
             options, clock,
-            machine=self.machine, report=self._report, length=length, commit=self._committer.now, take=self._take,
+            machine=self.machine, report=self._report, length=length,
+            commit=self._committer.now, handle_answer=self._handle_answer,
         )  # fmt: skip
         self._reopening = Reopening(
             options, port, clock,
@@ -140,7 +147,7 @@ class Member:
         """Run one round: commands, callbacks, and what is due."""
         self._serve_commands(_ANSWER_STEP_S if self._committer.expects_answer else self._completion.wait_s(_STEP_S))
         self.proof.notice_gap()
-        if self._sits_out:
+        if self._is_out_of_the_group:
             self._completion.check_often(self.machine.flight)
             return
         if self._reopening.due:
@@ -148,7 +155,7 @@ class Member:
             return
         self._port.poll()
         # R31: others can read them meanwhile
-        if self.machine.state is MemberState.JOINED and self.machine.partitions() and self._takes_too_long():
+        if self.machine.state is MemberState.JOINED and self.machine.owned_partitions() and self._takes_too_long():
             self._give_up()
             return
         if self.error is not None:
@@ -156,7 +163,7 @@ class Member:
         self._fetch_offsets()
         if self._committer.free:
             self.proof.prove()
-        self._look_out()
+        self._check_completion()
         self._committer.send_pending()
 
     def _fetch_offsets(self) -> None:
@@ -165,7 +172,21 @@ class Member:
         if wanted and self.machine.state is MemberState.JOINED and self._fetch_pace.due():
             self.machine.offsets_fetched(self._port.fetch_offsets(wanted, _OFFSET_FETCH_TIMEOUT_S))
 
-    def _look_out(self) -> None:
+    def _fetch_for_release(self, partitions: Partitions) -> None:
+        """Fetch the group's offsets without which completed offsets are not committed before a release.
+
+        Guards against:
+        1. A partition comes back whose batch was completed while it was away.
+        2. The group revokes it, or the query stops, before the group's offset is fetched.
+        3. Without that offset nothing is committed: the next owner repeats the batch.
+        """
+        if self.machine.state is not MemberState.JOINED:
+            return
+        # R77: the group may not have the end of its batch
+        if wanted := self.machine.unfetched_of_batches(partitions):
+            self.machine.offsets_fetched(self._port.fetch_offsets(wanted, _OFFSET_FETCH_TIMEOUT_S))
+
+    def _check_completion(self) -> None:
         """Complete the batch in flight as soon as Spark's commit log has it."""
         flight = self.machine.flight
         if self._stop_wait.begun or self._is_overdue():
@@ -179,7 +200,7 @@ class Member:
 
         Only then does a check that nobody waits for complete the batch (rule R24).
         """
-        owned = set(self.machine.partitions())
+        owned = set(self.machine.owned_partitions())
         return flight is not None and all(item.partition in owned for item in flight.items)
 
     def _complete_by_log(self, end: SourceOffset, waits: bool) -> None:
@@ -195,7 +216,7 @@ class Member:
     # --- a batch that takes too long
 
     @property
-    def _sits_out(self) -> bool:
+    def _is_out_of_the_group(self) -> bool:
         """Whether the batch for which the partitions were given up has not ended yet."""
         return self._given_up is not None and self._given_up is self.machine.flight and self.error is None
 
@@ -228,7 +249,7 @@ class Member:
         2. Drop the partitions: from here on they are neither committed nor planned.
         3. Leave. A static member does not leave: its partitions move when its session has expired.
         """
-        flight, partitions = self.machine.flight, self.machine.partitions()
+        flight, partitions = self.machine.flight, self.machine.owned_partitions()
         result = self._committer.before_release(self.machine.pending())
         if result.error is not None:
             self._keep(result.error)
@@ -251,13 +272,18 @@ class Member:
         self._apply(self.machine.handle(event))
         if isinstance(event, BatchCompleted) and before is not None and self.machine.flight is None:
             self.completed_s = self._clock.monotonic_s()
-            self._report.completed(sum(map(len, before.end.ranges)))
+            self._report.completed(sum(map(len, before.end.ranges)), self.completed_s - self._fixed_s)
 
     def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
         """Return the group's offsets of any partitions; nothing while the client is replaced."""
         if self._reopening.due:
             return {}
         return self._port.fetch_offsets(partitions, _OFFSET_FETCH_TIMEOUT_S)
+
+    @property
+    def id_by_topic_ids(self) -> str:
+        """See `GroupPort`; empty while the client is replaced."""
+        return "" if self._reopening.due else self._port.id_by_topic_ids
 
     def complete(self, end: SourceOffset) -> None:
         """Complete the batch in flight if it ends at `end`. Compare `end`, where Spark goes on, with the commit log."""
@@ -270,6 +296,11 @@ class Member:
             if not self._reopening.due:
                 self._port.subscribe(topics)
             self._topics = topics
+
+    def rejoin(self) -> None:
+        """Hand over all partitions, and join again. The client revokes them in its next rounds (rule R84)."""
+        if self.machine.state is MemberState.JOINED and not self._reopening.due:
+            self._port.rejoin(self._topics)
 
     def establish(self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int) -> bool:
         """Commit start positions and allow planning from them. Return False if the group has not accepted them.
@@ -285,7 +316,7 @@ class Member:
                 # It may hold an older offset of the same partition, from an earlier assignment.
                 return False
             result = self._committer.now(items)
-            self._take(result)
+            self._handle_answer(result)
             # R1: the group has not accepted them
             if result.refused:
                 return False
@@ -318,7 +349,7 @@ class Member:
                 case HandOver():
                     self._hand_over = effect
 
-    def _take(self, result: CommitResult) -> None:
+    def _handle_answer(self, result: CommitResult) -> None:
         """Handle the answer to a commit."""
         self.machine.offsets_acknowledged(result.acknowledged)
         lost = result.refused_as(Refusal.LOST)
@@ -328,12 +359,12 @@ class Member:
             self._keep(result.error)
         # R19: partitions are dropped for this answer only
         if lost and self.machine.state not in FINAL_STATES:
-            self._lose(self.machine.partitions())
+            self._lose(self.machine.owned_partitions())
 
     def _lose(self, partitions: Partitions) -> None:
         """Drop lost partitions. A loss may be reported twice: by a refused commit, and later by the client."""
         self._committer.released(partitions)
-        owned = tuple(partition for partition in partitions if partition in self.machine.partitions())
+        owned = tuple(partition for partition in partitions if partition in self.machine.owned_partitions())
         repeated = self._report.to_repeat(owned)
         self._apply(self.machine.handle(PartitionsLost(partitions)))
         if owned:
@@ -373,9 +404,10 @@ class Member:
             # Nothing is left to hand over. A client that leaves revokes its partitions all the same.
             self._port.release(partitions)
             return
-        started_s = self._clock.monotonic_s()
+        started_s, generation = self._clock.monotonic_s(), self._port.generation
+        self._fetch_for_release(partitions)
         hand_over = self._drain(RevokeStarted(partitions, whole_assignment=not self._port.incremental))
-        result = self._committer.before_release(hand_over.items)
+        result = self._committer.before_release(hand_over.items, lambda: self._port.generation != generation)
         if result.error is not None:
             self._keep(result.error)
         repeated = self._report.to_repeat(partitions)
@@ -385,9 +417,13 @@ class Member:
         if self.machine.state in (MemberState.DRAINING, MemberState.STOPPING):
             self._apply(self.machine.handle(released(partitions)))
         # R27: the kept partitions are lost, too
-        if result.refused_as(Refusal.LOST) and self.machine.state not in FINAL_STATES and self.machine.partitions():
+        if (
+            result.refused_as(Refusal.LOST)
+            and self.machine.state not in FINAL_STATES
+            and self.machine.owned_partitions()
+        ):
             # Other members read them. Until the client reports the loss, too, a batch of them could be planned.
-            self._lose(self.machine.partitions())
+            self._lose(self.machine.owned_partitions())
         self.proof.notice_gap()
         drain_s = self._clock.monotonic_s() - started_s
         self._report.released(hand_over, len(result.acknowledged), repeated, drain_s)
@@ -401,17 +437,22 @@ class Member:
     def on_note(self, standby: Partitions, refusal: str) -> None:
         """See `MemberListener`."""
         self.standby = frozenset(standby)
+        self.assignment_refused = bool(refusal)
         self._report.noted(standby, refusal)
 
     def on_commit_result(self, result: CommitResult) -> None:
         """See `MemberListener`."""
         counted = self._committer.answered(result)
         if self.machine.state not in FINAL_STATES:
-            self._take(counted)
+            self._handle_answer(counted)
 
     def on_coordinator(self, known: bool) -> None:
         """See `MemberListener`."""
         self._report.coordinator(known)
+
+    def on_answer_lost(self) -> None:
+        """See `MemberListener`."""
+        self.lost_answers += 1
 
     def on_error(self, error: GroupKafkaError) -> None:
         """See `MemberListener`."""
@@ -425,7 +466,7 @@ class Member:
         """See `MemberListener`."""
         self._reopening.due = True
         if self.machine.state not in FINAL_STATES:
-            self._lose(self.machine.partitions())
+            self._lose(self.machine.owned_partitions())
 
     # --- drain and leave
 
@@ -460,7 +501,7 @@ class Member:
         flight = self.machine.flight
         # A replayed batch may be in flight before its partitions have arrived.
         joins = self.machine.state is MemberState.JOINING
-        waits = flight is not None and (joins or flight.holds(self.machine.partitions()))
+        waits = flight is not None and (joins or flight.holds(self.machine.owned_partitions()))
         if waits and not self._stop.at_once and not self._stop_wait.begun:
             self._stop_wait.begin()
             self._report.waits_for_batch(self._options.drain_timeout_s)
@@ -477,6 +518,7 @@ class Member:
         outcome = DrainOutcome.COMPLETE if flight is None else DrainOutcome.STOPPED
         if flight is not None and not self._stop.at_once:
             outcome = DrainOutcome.DEADLINE
+        self._fetch_for_release(self.machine.owned_partitions())
         self._apply(self.machine.handle(StopRequested()))
         answer = Deadline(self._clock, _LAST_ANSWER_S)
         while not self._committer.free and not answer.expired():
@@ -485,6 +527,7 @@ class Member:
         if self.machine.state in FINAL_STATES:
             return
         self._committer.before_release(self.machine.pending())
+        self.left_clean = outcome is DrainOutcome.COMPLETE and not self.machine.pending()
         self._port.close()
         if self.machine.state not in FINAL_STATES:
             self.machine.handle(Left())

@@ -26,7 +26,7 @@ class Refusal(Enum):
     # person has changed something.
     DENIED = "the brokers do not allow it"
     # All else: no answer in time, a lost connection, a coordinator that moves. The client's first try may have arrived.
-    UNCERTAIN = "no clear answer: it may have been taken, or may be taken later"
+    UNCERTAIN = "no clear answer: the coordinator may have accepted it, or may accept it later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,9 @@ class MemberListener(Protocol):
     def on_coordinator(self, known: bool) -> None:
         """Handle a change of the coordinator: whether the client knows it, or searches for it."""
 
+    def on_answer_lost(self) -> None:
+        """Handle an answer of the coordinator for which the client did not wait: it may have had an assignment."""
+
     def on_error(self, error: GroupKafkaError) -> None:
         """Handle an error that ends the member."""
 
@@ -114,11 +117,22 @@ class GroupPort(Protocol):
     def incremental(self) -> bool:
         """Whether a revoke names only the partitions to give up (cooperative, KIP-848)."""
 
+    @property
+    def id_by_topic_ids(self) -> str:
+        """The member's id if its group assigns partitions by topic id (KIP-848), else empty."""
+
+    @property
+    def generation(self) -> bytes:
+        """The generation that the member is in, to be compared only. Empty where a revoke cannot outlive one."""
+
     def open(self, listener: MemberListener) -> None:
         """Create the client. Raises `OptionError` if it refuses a setting."""
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Join the group for these topics, or change the subscription."""
+
+    def rejoin(self, topics: Sequence[str]) -> None:
+        """Hand all partitions over, leave the group and join it again. Only in a group that assigns by topic id."""
 
     def poll(self) -> None:
         """Serve callbacks without waiting."""

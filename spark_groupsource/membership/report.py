@@ -25,7 +25,7 @@ _COUNTED_AS = {
 }
 
 
-def shown(partitions: Partitions) -> str:
+def named_partitions(partitions: Partitions) -> str:
     """Return the names of the first partitions, and the number of the others."""
     more = f" and {len(partitions) - _NAMED} more" if len(partitions) > _NAMED else ""
     return ", ".join(map(str, partitions[:_NAMED])) + more
@@ -52,8 +52,9 @@ class MemberReport:
 
     def _show(self) -> None:
         """Store the current state and counters for the next metrics line of any thread."""
-        self.metrics.owns(self._machine.partitions())
+        self.metrics.owns(self._machine.owned_partitions())
         self._log.state, self._log.counters = self._machine.state.name, asdict(self.metrics)
+        self._log.owned = frozenset(self._machine.owned_partitions())
 
     # --- life
 
@@ -63,8 +64,8 @@ class MemberReport:
 
     def waits_for_batch(self, timeout_s: float) -> None:
         """Report a SIGTERM while a batch is in flight."""
-        records = self._machine.in_flight(self._machine.partitions())
-        self._write("stopping", self._machine.partitions(), records_in_flight=records)
+        records = self._machine.in_flight(self._machine.owned_partitions())
+        self._write("stopping", self._machine.owned_partitions(), records_in_flight=records)
         text = "SIGTERM: leaving when the batch in flight is complete: group=%s records_in_flight=%d at_most_s=%.0f"
         LOG.info(text, self._group, records, timeout_s)
 
@@ -102,7 +103,11 @@ class MemberReport:
             self._write("standby", standby)
         if refusal and refusal != self._assignment_refusal:
             self._write("unassigned", reason=refusal)
-            LOG.warning("the group's strategy cannot assign, all keep what they had: group=%s %s", self._group, refusal)
+            LOG.warning(
+                "the group's strategy cannot assign, all members keep their partitions: group=%s reason=%s",
+                self._group,
+                refusal,
+            )
         self._assignment_refusal = refusal
 
     def revoking(self, partitions: Partitions) -> None:
@@ -117,16 +122,13 @@ class MemberReport:
 
         This is an upper bound: a commit whose answer never arrives may have been accepted.
         """
-        wanted = set(partitions)
-        uncommitted = (
-            owned.position - owned.group.offset
-            for owned in self._machine.view().partitions
-            if owned.partition in wanted
-            and owned.position is not None
-            and owned.group is not None
-            and owned.group.offset is not None
-        )
-        return self._machine.in_flight(partitions) + sum(max(0, records) for records in uncommitted)
+        held = {owned.partition: owned.group for owned in self._machine.view().partitions}
+        uncommitted = 0
+        for item in self._machine.pending(partitions):
+            group = held[item.partition]
+            if group is not None and group.offset is not None:
+                uncommitted += item.offset - group.offset
+        return self._machine.in_flight(partitions) + uncommitted
 
     def released(self, hand_over: HandOver, committed: int, repeated: int, drain_s: float) -> None:
         """Report partitions that were released after a drain.
@@ -150,7 +152,7 @@ class MemberReport:
                 "drain deadline passed (drainTimeoutMs or maxBatchMs), the next owner repeats the batch in flight:"
                 " group=%s partitions=%s"
             )
-            LOG.warning(text, self._group, shown(partitions))
+            LOG.warning(text, self._group, named_partitions(partitions))
 
     def lost(self, partitions: Partitions, repeated: int) -> None:
         """Report partitions that were lost without a drain."""
@@ -158,7 +160,7 @@ class MemberReport:
         self.metrics.records_repeated += repeated
         self._write("lost", partitions, repeated=repeated)
         text = "rebalance: group=%s lost=%d repeated=%d partitions=%s"
-        LOG.warning(text, self._group, len(partitions), repeated, shown(partitions))
+        LOG.warning(text, self._group, len(partitions), repeated, named_partitions(partitions))
 
     def gave_up(self, partitions: Partitions, batch_s: float) -> None:
         """Report that the batch in flight takes longer than option maxBatchMs, so that the partitions are given up."""
@@ -167,11 +169,11 @@ class MemberReport:
             "the batch in flight takes longer than option maxBatchMs: the member leaves the group, and joins again when"
             " the batch has ended; the next owners read it once more: group=%s batch_s=%.1f partitions=%s"
         )
-        LOG.warning(text, self._group, batch_s, shown(partitions))
+        LOG.warning(text, self._group, batch_s, named_partitions(partitions))
 
     def loss(self, partitions: Partitions) -> MembershipError:
         """Return the error of a query that must fail when partitions are lost."""
-        count, names = len(partitions), shown(partitions)
+        count, names = len(partitions), named_partitions(partitions)
         return MembershipError(errors.PARTITIONS_LOST, group=self._group, count=count, partitions=names)
 
     def coordinator(self, known: bool) -> None:
@@ -179,7 +181,9 @@ class MemberReport:
         if known is not self.metrics.coordinator_known:
             self.metrics.coordinator_known = known
             self._write("coordinator", known=known)
-            LOG.info("coordinator: group=%s %s", self._group, "found" if known else "looked for")
+            LOG.info(
+                "coordinator: group=%s %s", self._group, "found" if known else "not known, the client searches for it"
+            )
 
     def doubted(self, silent_s: float) -> None:
         """Report that the member was silent for longer than its heartbeat interval."""
@@ -198,10 +202,10 @@ class MemberReport:
 
     # --- batches and commits
 
-    def completed(self, records: int) -> None:
-        """Report that Spark has recorded the batch in flight as complete."""
+    def completed(self, records: int, batch_s: float) -> None:
+        """Report that Spark has recorded the batch in flight as complete, `batch_s` after its plan was fixed."""
         self.metrics.batches_completed += 1
-        self._write("completed", records=records)
+        self._write("completed", records=records, batch_ms=round(batch_s * 1000))
 
     def answered(self, result: CommitResult, lost: bool) -> None:
         """Report the answer to a commit. A refusal is logged if its reason differs from the last one's."""
@@ -220,8 +224,12 @@ class MemberReport:
     def retried(self) -> None:
         """Count a commit that was not accepted and is sent again."""
         self.metrics.commits_retried += 1
+        self._show()
 
     def uncommitted(self, result: CommitResult) -> None:
         """Report partitions that were handed over although their commit was refused."""
-        text = "handed over uncommitted: group=%s partitions=%d reason=%s"
+        text = (
+            "partitions handed over without a commit, the next owner may repeat their last batch:"
+            " group=%s partitions=%d reason=%s"
+        )
         LOG.warning(text, self._group, len(result.refused), result.reason)

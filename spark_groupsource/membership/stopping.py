@@ -16,7 +16,15 @@ A stop after the batch ends with the batch, with the socket, or when option drai
 
 from __future__ import annotations
 
+from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.errors import MembershipError
+
+
+def member_left(group: str, *, clean: bool) -> MembershipError:
+    """Return the error of a query whose member has left after a request to stop."""
+    repeats = errors.NOTHING_REPEATED if clean else "The batch in flight may be repeated."
+    return MembershipError(errors.MEMBER_LEFT, group=group, repeats=repeats)
 
 
 class StopRequest:

@@ -26,7 +26,7 @@ from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.member import Member
 from spark_groupsource.membership.port import BatchLog, GroupPort
 from spark_groupsource.membership.session_length import SessionLength
-from spark_groupsource.membership.stopping import StopRequest
+from spark_groupsource.membership.stopping import StopRequest, member_left
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
@@ -99,6 +99,24 @@ class MembershipThread:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    @property
+    def left_clean(self) -> bool:
+        """Whether the member has left and nothing of it is repeated: no batch in flight, all offsets committed.
+
+        Meaningful after the thread's end. True for a member that was never started.
+        """
+        return self._member.error is None and self._member.left_clean is not False
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error has ended the member."""
+        return self._member.error is not None
+
+    @property
+    def assignment_refused(self) -> bool:
+        """Whether the group's strategy could not assign partitions in the last rebalance."""
+        return self._member.assignment_refused
+
     def check(self) -> None:
         """Raise the error that ended the member, if one did."""
         if self._member.error is not None:
@@ -115,6 +133,19 @@ class MembershipThread:
     def standby(self) -> frozenset[TopicPartition]:
         """Return the partitions that the member takes over when their active member leaves."""
         return self._call("standby", lambda: self._member.standby)
+
+    def id_by_topic_ids(self) -> str:
+        """Return the member's id if its group assigns partitions by topic id (KIP-848), else an empty text."""
+        return self._call("id_by_topic_ids", lambda: self._member.id_by_topic_ids)
+
+    @property
+    def lost_answers(self) -> int:
+        """How many answers of the coordinator have come too late for the client, and are lost."""
+        return self._member.lost_answers
+
+    def rejoin(self) -> None:
+        """Hand over all partitions and join the group again. Returns before that is done."""
+        self._call("rejoin", self._member.rejoin)
 
     def complete(self, end: SourceOffset) -> float:
         """Record that Spark has completed the batch that ends at `end`. Commits owned partitions, only forward.
@@ -183,7 +214,7 @@ class MembershipThread:
             if not self._thread.is_alive():
                 self.check()
                 if self._stop.requested:
-                    raise MembershipError(errors.MEMBER_LEFT, group=self._options.group_id)
+                    raise member_left(self._options.group_id, clean=self.left_clean)
                 break
         raise MembershipError(
             errors.MEMBER_NOT_ANSWERING, command=name, timeout_s=timeout_s, state=self._member.machine.state.name

@@ -1,4 +1,4 @@
-"""Define committed offsets and their metadata text, which stores per partition which query committed what.
+"""Define what a batch commits: offsets, and their metadata text, which stores per partition which query committed what.
 
     {"e":3,"gk":1,"l":"<lineage>","n":4,"p":0,"r":[100,200],"t":"<topic id>"}
 
@@ -30,10 +30,10 @@ from dataclasses import dataclass
 
 from spark_groupsource.errors import OffsetFormatError
 from spark_groupsource.model import offsets
-from spark_groupsource.model.offsets import NO_TOPIC_ID, Reset, TopicPartition, newer, same_topic
+from spark_groupsource.model.offsets import NO_TOPIC_ID, Reset, SourceOffset, TopicPartition, newer, same_topic
 
-VERSION = 2
-MAX_BYTES = 4096
+METADATA_VERSION = 2
+MAX_METADATA_BYTES = 4096
 _WHAT = "commit metadata"
 # Version 1: 6 hexadecimal characters, 24 bits, of at most 400 topics.
 _HEX_CHARS = 6
@@ -41,7 +41,7 @@ _HEX_ROOM = 400 * _HEX_CHARS
 # Possible lengths of a digest, in characters of 6 bits, the best first. 36 bits are the minimum: then two of 540 topics
 # share a digest in one of 500,000 groups.
 _DIGEST_CHARS = (12, 10, 8, 6)
-# Part of MAX_BYTES for digests: 270 topics at 12 characters, 540 at 6.
+# Part of MAX_METADATA_BYTES for digests: 270 topics at 12 characters, 540 at 6.
 _DIGEST_ROOM = 3_240
 MAX_KNOWN_TOPICS = _DIGEST_ROOM // _DIGEST_CHARS[-1]
 # Half of the largest batch that the coordinator's log accepts by default (message.max.bytes); each item also carries
@@ -252,7 +252,7 @@ def parse_metadata(text: str | None) -> CommitMetadata | None:
 
     Raises `OffsetFormatError` for a newer format version.
     """
-    if not text or len(text) > MAX_BYTES or not text.startswith("{"):
+    if not text or len(text) > MAX_METADATA_BYTES or not text.startswith("{"):
         return None
     try:
         value = json.loads(text, object_pairs_hook=offsets.without_duplicates)
@@ -260,7 +260,7 @@ def parse_metadata(text: str | None) -> CommitMetadata | None:
         return None
     if not isinstance(value, dict) or type(value.get("gk")) is not int or value["gk"] < 1:
         return None
-    offsets.check_version(_WHAT, value["gk"], VERSION)
+    offsets.check_version(_WHAT, value["gk"], METADATA_VERSION)
     try:
         return _parse(value, value["gk"])
     except OffsetFormatError:
@@ -280,6 +280,32 @@ def without_tail(text: str) -> str:
     except (ValueError, RecursionError):
         return text
     return text[:end]
+
+
+def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) -> tuple[CommitItem, ...]:
+    """Return the commits of a completed batch: the planned ends, not the last record + 1.
+
+    Transaction markers and compaction leave offsets without records, so the last record + 1 would show lag for ever.
+    A partition is left out:
+    1. if it has no anchor, because its start position is not established;
+    2. if its topic was recreated after the plan, because the old end would skip records of the new topic;
+    3. if it was reset after the plan, because the commit would undo the reset.
+    """
+    items = []
+    for item in end.ranges:
+        anchor = anchors.get(item.partition)
+        # R47: planned before the reset
+        if anchor is None or newer(anchor.reset, end.reset):
+            continue
+        # R35: the batch was planned for a deleted topic
+        if not same_topic(anchor.topic_id, end.topic_id(item.partition.topic)):
+            continue
+        metadata = CommitMetadata(
+            end.lineage, anchor.topic_id, item.start, item.end, anchor.pin, item.leader_epoch, end.reset
+        )
+        # R13: the planned end
+        items.append(CommitItem(item.partition, item.end, metadata.to_text(), item.leader_epoch))
+    return tuple(items)
 
 
 def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True) -> bool:
@@ -303,6 +329,22 @@ def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True)
         return group.offset is not None and not established
     # R37, R47: of another topic id, or from before a reset
     return not same_topic(held.topic_id, own.topic_id) or newer(held.reset, own.reset)
+
+
+def resumes(item: CommitItem, group: GroupOffset) -> bool:
+    """Return whether the completed offset of a partition that comes back may be committed before the next plan.
+
+    Not if the start position may be decided against it: the group has no offset any more, or one that `overruled`
+    protects, or one that decides a conflict.
+
+    Guards against:
+    1. A completes [50, 100) of a partition that it has lost. Another tool sets the group's offset to 40.
+    2. A gets the partition back. onConflict=group decides for 40, and A loses the partition once more.
+    3. It comes back again. 100 would be committed over the decision, and [40, 100) skipped.
+    """
+    held = parse_metadata(group.metadata)
+    decides = held is not None and held.instead_of is not None
+    return group.offset is not None and not decides and not overruled(item, group, established=False)
 
 
 def of_another_topic(item: CommitItem, newer_item: CommitItem) -> bool:

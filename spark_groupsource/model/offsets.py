@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from spark_groupsource import errors
 from spark_groupsource.errors import OffsetFormatError
 
-VERSION = 1
+OFFSET_VERSION = 1
 OFFSET_MAX = 2**63 - 1
 # The topic id that brokers without topic ids (before Kafka 2.8) report: 16 zero bytes.
 NO_TOPIC_ID = "A" * 22
@@ -58,6 +58,11 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def every_partition(counts: Mapping[str, int]) -> list[TopicPartition]:
+    """Return all partitions of topics, sorted, by the topics' partition counts."""
+    return [TopicPartition(topic, number) for topic, count in sorted(counts.items()) for number in range(count)]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -164,7 +169,7 @@ class SourceOffset:
             entry["ranges"] = {str(n): [r.start, r.end] for n, r in sorted(ranges[topic].items())}
             topics[topic] = entry
         known = {} if self.reset is None else {"reset": self.reset.to_json()}
-        return {"lineage": self.lineage, **known, "topics": topics, "v": VERSION}
+        return {"lineage": self.lineage, **known, "topics": topics, "v": OFFSET_VERSION}
 
 
 def _keyed(values: Mapping[int, int]) -> Json:
@@ -193,7 +198,7 @@ def checked_object(what: str, value: object, required: set[str], optional: set[s
         raise malformed(what, f"expected an object, found {type(value).__name__}")
     missing, unknown = required - value.keys(), value.keys() - required - optional
     if missing or unknown:
-        names = ", ".join(sorted(map(shown, unknown))[:10])
+        names = ", ".join(sorted(map(excerpt, unknown))[:10])
         raise malformed(what, f"missing keys {sorted(missing)}, unknown keys [{names}]")
     return value
 
@@ -201,14 +206,14 @@ def checked_object(what: str, value: object, required: set[str], optional: set[s
 def checked_int(what: str, value: object, high: int = OFFSET_MAX) -> int:
     """Return `value` as an integer from 0 to `high`; bool and float are not accepted."""
     if type(value) is not int or not 0 <= value <= high:
-        raise malformed(what, f"expected an integer from 0 to {high}, found {shown(value)}")
+        raise malformed(what, f"expected an integer from 0 to {high}, found {excerpt(value)}")
     return value
 
 
 def checked_text(what: str, value: object) -> str:
     """Return `value` as a string of 1 to 255 characters."""
     if not isinstance(value, str) or not 0 < len(value) <= 255 or not _is_text(value):
-        raise malformed(what, f"expected a text of 1 to 255 characters, found {shown(value)}")
+        raise malformed(what, f"expected a text of 1 to 255 characters, found {excerpt(value)}")
     return value
 
 
@@ -221,7 +226,7 @@ def _is_text(value: str) -> bool:
     return True
 
 
-def shown(value: object) -> str:
+def excerpt(value: object) -> str:
     """Return the beginning of a stored value of any type, for an error."""
     try:
         return ascii(str(value)[:40])
@@ -248,7 +253,7 @@ def check_version(what: str, value: object, newest: int) -> None:
 
 def _number(what: str, key: object) -> int:
     if not isinstance(key, str) or not re.fullmatch(r"0|[1-9][0-9]{0,9}", key):
-        raise malformed(what, f"{shown(key)} is not a partition number")
+        raise malformed(what, f"{excerpt(key)} is not a partition number")
     return checked_int(what, int(key), PARTITION_MAX)
 
 
@@ -268,7 +273,7 @@ def parse_offset(value: object) -> SourceOffset:
     if _is_of_sparks_source(value):
         raise OffsetFormatError(errors.OFFSET_OF_SPARKS_SOURCE)
     if isinstance(value, dict) and "v" in value:
-        check_version(what, value["v"], VERSION)
+        check_version(what, value["v"], OFFSET_VERSION)
     root = checked_object(what, value, {"v", "lineage", "topics"}, {"reset"})
     lineage = checked_text(what, root["lineage"])
     reset = checked_reset(what, root["reset"]) if "reset" in root else None

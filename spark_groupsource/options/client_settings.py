@@ -16,6 +16,8 @@ from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
 from spark_groupsource.options.permissions import NotPermitted, Permissions
 from spark_groupsource.options.secrets import CLIENT_FILES, check_references, not_permitted, reference, setting_of
+from spark_groupsource.options.token_login import EXECUTOR_OPTION as EXECUTOR_TOKEN_PROVIDER
+from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 from spark_groupsource.redaction import MASK
 
 LOG = logging.getLogger("spark_groupsource.options")
@@ -27,6 +29,8 @@ _SENSITIVE = re.compile(
     r"secret|password|passphrase|token|credential|private|jaas|oauthbearer\.config|\.pem$|kinit|access\.?key",
     re.IGNORECASE,
 )
+# Options that name the provider of a token, not a token.
+_NAMES_A_PROVIDER = frozenset({TOKEN_PROVIDER.lower(), EXECUTOR_TOKEN_PROVIDER.lower()})
 _PLAIN = re.compile(r"[0-9]{1,12}|true|false", re.IGNORECASE)
 
 
@@ -39,6 +43,8 @@ class GroupProtocol(Enum):
 
 def is_sensitive(name: str) -> bool:
     """Return whether an option's value may be a secret, judged by its name. A path or variable name is not secret."""
+    if name.lower() in _NAMES_A_PROVIDER:
+        return False
     return _SENSITIVE.search(name) is not None and reference(_setting(name)) is None
 
 
@@ -131,7 +137,7 @@ REFUSED_CLIENT_SETTINGS: dict[str, tuple[str, str]] = {
 }
 
 # Settings that make the client load or run code, or send the machine's own identity. Options cannot allow them, only
-# the driver's environment can (`permissions.UNSAFE_SETTINGS`).
+# the driver's environment can (`permissions.ALLOW_UNSAFE_SETTINGS`).
 CODE_SETTINGS: dict[str, str] = {
     "plugin.library.paths": "it makes the client load a library",
     "ssl.engine.location": "it makes the client load a library",
@@ -230,7 +236,10 @@ def check_client_settings(
 def check_executor_settings(
     settings: Mapping[str, str], shown: Collection[str], permissions: Permissions
 ) -> dict[str, str]:
-    """Return the executors' own settings (names without the prefix). Raises `OptionError` as above."""
+    """Return the executors' own settings (names without the prefix).
+
+    Raises `OptionError` as `check_client_settings` does, and for a setting that executors cannot have of their own.
+    """
     for name in settings:
         if _COMMON_SETTINGS.fullmatch(name):
             raise OptionError(
@@ -241,14 +250,19 @@ def check_executor_settings(
     return _check_each(settings, shown, EXECUTOR_PREFIX, permissions)
 
 
-def reading_settings(common: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+def has_own_identity(own: Mapping[str, str]) -> bool:
+    """Return whether the executors' own settings have a part of an identity."""
+    return any(map(_IDENTITY.fullmatch, own))
+
+
+def merged_executor_settings(common: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
     """Return an executor's settings: its own settings over the common ones.
 
     If the executor has its own identity, it gets no secret of the common one.
     """
     given = {setting_of(name) for name in own}
     left = {name: value for name, value in common.items() if setting_of(name) not in given}
-    if any(map(_IDENTITY.fullmatch, own)):
+    if has_own_identity(own):
         kept = ("security.protocol", "sasl.mechanism", "sasl.mechanisms")
         left = {name: value for name, value in left.items() if name in kept or not _IDENTITY.fullmatch(name)}
     return left | dict(own)

@@ -7,9 +7,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from spark_groupsource.model.offsets import TopicPartition
-from spark_groupsource.options.client_settings import CLIENT_PREFIX, EXECUTOR_PREFIX, GroupProtocol, reading_settings
+from spark_groupsource.options.client_settings import (
+    CLIENT_PREFIX,
+    EXECUTOR_PREFIX,
+    GroupProtocol,
+    merged_executor_settings,
+)
 from spark_groupsource.options.offset_spec import Starting
 from spark_groupsource.options.permissions import Permissions
+from spark_groupsource.options.token_login import TokenLogin
 
 
 class Reads(Enum):
@@ -100,6 +106,9 @@ class SourceOptions:
     on_conflict: OnConflict
     metrics_path: str | None
     metrics_lag_interval_s: float
+    # None: no port is opened. 0: a free one.
+    metrics_port: int | None
+    metrics_address: str
     poll_timeout_s: float
     fetch_retries: int | None
     fetch_retry_interval_s: float
@@ -115,20 +124,26 @@ class SourceOptions:
     member_redundancy: int
     # Values may contain secrets: never in a repr.
     client_settings: Mapping[str, str] = field(repr=False)
-    # The executors' own settings, without a prefix, as above.
+    # The executors' own settings, without a prefix. Values may contain secrets: never in a repr.
     executor_settings: Mapping[str, str] = field(repr=False)
+    # The provider of the tokens that clients log in with; None: they need none, or librdkafka fetches them itself.
+    token_login: TokenLogin | None = None
+    # The executors' provider, which is the common one unless they have an identity of their own.
+    executor_token_login: TokenLogin | None = None
     # What the driver permits options to name; executors receive it too.
     permissions: Permissions = field(default_factory=Permissions)
 
     def for_reading(self) -> SourceOptions:
         """Return the executors' options: with their own settings, and without options that concern only the driver."""
-        settings = reading_settings(self.client_settings, self.executor_settings)
+        settings = merged_executor_settings(self.client_settings, self.executor_settings)
         return replace(
             self,
             bootstrap_servers=settings.pop("bootstrap.servers", self.bootstrap_servers),
             client_settings=settings,
+            token_login=self.executor_token_login,
             checkpoint_location=None,
             metrics_path=None,
+            metrics_port=None,
         )
 
     def option_name(self, setting: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from spark_groupsource import errors
 from spark_groupsource.assignors.registry import (
@@ -29,7 +29,9 @@ from spark_groupsource.options.client_settings import (
     GroupProtocol,
     check_client_settings,
     check_executor_settings,
+    has_own_identity,
     librdkafka_has,
+    merged_executor_settings,
     shown_value,
 )
 from spark_groupsource.options.model import Reads, SourceOptions, Subscription
@@ -37,6 +39,9 @@ from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, Star
 from spark_groupsource.options.permissions import NotPermitted, Permissions, permissions_of
 from spark_groupsource.options.secrets import not_permitted
 from spark_groupsource.options.table import OPTIONS, OptionSpec
+from spark_groupsource.options.token_login import EXECUTOR_OPTION as EXECUTOR_TOKEN_PROVIDER
+from spark_groupsource.options.token_login import MSK, OAUTHBEARER, REGION_OPTION, Asked, TokenLogin, token_login
+from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 
 _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
 # Options that Spark itself adds to a source's options.
@@ -81,14 +86,64 @@ def parse_options(
     _check_subscription(values, given)
     permitted = permissions_of(os.environ) if permissions is None else permissions
     shown: frozenset[str] = values["allowedUnsafeSettings"] or frozenset()  # type: ignore[assignment]
-    client = check_client_settings(_with_prefix(given, CLIENT_PREFIX), shown, permitted)
-    executor = check_executor_settings(_with_prefix(given, EXECUTOR_PREFIX), shown, permitted)
+    logins = _logins(values, given, permitted)
+    client = check_client_settings(logins.client, shown, permitted)
+    executor = check_executor_settings(logins.executor, shown, permitted)
     _check_required(values, reads)
     _check_permitted(values, permitted)
     _check_strategies(values, client, given.get("kafka.partition.assignment.strategy"))
     if values["assignors"] is None:
         _check_without_strategies(given)
-    return replace(_assemble(values, client, executor, reads), permissions=permitted)
+    return replace(
+        _assemble(values, client, executor, reads),
+        permissions=permitted, token_login=logins.common, executor_token_login=logins.of_executors,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Logins:
+    """Client settings without what only names a token provider, and the providers."""
+
+    client: Mapping[str, str]
+    executor: Mapping[str, str]
+    common: TokenLogin | None
+    of_executors: TokenLogin | None
+
+
+def _logins(values: Mapping[str, object], given: Mapping[str, str], permissions: Permissions) -> _Logins:
+    """Return the token providers of all clients, and of executors that have an identity of their own."""
+    region: str | None = values[REGION_OPTION]  # type: ignore[assignment]
+    common: str | None = values[TOKEN_PROVIDER]  # type: ignore[assignment]
+    own: str | None = values[EXECUTOR_TOKEN_PROVIDER]  # type: ignore[assignment]
+    servers = str(values["kafka.bootstrap.servers"] or "")
+    client, executor = _with_prefix(given, CLIENT_PREFIX), _with_prefix(given, EXECUTOR_PREFIX)
+    asked = Asked(CLIENT_PREFIX, TOKEN_PROVIDER, common, region, servers)
+    checked, login = token_login(client, asked, permissions)
+    own_login = login
+    if own is not None or executor:
+        inherits = own is None and not has_own_identity(executor)
+        asked = Asked(
+            CLIENT_PREFIX if inherits else EXECUTOR_PREFIX,
+            TOKEN_PROVIDER if inherits else EXECUTOR_TOKEN_PROVIDER,
+            common if inherits else own,
+            region,
+            executor.get("bootstrap.servers", servers),
+        )
+        if own is not None and not executor.keys() & {"sasl.mechanism", "sasl.mechanisms"}:
+            # A provider is an identity of the executors' own: the common one is not theirs.
+            executor = executor | {"sasl.mechanism": OAUTHBEARER}
+        # Checked with all that executors use: they may contact other brokers.
+        merged, own_login = token_login(merged_executor_settings(client, executor), asked, permissions)
+        if own_login is not None and not inherits:
+            executor = {name: merged[name] for name in executor if name in merged}
+            executor["sasl.mechanism"] = merged["sasl.mechanism"]
+    if region is not None and MSK not in {each.provider for each in (login, own_login) if each is not None}:
+        raise OptionError(
+            errors.OPTION_REFUSED, option=REGION_OPTION, value=region,
+            reason="only the token provider of MSK needs a region.",
+            replacement="leave it out, or set kafka.sasl.mechanism=AWS_MSK_IAM.",
+        )  # fmt: skip
+    return _Logins(checked, executor, login, own_login)
 
 
 def _check_permitted(values: Mapping[str, object], permissions: Permissions) -> None:
@@ -97,6 +152,8 @@ def _check_permitted(values: Mapping[str, object], permissions: Permissions) -> 
     option, value = "kafka.bootstrap.servers", servers
     try:
         permissions.check_brokers(servers)
+        option, value = "metricsAddress", str(values["metricsAddress"])
+        permissions.check_metrics_address(value)
         for name in names if isinstance(names, tuple) else ():
             option, value = "assignors", name
             if ":" in name:
@@ -185,7 +242,7 @@ def _check_order(starting: Starting, ending: Starting) -> None:
                 raise invalid_option(
                     starting.option,
                     str(start),
-                    f"no start behind the end. The specified start {kind} {first} is greater than the end {kind} {last}"
+                    f"no start beyond the end. The specified start {kind} {first} is greater than the end {kind} {last}"
                     f" for {where} (option '{ending.option}')",
                 )
 
@@ -349,6 +406,8 @@ def _assemble(
         "on_conflict": values["onConflict"],
         "metrics_path": values["metricsPath"],
         "metrics_lag_interval_s": float(str(values["metricsLagIntervalMs"])) / 1000,
+        "metrics_port": values["metricsPort"],
+        "metrics_address": values["metricsAddress"],
         "poll_timeout_s": float(str(values["kafkaConsumer.pollTimeoutMs"])) / 1000,
         "fetch_retries": values["fetchOffset.numRetries"],
         "fetch_retry_interval_s": float(str(values["fetchOffset.retryIntervalMs"])) / 1000,

@@ -19,10 +19,12 @@ from pathlib import PurePath
 
 SECRET_DIRS = "GROUPKAFKA_SECRET_DIRS"  # noqa: S105 - no password
 SECRET_ENV = "GROUPKAFKA_SECRET_ENV"  # noqa: S105
-UNSAFE_SETTINGS = "GROUPKAFKA_ALLOW_UNSAFE_SETTINGS"
-ASSIGNORS = "GROUPKAFKA_ALLOW_ASSIGNORS"
+ALLOW_UNSAFE_SETTINGS = "GROUPKAFKA_ALLOW_UNSAFE_SETTINGS"
+ALLOW_ASSIGNORS = "GROUPKAFKA_ALLOW_ASSIGNORS"
+TOKEN_PROVIDERS = "GROUPKAFKA_ALLOW_TOKEN_PROVIDERS"  # noqa: S105
 ONLY_TOKEN_ENDPOINTS = "GROUPKAFKA_ONLY_TOKEN_ENDPOINTS"  # noqa: S105
 ONLY_BROKERS = "GROUPKAFKA_ONLY_BROKERS"
+METRICS_ADDRESSES = "GROUPKAFKA_METRICS_ADDRESSES"
 # The directory of a systemd service's credentials.
 _CREDENTIALS = "CREDENTIALS_DIRECTORY"
 
@@ -31,6 +33,8 @@ DIRECTORIES = ("/run/secrets", "/var/run/secrets", "/etc/kafka")
 # could start pods. Options may name them only if the operator's own list has them.
 OF_THE_PLATFORM = ("kubernetes.io", "eks.amazonaws.com", "pods.eks.amazonaws.com", "azure", "tokens", "rhsm")
 VARIABLES = ("KAFKA_*", "GROUPKAFKA_*")
+# Other machines cannot connect to these.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class NotPermitted(ValueError):
@@ -52,14 +56,16 @@ class Permissions:
     variables: tuple[str, ...] = VARIABLES
     unsafe_settings: tuple[str, ...] = ()
     assignors: tuple[str, ...] = ()
+    token_providers: tuple[str, ...] = ()
     only_brokers: tuple[str, ...] | None = None
     only_token_endpoints: tuple[str, ...] | None = None
+    metrics_addresses: tuple[str, ...] = LOOPBACK
     everything: bool = False
 
     def check_setting(self, name: str, what: str) -> None:
         """Raise `NotPermitted` unless this client setting is permitted; `what` describes its effect, for the error."""
         if not self._has(name, self.unsafe_settings):
-            raise NotPermitted(what, _remedy("leave it out", UNSAFE_SETTINGS, f"with the name {name}"))
+            raise NotPermitted(what, _remedy("leave it out", ALLOW_UNSAFE_SETTINGS, f"with the name {name}"))
 
     def check_variable(self, name: str) -> None:
         """Raise `NotPermitted` unless options may name this environment variable as the source of a secret."""
@@ -72,8 +78,21 @@ class Permissions:
         if not self._has(name, self.assignors):
             raise NotPermitted(
                 f"it makes the driver import the module of {name}, which runs code",
-                _remedy("use a strategy of docs/assignors.md", ASSIGNORS, f"with {name}"),
+                _remedy("use a strategy of docs/assignors.md", ALLOW_ASSIGNORS, f"with {name}"),
             )
+
+    def check_metrics_address(self, address: str) -> None:
+        """Raise `NotPermitted` unless metrics may be served on this address, without TLS and without a password."""
+        if not self._has(address, self.metrics_addresses):
+            raise NotPermitted(
+                f"options may name only {', '.join(self.metrics_addresses)}; other machines could read the metrics",
+                _remedy("leave it out", METRICS_ADDRESSES, f"with {address}"),
+            )
+
+    def check_token_provider(self, name: str, what: str) -> None:
+        """Raise `NotPermitted` unless clients may log in with this provider; `what` describes its effect."""
+        if not self._has(name, self.token_providers):
+            raise NotPermitted(what, _remedy("use another login", TOKEN_PROVIDERS, f"with {name}"))
 
     def check_token_endpoint(self, url: str) -> None:
         """Raise `NotPermitted` unless clients may send token requests, with the client's secret, to this URL.
@@ -149,8 +168,10 @@ def permissions_of(environment: Mapping[str, str]) -> Permissions:
     return Permissions(
         directories=directories,
         variables=VARIABLES + names(SECRET_ENV),
-        unsafe_settings=names(UNSAFE_SETTINGS),
-        assignors=names(ASSIGNORS),
+        unsafe_settings=names(ALLOW_UNSAFE_SETTINGS),
+        assignors=names(ALLOW_ASSIGNORS),
+        metrics_addresses=LOOPBACK + names(METRICS_ADDRESSES),
+        token_providers=names(TOKEN_PROVIDERS),
         only_brokers=tuple(each.lower() for each in names(ONLY_BROKERS)) if ONLY_BROKERS in environment else None,
         only_token_endpoints=names(ONLY_TOKEN_ENDPOINTS) if ONLY_TOKEN_ENDPOINTS in environment else None,
     )

@@ -2,6 +2,8 @@
 
 The option holds only the place of the secret. The secret is read each time a client is created, on the machine that
 creates it, so it never appears in plans, pickles, logs or Spark's pages.
+
+The rack of a client (`kafka.client.rack`) is no secret, but differs between machines, and is read in the same way.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ SECRET_SETTINGS = frozenset(
         "https.ca.pem",
     }
 )
+# Settings that differ between machines.
+_OF_THE_MACHINE = frozenset({"client.rack"})
+_REFERABLE = SECRET_SETTINGS | _OF_THE_MACHINE
 # Files that librdkafka reads itself. Their content may be sent to a broker or a token endpoint, or proves the client's
 # identity; the content of the trust stores does neither.
 TRUST_STORES = frozenset({"ssl.ca.location", "ssl.crl.location", "https.ca.location"})
@@ -66,9 +71,15 @@ class Reference(NamedTuple):
 
 
 def reference(name: str) -> Reference | None:
-    """Parse a setting's name as a reference to a secret. Return None for librdkafka's own and for unknown settings."""
+    """Parse a setting's name as a reference to its value. Return None for librdkafka's own and for unknown settings."""
     setting, _, kind = name.rpartition(".")
-    return Reference(setting, kind) if kind in _KINDS and setting in SECRET_SETTINGS else None
+    return Reference(setting, kind) if kind in _KINDS and setting in _REFERABLE else None
+
+
+def refers_to_secret(name: str) -> bool:
+    """Return whether a setting's name is a reference to a secret."""
+    found = reference(name)
+    return found is not None and found.setting not in _OF_THE_MACHINE
 
 
 def setting_of(name: str) -> str:
@@ -78,9 +89,9 @@ def setting_of(name: str) -> str:
 
 
 def check_references(settings: Mapping[str, str], prefix: str, permissions: Permissions) -> None:
-    """Check the settings that refer to secrets.
+    """Check the settings that refer to their values.
 
-    Raises `OptionError` if a secret is given twice, if the setting is not one of `SECRET_SETTINGS`, or if the driver
+    Raises `OptionError` if a value is given twice, if the setting is not one of `_REFERABLE`, or if the driver
     does not permit the variable. Files are checked on the machine that reads them, by `resolved`.
     """
     for name, value in settings.items():
@@ -92,8 +103,8 @@ def check_references(settings: Mapping[str, str], prefix: str, permissions: Perm
                     errors.OPTION_REFUSED,
                     option=prefix + name,
                     value="...",
-                    reason="only settings of the client's identity can be read from a file or an environment variable: "
-                    + ", ".join(sorted(SECRET_SETTINGS)),
+                    reason="only the client's rack and settings of its identity can be read from a file or an"
+                    " environment variable: " + ", ".join(sorted(_REFERABLE)),
                     replacement=f"use {prefix}{setting} itself.",
                 )
             continue

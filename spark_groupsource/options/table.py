@@ -10,6 +10,7 @@ from spark_groupsource.options import values as read
 from spark_groupsource.options.client_settings import SHOWN_SECRETS
 from spark_groupsource.options.model import NoMatchStrategy, OnConflict, OnPartitionsLost
 from spark_groupsource.options.offset_spec import start_of, times_of
+from spark_groupsource.options.token_login import provider_name, region_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class OptionSpec:
 
 OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
-        "kafka.bootstrap.servers", read.brokers, None, "host:port, comma separated",
+        "kafka.bootstrap.servers", read.broker_list, None, "host:port, comma separated",
         "Brokers to start from.", required=True,
     ),
     OptionSpec(
@@ -37,7 +38,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "The consumer group to join. A batch read joins no group and does not need it.", shown_default="(required)",
     ),
     OptionSpec(
-        "subscribe", read.topics, None, "topic names, comma separated",
+        "subscribe", read.topic_list, None, "topic names, comma separated",
         "Topics to read. Exactly one of `subscribe`, `subscribePattern` and `assign` is needed.",
     ),
     OptionSpec(
@@ -45,7 +46,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "Read every topic whose whole name matches; new topics are included.",
     ),
     OptionSpec(
-        "assign", read.partitions, None, 'JSON such as {"topic":[0,1]}',
+        "assign", read.partition_list, None, 'JSON such as {"topic":[0,1]}',
         "Read only these partitions, without being a member of the group. The offsets are still committed to the"
         " group, which must have no members. An old driver is not fenced; the source only checks the group before"
         " each commit. A commit that would move the group back ends its query (`ASSIGN_OVERTAKEN`).",
@@ -91,13 +92,14 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "maxOffsetsPerTrigger", read.integer(1), None, "an integer from 1",
-        "Upper bound of offsets per batch of this member, divided in proportion to the partitions' backlogs. Three"
-        " members with 1,000 each read 3,000.",
+        "Upper bound of offsets per batch of this member, divided in proportion to the partitions' backlogs. Each share"
+        " is rounded down, so a batch can be a little smaller. Three members with 1,000 each read 3,000.",
     ),
     OptionSpec(
         "minOffsetsPerTrigger", read.integer(1), None, "an integer from 1",
         "A batch of this member waits until its partitions have this many offsets to read, or until `maxTriggerDelay`"
-        " has passed. Until then these records count as lag. At most `maxOffsetsPerTrigger`.",
+        " has passed. Until then these records count as lag. What the first trigger after a start finds does not wait,"
+        " as in Spark, nor does `Trigger.AvailableNow`. At most `maxOffsetsPerTrigger`.",
     ),
     OptionSpec(
         "maxTriggerDelay", read.duration_s, None, "a duration such as 500ms, 30s, 15m, 1h",
@@ -129,7 +131,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "checkpointLocation", read.text, None, "the path given to the writer",
         "The writer's path. The source then detects batch completion from Spark's commit log, so a handover waits only"
         " for the running batch, and the last batch is committed on stop. With a local path, the source also commits at"
-        " the batch's end, not at the next trigger.",
+        " the batch's end, not at the next trigger. `run_until_stopped` and `groupkafka stop` reach the query there.",
     ),
     OptionSpec(
         "drainTimeoutMs", read.integer(0), None, "milliseconds, 0 to kafka.max.poll.interval.ms",
@@ -155,7 +157,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " `fail` ends the query.",
     ),
     OptionSpec(
-        "assignors", read.names, None,
+        "assignors", read.name_list, None,
         "range, roundrobin, sticky, cooperative-sticky, co-partitioned, weighted, rack-aware, redundant, single-active,"
         " or `package.module:Class`; comma separated, in order of preference",
         "Strategies that decide which member gets which partition. The group uses the strategy that all members offer"
@@ -177,11 +179,25 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "metricsPath", read.text, None, "a path on the driver's machine",
         "Append one JSON line per event of the member to this file: state, partitions, rebalances and their outcome,"
         " drain times, commits, repeats. Each query needs its own file. The file must not exist yet, or begin with"
-        " such a line; it must not be a link.",
+        " such a line; it must not be a link. If it cannot be written, the query logs a warning and runs without it.",
     ),
     OptionSpec(
         "metricsLagIntervalMs", read.integer(0, 2**31 - 1), 30_000, "milliseconds, an integer from 0",
-        "With `metricsPath`: how often the event `lag` is written, measured in parallel to the batches; 0: never.",
+        "With `metricsPath` or `metricsPort`: how often the lag is measured (event `lag`), in parallel to the batches;"
+        " 0: never.",
+    ),
+    OptionSpec(
+        "metricsPort", read.integer(0, read.PORT_MAX), None, "0 to 65535",
+        "Serve the query's own counters for Prometheus on this port of the driver's machine, at `/metrics`, as long as"
+        " the query runs. Each query needs its own port; 0 takes a free one and logs it. A port that stays in use for"
+        " 10 s ends the query (`LISTENING_FAILED`). Needs the extra `[metrics]`."
+        " See [Watch with Prometheus](../how-to/watch.md#metrics-of-a-query).",
+    ),
+    OptionSpec(
+        "metricsAddress", read.text, "127.0.0.1", "127.0.0.1, ::1, localhost, or what the driver permits",
+        "Address on which `metricsPort` listens. Any other address, such as 0.0.0.0 (all), lets other machines read the"
+        " metrics, which have no TLS and no password. So the driver's variable `GROUPKAFKA_METRICS_ADDRESSES` must name"
+        " it. See [docs/security.md](../security.md#what-options-may-name).",
     ),
     OptionSpec(
         "kafkaConsumer.pollTimeoutMs", read.integer(1, 2**31 - 1), 120_000, "milliseconds, an integer from 1",
@@ -206,6 +222,26 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "bytes, an integer from 1048576",
         "Approximate limit of fetched records in the memory of a Python worker, or of the driver for small batches. One"
         " response of a broker may exceed it.",
+    ),
+    OptionSpec(
+        "tokenProvider", provider_name, None, "msk, gcp, or `package.module:function`",
+        "Log in with tokens (SASL OAUTHBEARER) of this provider: `msk` for AWS MSK IAM (extra `[msk]`;"
+        " `kafka.sasl.mechanism=AWS_MSK_IAM` sets it, too), `gcp` for Google's Managed Kafka (extra `[gcp]`), or a"
+        " function of your own with the contract of confluent-kafka's `oauth_cb`. The driver's variable"
+        " `GROUPKAFKA_ALLOW_TOKEN_PROVIDERS` must name a function, and a cloud's provider for brokers that are not the"
+        " cloud's. See [Log in](../how-to/log-in.md).",
+        since="0.3.0",
+    ),
+    OptionSpec(
+        "executor.tokenProvider", provider_name, None, "as `tokenProvider`",
+        "The executors' own provider. Needed only if executors have an identity of their own"
+        " (`executor.kafka.sasl.*`): then `tokenProvider` is not theirs.",
+        since="0.3.0",
+    ),
+    OptionSpec(
+        "awsRegion", region_name, None, "a region such as us-east-1",
+        "Region of the MSK cluster, if the names of the brokers do not show it (`...kafka.<region>.amazonaws.com`).",
+        since="0.3.0",
     ),
     OptionSpec(
         "allowedUnsafeSettings", read.unsafe_settings, None, ", ".join(SHOWN_SECRETS),

@@ -20,7 +20,7 @@ _BROKER = re.compile(
     r"((PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(\[[0-9a-f:.%a-z]+\]|[^\s:/\[\]]+)(:(?P<port>[0-9]{1,5}))?",
     re.IGNORECASE,
 )
-_PORT_MAX = 65_535
+PORT_MAX = 65_535
 
 
 def text(value: str) -> str:
@@ -30,15 +30,15 @@ def text(value: str) -> str:
     return value.strip()
 
 
-def brokers(value: str) -> str:
+def broker_list(value: str) -> str:
     """Check a comma-separated list of `[protocol://]host[:port]` and return it unchanged."""
     found = [_BROKER.fullmatch(entry.strip()) for entry in value.split(",") if entry.strip()]
-    if not found or not all(match and 1 <= int(match["port"] or 1) <= _PORT_MAX for match in found):
+    if not found or not all(match and 1 <= int(match["port"] or 1) <= PORT_MAX for match in found):
         raise ValueError
     return value.strip()
 
 
-def topics(value: str) -> tuple[str, ...]:
+def topic_list(value: str) -> tuple[str, ...]:
     """Return the topic names of a comma-separated list, without duplicates."""
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if not names or not all(_TOPIC.fullmatch(name) for name in names):
@@ -46,7 +46,7 @@ def topics(value: str) -> tuple[str, ...]:
     return names
 
 
-def names(value: str) -> tuple[str, ...]:
+def name_list(value: str) -> tuple[str, ...]:
     """Return the entries of a comma-separated list. Raises `ValueError` for a duplicate."""
     found = tuple(name.strip() for name in value.split(","))
     if not all(found) or len(set(found)) != len(found):
@@ -123,7 +123,7 @@ def unsafe_settings(value: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def partitions(value: str) -> tuple[TopicPartition, ...]:
+def partition_list(value: str) -> tuple[TopicPartition, ...]:
     """Return the partitions of Spark's JSON {"topic": [0, 1]}, without duplicates."""
     try:
         given = json.loads(value, object_pairs_hook=without_duplicates)

@@ -1,11 +1,11 @@
-"""Plan the ranges of a micro-batch, and the commits after it: pure functions, no I/O."""
+"""Plan the ranges of a micro-batch: pure functions, no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from spark_groupsource.model.commit_metadata import Anchor, CommitItem, CommitMetadata
+from spark_groupsource.model.commit_metadata import CommitMetadata
 from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer, same_topic
 from spark_groupsource.options.model import OnConflict
 
@@ -24,7 +24,7 @@ class Backlog:
         return max(0, self.end - self.position)
 
 
-def share_out(sizes: Mapping[TopicPartition, int], limit: int | None) -> dict[TopicPartition, int]:
+def divide_limit(sizes: Mapping[TopicPartition, int], limit: int | None) -> dict[TopicPartition, int]:
     """Divide `limit` in proportion to `sizes`. No share exceeds its size, and the sum is at most `limit`.
 
     As in Spark's own source (`KafkaMicroBatchStream.rateLimit`), a share is rounded down but is at least 1, so that a
@@ -34,10 +34,10 @@ def share_out(sizes: Mapping[TopicPartition, int], limit: int | None) -> dict[To
     if limit is None or limit >= total:
         return dict(sizes)
     shares = {partition: max(1, limit * size // total) if size > 0 else 0 for partition, size in sizes.items()}
-    return shares if sum(shares.values()) <= limit else _share_exactly(sizes, limit)
+    return shares if sum(shares.values()) <= limit else _divide_exactly(sizes, limit)
 
 
-def _share_exactly(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
+def _divide_exactly(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
     """Divide exactly `limit` (largest remainder), if shares of at least 1 would exceed it."""
     waiting = {partition: size for partition, size in sizes.items() if size > 0}
     base = 1 if len(waiting) <= limit else 0
@@ -65,7 +65,7 @@ def within_bytes(
         return dict(backlogs)
     average = sum(record_bytes.values()) / len(record_bytes)
     each = {partition: max(1.0, record_bytes.get(partition, average)) for partition in backlogs}
-    shares = share_out({p: round(backlog.size * each[p]) for p, backlog in backlogs.items()}, max_bytes)
+    shares = divide_limit({p: round(backlog.size * each[p]) for p, backlog in backlogs.items()}, max_bytes)
     return {
         p: Backlog(b.position, min(b.end, b.position + max(1, int(shares[p] / each[p]))), b.leader_epoch)
         for p, b in backlogs.items()
@@ -74,7 +74,7 @@ def within_bytes(
 
 def plan_ranges(backlogs: Mapping[TopicPartition, Backlog], limit: int | None) -> tuple[OffsetRange, ...]:
     """Return one range per partition; the range is empty if there is nothing to read."""
-    shares = share_out({partition: backlog.size for partition, backlog in backlogs.items()}, limit)
+    shares = divide_limit({partition: backlog.size for partition, backlog in backlogs.items()}, limit)
     return tuple(
         OffsetRange(
             partition,
@@ -115,32 +115,6 @@ def next_offset(
     topics = {item.partition.topic for item in planned} | {partition.topic for partition in done}
     ids = {topic: topic_ids.get(topic) or known[topic] for topic in topics}
     return SourceOffset.of(lineage, ids, planned, done, reset)
-
-
-def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) -> tuple[CommitItem, ...]:
-    """Return the commits of a completed batch: the planned ends, not the last record + 1.
-
-    Transaction markers and compaction leave offsets without records, so the last record + 1 would show lag for ever.
-    These partitions are left out:
-    1. Without an anchor: the start position is not established.
-    2. The topic was recreated since: the old end would skip records of the new topic.
-    3. Reset after the plan.
-    """
-    items = []
-    for item in end.ranges:
-        anchor = anchors.get(item.partition)
-        # R47: planned before the reset
-        if anchor is None or newer(anchor.reset, end.reset):
-            continue
-        # R35: the batch was planned for a deleted topic
-        if not same_topic(anchor.topic_id, end.topic_id(item.partition.topic)):
-            continue
-        metadata = CommitMetadata(
-            end.lineage, anchor.topic_id, item.start, item.end, anchor.pin, item.leader_epoch, end.reset
-        )
-        # R13: the planned end
-        items.append(CommitItem(item.partition, item.end, metadata.to_text(), item.leader_epoch))
-    return tuple(items)
 
 
 # --- replay

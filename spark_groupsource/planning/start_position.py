@@ -34,9 +34,9 @@ class Basis(Enum):
 
     GROUP = "the group's committed offset"
     LINEAGE = "this lineage's own completed end"
-    STARTING_POSITION = "startingOffsets or its relatives"
-    BEGINNING = "the partition's beginning, because it appeared later"
-    FIRST_OFFSET = "offset 0, because the partition was made later"
+    STARTING_POSITION = "startingOffsets, or a related option"
+    BEGINNING = "the partition's beginning, because its topic was created after the group began"
+    FIRST_OFFSET = "offset 0, because the partition was created after the group began"
     FORGOTTEN = "the partition's beginning, because the group has forgotten how far it was read"
 
 
@@ -84,7 +84,7 @@ class Takeover:
 
 @dataclass(frozen=True, slots=True)
 class StartDecision:
-    """Hold a start position. `offset` is None if it must be read from the log, as `basis` says."""
+    """Hold a start position. `offset` is None if it must be read from the log, as `basis` describes."""
 
     partition: TopicPartition
     basis: Basis
@@ -147,7 +147,7 @@ def _conflict(takeover: Takeover, own: int, group: int) -> str | None:
         return f"{where} (the group's offset was set by another program)"
     # R52: the decision was not logged
     if metadata.instead_of == takeover.lineage:
-        return f"{where} (decided before, and the query ended before it had logged a batch of that)"
+        return f"{where} (this conflict was decided before, but the query ended before it logged the next batch)"
     if metadata.lineage == takeover.lineage and group > own:
         return f"{where} (the checkpoint is older than the group's offset: was an old one restored, or one used twice?)"
     # Another lineage has read further (a takeover), or our last commit was not accepted: both are normal.
@@ -181,8 +181,8 @@ def age_of(
     if _forgotten(partition.topic, topic_id, of_topic, memory):
         return Age.FORGOTTEN
     # If no pin names topics, a topic that is new to a query that has read others appeared later.
-    untold = all(pin.known_topics is None for pin in pins.values())
-    if known and not (untold and memory.has_read and memory.topic_id is None):
+    no_pin_names_topics = all(pin.known_topics is None for pin in pins.values())
+    if known and not (no_pin_names_topics and memory.has_read and memory.topic_id is None):
         return Age.INITIAL
     # A topic that a pattern matched and no pin names was created since, as in Spark's own source.
     return Age.ADDED if memory.by_pattern else Age.LATER
@@ -207,7 +207,7 @@ def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -
 
 
 def open_start(decision: StartDecision, starting: Starting) -> Start | None:
-    """Return the start of a decision without an offset; None if the options do not name the partition."""
+    """Return where to start after a decision that has no offset; None if the options do not name the partition."""
     return starting.of(decision.partition) if decision.basis is Basis.STARTING_POSITION else AtEdge()
 
 
@@ -222,7 +222,7 @@ def newest_reset(resets: Iterable[Reset | None]) -> Reset | None:
 
 
 def left_alone(metadata: CommitMetadata | None, known: Reset | None) -> bool:
-    """Return whether no reset newer than `known` was for this partition: its commit metadata would name it.
+    """Return whether no reset newer than `known` included this partition: its commit metadata would name the reset.
 
     Guards against:
     1. A query dies in a batch of topics A and B. Only topic A is reset.

@@ -1,9 +1,10 @@
-"""Show a line per batch with a streaming listener: rows, lag and owned partitions. For jobs and notebooks."""
+"""Show each batch with a streaming listener: rows, lag and owned partitions. For jobs and notebooks."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.streaming.listener import (
@@ -17,9 +18,10 @@ from pyspark.sql.streaming.listener import (
 from spark_groupsource.driver.executor_python import missing_in
 from spark_groupsource.errors import OffsetFormatError
 from spark_groupsource.model.offsets import SourceOffset, parse_offset
+from spark_groupsource.spark.notebook_table import NotebookTable, notebook_display
 
 
-def lag_of(end: SourceOffset, newest: dict[str, dict[str, int]]) -> dict[str, int]:
+def lag_by_partition(end: SourceOffset, newest: dict[str, dict[str, int]]) -> dict[str, int]:
     """Return the number of offsets after the batch's end, per owned partition ('topic-number')."""
     ends = {(tp.topic, str(tp.partition)): offset for tp, offset in end.ends().items()}
     return {
@@ -29,7 +31,7 @@ def lag_of(end: SourceOffset, newest: dict[str, dict[str, int]]) -> dict[str, in
     }
 
 
-def shown_partitions(names: Iterable[str]) -> str:
+def short_partitions(names: Iterable[str]) -> str:
     """Return partition names in short form: `orders[0,2,5] refunds[1]`."""
     topics: dict[str, list[int]] = {}
     for name in names:
@@ -39,24 +41,56 @@ def shown_partitions(names: Iterable[str]) -> str:
     return " ".join(shown) or "none"
 
 
-def progress_line(progress: dict[str, Any]) -> str | None:
-    """Return the line for one of Spark's progress reports (parsed JSON); None if it has no groupkafka source."""
-    parts = []
+@dataclass(frozen=True, slots=True)
+class BatchFigures:
+    """What is shown of a batch; `lags` has the lag by partition of each groupkafka source."""
+
+    query: str
+    name: str
+    batch: str
+    rows: int
+    rows_per_s: float
+    batch_ms: int
+    lags: tuple[dict[str, int], ...]
+
+
+def batch_figures(progress: dict[str, Any]) -> BatchFigures | None:
+    """Return the figures of one of Spark's progress reports (parsed JSON); None if it has no groupkafka source."""
+    lags = []
     for source in progress.get("sources", []):
         try:
             end = parse_offset(_parsed(source.get("endOffset")))
         except OffsetFormatError:
             continue
-        newest = _parsed(source.get("latestOffset")) or {}
-        lag = lag_of(end, newest)
-        parts.append(f"lag={sum(lag.values())} partitions={shown_partitions(lag)}")
-    if not parts:
+        lags.append(lag_by_partition(end, _parsed(source.get("latestOffset")) or {}))
+    if not lags:
         return None
-    name = progress.get("name") or str(progress.get("id", "?"))[:8]
-    rate = progress.get("processedRowsPerSecond") or 0.0
-    batch_ms = progress.get("batchDuration", 0)
-    head = f"{name} batch={progress.get('batchId')} rows={progress.get('numInputRows', 0)}"
-    return f"{head} rows/s={float(rate):.0f} batch_ms={batch_ms} {' | '.join(parts)}"
+    query = str(progress.get("id", "?"))
+    return BatchFigures(
+        query, progress.get("name") or query[:8], str(progress.get("batchId")), progress.get("numInputRows", 0),
+        float(progress.get("processedRowsPerSecond") or 0.0), progress.get("batchDuration", 0), tuple(lags),
+    )  # fmt: skip
+
+
+def progress_line(progress: dict[str, Any]) -> str | None:
+    """Return the line for one of Spark's progress reports (parsed JSON); None if it has no groupkafka source."""
+    found = batch_figures(progress)
+    return None if found is None else _line(found)
+
+
+def _line(found: BatchFigures) -> str:
+    parts = (f"lag={sum(lag.values())} partitions={short_partitions(lag)}" for lag in found.lags)
+    head = f"{found.name} batch={found.batch} rows={found.rows}"
+    return f"{head} rows/s={found.rows_per_s:.0f} batch_ms={found.batch_ms} {' | '.join(parts)}"
+
+
+def table_cells(found: BatchFigures) -> tuple[str, ...]:
+    """Return a batch as cells of the table in a notebook; sources are summed up."""
+    lag = sum(sum(one.values()) for one in found.lags)
+    partitions = " | ".join(short_partitions(one) for one in found.lags)
+    return (
+        found.batch, f"{found.rows:,}", f"{found.rows_per_s:,.0f}", f"{found.batch_ms:,}", f"{lag:,}", partitions
+    )  # fmt: skip
 
 
 def error_line(text: str) -> str:
@@ -82,31 +116,49 @@ def _parsed(value: Any) -> Any:
 
 
 class ProgressListener(StreamingQueryListener):
-    """`spark.streams.addListener(ProgressListener())` prints one line per batch; `show` replaces the print."""
+    """`spark.streams.addListener(ProgressListener())` prints one line per batch; `show` replaces the print.
+
+    In a notebook it shows a table instead, with a row per query, which is updated in place. With `show` there is none.
+    """
 
     def __init__(self, show: Callable[[str], object] | None = None) -> None:
+        display = notebook_display() if show is None else None
+        self._table = None if display is None else NotebookTable(display)
         self._show = show or _print
         # Later events of Spark do not contain the query's name.
         self._names: dict[str, str] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Show that a query started."""
-        name = self._names[str(event.id)] = event.name or str(event.id)[:8]
-        self._show(f"{name} started")
+        query = str(event.id)
+        name = self._names[query] = event.name or query[:8]
+        if self._table is not None:
+            self._table.started(query, name)
+        else:
+            self._show(f"{name} started")
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Show a batch."""
-        line = progress_line(json.loads(event.progress.json))
-        if line is not None:
-            self._show(line)
+        found = batch_figures(json.loads(event.progress.json))
+        if found is None:
+            return
+        if self._table is not None:
+            self._table.progressed(found.query, found.name, table_cells(found))
+        else:
+            self._show(_line(found))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Show nothing: an idle query would fill the screen."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Show that a query ended."""
-        name = self._names.pop(str(event.id), str(event.id)[:8])
-        self._show(f"{name} ended{f': {error_line(event.exception)}' if event.exception else ''}")
+        query = str(event.id)
+        name = self._names.pop(query, query[:8])
+        error = error_line(event.exception) if event.exception else ""
+        if self._table is not None:
+            self._table.ended(query, name, error)
+        else:
+            self._show(f"{name} ended{f': {error}' if error else ''}")
 
 
 def _print(line: str) -> None:

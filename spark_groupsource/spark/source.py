@@ -144,6 +144,7 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         self._options = options
         self._session: Session | None = None
         self._lane: FastLane | None = None
+        self._lane_chosen = False
         self._standby: Standby | None = None
         self._initial: dict[str, Any] | None = None
 
@@ -152,7 +153,9 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for executors: their part of the options. The session stays in the driver."""
-        return dict.fromkeys(("_session", "_lane", "_standby", "_initial")) | {"_options": self._options.for_reading()}
+        return dict.fromkeys(("_session", "_lane", "_lane_chosen", "_standby", "_initial")) | {
+            "_options": self._options.for_reading()
+        }
 
     # --- driver
 
@@ -180,10 +183,12 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         """Plan the next batch. Return `start` itself, unchanged, if there is nothing to read."""
         bounds = self._bounds(limit)
         offset = parse_offset(start)
-        end = self._driver().latest_offset(offset, bounds)
+        session = self._driver()
+        end = session.latest_offset(offset, bounds)
         # Only without a new batch, because it may take a while.
-        if end is offset and self._standby is not None and self._lane is not None:
-            self._standby.keep_warm(self._lane)
+        idle = end is offset and not session.stopping
+        if idle and (standby := self._standby) is not None and (lane := self._fast_lane()) is not None:
+            session.unless_left(lambda: standby.keep_warm(lane))
         # Spark compares offsets as text: unchanged means no batch.
         return start if end is offset else end.to_json()
 
@@ -216,10 +221,11 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         topics = {item.partition.topic for item in batch.ranges}
         topic_ids = {topic: topic_id for topic, topic_id in batch.topic_ids if topic in topics}
         ranges = tuple(item for task in tasks for item in task)
-        rows = self._lane.read(ranges, self._kept(session), topic_ids) if ranges and self._lane is not None else None
+        lane = self._fast_lane() if ranges else None
+        rows = None if lane is None else lane.read(ranges, self._kept(session), topic_ids)
         if rows is None:
             return [GroupKafkaPartition(task, topic_ids) for task in tasks]
-        session.read_on_driver()
+        session.read_on_driver(sum(batch.nbytes for batch in rows))
         self.hand_over(rows)
         return [GroupKafkaPartition(ranges, topic_ids)]
 
@@ -241,16 +247,25 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
     def _driver(self) -> Session:
         if self._session is None:
             # Imported here, because an executor that unpickles a reader needs nothing of the membership.
-            from spark_groupsource.driver.assembly import make_lane, make_session  # noqa: PLC0415
+            from spark_groupsource.driver.assembly import import_reading, make_session  # noqa: PLC0415
 
             _log_to_stderr()
             self._session, self._standby = make_session(self._options)
+            threading.Thread(target=import_reading, name="groupkafka-imports", daemon=True).start()
+            _stop_on_signals(self._session)
+        return self._session
+
+    def _fast_lane(self) -> FastLane | None:
+        """Return the driver's consumer for small batches, created at the first call; None if executors read all."""
+        if not self._lane_chosen:
+            from spark_groupsource.driver.assembly import make_lane  # noqa: PLC0415 - as in `_driver`
+
             self._lane = make_lane(self._options)
             if self._lane is not None and spark_hook() is None:
                 LOG.info("no fast lane: this PySpark does not accept rows with a plan; executors read all batches")
                 self._lane = None
-            _stop_on_sigterm(self._session)
-        return self._session
+            self._lane_chosen = True
+        return self._lane
 
     # --- executors
 
@@ -310,16 +325,19 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     return read_task(ReadSettings(options.for_reading()), partition.ranges, topic_ids=partition.topic_ids)
 
 
-def _stop_on_sigterm(session: Session) -> None:
-    """Leave the group on SIGTERM, after the batch in flight.
+def _stop_on_signals(session: Session) -> None:
+    """Leave the group on SIGTERM, after the batch in flight; on SIGINT, too.
 
     Spark ends the reader process with two SIGTERMs and then closes its socket; its runner then calls `stop()`, which
     does not wait for a batch. Other programs send SIGTERM to all processes of an application (see
-    `membership.machine`). The handler only sets an attribute: the second signal may interrupt the first handler, which
-    would wait for itself if it held a lock.
+    `membership.stopping`), and Ctrl-C in a terminal sends SIGINT to all of them. The handler only sets an attribute:
+    the second signal may interrupt the first handler, which would wait for itself if it held a lock.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda _signal, _frame: session.request_stop())
+        # Ignored if the JVM ignores it, as in a Python program that started the JVM.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, lambda _signal, _frame: session.request_stop())
 
 
 def _log_to_stderr() -> None:

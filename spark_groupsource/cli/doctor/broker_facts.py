@@ -20,15 +20,19 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, kafka_error, map_error
 from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, outsider_settings
+from spark_groupsource.client.tokens import new_admin
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster.admin import admin_client, answer_of
 from spark_groupsource.options.model import SourceOptions
 
-# The client's debug line about a broker's request types; no function of the client returns them.
-_REQUEST = re.compile(r"ApiKey (\w+) \((\d+)\) Versions (\d+)\.\.(\d+)")
+# The client's debug line about a broker's request types; no function of the client returns them. Each broker has a
+# thread of its own.
+_REQUEST = re.compile(r"\[thrd:(?P<thread>[^]]*)\].* ApiKey (?P<name>\w+) \(\d+\) Versions \d+\.\.(?P<newest>\d+)")
+# The lines that follow a broker's list.
+_AFTER_LIST = re.compile(r"\[thrd:(?P<thread>[^]]*)\].*\b(?:Feature|Enabling feature|Disabling feature) ")
 _NEWEST = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
 _VERSIONS_S = 5.0
-_STEP_S = 0.1
+_LOG_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,15 @@ class Rights:
     exists: bool = True
 
 
+_RIGHTS_OF_ERRORS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: Rights(frozenset()),
+    KafkaError.GROUP_AUTHORIZATION_FAILED: Rights(frozenset()),
+    KafkaError.UNKNOWN_TOPIC_OR_PART: Rights(None, exists=False),
+    KafkaError.GROUP_ID_NOT_FOUND: Rights(None, exists=False),
+    KafkaError._UNSUPPORTED_FEATURE: Rights(None),
+}
+
+
 class ClusterFacts(Protocol):
     """Requests of `doctor` to a cluster."""
 
@@ -47,7 +60,7 @@ class ClusterFacts(Protocol):
         """Return the brokers as `host:port (id)`. Raises an error if none can be reached."""
 
     def requests(self) -> Mapping[str, int]:
-        """Return the request types of the brokers, each with its newest version; empty if none was logged."""
+        """Return the request types of the brokers, each with its newest version; empty if no whole list was logged."""
 
     def topic(self, name: str) -> Rights:
         """Return the rights on a topic; without operations if the client may not even describe it."""
@@ -67,7 +80,7 @@ class LibrdkafkaFacts:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._transport = LastTransportError()
+        self._transport = LastTransportError(options.token_login)
         self._client: AdminClient = admin_client(options, self._transport)
 
     def brokers(self) -> tuple[str, ...]:
@@ -78,17 +91,15 @@ class LibrdkafkaFacts:
     def requests(self) -> Mapping[str, int]:
         """See `ClusterFacts`."""
         logger = logging.Logger("spark_groupsource.doctor", logging.DEBUG)
-        heard = _Heard()
-        logger.addHandler(heard)
+        request_log = RequestLog()
+        logger.addHandler(request_log)
         settings = outsider_settings(self._options, "doctor", FETCH_SETTINGS, r"isolation\.level|debug|log_level")
         with creating_client(self._options):
-            client = AdminClient(settings | {"logger": logger, "debug": "feature", "log_level": 7})
+            client = new_admin(settings | {"logger": logger, "debug": "feature", "log_level": 7})
         deadline_s = time.monotonic() + _VERSIONS_S
-        while not heard.requests and time.monotonic() < deadline_s:
-            client.poll(_STEP_S)
-        # The remaining lines of the list.
-        client.poll(_STEP_S)
-        return heard.requests
+        while not request_log.is_complete() and time.monotonic() < deadline_s:
+            client.poll(_LOG_POLL_S)
+        return request_log.requests if request_log.is_complete() else {}
 
     def topic(self, name: str) -> Rights:
         """See `ClusterFacts`."""
@@ -99,14 +110,10 @@ class LibrdkafkaFacts:
             )[name]
             answer = self._ask("DescribeTopics", future, mapped=False)
         except KafkaException as error:
-            code = kafka_error(error).code()
-            if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                return Rights(frozenset())
-            if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return Rights(None, exists=False)
-            if code == KafkaError._UNSUPPORTED_FEATURE:
-                return Rights(None)
-            raise self._mapped(error, "DescribeTopics") from None
+            rights = _RIGHTS_OF_ERRORS.get(kafka_error(error).code())
+            if rights is None:
+                raise self._mapped(error, "DescribeTopics") from None
+            return rights
         return Rights(_operations(answer.authorized_operations), len(answer.partitions))
 
     def group(self) -> Rights:
@@ -114,20 +121,16 @@ class LibrdkafkaFacts:
         try:
             answer = self._group_admin().ask_description(with_rights=True)
         except KafkaException as error:
-            code = kafka_error(error).code()
-            if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                return Rights(frozenset())
-            if code == KafkaError.GROUP_ID_NOT_FOUND:
-                return Rights(None, exists=False)
-            if code == KafkaError._UNSUPPORTED_FEATURE:
-                return Rights(None)
-            raise self._mapped(error, "DescribeGroups") from None
+            rights = _RIGHTS_OF_ERRORS.get(kafka_error(error).code())
+            if rights is None:
+                raise self._mapped(error, "DescribeGroups") from None
+            return rights
         operations = _operations(answer.authorized_operations)
         return Rights(operations, exists=str(answer.state.name) != "DEAD" or bool(operations))
 
     def group_topics(self) -> tuple[str, ...]:
         """See `ClusterFacts`."""
-        return tuple(sorted({partition.topic for partition in self._group_admin().offsets()}))
+        return tuple(sorted({partition.topic for partition in self._group_admin().group_offsets()}))
 
     def _group_admin(self) -> LibrdkafkaGroupAdmin:
         return LibrdkafkaGroupAdmin(self._options, SystemClock(), time.sleep)
@@ -158,20 +161,35 @@ class LibrdkafkaFacts:
         return map_error(self._options, kafka_error(error), request, self._transport)
 
 
-class _Heard(logging.Handler):
-    """Collects the request types that a client logs about a broker."""
+class RequestLog(logging.Handler):
+    """Collects the request types that a client logs about its brokers, a line for each.
+
+    Guards against:
+    1. The client logs the first lines of a broker's list, and its thread is interrupted.
+    2. The list seems to be complete.
+    3. An old release is reported for a new broker.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        # The lowest version of all brokers, which all of them support.
         self.requests: dict[str, int] = {}
+        # Threads of the client that have begun to log a list.
+        self._listing: set[str] = set()
+
+    def is_complete(self) -> bool:
+        """Return whether at least one list was logged, and none is incomplete."""
+        return bool(self.requests) and not self._listing
 
     def emit(self, record: logging.LogRecord) -> None:
         """Parse one line of the log."""
-        match = _REQUEST.search(record.getMessage())
-        if match:
-            # The lowest version of all brokers, which all of them support.
-            newest = int(match[4])
-            self.requests[match[1]] = min(newest, self.requests.get(match[1], newest))
+        text = record.getMessage()
+        if match := _REQUEST.search(text):
+            newest = int(match["newest"])
+            self.requests[match["name"]] = min(newest, self.requests.get(match["name"], newest))
+            self._listing.add(match["thread"])
+        elif match := _AFTER_LIST.search(text):
+            self._listing.discard(match["thread"])
 
 
 def _operations(found: Iterable[Any] | None) -> frozenset[str] | None:

@@ -20,13 +20,15 @@ from spark_groupsource.checkpoint.log import SparkCheckpoint, open_location, rea
 from spark_groupsource.cli.arguments import DoctorCommand
 from spark_groupsource.cli.doctor.broker_facts import ClusterFacts, Rights
 from spark_groupsource.cli.doctor.machine_facts import SCRIPT
+from spark_groupsource.cli.output import PrintLine
+from spark_groupsource.cli.progress import ignore_step
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.model.offsets import parse_offset
 from spark_groupsource.options.client_settings import GroupProtocol
 
 if TYPE_CHECKING:
-    from spark_groupsource.spark.probe import Answer, Survey
+    from spark_groupsource.spark.executor_facts import ExecutorAnswer, ExecutorFacts
 
 # (major, minor) as required in pyproject.toml.
 LEAST_PYTHON = (3, 10)
@@ -159,9 +161,9 @@ def _descriptors(where: str, limit: int | None) -> Iterator[Finding]:
         yield _ok("descriptors", text)
 
 
-def of_survey(survey: Survey, here: Mapping[str, Any]) -> Iterator[Finding]:
+def of_executors(found: ExecutorFacts, here: Mapping[str, Any]) -> Iterator[Finding]:
     """Check executors: each on its own, and whether they match the driver."""
-    for answer in sorted(survey.answers, key=lambda each: each.place):
+    for answer in sorted(found.answers, key=lambda each: each.place):
         yield from of_machine(f"executor {answer.place}", answer.facts)
         yield from _as_here(answer, here)
         if abs(answer.clock_off_s) > CLOCK_OFF_S:
@@ -169,18 +171,18 @@ def of_survey(survey: Survey, here: Mapping[str, Any]) -> Iterator[Finding]:
                 f"executor {answer.place}: its clock differs from the driver's by {answer.clock_off_s:+.1f} s or more"
             )
             yield Finding("clock", Verdict.WRONG, text, "synchronize the clocks of all machines (NTP)")
-    if survey.answers and all(abs(answer.clock_off_s) <= CLOCK_OFF_S for answer in survey.answers):
+    if found.answers and all(abs(answer.clock_off_s) <= CLOCK_OFF_S for answer in found.answers):
         yield _ok("clock", f"the executors' clocks agree with the driver's within {CLOCK_OFF_S:.0f} s")
-    count = len(survey.answers)
-    if count < survey.executors:
-        yield Finding("executors", Verdict.ADVICE, f"{count} of {survey.executors} executors have answered",
+    count = len(found.answers)
+    if count < found.executors:
+        yield Finding("executors", Verdict.ADVICE, f"{count} of {found.executors} executors have answered",
                       "run doctor again when the cluster is less busy")  # fmt: skip
     else:
-        yield _ok("executors", f"{count} of {survey.executors} have answered")
-    yield from of_settings(survey)
+        yield _ok("executors", f"{count} of {found.executors} have answered")
+    yield from of_settings(found)
 
 
-def _as_here(answer: Answer, here: Mapping[str, Any]) -> Iterator[Finding]:
+def _as_here(answer: ExecutorAnswer, here: Mapping[str, Any]) -> Iterator[Finding]:
     """Check versions that must be the same on both sides, because objects are pickled between them."""
     if "versions" not in answer.facts or "versions" not in here:
         return
@@ -194,22 +196,22 @@ def _as_here(answer: Answer, here: Mapping[str, Any]) -> Iterator[Finding]:
                           f"install the same {name} on all machines")  # fmt: skip
 
 
-def of_settings(survey: Survey) -> Iterator[Finding]:
+def of_settings(found: ExecutorFacts) -> Iterator[Finding]:
     """Check Spark's settings."""
     advices = 0
     for name, (is_good, wanted, use) in SETTINGS.items():
-        value = survey.settings.get(name, "")
+        value = found.settings.get(name, "")
         if not is_good(value):
             advices += 1
             shown = f"is '{value}'" if value else "is not set"
             yield Finding("settings", Verdict.ADVICE, f"{name} {shown}; recommended, because then {use}",
                           f"set it to {wanted} (conf/spark-defaults.conf)")  # fmt: skip
-    python = survey.settings.get("spark.pyspark.python")
-    if python is not None and python != survey.python:
+    python = found.settings.get("spark.pyspark.python")
+    if python is not None and python != found.python:
         advices += 1
         yield Finding(
             "settings", Verdict.WRONG,
-            f"spark.pyspark.python is '{python}', which has no effect on the source: it runs with '{survey.python}'",
+            f"spark.pyspark.python is '{python}', which has no effect on the source: it runs with '{found.python}'",
             "set the variable PYSPARK_PYTHON (and no PYSPARK_DRIVER_PYTHON) before the driver starts",
         )  # fmt: skip
     if not advices:
@@ -220,7 +222,7 @@ def of_settings(survey: Survey) -> Iterator[Finding]:
 
 
 def release_of(requests: Mapping[str, int]) -> str | None:
-    """Return the oldest release that has these requests; None if it is older than the table."""
+    """Return the newest release of the table whose new request the brokers support; None if they support none."""
     known = (release for release, name, version in RELEASES if requests.get(name, -1) >= version)
     return next(known, None)
 
@@ -333,11 +335,13 @@ class Doctor:
     protocol: GroupProtocol
     cluster: Callable[[], ClusterFacts]
     facts_here: Callable[[], Mapping[str, Any]]
-    survey: Callable[[str, str, Iterable[str]], Survey]
+    probe_executors: Callable[[str, str, Iterable[str]], ExecutorFacts]
     clock: Clock
+    step: PrintLine = ignore_step
 
     def findings(self) -> Iterator[Finding]:
         """Return all findings, one after the other."""
+        self.step("reading the versions of this Python")
         try:
             here = self.facts_here()
         except (OSError, ValueError) as error:
@@ -345,16 +349,19 @@ class Doctor:
         yield from of_machine("here", here)
         yield from self._of_cluster()
         if self.command.checkpoint is not None:
+            self.step(f"reading the checkpoint {shown_location(self.command.checkpoint)}")
             yield of_checkpoint(self.command.checkpoint)
         if self.command.master is None:
             yield Finding("executors", Verdict.SKIPPED, "use --master to check executors and Spark's settings")
             return
+        self.step(f"starting an application on {self.command.master}, and asking its executors")
         try:
-            yield from of_survey(self.survey(self.command.master, SCRIPT, SETTINGS), here)
+            yield from of_executors(self.probe_executors(self.command.master, SCRIPT, SETTINGS), here)
         except Exception as error:  # noqa: BLE001 - whatever Spark raises, the other findings count
-            yield _of_failed_survey(error)
+            yield _of_failed_probe(error)
 
     def _of_cluster(self) -> Iterator[Finding]:
+        self.step("asking the brokers")
         try:
             cluster = self.cluster()
             brokers = cluster.brokers()
@@ -375,6 +382,7 @@ class Doctor:
             yield from self._of_topic(cluster, topic)
 
     def _of_topic(self, cluster: ClusterFacts, topic: str) -> Iterator[Finding]:
+        self.step(f"checking topic {topic}")
         try:
             rights = cluster.topic(topic)
         except GroupKafkaError as error:
@@ -387,7 +395,7 @@ class Doctor:
                 yield found
 
 
-def _of_failed_survey(error: Exception) -> Finding:
+def _of_failed_probe(error: Exception) -> Finding:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     causes = (line for pattern in _CAUSES for line in lines if re.search(pattern, line))
     text = next(causes, lines[0])[:_LONGEST_CAUSE]
@@ -397,20 +405,20 @@ def _of_failed_survey(error: Exception) -> Finding:
     )  # fmt: skip
 
 
-def report_doctor(doctor: Doctor, say: Callable[[str], None]) -> int:
+def report_doctor(doctor: Doctor, print_line: PrintLine) -> int:
     """Print the findings and return the number of wrong ones."""
     findings: Sequence[Finding] = []
     if doctor.command.as_json:
         findings = list(doctor.findings())
         wrong = sum(finding.verdict is Verdict.WRONG for finding in findings)
         rows = [asdict(finding) | {"verdict": finding.verdict.value} for finding in findings]
-        say(json.dumps({"wrong": wrong, "findings": rows}, sort_keys=True))
+        print_line(json.dumps({"wrong": wrong, "findings": rows}, sort_keys=True))
         return wrong
     wrong = 0
     for finding in doctor.findings():
-        say(f"{finding.verdict.value:<8} {finding.check:<12} {finding.text}")
+        print_line(f"{finding.verdict.value:<8} {finding.check:<12} {finding.text}")
         if finding.cure:
-            say(f"{'':<8} {'':<12} -> {finding.cure}")
+            print_line(f"{'':<8} {'':<12} -> {finding.cure}")
         wrong += finding.verdict is Verdict.WRONG
-    say(f"{wrong} wrong" if wrong else "no problem found")
+    print_line(f"{wrong} wrong" if wrong else "no problem found")
     return wrong

@@ -7,51 +7,58 @@ from collections.abc import Callable
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import GroupCommand, shown_time
 from spark_groupsource.cli.group.describe import DescriberPort
-from spark_groupsource.cli.group.view import GroupDescription, GroupReport, json_line, lines
+from spark_groupsource.cli.group.view import GroupDescription, GroupReport, group_json, group_lines
+from spark_groupsource.cli.output import PrintLine
+from spark_groupsource.cli.progress import ignore_step
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import CommandError
-from spark_groupsource.lag.measure import StandingsPort
-from spark_groupsource.lag.model import Standing, lag_of
-from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.lag.measure import LagRequests
+from spark_groupsource.lag.model import LagInput, lag_of
+from spark_groupsource.model.offsets import every_partition
 
 
 def report_group(
     command: GroupCommand,
     describer: DescriberPort,
-    standings: StandingsPort,
+    requests: LagRequests,
     clock: Clock,
     *,
-    say: Callable[[str], object],
+    print_line: PrintLine,
     pause: Callable[[float], object],
+    step: PrintLine = ignore_step,
 ) -> None:
     """Print the group, repeatedly with `watch_s`. Raises errors of the catalogue."""
     while True:
-        report = look(command, describer, standings)
+        report = read_report(command, describer, requests, step)
         now_ms = int(clock.epoch_s() * 1000)
         if command.as_json:
-            say(json_line(report, now_ms))
+            print_line(group_json(report, now_ms))
         else:
             if command.watch_s is not None:
-                say(shown_time(now_ms))
-            for line in lines(report):
-                say(line)
+                print_line(shown_time(now_ms))
+            for line in group_lines(report):
+                print_line(line)
         if command.watch_s is None:
             return
         if not command.as_json:
-            say("")
+            print_line("")
         pause(command.watch_s)
 
 
-def look(command: GroupCommand, describer: DescriberPort, standings: StandingsPort) -> GroupReport:
+def read_report(
+    command: GroupCommand, describer: DescriberPort, requests: LagRequests, step: PrintLine = ignore_step
+) -> GroupReport:
     """Return the current state of the group.
 
     Steps: 1. the group, 2. its offsets on all topics, 3. the ends of the logs: after the offsets, so no lag is below 0.
     """
     group = command.connection.group
-    description = describer.describe()
-    topics = standings.topics()
-    every = [TopicPartition(topic, number) for topic, count in sorted(topics.items()) for number in range(count)]
-    committed = standings.committed(group, every)
+    step(f"reading the members of group {group}")
+    description = describer.describe_group()
+    topics = requests.topics()
+    partitions = every_partition(topics)
+    step(f"reading the offsets of group {group} on {len(partitions):,} partitions")
+    committed = requests.group_offsets(group, partitions)
     if description is None:
         if not committed:
             servers = command.connection.bootstrap_servers
@@ -60,9 +67,10 @@ def look(command: GroupCommand, describer: DescriberPort, standings: StandingsPo
     wanted = set(committed)
     for member in description.members:
         wanted |= member.partitions | member.standby
-    there = sorted(partition for partition in wanted if partition.partition < topics.get(partition.topic, 0))
+    existing = sorted(partition for partition in wanted if partition.partition < topics.get(partition.topic, 0))
+    step(f"reading the log ends of {len(existing):,} partitions")
     lags = {
-        partition: lag_of(Standing(partition, committed.get(partition), beginning, end), now_ms=0)
-        for partition, (beginning, end) in standings.bounds(there).items()
+        partition: lag_of(LagInput(partition, committed.get(partition), beginning, end), now_ms=0)
+        for partition, (beginning, end) in requests.log_bounds(existing).items()
     }
     return GroupReport(description, lags)

@@ -17,7 +17,7 @@ from confluent_kafka.admin import ConsumerGroupDescription  # type: ignore[attr-
 from spark_groupsource import errors
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
 from spark_groupsource.cli.group.member_data import decoded
-from spark_groupsource.cli.group.view import GroupDescription, Member
+from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
 from spark_groupsource.errors import AccessError, CommandError
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
@@ -39,7 +39,7 @@ _SECOND_CLIENT = {"bootstrap_timeout_ms": 10_000, "request_timeout_ms": 10_000}
 class DescriberPort(Protocol):
     """Requests of the command for a group. Errors are those of the catalogue, and every wait has a limit."""
 
-    def describe(self) -> GroupDescription | None:
+    def describe_group(self) -> GroupDescription | None:
         """Return the group as its coordinator describes it; None if it does not exist."""
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class DescriberPort(Protocol):
 class RawMember:
     """A member of a classic group, undecoded."""
 
-    member: Member
+    member: DescribedMember
     subscription: bytes
     assignment: bytes
 
@@ -66,32 +66,28 @@ class RawGroup:
 
 
 class GroupDescriber:
-    """A `DescriberPort` on both clients."""
+    """A `DescriberPort` on confluent-kafka, and on kafka-python for the members' bytes."""
 
     def __init__(self, admin: LibrdkafkaGroupAdmin, group: str, raw: RawGroups) -> None:
         self._admin = admin
         self._group = group
         self._raw = raw
 
-    def describe(self) -> GroupDescription | None:
+    def describe_group(self) -> GroupDescription | None:
         """See `DescriberPort`."""
         try:
-            told = self._admin.described()
-        except AccessError as error:
-            if error.condition is errors.GROUP_ACCESS_DENIED:
-                raise AccessError(errors.OTHER_GROUP_ACCESS_DENIED, group=self._group) from None
-            raise
+            answer = _described(self._admin, self._group)
         except CommandError as error:
             if error.condition is errors.GROUP_NOT_OF_CONSUMERS:
                 return self._of_others(str(error.parameters["reason"]))
             raise
-        if told is None or (told.state is ConsumerGroupState.DEAD and not told.members):
+        if answer is None:
             return None
-        description = description_of(told)
-        if told.type is ConsumerGroupType.CONSUMER or not told.members:
+        description = description_of(answer)
+        if answer.type is ConsumerGroupType.CONSUMER or not answer.members:
             # The coordinator does not store these bytes for such a group.
             return description
-        raw, why = self._raw.describe(self._group)
+        raw, why = self._raw.read_group(self._group)
         return replace(description, notes=(why,)) if raw is None else with_data(description, raw)
 
     def close(self) -> None:
@@ -100,7 +96,7 @@ class GroupDescriber:
 
     def _of_others(self, reason: str) -> GroupDescription:
         """Return a classic group whose members are not consumers; confluent-kafka does not describe it."""
-        raw, why = self._raw.describe(self._group)
+        raw, why = self._raw.read_group(self._group)
         if raw is None:
             return GroupDescription(self._group, protocol="classic", notes=(reason, why))
         return GroupDescription(
@@ -112,34 +108,67 @@ class GroupDescriber:
         )  # fmt: skip
 
 
-def live_members(admin: LibrdkafkaGroupAdmin) -> tuple[Member, ...]:
+def _described(admin: LibrdkafkaGroupAdmin, group: str) -> ConsumerGroupDescription | None:
+    """Return the group as its coordinator describes it; None if it does not exist."""
+    try:
+        answer = admin.described()
+    except AccessError as error:
+        if error.condition is errors.GROUP_ACCESS_DENIED:
+            raise AccessError(errors.OTHER_GROUP_ACCESS_DENIED, group=group) from None
+        raise
+    # Older brokers describe a group that does not exist as dead.
+    return None if answer is None or (answer.state is ConsumerGroupState.DEAD and not answer.members) else answer
+
+
+class PlainGroups:
+    """Describes any groups of consumers on one client, without the data that members report to each other."""
+
+    def __init__(self, admin: LibrdkafkaGroupAdmin) -> None:
+        self._admin = admin
+
+    def names(self) -> list[str]:
+        """Return all groups of consumers that the client may describe."""
+        return self._admin.group_names()
+
+    def describe(self, group: str) -> GroupDescription | None:
+        """Return the group; None if it does not exist, or the broker cannot describe groups (embedded)."""
+        try:
+            answer = _described(self._admin.of_group(group), group)
+        except CommandError as error:
+            if error.condition is errors.COMMAND_UNSUPPORTED:
+                return None
+            raise
+        return None if answer is None else description_of(answer)
+
+
+def live_members(admin: LibrdkafkaGroupAdmin) -> tuple[DescribedMember, ...]:
     """Return the group's members, without the data that they report to each other.
 
     Empty if the group does not exist, if its members are not consumers, or if the broker cannot describe it (embedded).
     """
     try:
-        told = admin.described()
+        answer = admin.described()
     except CommandError as error:
         if error.condition in (errors.GROUP_NOT_OF_CONSUMERS, errors.COMMAND_UNSUPPORTED):
             return ()
         raise
-    return () if told is None else description_of(told).members
+    return () if answer is None else description_of(answer).members
 
 
-def description_of(told: ConsumerGroupDescription) -> GroupDescription:
+def description_of(answer: ConsumerGroupDescription) -> GroupDescription:
     """Convert confluent-kafka's description."""
-    is_new = told.type is ConsumerGroupType.CONSUMER
+    is_new = answer.type is ConsumerGroupType.CONSUMER
     return GroupDescription(
-        group=told.group_id,
-        state=_STATES.get(told.state, told.state.name.capitalize()),
+        group=answer.group_id,
+        state=_STATES.get(answer.state, answer.state.name.capitalize()),
         protocol="consumer" if is_new else "classic",
-        protocol_type=None if is_new else "" if told.is_simple_consumer_group else "consumer",
-        strategy=told.partition_assignor or None,
-        coordinator=None if told.coordinator is None else (
-            f"{told.coordinator.host}:{told.coordinator.port}", told.coordinator.id
+        protocol_type=None if is_new else "" if answer.is_simple_consumer_group else "consumer",
+        strategy=answer.partition_assignor or None,
+        coordinator=None if answer.coordinator is None else (
+            f"{answer.coordinator.host}:{answer.coordinator.port}", answer.coordinator.id
         ),
         members=tuple(
-            Member(
+            DescribedMember(
                 member_id=one.member_id,
                 client_id=one.client_id,
                 host=one.host.lstrip("/"),
@@ -147,7 +176,7 @@ def description_of(told: ConsumerGroupDescription) -> GroupDescription:
                 partitions=_partitions(one.assignment),
                 target=None if one.target_assignment is None else _partitions(one.target_assignment),
             )
-            for one in sorted(told.members, key=lambda one: (one.client_id, one.member_id))
+            for one in sorted(answer.members, key=lambda one: (one.client_id, one.member_id))
         ),
     )  # fmt: skip
 
@@ -181,7 +210,7 @@ class RawGroups:
         # Why the client cannot be created. No second attempt: a client that does not connect leaves a thread behind.
         self._hopeless = ""
 
-    def describe(self, group: str) -> tuple[RawGroup | None, str]:
+    def read_group(self, group: str) -> tuple[RawGroup | None, str]:
         """Return the group, or None and the reason for the user."""
         if self._client is None and not self._hopeless:
             try:
@@ -236,7 +265,7 @@ def raw_group(answer: Any) -> RawGroup:
     """Convert one group of kafka-python's DescribeGroupsResponse."""
     members = [
         RawMember(
-            Member(one.member_id, one.client_id, one.client_host.lstrip("/"), one.group_instance_id),
+            DescribedMember(one.member_id, one.client_id, one.client_host.lstrip("/"), one.group_instance_id),
             bytes(one.member_metadata or b""),
             bytes(one.member_assignment or b""),
         )

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from spark_groupsource.assignors.notes import LeaderNote, MemberNote, WireError
+from spark_groupsource.assignors.notes import LeaderNote, MemberNote, WireError, by_topic
 from spark_groupsource.model.offsets import TopicPartition
 
 CONSUMER = "consumer"
@@ -117,10 +117,7 @@ def _plain(value: object) -> str:
 
 def shown_partitions(partitions: Iterable[TopicPartition]) -> str:
     """Return partitions as text for users: `orders 0-2,5; refunds 0`."""
-    numbers: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        numbers.setdefault(partition.topic, []).append(partition.partition)
-    return "; ".join(f"{topic} {_runs(found)}" for topic, found in numbers.items())
+    return "; ".join(f"{topic} {_runs(numbers)}" for topic, numbers in by_topic(partitions).items())
 
 
 def _runs(numbers: list[int]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_groupsource.assignors.notes import by_topic
 from spark_groupsource.cli.group.member_data import MemberData, meaning, shown_data, shown_partitions
+from spark_groupsource.cli.text_table import aligned
 from spark_groupsource.lag.model import Lag, shown_note, total
 from spark_groupsource.model.offsets import TopicPartition
 
@@ -17,11 +18,11 @@ _UUID = re.compile(r"-?([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f
 _LONGEST_NAME = 20
 _LONGEST_ID = 32
 _UNASSIGNED = "(unassigned)"
-_NOT_TOLD = "its log is unknown: the topic or the right DESCRIBE on it is missing"
+_LOG_UNKNOWN = "its log is unknown: the topic or the right DESCRIBE on it is missing"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class DescribedMember:
     """A member as the coordinator describes it."""
 
     member_id: str
@@ -54,8 +55,25 @@ class GroupDescription:
     strategy: str | None = None
     # host:port and broker id
     coordinator: tuple[str, int] | None = None
-    members: tuple[Member, ...] = ()
+    members: tuple[DescribedMember, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def owners(self) -> dict[TopicPartition, list[DescribedMember]]:
+        """Return the owners of each partition: one member, unless the group's strategy is wrong."""
+        return self._by_partition(lambda member: member.partitions)
+
+    def standby_members(self) -> dict[TopicPartition, list[DescribedMember]]:
+        """Return the standby members of each partition."""
+        return self._by_partition(lambda member: member.standby)
+
+    def _by_partition(
+        self, held: Callable[[DescribedMember], frozenset[TopicPartition]]
+    ) -> dict[TopicPartition, list[DescribedMember]]:
+        found: dict[TopicPartition, list[DescribedMember]] = {}
+        for member in self.members:
+            for partition in held(member):
+                found.setdefault(partition, []).append(member)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +91,7 @@ class GroupReport:
             found |= member.partitions | member.standby
         return sorted(found)
 
-    def owners(self) -> dict[TopicPartition, list[Member]]:
-        """Return the owners of each partition: one member, unless the group's strategy is wrong."""
-        found: dict[TopicPartition, list[Member]] = {}
-        for member in self.description.members:
-            for partition in member.partitions:
-                found.setdefault(partition, []).append(member)
-        return found
-
-    def standing_by(self) -> dict[TopicPartition, list[Member]]:
-        """Return the standby members of each partition."""
-        found: dict[TopicPartition, list[Member]] = {}
-        for member in self.description.members:
-            for partition in member.standby:
-                found.setdefault(partition, []).append(member)
-        return found
-
-    def lag_of(self, member: Member) -> int:
+    def unread_records(self, member: DescribedMember) -> int:
         """Return the number of unread records in a member's partitions."""
         return sum(self.lags[partition].records for partition in member.partitions if partition in self.lags)
 
@@ -97,30 +99,32 @@ class GroupReport:
 # --- for people
 
 
-def lines(report: GroupReport) -> list[str]:
+def group_lines(report: GroupReport) -> list[str]:
     """Return the group as text: head, members, partitions and notes."""
     names = short_ids([member.member_id for member in report.description.members])
-    said = _head(report)
+    text = _head(report)
     if report.description.members:
-        said += ["", *_members(report, names)]
+        text += ["", *_members(report, names)]
     if report.partitions:
-        said += ["", *_partitions(report, names)]
-    said += [f"note: {_safe(note)}" for note in report.description.notes]
-    return said
+        text += ["", *_partitions(report, names)]
+    text += [f"note: {_safe(note)}" for note in report.description.notes]
+    return text
 
 
 def _head(report: GroupReport) -> list[str]:
-    told = report.description
+    description = report.description
     records = total(report.lags.values())[0]
-    count = len(told.members)
-    first = f"group {told.group}: {told.state or 'state not known'}, {count} member{'' if count == 1 else 's'}"
-    protocol = f"protocol {told.protocol or 'not known'}"
-    if told.protocol_type not in (None, "", "consumer"):
-        protocol += f" of type {told.protocol_type}"
-    where = "not known" if told.coordinator is None else f"{told.coordinator[0]} (id {told.coordinator[1]})"
+    count = len(description.members)
+    members = f"{count} member{'' if count == 1 else 's'}"
+    first = f"group {description.group}: {description.state or 'state not known'}, {members}"
+    protocol = f"protocol {description.protocol or 'not known'}"
+    if description.protocol_type not in (None, "", "consumer"):
+        protocol += f" of type {description.protocol_type}"
+    address = description.coordinator
+    where = "not known" if address is None else f"{address[0]} (id {address[1]})"
     return [
         f"{first}, lag {records}",
-        _safe(f"{protocol}, strategy {told.strategy or '-'}, coordinator {where}"),
+        _safe(f"{protocol}, strategy {description.strategy or '-'}, coordinator {where}"),
     ]
 
 
@@ -129,12 +133,13 @@ def _members(report: GroupReport, names: Mapping[str, str]) -> list[str]:
     for member in report.description.members:
         rows.append((
             names[member.member_id], member.client_id, member.host, member.instance_id or "",
-            str(len(member.partitions)), str(len(member.standby) or ""), str(report.lag_of(member)), _told(member),
+            str(len(member.partitions)), str(len(member.standby) or ""), str(report.unread_records(member)),
+            _described_data(member),
         ))  # fmt: skip
-    return _aligned(rows, {0, 1, 2, 3, 7})
+    return _without_empty_columns(rows, {0, 1, 2, 3, 7})
 
 
-def _told(member: Member) -> str:
+def _described_data(member: DescribedMember) -> str:
     parts = [] if member.data is None else [shown_data(member.data)]
     if member.target is not None and member.target != member.partitions:
         parts.append(f"moves to {shown_partitions(member.target) or 'no partition'}")
@@ -142,7 +147,7 @@ def _told(member: Member) -> str:
 
 
 def _partitions(report: GroupReport, names: Mapping[str, str]) -> list[str]:
-    owners, standing_by = report.owners(), report.standing_by()
+    owners, standby_members = report.description.owners(), report.description.standby_members()
     rows = [("topic", "partition", "committed", "end", "lag", "member", "standby", "")]
     for partition in report.partitions:
         lag = report.lags.get(partition)
@@ -151,26 +156,22 @@ def _partitions(report: GroupReport, names: Mapping[str, str]) -> list[str]:
         rows.append((
             partition.topic, str(partition.partition), committed, end, unread,
             " ".join(names[member.member_id] for member in owners.get(partition, ())) or _UNASSIGNED,
-            " ".join(names[member.member_id] for member in standing_by.get(partition, ())),
-            _NOT_TOLD if lag is None else shown_note(lag),
+            " ".join(names[member.member_id] for member in standby_members.get(partition, ())),
+            _LOG_UNKNOWN if lag is None else shown_note(lag),
         ))  # fmt: skip
     records, lost, _, _ = total(report.lags.values())
     rows.append(("total", "", "", "", str(records), "", "", f"{lost} lost" if lost else ""))
-    return _aligned(rows, {0, 5, 6, 7})
+    return _without_empty_columns(rows, {0, 5, 6, 7})
 
 
-def _aligned(rows: Sequence[tuple[str, ...]], left: set[int]) -> list[str]:
-    """Return a table without empty columns; columns that are not in `left` are numbers."""
+def _without_empty_columns(rows: Sequence[tuple[str, ...]], left: set[int]) -> list[str]:
+    """Return the rows as aligned text, without columns that have only a header."""
     safe = [tuple(map(_safe, row)) for row in rows]
     kept = [column for column in range(len(rows[0])) if any(row[column] for row in safe[1:])]
-    widths = {column: max(len(row[column]) for row in safe) for column in kept}
-    return [
-        "  ".join(
-            row[column].ljust(widths[column]) if column in left else row[column].rjust(widths[column])
-            for column in kept
-        ).rstrip()
-        for row in safe
-    ]
+    return aligned(
+        [[row[column] for column in kept] for row in safe],
+        left={position for position, column in enumerate(kept) if column in left},
+    )
 
 
 def short_ids(member_ids: Sequence[str]) -> dict[str, str]:
@@ -197,32 +198,32 @@ def _safe(text: str) -> str:
 # --- for programs
 
 
-def json_line(report: GroupReport, now_ms: int) -> str:
+def group_json(report: GroupReport, now_ms: int) -> str:
     """Return the group as one line of JSON; null for none or not reported."""
-    told = report.description
+    description = report.description
     records, lost, _, _ = total(report.lags.values())
-    address, broker = told.coordinator or (None, None)
+    address, broker = description.coordinator or (None, None)
     value = {
-        "group": told.group,
+        "group": description.group,
         "at_ms": now_ms,
-        "state": told.state,
-        "protocol": told.protocol,
-        "protocol_type": told.protocol_type,
-        "strategy": told.strategy,
+        "state": description.state,
+        "protocol": description.protocol,
+        "protocol_type": description.protocol_type,
+        "strategy": description.strategy,
         "coordinator": {"address": address, "id": broker},
         "members": [
             {
                 "member_id": member.member_id, "client_id": member.client_id, "host": member.host,
                 "instance_id": member.instance_id, "partitions": by_topic(member.partitions),
                 "target": None if member.target is None else by_topic(member.target),
-                "standby": by_topic(member.standby), "lag": report.lag_of(member),
+                "standby": by_topic(member.standby), "lag": report.unread_records(member),
                 "metadata": None if member.data is None else _data(member.data),
             }
-            for member in told.members
+            for member in description.members
         ],
         "partitions": _json_partitions(report),
         "total": {"lag": records, "lost": lost},
-        "notes": list(told.notes),
+        "notes": list(description.notes),
     }  # fmt: skip
     return json.dumps(value, separators=(",", ":"))
 
@@ -240,7 +241,7 @@ def _data(data: MemberData) -> dict[str, object]:
 
 
 def _json_partitions(report: GroupReport) -> list[dict[str, object]]:
-    owners, standing_by = report.owners(), report.standing_by()
+    owners, standby_members = report.description.owners(), report.description.standby_members()
     found = []
     for partition in report.partitions:
         lag = report.lags.get(partition)
@@ -249,6 +250,6 @@ def _json_partitions(report: GroupReport) -> list[dict[str, object]]:
             "committed": None if lag is None else lag.committed, "end": None if lag is None else lag.end,
             "lag": None if lag is None else lag.records, "lost": None if lag is None else lag.lost,
             "members": [member.member_id for member in owners.get(partition, ())],
-            "standby": [member.member_id for member in standing_by.get(partition, ())],
+            "standby": [member.member_id for member in standby_members.get(partition, ())],
         })  # fmt: skip
     return found

@@ -11,7 +11,7 @@ import logging
 import os
 
 from spark_groupsource._librdkafka import library_path
-from spark_groupsource.executor.clients.error_events import executor_settings
+from spark_groupsource.executor.clients.error_events import reading_client_settings
 from spark_groupsource.executor.clients.native import NativeClient, NativeLibrary
 from spark_groupsource.executor.clients.port import FetchClient
 from spark_groupsource.executor.clients.pure_python import PythonClient
@@ -19,14 +19,14 @@ from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.executor")
 
-VARIABLE = "GROUPKAFKA_GATHER"
+GATHER_VARIABLE = "GROUPKAFKA_GATHER"
 
 
 @functools.cache
 def native_library() -> NativeLibrary | str:
     """Return the library that gathers in C, or the reason why it does not load. Loaded once per process."""
-    if os.environ.get(VARIABLE, "").strip().lower() == "python":
-        return f"{VARIABLE}=python"
+    if os.environ.get(GATHER_VARIABLE, "").strip().lower() == "python":
+        return f"{GATHER_VARIABLE}=python"
     try:
         gather = importlib.import_module("spark_groupsource.executor.clients._gather")
         return NativeLibrary(library_path(), gather)
@@ -52,7 +52,7 @@ def make_client(
     options: SourceOptions, max_queued_bytes: int, partitions: int = 1, *, bulk: bool = False
 ) -> FetchClient:
     """Return a client for about `partitions` partitions with a queue of about `max_queued_bytes`."""
-    settings = executor_settings(options, max_queued_bytes, partitions, bulk=bulk)
+    settings = reading_client_settings(options, max_queued_bytes, partitions, bulk=bulk)
     library = native_library()
     if isinstance(library, NativeLibrary):
         return NativeClient(options, settings, library)

@@ -8,12 +8,12 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from spark_groupsource.client.errors import LastTransportError
-from spark_groupsource.client.settings import EXECUTOR_ROLE, reading_settings
+from spark_groupsource.client.settings import EXECUTOR_ROLE, assigned_consumer_settings
 from spark_groupsource.executor.clients.port import (
     Damaged,
     EndOfPartition,
+    FetchedItem,
     IdentityRefused,
-    Item,
     PositionLost,
     RequestFailed,
     TopicDenied,
@@ -41,14 +41,14 @@ _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 
-def executor_settings(
+def reading_client_settings(
     options: SourceOptions, max_queued_bytes: int, partitions: int = 1, *, bulk: bool = False
 ) -> dict[str, Any]:
     """Return the client settings to read about `partitions` partitions with a queue of about `max_queued_bytes`.
 
     `bulk`: for large tasks, which assign partitions while they run and fetch nothing between tasks.
     """
-    settings = reading_settings(options, EXECUTOR_ROLE)
+    settings = assigned_consumer_settings(options, EXECUTOR_ROLE)
     settings |= {"auto.offset.reset": "error", "check.crcs": True}
     # The default of 1,000 ms stalls a consumer whose queue is full: measured five times slower.
     settings.setdefault("fetch.queue.backoff.ms", "1")
@@ -88,15 +88,17 @@ def _number(settings: Mapping[str, Any], name: str, default: int) -> int:
         return default
 
 
-def trouble(transport: LastTransportError, fallback: str = "") -> Item | None:
+def trouble(transport: LastTransportError, fallback: str = "") -> FetchedItem | None:
     """Return the known reason why nothing arrives, None if there is none."""
-    text = transport.describe(fallback)
+    text = transport.reason_or(fallback)
     if not text:
         return None
     return IdentityRefused(text) if transport.authentication_failed else Trouble(text)
 
 
-def item_of(partition: TopicPartition, offset: int, error: KafkaError, transport: LastTransportError) -> Item | None:
+def item_of(
+    partition: TopicPartition, offset: int, error: KafkaError, transport: LastTransportError
+) -> FetchedItem | None:
     """Return the event for an error that arrived in place of a record; None if it has no meaning to a reader."""
     code = error.code()
     if code == KafkaError._PARTITION_EOF:

@@ -16,10 +16,12 @@ from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource.client.errors import LastTransportError
 from spark_groupsource.client.settings import creating_client
+from spark_groupsource.client.tokens import SETTING as TOKENS
+from spark_groupsource.client.tokens import TokenKeeper
 from spark_groupsource.executor.clients.arrow_buffers import ConstantColumns, chunk_of
 from spark_groupsource.executor.clients.error_events import check_topic, item_of, trouble
-from spark_groupsource.executor.clients.port import ImpossibleTimestamp, Item, RequestFailed, TopicInquiry
-from spark_groupsource.executor.topic_ids import identify
+from spark_groupsource.executor.clients.port import FetchedItem, ImpossibleTimestamp, RequestFailed, TopicIdRequest
+from spark_groupsource.executor.topic_ids import request_topic_ids
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -147,10 +149,17 @@ class NativeClient:
         self._options = options
         self._include_headers = options.include_headers
         self._constants = ConstantColumns()
-        self._transport = LastTransportError()
+        self._transport = LastTransportError(options.token_login)
         self._logger: logging.Logger = settings["logger"]
+        tokens = settings.get(TOKENS)
+        self._tokens = tokens if isinstance(tokens, TokenKeeper) else None
+        if self._tokens is not None:
+            # Before there is a client: it would delay the provider's error until it is destroyed.
+            self._tokens.current()
         with creating_client(options):
             self._handle: int | None = _new_handle(library, settings)
+        if self._tokens is not None:
+            self._log_in(self._tokens, self._handle)
         self._queue = library("queue_get_consumer", self._handle)
         self._main = library("queue_get_main", self._handle)
         library("set_log_queue", self._handle, self._main)
@@ -163,7 +172,7 @@ class NativeClient:
         """See `FetchClient`."""
         self._change_assignment("incremental_unassign", dict.fromkeys(partitions, 0))
 
-    def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[Item]:
+    def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[FetchedItem]:
         """See `FetchClient`."""
         found = self._library.gather(
             self._queue, max_records, int(timeout_s * 1000), _LINGER_MS, self._include_headers, max_bytes
@@ -187,7 +196,7 @@ class NativeClient:
         finally:
             self._library("topic_partition_list_destroy", partitions)
 
-    def learn(self, topic: str, timeout_s: float) -> None:
+    def request_leaders(self, topic: str, timeout_s: float) -> None:
         """See `FetchClient`."""
         handle = self._library("topic_new", self._handle, topic.encode(), None)
         metadata = _PTR()
@@ -195,8 +204,8 @@ class NativeClient:
             code = self._library("metadata", self._handle, 0, handle, ctypes.byref(metadata), int(timeout_s * 1000))
             if code:
                 raise RequestFailed(self._library.text(code))
-            told = ctypes.cast(metadata, ctypes.POINTER(_Metadata)).contents
-            error = told.topics[0].error if told.topic_count == 1 else 0
+            found = ctypes.cast(metadata, ctypes.POINTER(_Metadata)).contents
+            error = found.topics[0].error if found.topic_count == 1 else 0
             self._library("metadata_destroy", metadata)
             self._transport.worked()
             check_topic(error, self._library.text(error))
@@ -204,9 +213,9 @@ class NativeClient:
             if handle:
                 self._library("topic_destroy", handle)
 
-    def identify(self, topics: Sequence[str], timeout_s: float) -> TopicInquiry:
+    def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
         """See `FetchClient`."""
-        return identify(self._options, topics, timeout_s)
+        return request_topic_ids(self._options, topics, timeout_s)
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """See `FetchClient`."""
@@ -228,12 +237,21 @@ class NativeClient:
         """See `FetchClient`."""
         handle, self._handle = self._handle, None
         if handle is not None:
+            if self._tokens is not None:
+                self._tokens.remove_handle(handle)
             self._library("consumer_close", handle)
             self._library("queue_destroy", self._queue)
             self._library("queue_destroy", self._main)
             self._library("destroy", handle)
 
     # --- helpers
+
+    def _log_in(self, tokens: TokenKeeper, handle: int) -> None:
+        try:
+            tokens.add_handle(handle)
+        except BaseException:
+            self._library("destroy", handle)
+            raise
 
     def _change_assignment(self, function: str, positions: Mapping[TopicPartition, int]) -> None:
         partitions = self._library("topic_partition_list_new", len(positions))
@@ -247,7 +265,7 @@ class NativeClient:
             self._library("error_destroy", error)
             raise KafkaException(KafkaError(code, text.decode(errors="replace")))
 
-    def _event(self, entry: tuple[Any, ...]) -> Item | None:
+    def _event(self, entry: tuple[Any, ...]) -> FetchedItem | None:
         kind, topic, number, offset, value, *text = entry
         # An error about the client as a whole has no partition.
         partition = TopicPartition(topic or "?", max(0, number))

@@ -24,7 +24,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ImpossibleTimestamp:
-    """Stand in for a record that no row can hold: its timestamp does not fit a Spark timestamp."""
+    """Take the place of a record that no row can hold: its timestamp does not fit a Spark timestamp."""
 
     partition: TopicPartition
     offset: int
@@ -79,13 +79,13 @@ class Trouble:
     reason: str
 
 
-Item: TypeAlias = (
+FetchedItem: TypeAlias = (
     Chunk | ImpossibleTimestamp | EndOfPartition | PositionLost | TopicForbidden | Damaged | IdentityRefused | Trouble
 )
 
 
 class RequestFailed(Exception):
-    """The brokers did not answer a request; the text says why."""
+    """The brokers did not answer a request; the text has the reason."""
 
 
 class TopicDenied(RequestFailed):
@@ -96,7 +96,7 @@ class TopicUnknown(RequestFailed):
     """The broker does not know the topic, which may have been deleted."""
 
 
-class TopicInquiry(Protocol):
+class TopicIdRequest(Protocol):
     """Represent a request for the current ids of topics. Read the answer, or close it."""
 
     def answer(self, wait_s: float) -> Mapping[str, str | None] | None:
@@ -119,7 +119,7 @@ class FetchClient(Protocol):
     def unassign(self, partitions: Sequence[TopicPartition]) -> None:
         """Remove these assigned partitions from the assignment and drop their fetched records."""
 
-    def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[Item]:
+    def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[FetchedItem]:
         """Return the items that have arrived, in each partition's order. Waits up to the timeout for the first.
 
         `max_bytes` limits one chunk's keys, values and headers; a larger record is a chunk of its own.
@@ -131,10 +131,10 @@ class FetchClient(Protocol):
         Negative if unknown. Before the first record of an assignment it may be that of an earlier assignment.
         """
 
-    def learn(self, topic: str, timeout_s: float) -> None:
+    def request_leaders(self, topic: str, timeout_s: float) -> None:
         """Request the topic's leaders. Raises `RequestFailed`, `TopicDenied`, `TopicUnknown`."""
 
-    def identify(self, topics: Sequence[str], timeout_s: float) -> TopicInquiry:
+    def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
         """Send a request for the ids of topics. Records received before the call are older than its answer."""
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:

@@ -12,11 +12,18 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client.errors import LastTransportError
 from spark_groupsource.client.settings import creating_client
+from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.executor.clients.error_events import check_topic, item_of, trouble
-from spark_groupsource.executor.clients.port import Chunk, ImpossibleTimestamp, Item, RequestFailed, TopicInquiry
+from spark_groupsource.executor.clients.port import (
+    Chunk,
+    FetchedItem,
+    ImpossibleTimestamp,
+    RequestFailed,
+    TopicIdRequest,
+)
 from spark_groupsource.executor.clients.rows import UnfitTimestamp, fits_timestamp, record_batch
 from spark_groupsource.executor.gc_control import collector_paused
-from spark_groupsource.executor.topic_ids import ADMINS, AdminClients, identify
+from spark_groupsource.executor.topic_ids import ADMINS, AdminClients, request_topic_ids
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -31,13 +38,13 @@ class PythonClient:
         self,
         options: SourceOptions,
         settings: Mapping[str, Any],
-        make_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
+        make_consumer: Callable[[dict[str, Any]], Consumer] = new_consumer,
         admins: AdminClients = ADMINS,
     ) -> None:
         self._options = options
         self._admins = admins
         self._include_headers = options.include_headers
-        self._transport = LastTransportError()
+        self._transport = LastTransportError(options.token_login)
         with creating_client(options):
             self._consumer = make_consumer({**settings, "error_cb": self._transport})
         self._assigned: set[TopicPartition] = set()
@@ -53,7 +60,7 @@ class PythonClient:
         self._assigned -= set(partitions)
         self._consumer.incremental_unassign([ClientPartition(*tp) for tp in partitions])
 
-    def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[Item]:
+    def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[FetchedItem]:
         """See `FetchClient`."""
         with collector_paused():
             # A request for a full batch would wait for the whole timeout.
@@ -72,19 +79,19 @@ class PythonClient:
         """See `FetchClient`."""
         return int(self._consumer.position([ClientPartition(*partition)])[0].offset)
 
-    def learn(self, topic: str, timeout_s: float) -> None:
+    def request_leaders(self, topic: str, timeout_s: float) -> None:
         """See `FetchClient`."""
         try:
-            told = self._consumer.list_topics(topic, timeout_s).topics.get(topic)
+            found = self._consumer.list_topics(topic, timeout_s).topics.get(topic)
         except KafkaException as error:
             raise RequestFailed(str(error)) from None
         self._transport.worked()
-        if told is not None and told.error is not None:
-            check_topic(told.error.code(), told.error.str())
+        if found is not None and found.error is not None:
+            check_topic(found.error.code(), found.error.str())
 
-    def identify(self, topics: Sequence[str], timeout_s: float) -> TopicInquiry:
+    def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
         """See `FetchClient`."""
-        return identify(self._options, topics, timeout_s, self._admins)
+        return request_topic_ids(self._options, topics, timeout_s, self._admins)
 
     def log_bounds(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """See `FetchClient`."""
@@ -104,7 +111,7 @@ class PythonClient:
 
     # --- helpers
 
-    def _items(self, messages: Sequence[Message], max_bytes: int) -> Iterator[Item]:
+    def _items(self, messages: Sequence[Message], max_bytes: int) -> Iterator[FetchedItem]:
         if len(self._assigned) == 1 and all(message.error() is None for message in messages):
             if messages:
                 yield from self._rows(next(iter(self._assigned)), messages, max_bytes)
@@ -125,11 +132,13 @@ class PythonClient:
                 yield item
         yield from self._waiting_rows(waiting, max_bytes)
 
-    def _waiting_rows(self, waiting: Mapping[TopicPartition, Sequence[Message]], max_bytes: int) -> Iterator[Item]:
+    def _waiting_rows(
+        self, waiting: Mapping[TopicPartition, Sequence[Message]], max_bytes: int
+    ) -> Iterator[FetchedItem]:
         for partition, messages in waiting.items():
             yield from self._rows(partition, messages, max_bytes)
 
-    def _rows(self, partition: TopicPartition, messages: Sequence[Message], max_bytes: int) -> Iterator[Item]:
+    def _rows(self, partition: TopicPartition, messages: Sequence[Message], max_bytes: int) -> Iterator[FetchedItem]:
         try:
             batch = record_batch(partition, messages, self._include_headers)
         except UnfitTimestamp:

@@ -52,7 +52,7 @@ class SmallBatches:
         self._bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Add a record batch; return the record batches that are complete."""
+        """Add a record batch; return the record batches that are large enough to send to Spark."""
         size = batch.nbytes if batch.num_rows < _SMALL_ROWS else _SMALL_BYTES
         if size >= _SMALL_BYTES:
             return [*self.flush(), batch]

@@ -14,6 +14,7 @@ from spark_groupsource.membership.backends.librdkafka import LibrdkafkaGroup
 from spark_groupsource.membership.port import GroupPort
 from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.options.secrets import resolved, setting_of
 
 
 def group_client(options: SourceOptions) -> GroupPort:
@@ -29,10 +30,12 @@ def group_client(options: SourceOptions) -> GroupPort:
 
 
 def member_settings(options: SourceOptions) -> MemberSettings:
-    """Return the properties of the member that strategies use."""
+    """Return the properties of the member that strategies use. Raises `OptionError` if its rack cannot be read."""
+    named = {name: value for name, value in options.client_settings.items() if setting_of(name) == "client.rack"}
+    rack = resolved(named, options.option_name, "the driver", options.permissions).get("client.rack")
     return MemberSettings(
         client_id=options.client_id or "",
-        rack=options.client_settings.get("client.rack") or None,
+        rack=rack or None,
         # The reader process does not know the application's executors.
         weight=options.member_weight or _cores(),
         redundancy=options.member_redundancy,
@@ -51,7 +54,7 @@ def _kafka_python(options: SourceOptions) -> GroupPort:
     try:
         offered: tuple[Assignor | str, ...] = tuple(each if isinstance(each, str) else each() for each in found)
     except Exception as error:
-        reason = f"it cannot be made: {type(error).__name__}: {error}"
+        reason = f"it cannot be created: {type(error).__name__}: {error}"
         raise OptionError(errors.ASSIGNORS_UNUSABLE, value=shown, reason=reason) from error
     try:
         # Imported here: kafka-python is an extra.

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource import errors
-from spark_groupsource.client.answers import group_offsets
+from spark_groupsource.client.answers import decoded_offsets
 from spark_groupsource.client.errors import LastTransportError, kafka_error, map_error, map_group_error
 from spark_groupsource.client.settings import base_settings, creating_client
+from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.backends.commit_errors import DENIED, classify_refusal, denial
@@ -78,7 +79,7 @@ class LibrdkafkaGroup:
     def __init__(
         self,
         options: SourceOptions,
-        make_client: Callable[[dict[str, Any]], Consumer] = Consumer,
+        make_client: Callable[[dict[str, Any]], Consumer] = new_consumer,
         clock: Clock | None = None,
     ) -> None:
         self._options = options
@@ -86,12 +87,14 @@ class LibrdkafkaGroup:
         self._consumer: Consumer | None = None
         self._listener: MemberListener | None = None
         self._callback_error: BaseException | None = None
-        self._transport = LastTransportError(clock)
+        self._transport = LastTransportError(options.token_login, clock)
         self._unreleased = False
         self._joined = False
         # The member id under which a static member was assigned its partitions, and whether it has another id by now.
         self._held_as = ""
         self._is_renewed = False
+        # How many requests to the coordinator the client has given up.
+        self._lost_answers = 0
         # The client while it closes: it calls callbacks meanwhile.
         self._closing: Consumer | None = None
         strategy = options.client_settings.get("partition.assignment.strategy", "")
@@ -102,12 +105,28 @@ class LibrdkafkaGroup:
         """See `GroupPort`."""
         return self._incremental
 
+    @property
+    def id_by_topic_ids(self) -> str:
+        """See `GroupPort`."""
+        by_id = self._options.group_protocol is GroupProtocol.CONSUMER and not self._options.subscription.partitions
+        return (self._client().memberid() or "") if by_id else ""
+
+    @property
+    def generation(self) -> bytes:
+        """See `GroupPort`."""
+        client = self._client()
+        # Under KIP-848 the epoch may change during a revoke. A closing client joins nothing.
+        if self._options.group_protocol is GroupProtocol.CONSUMER or self._closing is not None:
+            return b""
+        return bytes(client.consumer_group_metadata())
+
     # --- life
 
     def open(self, listener: MemberListener) -> None:
         """See `GroupPort`."""
         self._listener = listener
         self._unreleased, self._joined, self._is_renewed, self._held_as = False, False, False, ""
+        self._lost_answers = 0
         settings = base_settings(self._options, "member") | {
             "group.id": self._options.group_id,
             "enable.auto.commit": False,
@@ -133,12 +152,17 @@ class LibrdkafkaGroup:
         try:
             self._client().subscribe(
                 list(topics),
-                on_assign=self._guarded(lambda _, parts: self._tell(listener.on_assigned, parts)),
-                on_revoke=self._guarded(lambda _, parts: self._tell(listener.on_revoked, parts)),
-                on_lost=self._guarded(lambda _, parts: self._tell(listener.on_lost, parts)),
+                on_assign=self._guarded(lambda _, parts: self._pass_on(listener.on_assigned, parts)),
+                on_revoke=self._guarded(lambda _, parts: self._pass_on(listener.on_revoked, parts)),
+                on_lost=self._guarded(lambda _, parts: self._pass_on(listener.on_lost, parts)),
             )
         except KafkaException as error:
             raise self._mapped(error, "subscribe") from None
+
+    def rejoin(self, topics: Sequence[str]) -> None:
+        """See `GroupPort`. The client revokes the partitions in a later `poll`, leaves, and then joins."""
+        self._client().unsubscribe()
+        self.subscribe(topics)
 
     def poll(self) -> None:
         """See `GroupPort`."""
@@ -206,7 +230,7 @@ class LibrdkafkaGroup:
             return [each for each in self._client().committed(wanted, timeout=timeout_s) if each.error is None]
 
         try:
-            return group_offsets(ask)
+            return decoded_offsets(ask)
         except KafkaException as error:
             LOG.info("offset fetch failed and is repeated: group=%s error=%s", self._options.group_id, error)
             return {}
@@ -259,7 +283,7 @@ class LibrdkafkaGroup:
         if error is not None:
             raise error
 
-    def _tell(self, callback: Callable[[Partitions], None], parts: list[ClientPartition]) -> None:
+    def _pass_on(self, callback: Callable[[Partitions], None], parts: list[ClientPartition]) -> None:
         # After a renewal the next client handles assignments and revokes.
         if not self._renewed():
             callback(_partitions(parts))
@@ -279,13 +303,23 @@ class LibrdkafkaGroup:
             self._fail(map_error(self._options, error, "connect", self._transport))
 
     def _on_statistics(self, text: str) -> None:
-        group = json.loads(text).get("cgrp")
+        statistics = json.loads(text)
+        self._count_lost_answers(statistics.get("brokers", {}))
+        group = statistics.get("cgrp")
         known = group is not None and group.get("state") == "up"
         if known:
             # The client is connected to its coordinator, so its identity was accepted.
             self._transport.worked()
         if group is not None and self._listener is not None:
             self._listener.on_coordinator(known)
+
+    def _count_lost_answers(self, brokers: Mapping[str, Any]) -> None:
+        """Report requests to the coordinator that the client has given up, among them heartbeats (rule R84)."""
+        # The coordinator is a broker of its own in the client's statistics.
+        lost = sum(broker.get("req_timeouts", 0) for broker in brokers.values() if broker.get("source") == "logical")
+        before, self._lost_answers = self._lost_answers, lost
+        if lost > before and self._listener is not None:
+            self._listener.on_answer_lost()
 
     def _on_poll_error(self, error: KafkaError) -> None:
         if error.fatal() or error.code() == KafkaError._FATAL:
@@ -300,7 +334,7 @@ class LibrdkafkaGroup:
         elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             self._fail(map_error(self._options, error, "subscribe", self._transport, topic))
         elif error.code() in _PASSING:
-            LOG.info("member error that heals: group=%s error=%s", self._options.group_id, error)
+            LOG.info("member error, the client tries again: group=%s error=%s", self._options.group_id, error)
         else:
             LOG.warning("member error: group=%s error=%s", self._options.group_id, error)
 

@@ -18,7 +18,7 @@ def others(options: SourceOptions) -> str:
     try:
         group = _described(options)
     except (KafkaException, GroupKafkaError) as error:
-        return f"what the others run could not be asked ({error})"
+        return f"the brokers did not describe what the others run ({error})"
     return in_words(str(group.partition_assignor or ""), _clients(group))
 
 
@@ -31,7 +31,7 @@ def members(options: SourceOptions) -> list[str]:
 
 
 def _described(options: SourceOptions) -> ConsumerGroupDescription:
-    transport = LastTransportError()
+    transport = LastTransportError(options.token_login)
     client = admin_client(options, transport)
     asked = client.describe_consumer_groups([options.group_id], request_timeout=10)
     group: ConsumerGroupDescription = answer_of(client, asked[options.group_id], transport)

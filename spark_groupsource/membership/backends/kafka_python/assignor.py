@@ -37,7 +37,7 @@ from spark_groupsource.model.offsets import TopicPartition
 
 LOG = logging.getLogger("spark_groupsource.membership")
 
-BROUGHT: Mapping[str, type[AbstractPartitionAssignor]] = {
+CLIENT_STRATEGIES: Mapping[str, type[AbstractPartitionAssignor]] = {
     "range": RangePartitionAssignor,
     "roundrobin": RoundRobinPartitionAssignor,
     "sticky": StickyPartitionAssignor,
@@ -56,12 +56,12 @@ _ASSIGNMENT_VERSION = 1
 class Holdings:
     """The partitions that the member was assigned last. The client's I/O thread only.
 
-    `told(active, note)` is called after each assignment, with the member's partitions and the leader's note.
+    `assigned(active, note)` is called after each assignment, with the member's partitions and the leader's note.
     """
 
     protocol: RebalanceProtocol
     settings: MemberSettings
-    told: Callable[[frozenset[TopicPartition], LeaderNote], None]
+    assigned: Callable[[frozenset[TopicPartition], LeaderNote], None]
     offers: tuple[str, ...] = ()
     owned: frozenset[TopicPartition] = frozenset()
     generation: int = -1
@@ -153,14 +153,14 @@ class OwnAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         except WireError as error:
             LOG.warning("the leader's note cannot be read: strategy=%s reason=%s", self.name, error)
             note = LeaderNote()
-        self._holdings.told(active, note)
+        self._holdings.assigned(active, note)
         try:
             self._assignor.on_assignment(active, note.standby, generation)
         except Exception as error:  # noqa: BLE001 - foreign code, and nothing depends on it
             LOG.warning("strategy %s failed in on_assignment: %s: %s", self.name, type(error).__name__, error)
 
 
-class BroughtAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
+class ClientAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     """Adapt one of the client's own strategies, so that it claims the partitions that the member has, and no others.
 
     By itself such a strategy claims its last assignment, which may be that of a lost session (rule R34).
@@ -203,13 +203,15 @@ class BroughtAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         active = _partitions(assignment)
         self._holdings.took(active, generation)
         self._inner.on_assignment(assignment, generation)
-        self._holdings.told(active, LeaderNote())
+        self._holdings.assigned(active, LeaderNote())
 
 
 def client_assignors(offered: Sequence[Assignor | str], holdings: Holdings) -> list[AbstractPartitionAssignor]:
     """Return the strategies that the client must offer the group, in this order. A text names one of its own."""
     found = [
-        OwnAssignor(each, holdings) if isinstance(each, Assignor) else BroughtAssignor(BROUGHT[each](), holdings)
+        OwnAssignor(each, holdings)
+        if isinstance(each, Assignor)
+        else ClientAssignor(CLIENT_STRATEGIES[each](), holdings)
         for each in offered
     ]
     holdings.offers = tuple(each.name for each in found)

@@ -25,7 +25,7 @@ from spark_groupsource import errors
 from spark_groupsource.assignors.interface import Assignor, MemberSettings, RebalanceProtocol
 from spark_groupsource.assignors.notes import LeaderNote
 from spark_groupsource.assignors.rounds import Again
-from spark_groupsource.client.kafka_python_settings import member_settings, named_in, quiet
+from spark_groupsource.client.kafka_python_settings import member_consumer_settings, named_in, quiet
 from spark_groupsource.clock import Clock, Deadline, SystemClock
 from spark_groupsource.errors import GroupKafkaError, MembershipError, OptionError
 from spark_groupsource.membership.backends.kafka_python.assignor import Holdings, client_assignors
@@ -90,7 +90,7 @@ class KafkaPythonGroup:
         self._passing = ""
         self._heartbeat_s = float("-inf")
         self._clock = clock or SystemClock()
-        self._identity = Identity(self._clock)
+        self._identity = Identity(options.token_login, self._clock)
         # Whether the member has ever had a partition. Why the strategy refuses, and the deadline of the wait for it.
         self._served = False
         self._refusal = ""
@@ -101,13 +101,23 @@ class KafkaPythonGroup:
         """See `GroupPort`."""
         return self._protocol is RebalanceProtocol.COOPERATIVE
 
+    @property
+    def id_by_topic_ids(self) -> str:
+        """See `GroupPort`."""
+        return ""
+
+    @property
+    def generation(self) -> bytes:
+        """See `GroupPort`. This client joins only in a poll, and none is made during a revoke."""
+        return b""
+
     # --- life
 
     def open(self, listener: MemberListener) -> None:
         """See `GroupPort`."""
         self._listener = listener
         quiet()
-        settings = member_settings(self._options)
+        settings = member_consumer_settings(self._options)
         holdings = Holdings(self._protocol, self._settings, lambda active, note: self._events.put(Part(active, note)))
         settings["partition_assignment_strategy"] = client_assignors(self._offered, holdings)
         self._callbacks = Callbacks(self._events.put, holdings.lost, holdings.gave_up)
@@ -143,6 +153,10 @@ class KafkaPythonGroup:
         if self._driver is not None:
             self._driver.start()
 
+    def rejoin(self, topics: Sequence[str]) -> None:
+        """See `GroupPort`. Never called: kafka-python has no groups that assign by topic id."""
+        raise NotImplementedError
+
     def poll(self) -> None:
         """See `GroupPort`."""
         self._serve()
@@ -172,7 +186,7 @@ class KafkaPythonGroup:
                 event = self._events.get_nowait()
             except queue.Empty:
                 break
-            self._deal_with(event, listener)
+            self._handle(event, listener)
 
     def close(self) -> None:
         """See `GroupPort`. The client first gives up its partitions, whose callback this thread must serve.
@@ -196,21 +210,21 @@ class KafkaPythonGroup:
 
     # --- events
 
-    def _deal_with(self, event: Happened | CommitResult | Part, listener: MemberListener) -> None:
+    def _handle(self, event: Happened | CommitResult | Part, listener: MemberListener) -> None:
         if isinstance(event, CommitResult):
             if event.acknowledged:
                 self._identity.transport.worked()
             listener.on_commit_result(event)
         elif isinstance(event, Part):
-            self._take_part(event, listener)
+            self._report_part(event, listener)
         else:
             try:
-                self._tell(event, listener)
+                self._report(event, listener)
             finally:
                 if event.answer is not None and self._consumer is not None:
                     self._consumer._manager.call_soon(event.answer.success, None)
 
-    def _take_part(self, part: Part, listener: MemberListener) -> None:
+    def _report_part(self, part: Part, listener: MemberListener) -> None:
         """Report the leader's note to the listener.
 
         If the strategy refuses, a member without any partition so far has nothing to read. It waits `_REFUSAL_S` before
@@ -224,7 +238,7 @@ class KafkaPythonGroup:
             self._refusal = part.note.error
             self._refused_until = self._refused_until or Deadline(self._clock, _REFUSAL_S)
 
-    def _tell(self, event: Happened, listener: MemberListener) -> None:
+    def _report(self, event: Happened, listener: MemberListener) -> None:
         match event.kind:
             case Kind.ASSIGNED:
                 self._identity.transport.worked()
@@ -248,7 +262,7 @@ class KafkaPythonGroup:
             listener.on_error(mapped)
         elif str(error) != self._passing:
             self._passing = str(error)
-            LOG.info("member error that heals: group=%s error=%s", self._options.group_id, error)
+            LOG.info("member error, the client tries again: group=%s error=%s", self._options.group_id, error)
 
     def _nothing_in_common(self) -> GroupKafkaError:
         offered = ", ".join(each if isinstance(each, str) else each.wire_name for each in self._offered)

@@ -26,6 +26,7 @@ from kafka.net.selector import NetworkSelector
 from spark_groupsource.client.errors import LastTransportError
 from spark_groupsource.clock import Clock
 from spark_groupsource.membership.backends.kafka_python.errors import is_refused_identity
+from spark_groupsource.options.token_login import TokenLogin
 
 _Receive = Callable[[], tuple[bytes, BaseException | None]]
 
@@ -73,8 +74,8 @@ class Identity:
     `learn` updates `transport`.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self.transport = LastTransportError(clock)
+    def __init__(self, login: TokenLogin | None, clock: Clock) -> None:
+        self.transport = LastTransportError(login, clock)
         # Reports of the connections: an error, or None if a connection works.
         self._reported: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._manager: _Manager | None = None
@@ -100,9 +101,9 @@ class Identity:
     def learn(self) -> None:
         """Process what the connections have reported."""
         while not self._reported.empty():
-            self.take(self._reported.get_nowait())
+            self.process(self._reported.get_nowait())
 
-    def take(self, error: BaseException | None) -> None:
+    def process(self, error: BaseException | None) -> None:
         """Process an error, or None for an answer."""
         if error is None:
             self.transport.worked()

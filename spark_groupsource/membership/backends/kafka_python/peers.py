@@ -24,7 +24,7 @@ def others(options: SourceOptions) -> str:
         finally:
             admin.close()
     except Exception as error:  # noqa: BLE001 - the client decodes what any member may have sent
-        return f"what the others offer could not be asked ({error})"
+        return f"the brokers did not describe what the others offer ({error})"
     return _in_words(group)
 
 

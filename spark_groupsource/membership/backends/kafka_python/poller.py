@@ -40,9 +40,9 @@ _CLOSE_TIMEOUT_MS = 5_000
 class Kind(Enum):
     """The kinds of events that a client reports to the membership thread."""
 
-    ASSIGNED = "partitions came"
+    ASSIGNED = "partitions were assigned"
     REVOKED = "partitions are to be given up"
-    LOST = "the group took partitions"
+    LOST = "partitions were lost with the session"
     FAILED = "the client cannot go on, or a request failed that it repeats"
 
 
@@ -61,11 +61,11 @@ class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
 
     def __init__(
         self,
-        tell: Callable[[Happened], None],
+        report: Callable[[Happened], None],
         lost: Callable[[], None],
         gave_up: Callable[[Partitions], None] = lambda _: None,
     ) -> None:
-        self._tell = tell
+        self._report = report
         self._lost = lost
         self._gave_up = gave_up
         # Whether anything was assigned that can be revoked.
@@ -77,29 +77,29 @@ class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         """Handle a revoke; heartbeats go on while this waits."""
         # Before its first join the eager client revokes an assignment that it never had.
         if self._joined:
-            self._gave_up(await self._dealt_with(Kind.REVOKED, revoked))
+            self._gave_up(await self._handled(Kind.REVOKED, revoked))
 
     async def on_partitions_assigned(self, assigned: Iterable[tuple[str, int]]) -> None:
         """Handle newly assigned partitions."""
         self._joined = True
         self.assignments += 1
-        await self._dealt_with(Kind.ASSIGNED, assigned)
+        await self._handled(Kind.ASSIGNED, assigned)
 
     async def on_partitions_lost(self, lost: Iterable[tuple[str, int]]) -> None:
         """Handle partitions that were lost with the session."""
         # R34: the strategies forget lost partitions before anything else happens
         self._lost()
-        await self._dealt_with(Kind.LOST, lost)
+        await self._handled(Kind.LOST, lost)
 
-    async def _dealt_with(self, kind: Kind, partitions: Iterable[tuple[str, int]]) -> Partitions:
+    async def _handled(self, kind: Kind, partitions: Iterable[tuple[str, int]]) -> Partitions:
         answer = Future()
         concerned = tuple(sorted(TopicPartition(*each) for each in partitions))
-        self._tell(Happened(kind, concerned, answer))
+        self._report(Happened(kind, concerned, answer))
         await answer
         return concerned
 
 
-def tell_losses(coordinator: Any) -> None:
+def report_losses_while_joining(coordinator: Any) -> None:
     """Make a cooperative client report the partitions that it loses while it joins (rule R72).
 
     Without that the client joins as a new member and keeps its old partitions. Java's client prepares such a join
@@ -124,15 +124,15 @@ class Driver:
         self,
         consumer: KafkaConsumer,
         callbacks: Callbacks,
-        tell: Callable[[Happened], None],
+        report: Callable[[Happened], None],
         clock: Clock | None = None,
         again_after_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._consumer = consumer
         self._coordinator = consumer._coordinator
-        tell_losses(self._coordinator)
+        report_losses_while_joining(self._coordinator)
         self._callbacks = callbacks
-        self._tell = tell
+        self._report = report
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="groupkafka-member-driver", daemon=True)
         self._clock = clock or SystemClock()
@@ -141,9 +141,9 @@ class Driver:
         # The generation, and since when it is known.
         self._generation, self._since_s = -1, 0.0
         # The generation whose join was reported, and how many assignments there were until then.
-        self._told_generation, self._told_assignments = -1, 0
+        self._reported_generation, self._reported_assignments = -1, 0
         # When another round was requested.
-        self._asked_s = 0.0
+        self._requested_s = 0.0
 
     def start(self) -> None:
         """Start polling, which joins the group. Idempotent."""
@@ -178,12 +178,12 @@ class Driver:
             try:
                 self._step()
             except BaseException as error:  # noqa: BLE001 - it belongs to the membership thread
-                self._tell(Happened(Kind.FAILED, error=error))
+                self._report(Happened(Kind.FAILED, error=error))
                 self._closing.wait(_RETRY_S)
         try:
             self._consumer.close(autocommit=False, timeout_ms=_CLOSE_TIMEOUT_MS)
         except BaseException as error:  # noqa: BLE001 - the member has ended either way
-            self._tell(Happened(Kind.FAILED, error=error))
+            self._report(Happened(Kind.FAILED, error=error))
 
     def _step(self) -> None:
         """Check a stable membership, or request the join again while one is under way. Then poll.
@@ -198,13 +198,13 @@ class Driver:
             self._closing.wait(_STEP_S)
             self._notice_fence()
             self._notice_expiry()
-            self._ask_again()
+            self._request_round()
         else:
             self._coordinator.request_rejoin()
         self._coordinator.poll(timeout_ms=_POLL_MS)
         self._notice_assignment()
 
-    def _ask_again(self) -> None:
+    def _request_round(self) -> None:
         """Request another round if an assignment stays incomplete for too long.
 
         Guards against:
@@ -213,8 +213,8 @@ class Driver:
         3. The member never gives it up, and never joins again: nobody reads the partition.
         """
         after_s, now_s = self._again_after_s(), self._clock.monotonic_s()
-        if after_s is not None and now_s - max(self._since_s, self._asked_s) > after_s:
-            self._asked_s = now_s
+        if after_s is not None and now_s - max(self._since_s, self._requested_s) > after_s:
+            self._requested_s = now_s
             self._coordinator.request_rejoin()
 
     def _notice_assignment(self) -> None:
@@ -223,11 +223,11 @@ class Driver:
         Otherwise a query whose first assignment is empty would wait for partitions.
         """
         joined = self._consumer.group_metadata()
-        if joined.state != MemberState.STABLE or joined.generation_id == self._told_generation:
+        if joined.state != MemberState.STABLE or joined.generation_id == self._reported_generation:
             return
-        if self._callbacks.assignments == self._told_assignments:
-            self._tell(Happened(Kind.ASSIGNED))
-        self._told_generation, self._told_assignments = joined.generation_id, self._callbacks.assignments
+        if self._callbacks.assignments == self._reported_assignments:
+            self._report(Happened(Kind.ASSIGNED))
+        self._reported_generation, self._reported_assignments = joined.generation_id, self._callbacks.assignments
 
     def _notice_fence(self) -> None:
         """Raise `FencedInstanceIdError` if another member has the instance id of this one (rule R75).
@@ -261,4 +261,4 @@ class Driver:
             partitions = tuple(sorted(TopicPartition(*each) for each in self._consumer.assignment()))
             self._coordinator.reset_generation()
             if partitions:
-                self._tell(Happened(Kind.LOST, partitions))
+                self._report(Happened(Kind.LOST, partitions))

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from spark_groupsource.executor.clients.port import FetchClient, RequestFailed, TopicDenied, TopicInquiry, TopicUnknown
+from spark_groupsource.client.tokens import provider_recovers
+from spark_groupsource.executor.clients.port import (
+    FetchClient,
+    RequestFailed,
+    TopicDenied,
+    TopicIdRequest,
+    TopicUnknown,
+)
 from spark_groupsource.executor.read_errors import denied, refused, unreadable
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
@@ -15,7 +22,7 @@ _METADATA_TIMEOUT_S = 1.0
 _ANSWERS = (TopicDenied, TopicUnknown)
 
 
-class Inquiries:
+class BrokerRequests:
     """Send the queries of one client.
 
     `reason` is the last reported reason why no records arrive, empty if there is none. `options` are those of the
@@ -25,7 +32,7 @@ class Inquiries:
     def __init__(self, client: FetchClient, options: SourceOptions) -> None:
         self._client = client
         self.options = options
-        self._met: frozenset[str] = frozenset()
+        self._known_topics: frozenset[str] = frozenset()
         self._refused = ""
         self.reason = ""
 
@@ -38,22 +45,25 @@ class Inquiries:
         self.reason = self._refused = reason
 
     def check_identity(self) -> None:
-        """Raise `AccessError` if the client was refused and no broker has answered since."""
+        """Raise `AccessError` if the client was refused and no broker has answered since.
+
+        Not while a token provider may recover: the refusal is its failure.
+        """
         # R66: refused, and nothing was answered since
-        if self._refused:
+        if self._refused and not provider_recovers(self.options.token_login):
             raise refused(self.options, self._refused)
 
-    def meet(self, topics: frozenset[str]) -> None:
+    def request_new_leaders(self, topics: frozenset[str]) -> None:
         """Request the leaders of topics that are new to this client, without waiting for its timer.
 
         A client requests the leaders of its first assignment when it connects. For topics of a later assignment it
         waits for its timer of 1 s, which delays small batches.
         """
-        if self._met:
-            for _ in self._asked(topics - self._met):
+        if self._known_topics:
+            for _ in self._asked(topics - self._known_topics):
                 # On failure the timer repeats the request. The task has a deadline.
                 pass
-        self._met |= topics
+        self._known_topics |= topics
 
     def unknown(self, topics: Collection[str]) -> tuple[dict[str, str], bool]:
         """Return the unknown topics with the broker's error text, and whether the brokers answered for all topics.
@@ -71,13 +81,13 @@ class Inquiries:
                 return found, False
         return found, True
 
-    def answers(self, topic: str) -> bool:
+    def can_reach(self, topic: str) -> bool:
         """Return whether a broker answers a request for the topic, be it with an error."""
         return all(failure is None or isinstance(failure, _ANSWERS) for _, failure in self._asked([topic]))
 
-    def identify(self, topics: Sequence[str], timeout_s: float) -> TopicInquiry:
+    def request_topic_ids(self, topics: Sequence[str], timeout_s: float) -> TopicIdRequest:
         """Send a request for the current ids of topics."""
-        return self._client.identify(topics, timeout_s)
+        return self._client.request_topic_ids(topics, timeout_s)
 
     def log_bounds(self, partition: TopicPartition, offset: int, timeout_s: float) -> tuple[int, int]:
         """Return the first offset and the end offset of the partition's log.
@@ -98,7 +108,7 @@ class Inquiries:
         failure: RequestFailed | None
         for topic in sorted(topics):
             try:
-                self._client.learn(topic, _METADATA_TIMEOUT_S)
+                self._client.request_leaders(topic, _METADATA_TIMEOUT_S)
             except RequestFailed as error:
                 failure, self.reason = error, str(error)
             else:

@@ -24,7 +24,7 @@ _SETTING_OF_PYTHON = "spark.pyspark.python"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ExecutorAnswer:
     """One executor's facts, and the minimum difference of its clock from the driver's, in seconds."""
 
     place: str
@@ -33,12 +33,12 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ExecutorFacts:
     """The facts of a cluster; `executors` is the number of executors that Spark has."""
 
     python: str
     executors: int
-    answers: tuple[Answer, ...]
+    answers: tuple[ExecutorAnswer, ...]
     settings: Mapping[str, str]
 
 
@@ -47,10 +47,10 @@ def python_of_source() -> str:
     return os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON") or "python3"
 
 
-def survey(master: str, script: str, settings: Iterable[str]) -> Survey:
+def probe_executors(master: str, script: str, settings: Iterable[str]) -> ExecutorFacts:
     """Start an application, run a script that prints JSON on each executor, and return the results.
 
-    Also returns those of the named Spark settings that are set. Raises Spark's errors.
+    The result also has the values of the named Spark settings, without those that are not set. Raises Spark's errors.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - only this command needs it, and only with a master
 
@@ -60,7 +60,7 @@ def survey(master: str, script: str, settings: Iterable[str]) -> Survey:
         spark.sparkContext.setLogLevel("OFF")
         python = python_of_source()
         count = _count(spark)
-        answers: dict[str, Answer] = {}
+        answers: dict[str, ExecutorAnswer] = {}
         for _ in range(_ROUNDS):
             answers |= _asked(spark, make_probe(python, script, _PAUSE_S), count)
             count = _count(spark)
@@ -68,7 +68,9 @@ def survey(master: str, script: str, settings: Iterable[str]) -> Survey:
                 break
         # Spark would check a text as the default against the setting's type.
         found = {name: spark.conf.get(name, None) or "" for name in (*settings, _SETTING_OF_PYTHON)}
-        return Survey(python, count, tuple(answers.values()), {name: value for name, value in found.items() if value})
+        return ExecutorFacts(
+            python, count, tuple(answers.values()), {name: value for name, value in found.items() if value}
+        )
     finally:
         spark.stop()
 
@@ -79,20 +81,22 @@ def _count(spark: SparkSession) -> int:
     return max(1, int(jvm.getExecutorMemoryStatus().size()) - 1)
 
 
-def _asked(spark: SparkSession, probe: Callable[[Iterable[int]], Iterable[str]], executors: int) -> dict[str, Answer]:
+def _asked(
+    spark: SparkSession, probe: Callable[[Iterable[int]], Iterable[str]], executors: int
+) -> dict[str, ExecutorAnswer]:
     slots = max(spark.sparkContext.defaultParallelism, 2 * executors)
     start_s = time.time()
     lines = spark.sparkContext.parallelize(range(slots), slots).mapPartitions(probe).collect()
     return answers_of(lines, start_s, time.time())
 
 
-def answers_of(lines: Iterable[str], start_s: float, end_s: float) -> dict[str, Answer]:
+def answers_of(lines: Iterable[str], start_s: float, end_s: float) -> dict[str, ExecutorAnswer]:
     """Return the answers by executor. A clock is off if its time is not between the job's start and end."""
     found = {}
     for line in lines:
         facts = json.loads(line)
         place, at_s = str(facts.pop("place")), float(facts.pop("at_s"))
-        found[place] = Answer(place, facts, min(at_s - start_s, 0.0) + max(at_s - end_s, 0.0))
+        found[place] = ExecutorAnswer(place, facts, min(at_s - start_s, 0.0) + max(at_s - end_s, 0.0))
     return found
 
 

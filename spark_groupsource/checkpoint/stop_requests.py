@@ -1,0 +1,348 @@
+"""Exchange requests to stop a running query, as files beside its checkpoint.
+
+A run is one reader process of a query. Its files are in the folder `groupkafka` of the checkpoint location, which Spark
+ignores, and have the run's name:
+
+| file | written by | meaning |
+|---|---|---|
+| `<run>.json` | the reader, when it starts; it removes it when it ends | the run can be asked to stop |
+| `<run>.stop` | whoever asks | plan no new batch, and leave the group when the batch in flight is complete |
+| `<run>.stop` with an answer | the reader, when its member has left | how the member left; whoever asked removes it |
+
+A run's name is never used twice, so a request that came too late stops nothing (rule R78). What a killed reader leaves
+behind is removed by the next one that starts with the checkpoint.
+
+Several may ask at the same time: the last one that waits for the answer removes it. Reading and writing a file again is
+not one step, so a request may be lost. Whoever waits then asks again, and the reader answers again.
+
+Works on each file system of pyarrow. On those that show a file before it is written completely, half a file counts as
+none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import socket
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import PurePosixPath
+from typing import Any
+
+from pyarrow import fs
+
+from spark_groupsource.checkpoint.location import scrubbed, shown_location
+from spark_groupsource.checkpoint.log import TROUBLES, at_checkpoint, file_exists, open_location, read_text
+
+FOLDER = "groupkafka"
+VERSION = 1
+_RUN, _REQUEST, _SCRATCH = ".json", ".stop", ".tmp"
+# A run's files. No other file is ever removed.
+_NAME = re.compile(r"([0-9a-f]{32})\.(json|stop)(\.tmp)?")
+
+
+class Answer(Enum):
+    """How the member of a run left the group after a request to stop."""
+
+    COMPLETE = "the last batch is complete and committed, or there was none: the next owner repeats nothing"
+    INCOMPLETE = "the batch in flight was not complete in time, or not committed: the next owner repeats it"
+    FAILED = "an error had ended the member"
+    UNKNOWN = "the run has ended without an answer: its process was killed, or the request came too late"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One reader process of a query. `application` is the same for all readers of one Spark application."""
+
+    name: str
+    group: str
+    host: str
+    pid: int
+    application: str
+    started_ms: int
+
+    @classmethod
+    def here(cls, group: str, started_ms: int) -> Run:
+        """Return the run of this process."""
+        # Spark gives each application local directories of its own, and each reader their names.
+        seed = os.environ.get("SPARK_LOCAL_DIRS", "")
+        application = hashlib.sha256(seed.encode()).hexdigest()[:16]
+        return cls(uuid.uuid4().hex, group, socket.gethostname(), os.getpid(), application, started_ms)
+
+    def is_beside(self, other: Run) -> bool:
+        """Return whether both are readers of one application."""
+        return (self.host, self.application) == (other.host, other.application)
+
+    def may_live_beside(self, other: Run) -> bool:
+        """Return whether `other` may be a second source of the same query, which runs now.
+
+        A checkpoint has one query at a time, so all its readers belong to one application.
+        """
+        return self.is_beside(other) and self.pid != other.pid and _runs(other.pid)
+
+
+class StopFiles:
+    """The files of one checkpoint location. Every method but the constructor does I/O.
+
+    Raises ValueError, with a text for users, if the location cannot be read or written. One thread at a time.
+    """
+
+    def __init__(
+        self, location: str, open_location: Callable[[str], tuple[fs.FileSystem, str]] = open_location
+    ) -> None:
+        self._location = location
+        self._open_location = open_location
+        self._opened: tuple[fs.FileSystem, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """The location, without secrets."""
+        return shown_location(self._location)
+
+    # --- the reader
+
+    def register(self, run: Run) -> None:
+        """Make the run known. Removes the files of runs that have ended without doing so."""
+
+        def write(filesystem: fs.FileSystem, folder: str) -> None:
+            if not _has_checkpoint(filesystem, folder):
+                raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
+            paths = _files(filesystem, folder)
+            others = {other.name for other in _runs_of(filesystem, paths) if run.may_live_beside(other)}
+            for path in paths:
+                name = _NAME.fullmatch(PurePosixPath(path).name)
+                if name is not None and name[1] not in others:
+                    _delete(filesystem, path)
+            _register(filesystem, folder, run)
+
+        self._with(write)
+
+    def register_again(self, run: Run) -> bool:
+        """Make the run known again if its file is missing, and return whether it was. A deleted checkpoint stays so.
+
+        Guards against:
+        1. A second application is started with the same checkpoint by mistake. It removes the files of the first one.
+        2. Spark ends one of the two.
+        3. If that is the second one, nobody can ask the first one to stop any more.
+        """
+
+        def write(filesystem: fs.FileSystem, folder: str) -> bool:
+            if file_exists(filesystem, f"{folder}/{run.name}{_RUN}") or not _has_checkpoint(filesystem, folder):
+                return False
+            _register(filesystem, folder, run)
+            return True
+
+        written: bool = self._with(write)
+        return written
+
+    def is_requested(self, run: str) -> bool:
+        """Return whether the run was asked to stop, or has answered already: one request to the store."""
+        # R78: a request names one run
+        found: bool = self._with(lambda filesystem, folder: file_exists(filesystem, f"{folder}/{run}{_REQUEST}"))
+        return found
+
+    def lacks_answer(self, run: str) -> bool:
+        """Return whether there is a request without an answer. One that is half written is not complete yet."""
+        request = self._request(run)
+        return request is not None and "answer" not in request
+
+    def answer(self, run: str, answer: Answer) -> None:
+        """Answer a request: the run's member has left the group."""
+        self._update(run, {"answer": answer.name})
+
+    def unregister(self, run: str) -> None:
+        """Remove the run, and its request unless somebody waits for the answer, who then removes it."""
+        request = self._request(run)
+
+        def remove(filesystem: fs.FileSystem, folder: str) -> None:
+            _delete(filesystem, f"{folder}/{run}{_RUN}")
+            if request is not None and not request.get("waits"):
+                _delete(filesystem, f"{folder}/{run}{_REQUEST}")
+
+        self._with(remove)
+
+    # --- whoever asks
+
+    def runs(self) -> tuple[Run, ...]:
+        """Return the registered runs. A reader that was killed leaves its own behind until the next one starts."""
+        runs: tuple[Run, ...] = self._with(lambda filesystem, folder: _runs_of(filesystem, _files(filesystem, folder)))
+        return runs
+
+    def request(self, run: str, *, waits: bool) -> None:
+        """Ask the run to stop. With `waits`, the answer stays until `forget`, of each one that waits."""
+        known = self._request(run)
+        if waits or known is None:
+            self._update(run, {"waits": _waiting(known) + waits})
+
+    def answer_of(self, run: str) -> Answer | None:
+        """Return the run's answer; None while there is none."""
+        if (answer := self._answer(run)) is not None:
+            return answer
+        if self._with(lambda filesystem, folder: file_exists(filesystem, f"{folder}/{run}{_RUN}")):
+            return None
+        # It may have answered, and ended, between the two reads.
+        return self._answer(run) or Answer.UNKNOWN
+
+    def forget(self, run: str, *, keep: bool = False) -> None:
+        """Wait no longer. Remove the request and its answer, unless others wait, or the run has to `keep` it."""
+        others = max(0, _waiting(self._request(run)) - 1)
+        if others > 0 or keep:
+            self._update(run, {"waits": others})
+        else:
+            self._with(lambda filesystem, folder: _delete(filesystem, f"{folder}/{run}{_REQUEST}"))
+
+    def check_query(self, query: str) -> None:
+        """Raise ValueError if this is the checkpoint of a query with another id than `query`."""
+        text = self._with(lambda filesystem, folder: _metadata(filesystem, str(PurePosixPath(folder).parent)))
+        if text is not None and text != query:
+            raise ValueError(f"the checkpoint belongs to another query: its id is {text}, and that of this one {query}")
+
+    # --- internals
+
+    def _answer(self, run: str) -> Answer | None:
+        return Answer.__members__.get(str((self._request(run) or {}).get("answer")))
+
+    def _request(self, run: str) -> dict[str, Any] | None:
+        content: dict[str, Any] | None = self._with(
+            lambda filesystem, folder: _read(filesystem, f"{folder}/{run}{_REQUEST}")
+        )
+        return content
+
+    def _update(self, run: str, values: dict[str, Any]) -> None:
+        content = {"v": VERSION} | (self._request(run) or {}) | values
+        self._with(lambda filesystem, folder: _write(filesystem, f"{folder}/{run}{_REQUEST}", content))
+
+    def _with(self, work: Callable[[fs.FileSystem, str], Any]) -> Any:
+        try:
+            if self._opened is None:
+                filesystem, root = at_checkpoint(*self._open_location(self._location))
+                self._opened = filesystem, f"{root}/{FOLDER}"
+            return work(*self._opened)
+        except TROUBLES as error:
+            raise ValueError(scrubbed(str(error) or type(error).__name__, self._location)) from None
+
+
+def ask_to_stop(
+    files: StopFiles, asked: Mapping[str, Answer | None], query: str | None = None
+) -> dict[str, Answer | None]:
+    """Ask every registered run to stop, and return the answers so far: None where the member has not left yet.
+
+    `asked` is what the last call returned. The caller ends with `forget` for each run.
+
+    A run that registers between two calls is asked, too, if it is of `query`, the id of a query that runs. Without
+    `query`, only if it is a second source of a query that was asked: a reader of the same application was asked, and
+    has not ended. Raises ValueError if the checkpoint is not that of `query`.
+    """
+    answers = dict(asked)
+    if not answers and query is not None:
+        files.check_query(query)
+    runs = files.runs()
+    before = [run for run in runs if run.name in answers]
+    for run in runs:
+        # R78: a query that is started later is not asked
+        due = query is not None or not asked or any(map(run.is_beside, before))
+        if due and run.name not in answers:
+            files.request(run.name, waits=True)
+            answers[run.name] = None
+    return {name: _answer_or_ask(files, name) if answer is None else answer for name, answer in answers.items()}
+
+
+def _answer_or_ask(files: StopFiles, run: str) -> Answer | None:
+    """Return the run's answer. Ask again if the request is missing: another one that waited has removed it."""
+    answer = files.answer_of(run)
+    if answer is None and not files.is_requested(run):
+        files.request(run, waits=True)
+    return answer
+
+
+def _waiting(request: Mapping[str, Any] | None) -> int:
+    """Return how many wait for the answer to a request."""
+    waits = (request or {}).get("waits", 0)
+    return int(waits) if isinstance(waits, int) else 0
+
+
+def _metadata(filesystem: fs.FileSystem, root: str) -> str | None:
+    """Return the id of the checkpoint's query; None if Spark's file has another form than that of Spark 4.
+
+    Raises FileNotFoundError if Spark has no checkpoint here.
+    """
+    text = read_text(filesystem, f"{root}/metadata")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found.get("id") if isinstance(found, dict) and isinstance(found.get("id"), str) else None
+
+
+def _has_checkpoint(filesystem: fs.FileSystem, folder: str) -> bool:
+    """Return whether Spark has a checkpoint here. It writes `metadata` before it starts any source."""
+    return file_exists(filesystem, f"{PurePosixPath(folder).parent}/metadata")
+
+
+def _register(filesystem: fs.FileSystem, folder: str, run: Run) -> None:
+    if isinstance(filesystem, fs.LocalFileSystem) or filesystem.type_name == "hdfs":
+        filesystem.create_dir(folder, recursive=True)
+    _write(filesystem, f"{folder}/{run.name}{_RUN}", {"v": VERSION} | asdict(run))
+
+
+def _files(filesystem: fs.FileSystem, folder: str) -> list[str]:
+    found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    return [info.path for info in found if info.type == fs.FileType.File]
+
+
+def _runs_of(filesystem: fs.FileSystem, paths: Iterable[str]) -> tuple[Run, ...]:
+    """Return the runs that are registered in these files."""
+    found = (_run_or_none(_read(filesystem, path)) for path in paths if path.endswith(_RUN))
+    return tuple(run for run in found if run is not None)
+
+
+def _read(filesystem: fs.FileSystem, path: str) -> dict[str, Any] | None:
+    """Return a file's object; None if it is missing, half written, or of a newer version."""
+    try:
+        content = json.loads(read_text(filesystem, path))
+    except (FileNotFoundError, ValueError):
+        return None
+    return content if isinstance(content, dict) and content.get("v") == VERSION else None
+
+
+def _write(filesystem: fs.FileSystem, path: str, content: dict[str, Any]) -> None:
+    # Only a local file system shows half a file, and replaces one file by another in one step.
+    is_local = isinstance(filesystem, fs.LocalFileSystem)
+    target = f"{path}{_SCRATCH}" if is_local else path
+    with filesystem.open_output_stream(target) as stream:
+        stream.write(json.dumps(content, sort_keys=True).encode())
+    if is_local:
+        filesystem.move(target, path)
+
+
+def _delete(filesystem: fs.FileSystem, path: str) -> None:
+    try:
+        filesystem.delete_file(path)
+    except FileNotFoundError:
+        return
+
+
+def _run_or_none(content: dict[str, Any] | None) -> Run | None:
+    if content is None:
+        return None
+    try:
+        return Run(
+            name=str(content["name"]), group=str(content["group"]), host=str(content["host"]), pid=int(content["pid"]),
+            application=str(content["application"]), started_ms=int(content["started_ms"]),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,193 @@
+"""The command `doctor --fix-startup`: put bytecode into the archives that Spark's Python processes import PySpark from.
+
+Spark starts each of its Python processes with `$SPARK_HOME/python/lib/pyspark.zip` in front of the import path. The
+archive has sources only, and Python keeps no bytecode for an archive, so every new process compiles the same modules
+again. `zipimport` (PEP 273) takes `module.pyc` from the archive if its magic number is that of the running Python, and
+compiles `module.py` otherwise.
+
+The original bytes of an archive stay in front of the new ones, so that a process that is running can still import from
+it, and the whole original stays beside it until `--undo`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import marshal
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from spark_groupsource import errors
+from spark_groupsource.cli.output import PrintLine
+from spark_groupsource.cli.progress import ignore_step
+from spark_groupsource.errors import CommandError
+
+# A module that Spark runs in the process that plans a query's batches.
+_RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+# Name of an entry that describes the change: the digest of the original, and the Python that compiled.
+_MARK = "groupkafka-bytecode.txt"
+_ORIGINAL = ".without-bytecode"
+# Modules below these folders are never imported by Spark's processes.
+_SKIPPED = ("/tests/", "/testing/")
+# A header of bytecode that is never compared with its source (PEP 552): the archive's entries change together.
+_UNCHECKED_HASH = (1).to_bytes(4, "little")
+
+
+def archives() -> list[Path]:
+    """Return the archives that Spark puts in front of the import path: of SPARK_HOME, else of the installed PySpark.
+
+    Raises `CommandError` if there are none.
+    """
+    home = os.environ.get("SPARK_HOME")
+    if home is None:
+        spec = importlib.util.find_spec("pyspark")  # without importing it
+        places = None if spec is None else spec.submodule_search_locations
+        home = next(iter(places or ()), None)
+    folder = Path(home or ".") / "python" / "lib"
+    found = [folder / "pyspark.zip", *sorted(folder.glob("py4j-*-src.zip"))]
+    if home is None or not found[0].is_file():
+        raise CommandError(errors.NO_PYSPARK_ARCHIVE, path=found[0])
+    return found
+
+
+def fix_startup(paths: Sequence[Path], print_line: PrintLine, step: PrintLine = ignore_step) -> None:
+    """Add bytecode of this Python to the archives, show the time that it saves, and how to undo it.
+
+    Raises `CommandError` if PySpark's version is not the archive's, or if an archive cannot be written; nothing is
+    changed then.
+    """
+    _check_version(paths[0])
+    step(f"measuring the import of {_RUNNER}")
+    before_s = _import_s(paths)
+    for path in paths:
+        if _mark_of(path) == _mark(_digest(_original_of(path))):
+            print_line(f"{path}: has the bytecode of Python {platform.python_version()} already")
+            continue
+        step(f"compiling the modules of {path}")
+        try:
+            count = _add_bytecode(path)
+        except OSError as error:
+            raise _not_writable(path, error) from error
+        print_line(f"{path}: bytecode of {count} modules added for Python {platform.python_version()}")
+    step(f"measuring the import of {_RUNNER} again")
+    print_line(f"import of {_RUNNER}: {before_s:.2f} s before, {_import_s(paths):.2f} s now")
+    print_line("Python processes that Spark starts from now on use it. To undo: doctor --fix-startup --undo")
+
+
+def undo_startup(paths: Sequence[Path], print_line: PrintLine) -> None:
+    """Put the original archives back. Raises `CommandError` if one was replaced since, or cannot be written."""
+    for path in paths:
+        original = _original_of(path)
+        if original == path:
+            print_line(f"{path}: nothing to undo")
+            continue
+        if _mark_of(path) is not None:
+            try:
+                original.replace(path)
+            except OSError as error:
+                raise _not_writable(path, error) from error
+            print_line(f"{path}: the original is back")
+        else:
+            # An installation of another PySpark has replaced the archive; its original is what it is.
+            original.unlink()
+            print_line(f"{path}: was replaced since, and is left as it is")
+
+
+def _original_of(path: Path) -> Path:
+    """Return the archive without bytecode: the copy beside a changed one."""
+    copy = path.with_name(path.name + _ORIGINAL)
+    return copy if copy.exists() else path
+
+
+def _mark(digest: str) -> str:
+    return f"original sha256 {digest}, magic number {importlib.util.MAGIC_NUMBER.hex()}\n"
+
+
+def _mark_of(path: Path) -> str | None:
+    with _opened(path) as archive:
+        return archive.read(_MARK).decode() if _MARK in archive.namelist() else None
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an archive for reading. Raises `CommandError` if it is damaged, or is not an archive of PySpark."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except (zipfile.BadZipFile, KeyError, OSError) as error:
+        reason = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+        raise CommandError(errors.FILE_FAILED, path=path, verb="read", reason=reason) from error
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _check_version(path: Path) -> None:
+    """Check that the archive is of the installed PySpark, whose version this package was installed for."""
+    try:
+        installed = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return
+    with _opened(path) as archive:
+        lines = archive.read("pyspark/version.py").decode().splitlines()
+    archived = next(
+        (line.split("=", 1)[1].strip(" \"'") for line in lines if line.startswith("__version__")), "unknown"
+    )
+    if archived.split(".dev")[0] != installed.split(".dev")[0]:
+        raise CommandError(errors.OTHER_PYSPARK_ARCHIVE, path=path, archived=archived, installed=installed)
+
+
+def _add_bytecode(path: Path) -> int:
+    """Replace an archive by one that has bytecode, too. Return the number of modules."""
+    original = path.with_name(path.name + _ORIGINAL)
+    if original.exists() and _mark_of(path) is None:
+        # PySpark was installed again.
+        original.unlink()
+    if not original.exists():
+        temporary = original.with_name(f"{original.name}.{os.getpid()}")
+        shutil.copy2(path, temporary)
+        temporary.replace(original)
+    changed = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        shutil.copy2(original, changed)
+        with zipfile.ZipFile(changed, "a", zipfile.ZIP_DEFLATED) as archive:
+            count = 0
+            for name in archive.namelist():
+                if not name.endswith(".py") or any(part in f"/{name}" for part in _SKIPPED):
+                    continue
+                source = archive.read(name)
+                code = compile(source, f"{path}/{name}", "exec", dont_inherit=True, optimize=sys.flags.optimize)
+                header = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source)
+                archive.writestr(f"{name}c", header + marshal.dumps(code))
+                count += 1
+            archive.writestr(_MARK, _mark(_digest(original)))
+        changed.replace(path)
+    finally:
+        changed.unlink(missing_ok=True)
+    return count
+
+
+def _import_s(paths: Sequence[Path]) -> float:
+    """Return the seconds that a new Python takes to import what plans batches: the best of three."""
+    command = [sys.executable, "-c", f"import {_RUNNER}"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+    taken = []
+    for _ in range(3):
+        started = time.monotonic()
+        subprocess.run(command, env=environment, check=True, capture_output=True)  # noqa: S603 - our own
+        taken.append(time.monotonic() - started)
+    return min(taken)
+
+
+def _not_writable(path: Path, error: OSError) -> CommandError:
+    return CommandError(errors.FILE_FAILED, path=path, verb="changed", reason=error.strerror or str(error))

@@ -1,0 +1,1 @@
+"""The command `exporter`: metrics of any consumer group for a Prometheus server."""

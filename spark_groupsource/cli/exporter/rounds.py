@@ -1,0 +1,190 @@
+"""Measure groups round after round, and keep the last result of each for scrapes.
+
+A scrape never waits for Kafka: it gets what the last round found. A group that cannot be measured loses its metrics
+(old lags would hide an outage), and its metric `up` is 0 until it can be measured again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+from spark_groupsource import errors
+from spark_groupsource.cli.exporter.samples import GroupReading, group_samples, log_samples, status_samples
+from spark_groupsource.cli.group.view import GroupDescription
+from spark_groupsource.cli.output import PrintLine
+from spark_groupsource.cli.progress import ignore_step
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.errors import CommandError, GroupKafkaError, KafkaUnavailableError, OptionError
+from spark_groupsource.lag.measure import LagRequests
+from spark_groupsource.model.offsets import every_partition
+from spark_groupsource.prometheus.families import Sample
+from spark_groupsource.redaction import masked
+
+T = TypeVar("T")
+
+# Seconds for one group. The clients would otherwise wait two minutes for brokers that have answered before.
+GROUP_S = 30.0
+# What is measured beside the groups, in warnings.
+_CLUSTER, _LIST = "the cluster", "the list of groups"
+
+
+class GroupsPort(Protocol):
+    """Requests of the exporter for groups. Errors are those of the catalogue, and every wait has a limit."""
+
+    def names(self) -> list[str]:
+        """Return all consumer groups that the client may describe."""
+
+    def describe(self, group: str) -> GroupDescription | None:
+        """Return the group; None if it does not exist, or the broker cannot describe groups (embedded)."""
+
+
+class TimeLimit:
+    """The time that is left for one group, for clients that ask whether their answer is still wanted."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._deadline = Deadline(clock, GROUP_S)
+
+    def begin(self) -> None:
+        """Start again for the next group."""
+        self._deadline = Deadline(self._clock, GROUP_S)
+
+    def expired(self) -> bool:
+        """Return whether no time is left."""
+        return self._deadline.expired()
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A group that was measured, with its metrics."""
+
+    reading: GroupReading
+    samples: tuple[Sample, ...]
+
+
+class Exporter:
+    """Measure the named groups, and those whose whole name matches `pattern`.
+
+    `round` is for one thread. `samples` may be called by any other one: it returns what is replaced as a whole.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        named: Iterable[str],
+        pattern: str | None,
+        *,
+        requests: LagRequests,
+        groups: GroupsPort,
+        clock: Clock,
+        limit: TimeLimit,
+        warn: PrintLine,
+        step: PrintLine = ignore_step,
+    ) -> None:
+        self._cluster = cluster
+        self._named = tuple(named)
+        self._matches = None if pattern is None else re.compile(pattern).fullmatch
+        self._requests = requests
+        self._groups = groups
+        self._clock = clock
+        self._limit = limit
+        self._warn = warn
+        self._step = step
+        # The matching groups of the last list. A list that fails leaves them: one broker may be away.
+        self._matching: tuple[str, ...] = ()
+        # None: the group could not be measured.
+        self._measured: dict[str, _Measured | None] = {}
+        # The last error of what cannot be measured.
+        self._trouble: dict[str, str] = {}
+        # Whether the last error was that brokers did not answer.
+        self._were_away = False
+        self._round_s: float | None = None
+        # What scrapes get: replaced as a whole.
+        self._published: tuple[Mapping[str, _Measured | None], float | None] = {}, None
+
+    def samples(self) -> tuple[Sample, ...]:
+        """Return all metrics as of the last measurement of each group."""
+        measured, round_s = self._published
+        known = [one for one in measured.values() if one is not None]
+        found = list(status_samples(self._cluster, {name: one is not None for name, one in measured.items()}, round_s))
+        for one in known:
+            found += one.samples
+        return (*found, *log_samples(self._cluster, [one.reading for one in known]))
+
+    def round(self) -> None:
+        """Measure all groups once. Raises `OptionError` if the client refuses a setting; logs all other errors."""
+        begun_s = self._clock.monotonic_s()
+        # Until the first round is over, some groups have no metrics.
+        step = self._step if self._round_s is None else ignore_step
+        step("reading the list of topics and groups")
+        topics = self._attempt(_CLUSTER, self._requests.topics)
+        if topics is not None and self._matches is not None:
+            names = self._attempt(_LIST, self._groups.names)
+            if names is not None:
+                self._matching = tuple(sorted(filter(self._matches, names)))
+        groups = dict.fromkeys((*self._named, *self._matching))
+        self._measured = {group: self._measured.get(group) for group in groups}
+        for number, group in enumerate(groups, 1):
+            if topics is None:
+                # The brokers are away. Each group would wait for them.
+                self._measured[group] = None
+                continue
+            step(f"first measurement: group {group}, {number:,} of {len(groups):,}")
+            self._measured[group] = self._attempt(f"group {group}", partial(self._measure, group, topics))
+            self._publish()
+            if self._measured[group] is None and self._were_away:
+                # Old lags of the other groups would hide an outage that began in this round.
+                topics = self._attempt(_CLUSTER, self._requests.topics)
+        step("")
+        self._round_s = self._clock.monotonic_s() - begun_s
+        self._publish()
+
+    def _attempt(self, what: str, ask: Callable[[], T]) -> T | None:
+        """Return the answer; None after an error. An error is logged once, until another one follows or it is over."""
+        self._limit.begin()
+        try:
+            answer = ask()
+        except OptionError as error:
+            if error.condition is errors.CLIENT_REFUSED_OPTION:
+                raise
+            self._failed(what, error)
+        except Exception as error:  # noqa: BLE001 - a scrape must not end for an error of one group
+            self._failed(what, error)
+        else:
+            if self._trouble.pop(what, None) is not None:
+                self._warn(f"{what} is measured again")
+            return answer
+        return None
+
+    def _failed(self, what: str, error: Exception) -> None:
+        self._were_away = isinstance(error, KafkaUnavailableError)
+        text = masked(str(error) or type(error).__name__)
+        kind = error.condition.id if isinstance(error, GroupKafkaError) else text
+        if self._trouble.get(what) != kind:
+            self._trouble[what] = kind
+            self._warn(f"{what} is not measured: {text}")
+
+    def _measure(self, group: str, topics: Mapping[str, int]) -> _Measured:
+        """Measure one group: 1. members, 2. its offsets on all topics, 3. the lag inputs of the topics that it reads.
+
+        Raises `CommandError` for a group that does not exist, since its name may be wrong.
+        """
+        description = self._groups.describe(group)
+        committed = self._requests.group_offsets(group, every_partition(topics))
+        members = () if description is None else description.members
+        if not committed and description is None:
+            raise CommandError(errors.GROUP_NOT_FOUND, group=group, servers=self._cluster)
+        read = {partition.topic for partition in committed}
+        read |= {partition.topic for member in members for partition in member.partitions} & topics.keys()
+        read_partitions = every_partition({topic: topics[topic] for topic in read})
+        found = self._requests.lag_inputs({partition: committed.get(partition) for partition in read_partitions})
+        ordered = tuple(sorted(found, key=lambda one: one.partition))
+        reading = GroupReading(group, self._clock.epoch_s(), ordered, description)
+        return _Measured(reading, tuple(group_samples(self._cluster, reading)))
+
+    def _publish(self) -> None:
+        self._published = dict(self._measured), self._round_s

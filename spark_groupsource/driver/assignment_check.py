@@ -1,0 +1,86 @@
+"""Notice that the coordinator has changed this member's assignment, and the client does not know it (rule R84).
+
+Main thread of the reader process only.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spark_groupsource.clock import Clock, Deadline, Pace
+from spark_groupsource.cluster.port import ClusterPort
+from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.membership.machine import GroupView
+from spark_groupsource.membership.report import named_partitions
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.model.offsets import TopicPartition
+
+LOG = logging.getLogger("spark_groupsource.session")
+
+# Seconds between two comparisons.
+_LOOK_S = 2.0
+# Seconds for which the two assignments must differ: two of the brokers' default heartbeat intervals. A change that the
+# client has learned has arrived by then. Also how long the same assignments are compared after a lost answer.
+_LASTS_S = 10.0
+
+
+class AssignmentCheck:
+    """Compare the assignment with the coordinator's after a lost answer, and let the member join again.
+
+    Guards against (KIP-848):
+    1. The coordinator takes a partition from a member. The answer to the member's heartbeat says so.
+    2. The answer takes longer than the heartbeat interval. The client does not wait for it (librdkafka 2.16).
+    3. Its next heartbeats do not ask for the assignment, so the coordinator does not repeat it.
+    4. The member keeps the partition and reads on, if the coordinator has not deleted its topic. The next owner waits,
+       and so do all partitions of the same exchange, until `kafka.max.poll.interval.ms` has passed. Then the
+       coordinator removes the member, and its batch in flight is read twice.
+    """
+
+    def __init__(self, group: str, *, clock: Clock, cluster: ClusterPort, member: MembershipThread) -> None:
+        self._group = group
+        self._clock = clock
+        self._cluster = cluster
+        self._member = member
+        self._pace = Pace(clock, _LOOK_S)
+        self._seen = 0
+        # Until when the same assignments are compared again; None while no answer has been lost.
+        self._until: Deadline | None = None
+        # The two assignments that differed at the last look, and when that lasts for too long.
+        self._different: tuple[tuple[frozenset[TopicPartition], ...], Deadline] | None = None
+
+    def run(self, view: GroupView) -> None:
+        """Compare, if an answer has been lost. Call it while no batch is in flight."""
+        lost = self._member.lost_answers
+        if lost != self._seen:
+            self._seen, self._until, self._different = lost, Deadline(self._clock, _LASTS_S), None
+        if self._until is None or not self._pace.due():
+            return
+        member_id = self._member.id_by_topic_ids()
+        try:
+            assigned = self._cluster.assigned(self._group, member_id, once=True) if member_id else None
+        except GroupKafkaError as error:
+            # The coordinator is what does not answer. The next trigger looks again.
+            LOG.info("the assignment is not compared: group=%s error=%s", self._group, error)
+            return
+        owned = frozenset(owned.partition for owned in view.partitions)
+        if assigned is None:
+            # Another protocol, or a group that this client may not describe.
+            self._until = None
+        elif assigned == owned:
+            self._different = None
+            self._until = None if self._until.expired() else self._until
+        elif self._different is None or self._different[0] != (assigned, owned):
+            self._different = (assigned, owned), Deadline(self._clock, _LASTS_S)
+        # R84: the client will not learn it
+        elif self._different[1].expired():
+            self._until = None
+            LOG.warning(
+                "the coordinator's answer to a heartbeat was lost, and with it a change of the assignment: the member"
+                " joins the group again: group=%s given=%s not_taken=%s not_given_up=%s",
+                self._group, len(assigned), _named(assigned - owned), _named(owned - assigned),
+            )  # fmt: skip
+            self._member.rejoin()
+
+
+def _named(partitions: frozenset[TopicPartition]) -> str:
+    return named_partitions(tuple(sorted(partitions))) or "none"

@@ -1,0 +1,90 @@
+"""Decide what Spark gets after a stop was requested: no new batch, and in the end an error. Main thread only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.driver.stop_watch import StopWatch
+from spark_groupsource.errors import KafkaUnavailableError, MembershipError
+from spark_groupsource.membership.stopping import member_left
+from spark_groupsource.membership.thread import MembershipThread
+
+# Seconds from the end of a member that was asked to stop to the end of its query, if nobody stops the query before.
+END_AFTER_S = 30.0
+# Seconds that the error of the query waits for the end of its member, to say whether something is repeated.
+_LEAVE_S = 5.0
+
+
+class DrainState(Enum):
+    """A query that is asked to stop: what it does / when it leaves the state."""
+
+    OPEN = "plans batches / leaves when a stop is requested: a file in the checkpoint location, SIGTERM or SIGINT"
+    DRAINING = "plans nothing; the batch in flight goes on / leaves when the member has left the group"
+    DRAINED = "plans nothing; whoever asked gets the answer and stops the query / leaves after 30 s"
+    OVER = "nobody has stopped the query: Spark's next call fails with MEMBER_LEFT / final"
+
+
+class Draining:
+    """What is left of a query after a stop was requested. `watch` is None if the query's checkpoint is not known."""
+
+    def __init__(self, group: str, clock: Clock, member: MembershipThread, watch: StopWatch | None) -> None:
+        self._group = group
+        self._clock = clock
+        self._member = member
+        self._watch = watch
+        # Set when the member has left although Spark goes on.
+        self._end: Deadline | None = None
+
+    def state(self) -> DrainState:
+        """Return the state. The 30 s begin when this first finds the member gone."""
+        if not self._member.stopping:
+            return DrainState.OPEN
+        if self._end is None:
+            if not self._member.join(0.0):
+                return DrainState.DRAINING
+            self._end = Deadline(self._clock, END_AFTER_S)
+        return DrainState.OVER if self._end.expired() else DrainState.DRAINED
+
+    def check(self, *, available_now: bool) -> None:
+        """Raise `MembershipError` if Spark must not get "no new data" any more.
+
+        With AvailableNow Spark takes that for the end of the query, as if all was read. That is right after a request
+        to this query, and wrong after a signal that came to the reader process alone.
+        """
+        asked = self._watch is not None and self._watch.requested
+        # R79: no error before the driver had time to stop the query
+        if self.state() is DrainState.OVER or (available_now and not asked):
+            raise self.error()
+
+    def error(self) -> MembershipError:
+        """Return the error that ends the query. It says whether the member has left without anything to repeat.
+
+        Waits a moment for the member's end: with AvailableNow the batch in flight has just ended.
+        """
+        return member_left(self._group, clean=self._member.join(_LEAVE_S) and self._member.left_clean)
+
+    def call(self, call: Callable[[], object]) -> None:
+        """Call the member; do nothing if it has left, or the brokers do not answer, after a request to stop."""
+        try:
+            call()
+        except (MembershipError, KafkaUnavailableError) as error:
+            if not self.explains(error):
+                raise
+
+    def explains(self, error: MembershipError | KafkaUnavailableError) -> bool:
+        """Return whether a call failed because a stop was requested meanwhile.
+
+        Guards against:
+        1. The brokers do not answer, and the query waits for them.
+        2. It is asked to stop, which ends all waits for brokers with an error.
+        3. The query fails with that error, although it plans nothing any more.
+        """
+        if not self._member.stopping:
+            return False
+        if isinstance(error, KafkaUnavailableError):
+            # R79: the driver has to stop the query first
+            return not self._member.failed
+        return error.condition == errors.MEMBER_LEFT

@@ -1,0 +1,1 @@
+"""Publish numbers for a Prometheus server: tables of metrics, and the port that a Prometheus server scrapes."""
