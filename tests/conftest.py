@@ -30,6 +30,8 @@ os.environ["GROUPKAFKA_FAILPOINTS"] = FAILPOINTS.name
 # What options may name, which is inherited, too: tests have their secrets in temporary files.
 os.environ["GROUPKAFKA_SECRET_DIRS"] = tempfile.gettempdir()
 os.environ["GROUPKAFKA_ALLOW_ASSIGNORS"] = "tests.kafka.strategies:*,spark_groupsource.assignors.*"
+os.environ["GROUPKAFKA_ALLOW_TOKEN_PROVIDERS"] = "tests.kafka.token_functions:*"
+os.environ["GROUPKAFKA_ALLOW_UNSAFE_SETTINGS"] = "sasl.oauthbearer.metadata.authentication.type"
 
 # What a worker of pytest-xdist may need: its Spark session, two query processes, and their Python workers.
 _WORKER_MEMORY_GIB = 3.5
@@ -83,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("core")
     if hasattr(config, "workerinput"):
         ranks = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
-        items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))
+        items.sort(key=lambda item: ranks.get(item.nodeid.split("/")[1], len(ranks)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

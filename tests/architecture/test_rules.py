@@ -103,10 +103,26 @@ def test_the_page_names_them(tmp_path: Path) -> None:
 def test_what_does_not_agree_is_found(tmp_path: Path) -> None:
     guards, tests = planted(tmp_path, _CODE.replace("R1, R2", "R3"), _TEST.replace('"R1", "R2"', '"R4"'))
     assert rules.disagreements(_PAGE.replace("### R2", "### R1"), guards, tests) == [
-        "the page has rule R1 where R2 is next",
+        "the page has rule R1 2 times",
         "R1 has no comment '# R1: ...' in the package",
         "R1 has no comment '# R1: ...' in the package",
         "spark_groupsource/planner.py names R2, which the page does not have",
         "spark_groupsource/planner.py names R3, which the page does not have",
         "tests/unit/test_planner.py names R4, which the page does not have",
+    ]
+
+
+def test_ids_need_not_rise_over_the_page(tmp_path: Path) -> None:
+    """A rule is in the section of what it decides."""
+    places = planted(tmp_path)
+    first, second = (_PAGE.index(f"### R{number}") for number in (1, 2))
+    end = _PAGE.index("## Next")
+    turned = _PAGE[:first] + _PAGE[second:end] + _PAGE[first:second] + _PAGE[end:]
+    assert rules.page_ids(turned) == ["R2", "R1"]
+    assert rules.disagreements(turned, *places) == []
+
+
+def test_a_number_that_is_left_out_is_found(tmp_path: Path) -> None:
+    assert rules.disagreements(_PAGE.replace("### R2", "### R3"), *planted(tmp_path))[:1] == [
+        "the page has rule R2 0 times"
     ]

@@ -3,14 +3,16 @@
     scripts/bench                                   # everything, about 30 minutes on two cores
     scripts/bench --json bench-out.json --chart docs/bench.svg
     scripts/bench --case throughput --size 1000 --records 500000 --partitions 4
+    scripts/bench --busy --case throughput query    # as on a full executor: all of Spark on one core
     scripts/bench --smoke                           # does it work? Below 3 minutes; the numbers say little
     scripts/bench --report bench-out.json           # measure nothing: tables (and --chart) of an earlier run
 
 Cases: throughput (values of 100 B, 1 KB and 10 KB; noop sink and an aggregation; 4 and 64 partitions), shortwait (the
 same, where Spark's own source does not wait 500 ms for each task at the end of a log, as it does by default),
 compression (five kinds), growth (to 256 partitions), query (10,000,000 records), backlog, deep and new (small
-batches), memory. compression and growth are measured with the short wait; query and memory also with a Python source
-that has its rows in memory, which shows what PySpark's Data Source API takes by itself.
+batches), memory, start (queries of 10,000 and 500,000 records of 1 KB, which mostly start). compression and growth are
+measured with the short wait; query and memory also with a Python source that has its rows in memory, which shows what
+PySpark's Data Source API takes by itself.
 
 Prints progress to standard error, Markdown to standard output: tables, and what is ahead and what is behind. Times are
 comparable inside one run only: both sources alternate on the same machine, at the same load. A ratio above 1 means
@@ -41,7 +43,7 @@ from confluent_kafka import KafkaException
 from pyspark.errors import PySparkException
 
 from spark_groupsource.executor.clients.choose import native_library, reading_path
-from tests import checkout
+from tests import checkout, plots
 from tests.benchmarks.cases import Case
 from tests.benchmarks.chart import draw
 from tests.benchmarks.peerjars import check_spark_version, peer_jars
@@ -50,8 +52,9 @@ from tests.benchmarks.processes import is_available
 from tests.benchmarks.records import BenchError
 from tests.benchmarks.report import OURS, PEER, Series, bare_table, compare, series_from_json, tables, to_json, verdict
 from tests.benchmarks.spark import Bed, spark_session
-from tests.realkafka.jars import KAFKA_VERSION, RealKafkaError, find_java, say
+from tests.realkafka.jars import KAFKA_VERSION, RealKafkaError, find_java
 from tests.realkafka.realkafka import RealKafka
+from tests.steps import say
 
 
 def environment() -> dict[str, Any]:
@@ -77,8 +80,13 @@ def environment() -> dict[str, Any]:
     }
 
 
-def measure(cases: Sequence[Case], options: Mapping[str, Mapping[str, str]]) -> tuple[list[Series], list[str]]:
-    """Run the cases on a broker and in a session of their own. Return what was measured, and what failed."""
+def measure(
+    cases: Sequence[Case], options: Mapping[str, Mapping[str, str]], *, busy: bool = False
+) -> tuple[list[Series], list[str]]:
+    """Run the cases on a broker and in a session of their own. Return what was measured, and what failed.
+
+    busy: give Spark, its JVM and all of its Python processes, one core together. The broker keeps the others.
+    """
     java = find_java()
     jars = peer_jars(java)
     series: list[Series] = []
@@ -88,7 +96,10 @@ def measure(cases: Sequence[Case], options: Mapping[str, Mapping[str, str]]) -> 
         say(f"starting Kafka {KAFKA_VERSION}")
         with RealKafka() as kafka:
             say("starting Spark")
-            with spark_session(jars, Path(folder)) as spark:
+            if busy:
+                # The broker runs already. Processes that Spark starts inherit the core.
+                os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+            with spark_session(jars, Path(folder), cores=1 if busy else 2) as spark:
                 bed = Bed(spark, kafka.bootstrap_servers, jars, options)
                 for number, case in enumerate(cases, start=1):
                     name = f"{case.subject.group}: {case.subject.name}"
@@ -106,15 +117,16 @@ def show(results: Mapping[str, Any], series: Sequence[Series], chart: Path | Non
     """Print tables and verdict, and draw the chart if one is wanted."""
     about, compared = results["environment"], compare(series)
     title = (
-        f"Spark {about['pyspark']} local[2], Kafka {about['kafka']}, librdkafka {about['librdkafka']}, "
-        f"{about['cpus']} CPUs, load {about['load']:.1f} at the start; {about['reading']}"
+        f"Spark {about['pyspark']} {about.get('master', 'local[2]')}, Kafka {about['kafka']}, "
+        f"librdkafka {about['librdkafka']}, {about['cpus']} CPUs, load {about['load']:.1f} at the start; "
+        f"{about['reading']}"
     )
     print(f"\n{title}. Median (min - max); p95 is the 95th percentile.\n")
     for part in (tables(compared), bare_table(series), verdict(compared)):
         if part:
             print(f"{part}\n", flush=True)
     if chart is not None:
-        chart.write_text(draw(compared, title))
+        plots.save(draw(compared, title), chart)
 
 
 def _count(text: str) -> int:
@@ -150,9 +162,14 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--peer-option", **setting, help="an option of Spark's source")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all values")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="write the ratios as SVG")
+    parser.add_argument("--busy", action="store_true", help="all of Spark, JVM and Python, on one core, with local[1]")
     parser.add_argument("--smoke", action="store_true", help="every kind of case once, tiny")
     parser.add_argument("--report", type=Path, metavar="FILE", help="show what --json wrote, measure nothing")
     given = parser.parse_args(arguments)
+    if given.busy and not hasattr(os, "sched_setaffinity"):
+        parser.error("--busy: this system cannot bind a process to a core")
+    if given.chart is not None and not plots.is_installed():
+        parser.error(f"--chart: {plots.ADVICE}")
     for path in (given.json, given.chart):
         if path is not None and not path.absolute().parent.is_dir():
             parser.error(f"{path}: no such folder")  # now, not after 25 minutes
@@ -183,12 +200,13 @@ def run(given: argparse.Namespace) -> int:
         return 0
     check_spark_version()
     started, about = time.monotonic(), environment()
+    about["master"] = "local[1] on one core" if given.busy else "local[2]"
     groups = given.case or GROUPS
     if not is_available():
         say("this system has no /proc/<pid>/smaps_rollup: CPU and memory are left out")
     cases = cases_of(plan_of(given), groups, in_c=not isinstance(native_library(), str))
     options = {OURS: dict(given.option), PEER: dict(given.peer_option)}
-    series, failures = measure(cases, options)
+    series, failures = measure(cases, options, busy=given.busy)
     shown = {name: value for name, value in vars(given).items() if name not in ("json", "chart", "report")}
     results = to_json(about, shown, series) | {"failures": failures}
     if given.json is not None:

@@ -27,6 +27,7 @@ from tests.benchmarks.report import (
     ADD_BATCH,
     BARE,
     CPU,
+    FIRST_BATCH,
     LATEST_OFFSET,
     OURS,
     PEAK,
@@ -39,7 +40,7 @@ from tests.benchmarks.report import (
     series_of,
 )
 from tests.benchmarks.spark import SHORT_WAIT, TIMEOUT_S, Bed, jvm_pid, read_all, running, wait_for, with_rows
-from tests.realkafka.jars import say
+from tests.steps import say
 
 WARM_UP_BATCHES = 5  # of each block of small batches: the first connects, the next few are slower than the rest
 
@@ -230,6 +231,29 @@ class NewRecords:
 
         wait_for(f"{self.batch.records} records", all_read, query)
         return list(batches.values())
+
+
+@dataclass(frozen=True, slots=True)
+class FirstBatch:
+    """A new streaming query over records that are there already: from `start()` to its first progress with rows."""
+
+    content: Content
+    runs: int
+    goals: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    @property
+    def subject(self) -> Subject:
+        return Subject("start", f"the first batch of a streaming query, {self.content}", self.content.partitions)
+
+    def run(self, bed: Bed) -> list[Series]:
+        topic = bed.topic_of(self.content)
+        return _measure(self, self.runs, lambda source: self._first(bed, source, topic), self.goals)
+
+    def _first(self, bed: Bed, source: str, topic: str) -> list[dict[str, float]]:
+        started_at = time.monotonic()
+        with running(bed, source, topic) as query:
+            wait_for("the first batch", lambda: bool(with_rows(query)), query)
+            return [{FIRST_BATCH: round((time.monotonic() - started_at) * 1000)}]
 
 
 def _batch_subject(group: str, what: str, records: int, content: Content) -> Subject:

@@ -1,23 +1,20 @@
-"""Draws the benchmark's ratios as SVG text, with no library: a bar per figure, from nothing to how much better it is.
-
-The paper is part of the picture, so that it is legible on a light and on a dark page.
-"""
+"""Draw the benchmark's ratios: a bar per figure, from nothing to how much better it is."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from xml.sax.saxutils import escape
+from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.report import ADD_BATCH, CPU, OURS, PEAK, TRIGGER, WHOLE_QUERY, Comparison
+from tests.plots import new_figure
 
-WIDTH = 960
-LEFT, RIGHT, TOP = 350, 60, 84
-ROW, HEAD = 19, 26
-_BAR = 12
-# Told apart by colour-blind people too (Okabe and Ito).
-_AHEAD, _BEHIND, _INK, _GREY, _PAPER, _LINE = "#0072b2", "#d55e00", "#1f2328", "#57606a", "#fcfcfd", "#d8dee4"
-# The groups of the picture: what a bar is, of which cases, and of which metric. New records are left out: there
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Colours that colour-blind people can distinguish (Okabe and Ito).
+AHEAD, BEHIND = "#0072b2", "#d55e00"
+_INK, _GREY, _LINE = "#1f2328", "#57606a", "#d8dee4"
+# The groups of the chart: what a bar is, of which cases, and of which metric. New records are left out: there
 # Spark's own source waits for a time limit, which would dwarf all else.
 _PARTS = (
     ("Throughput (time of addBatch), default settings", ("throughput",), ADD_BATCH),
@@ -28,32 +25,46 @@ _PARTS = (
     ("Peak memory of an application", ("memory",), PEAK.format("all together")),
 )
 _SHORTER = (", an application of its own", "batches of a backlog, ", "batches of ", ", noop sink", ", short fetch wait")
-_MOST = 6.0  # longer bars are cut off
+MOST = 6.0  # longer bars are cut off
+_HEAD = 1.4  # height of a group's title, in bars
+_BAR_INCHES, _MARGIN_INCHES = 0.2, 1.2
 
 
-def draw(comparisons: Sequence[Comparison], title: str) -> str:
+def draw(comparisons: Sequence[Comparison], title: str) -> Figure:
     """Return the chart. `title` says what was measured on what."""
     parts = [(name, rows) for name, rows in _grouped(comparisons) if rows]
     bars = [one for _, rows in parts for one in rows]
-    most = min(_MOST, max([1.0, *(one.ratio or 0.0 for one in bars), *(one.ours.goal or 0.0 for one in bars)]))
-    scale = (WIDTH - LEFT - RIGHT) / most
-    bottom = TOP + HEAD * len(parts) + ROW * len(bars)
-    height = bottom + 40
-    drawn = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
-        f' viewBox="0 0 {WIDTH} {height}" font-family="Verdana, DejaVu Sans, Arial, sans-serif">',
-        f'<rect width="{WIDTH}" height="{height}" rx="6" fill="{_PAPER}"/>',
-        *_head(title),
-        *_axis(most, scale, bottom),
-    ]
-    y = TOP
+    height = _BAR_INCHES * max(1.0, len(bars) + _HEAD * len(parts))
+    whole = height + _MARGIN_INCHES
+    figure = new_figure(9.6, whole)
+    axes = figure.add_axes((0.36, _MARGIN_INCHES / 2 / whole, 0.6, height / whole))
+    y, ticks = 0.0, {}
     for name, rows in parts:
-        drawn.append(_text(14, y + 17, name, 12, more=' font-weight="bold"'))
-        y += HEAD
+        axes.text(-0.58, y + _HEAD / 2, name, transform=axes.get_yaxis_transform(), va="center", weight="bold", size=9)
+        y += _HEAD
         for one in rows:
-            drawn += _bar(one, y, scale)
-            y += ROW
-    return "\n".join([*drawn, "</svg>"]) + "\n"
+            ticks[y + 0.5] = _name(one)
+            _bar(axes, one, y + 0.5)
+            y += 1
+    axes.set(xlim=(0, _most(bars) * 1.08), ylim=(max(y, 1.0), 0))
+    axes.set_yticks(list(ticks), list(ticks.values()), size=8)
+    axes.axvline(1, color=_GREY, linewidth=1.2, zorder=1.5)
+    axes.grid(axis="x", color=_LINE)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, colors=_INK, labelsize=8)
+    axes.spines[:].set_visible(False)
+    axes.patch.set_visible(False)
+    axes.set_xlabel("1: as Spark's own; longer is better; |: the ratio aimed at (not measured)", size=8, color=_GREY)
+    head = f"{OURS}: how many times better than Spark's own Kafka source"
+    for text, above, size, weight in ((head, 30, 12, "bold"), (title, 16, 7, "normal")):
+        axes.annotate(
+            text, (-0.58, 1), (0, above), xycoords="axes fraction", textcoords="offset points", size=size, weight=weight
+        )
+    return figure
+
+
+def _most(bars: Sequence[Comparison]) -> float:
+    return min(MOST, max([1.0, *(one.ratio or 0.0 for one in bars), *(one.ours.goal or 0.0 for one in bars)]))
 
 
 def _grouped(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, list[Comparison]]]:
@@ -67,53 +78,21 @@ def _grouped(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, list[Comp
         yield name, ordered
 
 
-def _text(x: float, y: float, text: str, size: float = 11, fill: str = _INK, *, more: str = "") -> str:
-    return f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{fill}"{more}>{escape(text)}</text>'
-
-
-def _head(title: str) -> Iterator[str]:
-    yield _text(14, 24, f"{OURS}: how many times better than Spark's own Kafka source", 15, more=' font-weight="bold"')
-    yield _text(14, 42, title, 9.5, _GREY)
-    x = 14.0
-    for shape, name in (
-        (f'<rect x="{{x}}" y="52" width="12" height="12" fill="{_AHEAD}"/>', "ahead"),
-        (f'<rect x="{{x}}" y="52" width="12" height="12" fill="{_BEHIND}"/>', "behind"),
-        (f'<path d="M{{x}} 52m6 0v12" stroke="{_INK}" stroke-width="2"/>', "the ratio aimed at (not measured)"),
-    ):
-        yield shape.format(x=f"{x:g}")
-        yield _text(x + 16, 62, name, fill=_GREY)
-        x += 34 + 7 * len(name)
-
-
-def _axis(most: float, scale: float, bottom: int) -> Iterator[str]:
-    """Yield a line for every step, a strong one where both sources are equal."""
-    step = next((size for size in (0.5, 1.0, 2.0, 5.0, 10.0) if most / size <= 12), 50.0)
-    for number in range(math.floor(most / step) + 1):
-        x = round(LEFT + number * step * scale, 1)
-        yield f'<path d="M{x:g} {TOP}V{bottom}" stroke="{_LINE}"/>'
-        yield _text(x, bottom + 16, f"{number * step:g}", 10, _GREY, more=' text-anchor="middle"')
-    x = round(LEFT + scale, 1)
-    yield f'<path data-line="1" d="M{x:g} {TOP - 4}V{bottom}" stroke="{_GREY}" stroke-width="1.5"/>'
-    yield _text(x, TOP - 8, "as Spark's own", 10, _GREY, more=' text-anchor="middle"')
-    yield _text(WIDTH - 14, bottom + 32, "longer is better", 10, _GREY, more=' text-anchor="end"')
-
-
-def _bar(one: Comparison, y: int, scale: float) -> Iterator[str]:
-    ratio, name = one.ratio or 0.0, one.ours.subject.name
+def _name(one: Comparison) -> str:
+    name = one.ours.subject.name
     for words in _SHORTER:
         name = name.replace(words, "")
-    end = round(LEFT + min(ratio, _MOST) * scale, 1)
-    colour = _AHEAD if ratio >= 1 else _BEHIND
-    yield f'<g data-ratio="{ratio:.2f}"><title>{escape(f"{one.ours.subject.name}, {one.ours.metric}")}</title>'
-    yield _text(LEFT - 8, y + 10, name, 10, more=' text-anchor="end"')
-    yield f'<rect x="{LEFT}" y="{y}" width="{end - LEFT:g}" height="{_BAR}" fill="{colour}"/>'
-    if ratio > _MOST:
-        yield f'<path d="M{end - 14:g} {y + _BAR + 2}l6 -{_BAR + 4}" stroke="{_PAPER}" stroke-width="3"/>'
-    marks = [LEFT + scale]
-    if one.ours.goal is not None:
-        goal = round(LEFT + one.ours.goal * scale, 1)
-        yield f'<path data-goal="{one.ours.goal:g}" d="M{goal:g} {y - 2}v{_BAR + 4}" stroke="{_INK}" stroke-width="2"/>'
-        marks.append(goal)
-    label = max([end, *(mark for mark in marks if end - 4 < mark < end + 34)])  # no line crosses the number
-    yield _text(label + 5, y + 10, f"{ratio:.2f}", more=' font-weight="bold"')
-    yield "</g>"
+    return name
+
+
+def _bar(axes: Any, one: Comparison, y: float) -> None:
+    """Add a bar with its ratio, and a tick at the ratio aimed at."""
+    ratio, goal = one.ratio or 0.0, one.ours.goal
+    end = min(ratio, MOST)
+    axes.barh(y, end, height=0.62, color=AHEAD if ratio >= 1 else BEHIND)
+    # No line crosses the number.
+    right = max([end, *(mark for mark in (1.0, goal) if mark is not None and end - 0.05 < mark < end + 0.35)])
+    text = f"{ratio:.2f}{', cut off' if ratio > MOST else ''}"
+    axes.annotate(text, (right, y), (4, 0), textcoords="offset points", va="center", size=8, weight="bold")
+    if goal is not None:
+        axes.plot([goal, goal], [y - 0.45, y + 0.45], color=_INK, linewidth=1.8, gid="goal")

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.benchmarks.cases import WARM_UP_BATCHES, Case, DeepBacklog, NewRecords, PeakMemory, SmallBacklog, Throughput
+from tests.benchmarks.cases import (
+    WARM_UP_BATCHES,
+    Case,
+    DeepBacklog,
+    FirstBatch,
+    NewRecords,
+    PeakMemory,
+    SmallBacklog,
+    Throughput,
+)
 from tests.benchmarks.processes import is_available
 from tests.benchmarks.records import COMPRESSIONS, Content
-from tests.benchmarks.report import ADD_BATCH, CPU, TRIGGER, WHOLE_QUERY
+from tests.benchmarks.report import ADD_BATCH, CPU, FIRST_BATCH, TRIGGER, WHOLE_QUERY
 
-GROUPS = ("throughput", "shortwait", "memory", "compression", "growth", "query", "backlog", "deep", "new")
+GROUPS = ("throughput", "shortwait", "memory", "compression", "growth", "query", "backlog", "deep", "new", "start")
 _SMALL, _MIDDLE = 100, 1000  # bytes of a value in the cases that are about something else than sizes
 _LONG_QUERY = 10_000_000
 
@@ -27,6 +36,7 @@ class Plan:
     small: Sequence[tuple[int, int]]
     deep: Sequence[tuple[int, int]]
     new: Sequence[tuple[int, int]]
+    start: Sequence[int]
     batches: int
 
 
@@ -40,6 +50,7 @@ FULL = Plan(
     small=((1, 1), (400, 1), (400, 4), (10_000, 4)),
     deep=((400, 16), (10_000, 16)),
     new=((400, 1),),
+    start=(10_000, 500_000),
     batches=15,
 )
 SMOKE = Plan(
@@ -51,6 +62,7 @@ SMOKE = Plan(
     small=((1, 1), (400, 4)),
     deep=((400, 4),),
     new=((400, 1),),
+    start=(1_000,),
     batches=3,
 )
 
@@ -80,6 +92,7 @@ def cases_of(plan: Plan, groups: Sequence[str], *, in_c: bool = True) -> list[Ca
         "backlog": lambda: _backlog(plan),
         "deep": lambda: _deep(plan),
         "new": lambda: _new(plan),
+        "start": lambda: _start(plan),
     }
     cases = dict.fromkeys(case for group in GROUPS if group in groups for case in made[group]())
     first: dict[object, int] = {}
@@ -150,6 +163,16 @@ def _deep(plan: Plan) -> Iterator[Case]:
 def _new(plan: Plan) -> Iterator[Case]:
     for records, partitions in plan.new:
         yield NewRecords(Content(records, _SMALL, partitions), plan.batches, plan.runs)
+
+
+def _start(plan: Plan) -> Iterator[Case]:
+    """Short queries, which mostly start: the shape of scheduled jobs."""
+    for records in plan.start:
+        content = Content(records, _MIDDLE, plan.partitions[0])
+        goals = {WHOLE_QUERY: 0.95}
+        yield Throughput("start", content, plan.runs, goals=goals)
+        yield Throughput("start", content, plan.runs, short_wait=True, goals=goals)
+    yield FirstBatch(Content(min(plan.start), _MIDDLE, plan.partitions[0]), plan.runs, {FIRST_BATCH: 1.0})
 
 
 def _records(plan: Plan, size: int) -> int:

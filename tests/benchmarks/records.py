@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from confluent_kafka import Producer
 
 from tests.realkafka.deliveries import Deliveries
-from tests.realkafka.jars import say
+from tests.steps import say
 
 COMPRESSIONS = ("none", "lz4", "zstd", "snappy", "gzip")
 _DISTINCT_TEXTS = 5_000  # more than a producer's batch of 1 KB values holds: a batch does not repeat itself

@@ -21,6 +21,7 @@ WHOLE_QUERY = "whole query, ms"
 TRIGGER = "whole trigger, ms"
 LATEST_OFFSET = "latestOffset, ms"
 SEEN = "produced to seen, ms"
+FIRST_BATCH = "start to the end of the first batch, ms"
 CPU = "CPU, s per million records"
 PEAK = "peak memory, {}, MB"
 MEMORY_GOAL_MB = 200.0  # more than the peer's
@@ -170,7 +171,7 @@ def _judged(one: Comparison) -> tuple[str, str]:
     """Return the last two cells: memory is compared by difference, all else by ratio."""
     if _is_memory(one):
         return f"{one.ours.median - one.peer.median:+,.0f} MB", f"{MEMORY_GOAL_MB:+,.0f} MB" if _is_total(one) else ""
-    goal = "" if one.ours.goal is None else f"{one.ours.goal:.1f}"
+    goal = "" if one.ours.goal is None else f"{one.ours.goal:.2f}"
     return "-" if one.ratio is None else f"{one.ratio:.2f}", goal
 
 
@@ -251,7 +252,7 @@ def _by_ratio(one: Comparison, ratio: float) -> tuple[str, str]:
     if one.overlaps and len(one.ours.values) >= _SPREAD_MATTERS:
         text += "; the spreads overlap"
     if one.ours.goal is not None:
-        text += f"; goal {one.ours.goal:.1f} {'reached' if ratio >= one.ours.goal else 'NOT reached'}"
+        text += f"; goal {one.ours.goal:.2f} {'reached' if ratio >= one.ours.goal else 'NOT reached'}"
     return place, text
 
 

@@ -22,7 +22,7 @@ from tests import checkout
 from tests.benchmarks.bare import bare_stream
 from tests.benchmarks.records import BenchError, Content, produce, producer, values_of
 from tests.benchmarks.report import BARE, OURS, PEER
-from tests.realkafka.jars import say
+from tests.steps import say
 
 TIMEOUT_S = 300.0
 _DEFAULTS = checkout.ROOT / "conf" / "spark-defaults.conf"
@@ -38,7 +38,7 @@ def spark_defaults(path: Path) -> dict[str, str]:
 
 
 @contextmanager
-def spark_session(jars: Sequence[Path], folder: Path) -> Iterator[SparkSession]:
+def spark_session(jars: Sequence[Path], folder: Path, cores: int = 2) -> Iterator[SparkSession]:
     """A session with the project's own settings, and the peer's jars."""
     settings = spark_defaults(_DEFAULTS) | {
         "spark.jars": ",".join(str(jar) for jar in jars),
@@ -51,7 +51,7 @@ def spark_session(jars: Sequence[Path], folder: Path) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
-    builder = SparkSession.builder.master("local[2]").appName("groupkafka-bench")
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("groupkafka-bench")
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

@@ -59,5 +59,5 @@ def test_an_executor_without_the_package_is_one_error_with_the_cure(
     if has == "nothing":
         assert "ModuleNotFoundError: No module named 'pyarrow'" in failure, "PySpark's own error"
     else:
-        assert f"({pyarrow_only.parent / 'python3'}) has no package 'spark_groupsource'" in line
+        assert f"({pyarrow_only.parent / 'python3'}) has no package 'spark_groupsource'" in line, line
         assert line in failure, "without a listener, too"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import checkout
-from tests.kafka.harness import wait_for
+from tests.kafka.harness import check_commands, wait_for
 from tests.sparkcluster.daemons import Daemon, Daemons, process_table
 from tests.sparkcluster.sparkcluster import Executor, SparkCluster, SparkClusterError
 
@@ -138,26 +138,7 @@ def test_a_cluster_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
 
 
 def test_the_command_line_starts_shows_and_stops(tmp_path: Path) -> None:
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(checkout.ROOT / "scripts" / "spark-cluster"), *arguments, "--run-dir", str(tmp_path / "run")]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-
-    assert (call("status").returncode, call("stop").returncode) == (3, 0)
-    started = call("start", "--workers", "1")
-    try:
-        assert started.returncode == 0, started.stderr
-        assert started.stdout.startswith("spark.master=spark://127.0.0.1:")
-        status = call("status")
-        assert status.returncode == 0
-        assert started.stdout in status.stdout
-        again = call("start")
-        assert again.returncode == 1
-        assert "running already" in again.stderr
-    finally:
-        stopped = call("stop")
-    assert stopped.returncode == 0, stopped.stderr
-    assert not (tmp_path / "run").exists()
-    assert call("status").returncode == 3
+    check_commands("spark-cluster", tmp_path / "run", "spark.master=spark://127.0.0.1:", "--workers", "1")
 
 
 def test_a_foreign_process_with_our_pid_is_left_alone(tmp_path: Path) -> None:

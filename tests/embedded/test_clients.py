@@ -18,7 +18,7 @@ from spark_groupsource.driver.fast_lane import FastLane, make_driver_consumer
 from spark_groupsource.embedded import ApiKey, EmbeddedKafka
 from spark_groupsource.errors import DataLossError, ReadError
 from spark_groupsource.executor.clients.choose import native_library
-from spark_groupsource.executor.clients.error_events import executor_settings
+from spark_groupsource.executor.clients.error_events import reading_client_settings
 from spark_groupsource.executor.clients.native import NativeClient, NativeLibrary
 from spark_groupsource.executor.clients.port import (
     Chunk,
@@ -45,7 +45,7 @@ Row = dict[str, Any]
 
 def settings_of(options: SourceOptions) -> dict[str, Any]:
     # The embedded broker's transaction markers have no checksum.
-    return executor_settings(options, 8 * MIB) | {"check.crcs": False}
+    return reading_client_settings(options, 8 * MIB) | {"check.crcs": False}
 
 
 def make_native(options: SourceOptions) -> FetchClient:
@@ -270,7 +270,7 @@ def test_a_broker_that_cannot_be_reached_is_the_reason(make: Callable[[SourceOpt
     with pytest.raises(RequestFailed):
         client.log_bounds(P0, 0.2)
     with pytest.raises(RequestFailed):
-        client.learn("orders", 0.2)
+        client.request_leaders("orders", 0.2)
     client.close()
     client.close()
 
@@ -296,7 +296,7 @@ def offsets_read(consumer: RangeConsumer, item: OffsetRange) -> list[int]:
     deadline = time.monotonic() + WAIT_S
     while not consumer.finished(item):
         assert time.monotonic() < deadline, f"waited {WAIT_S} s for {item}, has {len(found)}"
-        for batch in consumer.take([item], 0.1):
+        for batch in consumer.next_rows([item], 0.1):
             batch.validate(full=True)
             found += batch.column("offset").to_pylist()
     consumer.settle(item)
@@ -386,7 +386,7 @@ def test_a_task_over_many_partitions(make: Callable[[SourceOptions], FetchClient
             # Side by side, each in its order.
             assert found == {p: list(range(start, end)) for p in range(16)}
         assert repr(pool) == "ConsumerPool(idle=1, resting=0)"
-        pool.take(settings.options, task).close()
+        pool.borrow(settings.options, task).close()
 
 
 def test_the_driver_reads_batch_after_batch_of_many_partitions_with_one_consumer() -> None:
@@ -442,20 +442,20 @@ def test_a_topic_that_is_deleted_before_its_records_are_read(
         kafka.produce("orders", [(b"k", b"new", 0)] * 20)
     # Farther than what a consumer would drop to get there: it is assigned anew.
     task = (OffsetRange(P0, 60_000, 60_010, 0),)
-    why = "the topic was deleted and made again" if again else "the topic was deleted"
+    why = "the topic was deleted and recreated" if again else "the topic was deleted"
     if fails == "true":
-        with pytest.raises(DataLossError, match=rf"DATA_LOST.*orders-0 \[60000, 60010\) \({why}\)"):
+        with pytest.raises(DataLossError, match=rf"DATA_LOST.*orders-0 \[60000, 60010\): {why}"):
             list(read_task(settings, task, pool, topic_ids=ids))
         return
     started = time.monotonic()
     assert list(read_task(settings, task, pool, topic_ids=ids)) == []
-    assert f"orders-0 [60000, 60010) ({why})" in caplog.text
+    assert f"orders-0 [60000, 60010): {why}" in caplog.text
     assert time.monotonic() - started < WAIT_S
     if again:
         new, following = {"orders": topic_id(options)}, (OffsetRange(P0, 0, 20),)
         table = pa.Table.from_batches(list(read_task(settings, following, pool, topic_ids=new)))
         assert table["value"].to_pylist() == [b"new"] * 20
-    pool.take(options, task).close()
+    pool.borrow(options, task).close()
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
@@ -481,36 +481,36 @@ def test_p2_p8_no_record_of_a_topic_that_was_made_again_is_handed_out(
     kafka.produce("orders", [(b"k", b"new", 0)] * 300)
     task = (OffsetRange(P0, 10, 110),)
     if fails == "true":
-        with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[10, 110\) \(the topic was deleted and made"):
+        with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[10, 110\): .* deleted and recreated"):
             list(read_task(settings, task, pool, topic_ids=ids))
         return
     assert list(read_task(settings, task, pool, topic_ids=ids)) == []
-    assert "orders-0 [10, 110) (the topic was deleted and made again)" in caplog.text
+    assert "orders-0 [10, 110): the topic was deleted and recreated" in caplog.text
     new, following = {"orders": topic_id(options)}, (OffsetRange(P0, 0, 300),)
     table = pa.Table.from_batches(list(read_task(settings, following, pool, topic_ids=new)))
     assert table["value"].to_pylist() == [b"new"] * 300
-    pool.take(options, following).close()
+    pool.borrow(options, following).close()
 
 
 def test_both_clients_tell_topics_ids(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
     options = options_of(kafka)
     client = make(options)
-    answers = [client.identify(["orders", "nothing"], 10.0), client.identify(["orders"], 10.0)]
+    answers = [client.request_topic_ids(["orders", "nothing"], 10.0), client.request_topic_ids(["orders"], 10.0)]
     assert answers[0].answer(10.0) == {"orders": topic_id(options), "nothing": None}
     assert answers[1].answer(10.0) == {"orders": topic_id(options)}
     # One whose answer nobody takes does not hold up the end.
-    client.identify(["orders"], 10.0)
+    client.request_topic_ids(["orders"], 10.0)
     client.close()
 
 
 def test_an_id_that_no_broker_tells(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
     client = make(options_of(kafka))
-    client.learn("orders", 10.0)
+    client.request_leaders("orders", 10.0)
     kafka.broker_down()
-    inquiry = client.identify(["orders"], 0.5)
-    assert inquiry.answer(0.0) is None
+    request = client.request_topic_ids(["orders"], 0.5)
+    assert request.answer(0.0) is None
     with pytest.raises(RequestFailed):
-        assert inquiry.answer(10.0)
+        assert request.answer(10.0)
     client.close()
 
 

@@ -14,7 +14,7 @@ from spark_groupsource.clock import SystemClock
 from spark_groupsource.driver.fast_lane import FastLane
 from spark_groupsource.embedded import EmbeddedKafka
 from spark_groupsource.executor.clients.choose import native_library
-from spark_groupsource.executor.clients.error_events import executor_settings
+from spark_groupsource.executor.clients.error_events import reading_client_settings
 from spark_groupsource.executor.clients.native import NativeClient, NativeLibrary
 from spark_groupsource.executor.clients.port import FetchClient
 from spark_groupsource.executor.clients.pure_python import PythonClient
@@ -33,11 +33,11 @@ def make_native(options: SourceOptions) -> FetchClient:
     library = native_library()
     if not isinstance(library, NativeLibrary):
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"not built: {library}")
-    return NativeClient(options, executor_settings(options, 1024 * 1024), library)
+    return NativeClient(options, reading_client_settings(options, 1024 * 1024), library)
 
 
 def make_python(options: SourceOptions) -> FetchClient:
-    return PythonClient(options, executor_settings(options, 1024 * 1024))
+    return PythonClient(options, reading_client_settings(options, 1024 * 1024))
 
 
 MAKERS = {"native": make_native, "python": make_python}

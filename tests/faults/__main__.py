@@ -9,8 +9,8 @@
     scripts/faults --judge faults-out/...           # judge a run again from its files
 
 Prints a line per fault and a table at the end. Every run keeps its history in a folder of its own (see
-history.py) with a picture; the exit code is 1 when a promise was broken or the group did not recover. The seed
-decides the order of the faults, their targets and parameters, not the timing of the processes.
+history.py) with a picture, timeline.html; the exit code is 1 when a promise was broken or the group did not recover.
+The seed decides the order of the faults, their targets and parameters, not the timing of the processes.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from spark_groupsource.errors import CommandError
+from spark_groupsource.timeline.page import page_of
 from tests import checkout
 from tests.faults import history as files
-from tests.faults.draw.picture import draw
+from tests.faults.draw.picture import timeline_of
 from tests.faults.draw.report import summary, table
 from tests.faults.history import History
-from tests.faults.inject import plan
-from tests.faults.inject.kinds import ALL_KINDS, CLUSTER_KINDS, KINDS
+from tests.faults.inject.kinds import ALL_KINDS, CLUSTER_KINDS, KINDS, deal, endless, kinds_of
 from tests.faults.judge.checker import check
 from tests.faults.judge.verdict import Verdict
 from tests.faults.rig.rig import BY_NAME, PROTOCOLS, Shape, flavour_of
 from tests.faults.rig.run import run
 from tests.realkafka.jars import RealKafkaError
+from tests.steps import begin
 
 SMOKE_FAULTS, SMOKE_RECORDS = 70, 200_000
 CLUSTER_FAULTS, CLUSTER_RECORDS = 60, 60_000
@@ -54,6 +56,7 @@ DONE: list[tuple[str, History, Verdict]] = []
 def say(text: str) -> None:
     """Print a line of progress."""
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+    begin(text)
 
 
 def shape_of(given: argparse.Namespace, seed: int, protocol: str, records: int) -> Shape:
@@ -70,13 +73,22 @@ def shape_of(given: argparse.Namespace, seed: int, protocol: str, records: int) 
 
 def judged(folder: Path) -> tuple[History, Verdict]:
     """Judge a run from its files: print and keep the table, draw the picture; return the history and its verdict."""
+    begin(f"judging {folder}")
     found = files.load(folder)
     verdict = check(found)
     text = table(found, verdict)
     print(text, flush=True)
     (folder / "table.txt").write_text(text)
-    (folder / "picture.svg").write_text(draw(found, verdict))
+    draw(found, verdict, folder / "timeline.html")
     return found, verdict
+
+
+def draw(found: History, verdict: Verdict, path: Path) -> None:
+    """Draw the picture of a run. Without plotly there is none, and the run counts all the same."""
+    try:
+        path.write_text(page_of(timeline_of(found, verdict)), encoding="utf-8")
+    except CommandError as error:
+        say(f"no picture: {error}")
 
 
 def one_run(given: argparse.Namespace, shape: Shape, kinds: Iterable[str]) -> bool:
@@ -107,7 +119,7 @@ def for_hours(given: argparse.Namespace, protocols: Sequence[str]) -> bool:
         if time.monotonic() >= over_at:
             return True
         ends_at = min(over_at, time.monotonic() + HOURLY_RUN_S)
-        kinds = until(ends_at, plan.endless(seed, protocol, given.kinds))
+        kinds = until(ends_at, endless(seed, protocol, given.kinds))
         if not one_run(given, shape_of(given, seed, protocol, 0), kinds):
             say(f"run it alone: scripts/faults --hours {HOURLY_RUN_S / 3600:.2f} --seed {seed} --protocol {protocol}")
             return False
@@ -118,14 +130,14 @@ def for_faults(given: argparse.Namespace, protocols: Sequence[str]) -> bool:
     """Run a number of faults, shared out over the protocols; a wrong run does not stop the others."""
     known = CLUSTER_KINDS if given.cluster else KINDS
     if given.short or (given.cluster and given.smoke):
-        faults, records = len(plan.of(protocols[0], given.kinds, known)), SHORT_RECORDS
+        faults, records = len(kinds_of(protocols[0], given.kinds, known)), SHORT_RECORDS
     elif given.cluster:
         faults, records = given.faults or CLUSTER_FAULTS, CLUSTER_RECORDS
     elif given.smoke:
         faults, records = SMOKE_FAULTS, SMOKE_RECORDS
     else:
         faults, records = given.faults or len(given.kinds) * len(protocols), 0
-    dealt = plan.deal(given.seed, protocols, faults, given.kinds, known)
+    dealt = deal(given.seed, protocols, faults, given.kinds, known)
     share = -(-records // len(protocols))
     good = True
     for protocol in protocols:

@@ -120,3 +120,11 @@ def read_all(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> Re
         return spark.read.parquet(out)
 
     return run
+
+
+@pytest.fixture
+def stored(client: Independent, topic: str) -> set[tuple[str, int, int]]:
+    """Return the records of a topic that is there."""
+    client.create_topic(topic, 2)
+    client.produce(topic, map(str, range(100)), 2)
+    return client.records(topic)

@@ -53,6 +53,37 @@ def run_script(command: Sequence[str], output: Path, timeout_s: float) -> tuple[
     return code, output.read_text(errors="replace")
 
 
+def check_commands(
+    script: str, run_dir: Path, setting: str, *start: str, answers: Callable[[str], bool] = bool
+) -> None:
+    """Start, show, refuse to start again, and stop the cluster of a run directory by its script.
+
+    `start` prints `setting` with the cluster's address, at which it answers.
+    """
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(checkout.ROOT / "scripts" / script), *arguments, "--run-dir", str(run_dir)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+
+    assert (call("status").returncode, call("stop").returncode) == (3, 0)
+    started = call("start", *start)
+    try:
+        assert started.returncode == 0, started.stderr
+        assert started.stdout.startswith(setting)
+        assert answers(started.stdout.strip().partition("=")[2])
+        status = call("status")
+        assert status.returncode == 0
+        assert started.stdout in status.stdout
+        again = call("start")
+        assert again.returncode == 1
+        assert "is running already" in again.stderr
+    finally:
+        stopped = call("stop")
+    assert stopped.returncode == 0, stopped.stderr
+    assert not run_dir.exists()
+    assert call("status").returncode == 3
+
+
 def wait_for(
     what: str, condition: Callable[[], Any], timeout_s: float = 90.0, evidence: Callable[[], str] = str
 ) -> Any:
@@ -69,6 +100,10 @@ def wait_for(
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout_s:.0f} s for: {what}\n{evidence()}")
         time.sleep(0.05)
+
+
+# The options of a member on each client.
+CLIENTS: dict[str, dict[str, str]] = {"librdkafka": {}, "kafka-python": {"assignors": "weighted"}}
 
 
 class Independent:
@@ -100,11 +135,13 @@ class Independent:
         wait_for(f"topic {topic} to be created", created, 30)
         wait_for(f"topic {topic}", lambda: self._leaders(topic) == partitions, 30)
 
-    def create_replicated(self, topic: str, brokers: Sequence[int], config: Mapping[str, str]) -> None:
-        """Create a topic with one partition, whose replicas are on these brokers."""
-        wanted = NewTopic(topic, 1, replica_assignment=[list(brokers)], config=dict(config))
+    def create_replicated(
+        self, topic: str, brokers: Sequence[int], config: Mapping[str, str], partitions: int = 1
+    ) -> None:
+        """Create a topic whose partitions' replicas are on these brokers; the first one is their leader."""
+        wanted = NewTopic(topic, partitions, replica_assignment=[list(brokers)] * partitions, config=dict(config))
         self._admin.create_topics([wanted])[topic].result(30)
-        wait_for(f"topic {topic}", lambda: self._leaders(topic) == 1, 30)
+        wait_for(f"topic {topic}", lambda: self._leaders(topic) == partitions, 30)
 
     def replicas(self, topic: str) -> tuple[int, set[int]]:
         """Return the leader of a topic's only partition, and its in-sync replicas."""
@@ -157,17 +194,22 @@ class Independent:
     def produce(self, topic: str, values: Iterable[str], partitions: int) -> None:
         """Produce values round robin over the partitions; returns when all are acknowledged."""
         # A fresh producer each time: a longer-lived one would not know new partitions at once.
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 5})
+        producer = self._producer()
         for number, value in enumerate(values):
             producer.produce(topic, value.encode(), partition=number % partitions)
         assert producer.flush(60) == 0
 
     def produce_to(self, topic: str, values: Iterable[tuple[str, int]]) -> None:
         """Produce values to the partitions that they name; returns when all are acknowledged."""
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 5})
+        producer = self._producer()
         for value, partition in values:
             producer.produce(topic, value.encode(), partition=partition)
         assert producer.flush(60) == 0
+
+    def _producer(self) -> Producer:
+        # `flush` does not wait for the rest of the linger time, so the values of a partition arrive at once: no plan of
+        # a running query has only the first ones.
+        return Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 1000})
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """Return the group's committed offsets.
@@ -286,13 +328,14 @@ class Query:
             {**settings, "name": name, "out": str(self.out), "checkpoint": str(self.checkpoint), "options": options}
         )
         self._log = (self.out / "log").open("wb")
-        script = Path(__file__).with_name("query_process.py")
         environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment |= settings.get("environment", {})
         self.process = subprocess.Popen(
-            [sys.executable, str(script), text],
+            checkout.command("tests.kafka.query_process", text),
             stdout=self._log,
             stderr=self._log,
+            # Not PYTHONPATH: executors would get it from the driver, and find this checkout.
+            cwd=checkout.ROOT,
             env=environment,
             start_new_session=True,
         )

@@ -22,7 +22,7 @@ class Held:
     """A place in a query where it is held until `release`; see `spark_groupsource.failpoints`."""
 
     def __init__(self, query: str, place: str) -> None:
-        self._armed = Path(os.environ[failpoints.VARIABLE], f"{query}.{place}")
+        self._armed = Path(os.environ[failpoints.FAILPOINTS_VARIABLE], f"{query}.{place}")
         self._reached = self._armed.with_name(f"{self._armed.name}.reached")
         self._armed.touch()
 

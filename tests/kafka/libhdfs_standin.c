@@ -103,9 +103,22 @@ void hdfsFreeFileInfo(hdfsFileInfo *info, int count) {
 
 int hdfsExists(void *fs, const char *path) { return (void)fs, access(path, F_OK); }
 
+int hdfsCreateDirectory(void *fs, const char *path) {
+    char upper[4096];
+    (void)fs;
+    for (const char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
+        snprintf(upper, sizeof upper, "%.*s", (int)(at - path), path);
+        mkdir(upper, 0777);
+    }
+    return mkdir(path, 0777) && errno != EEXIST ? -1 : 0;
+}
+
+int hdfsDelete(void *fs, const char *path, int recursive) { return (void)fs, (void)recursive, remove(path); }
+
+/* Writes if the flags are O_WRONLY, as libhdfs does: the file is created, or replaced. */
 void *hdfsOpenFile(void *fs, const char *path, int flags, int buffer, short replication, int32_t block) {
-    int descriptor = open(path, O_RDONLY);
-    (void)fs, (void)flags, (void)buffer, (void)replication, (void)block;
+    int descriptor = flags & O_WRONLY ? open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666) : open(path, O_RDONLY);
+    (void)fs, (void)buffer, (void)replication, (void)block;
     if (descriptor < 0) {
         fprintf(stderr, "hdfsOpenFile(%s) error:\njava.io.FileNotFoundException: File does not exist\n\tat stand.in\n",
                 path);
@@ -121,27 +134,27 @@ int32_t hdfsRead(void *fs, void *file, void *into, int32_t size) {
 int32_t hdfsPread(void *fs, void *file, int64_t at, void *into, int32_t size) {
     return (void)fs, (int32_t)pread((int)(intptr_t)file - 1, into, size, at);
 }
+int32_t hdfsWrite(void *fs, void *file, const void *from, int32_t size) {
+    return (void)fs, (int32_t)write((int)(intptr_t)file - 1, from, size);
+}
+int hdfsFlush(void *fs, void *file) { return (void)fs, (void)file, 0; }
 int hdfsSeek(void *fs, void *file, int64_t at) { return (void)fs, lseek((int)(intptr_t)file - 1, at, SEEK_SET) < 0; }
 int64_t hdfsTell(void *fs, void *file) { return (void)fs, lseek((int)(intptr_t)file - 1, 0, SEEK_CUR); }
 int hdfsAvailable(void *fs, void *file) { return (void)fs, (void)file, 0; }
 
 char *hdfsGetWorkingDirectory(void *fs, char *into, size_t size) { return (void)fs, (void)size, strcpy(into, "hdfs://tests:8020/"); }
 
-/* Never called by one who only reads. */
+/* Never called: the source reads, and writes only requests to stop. */
 #define NEVER(name)                              \
     int name(void) {                             \
         fprintf(stderr, #name " was called\n"); \
         abort();                                 \
     }
-NEVER(hdfsCreateDirectory)
-NEVER(hdfsDelete)
 NEVER(hdfsGetCapacity)
 NEVER(hdfsGetUsed)
 NEVER(hdfsChown)
 NEVER(hdfsChmod)
 NEVER(hdfsRename)
-NEVER(hdfsWrite)
-NEVER(hdfsFlush)
 NEVER(hdfsCopy)
 NEVER(hdfsMove)
 NEVER(hdfsSetReplication)

@@ -4,7 +4,8 @@ Reads its settings as JSON from the first argument. Every batch is written to `<
 {"batch": n, "rows": [[topic, partition, offset, value], ...]} before Spark records it as complete. SIGTERM stops the
 query with `query.stop()`. Settings:
 
-- `sink`: "parquet" writes `<out>/rows` with Spark's own file sink instead;
+- `sink`: "parquet" writes `<out>/rows` with Spark's own file sink instead; other names write the Delta table at the
+  path `table` (see table_sinks.py), and `<out>/written-<batch>` says that a batch is in it;
 - `gate`: a path; while no file is there, a batch does not end. `<gate>.reached` says that one is held;
 - `graceful`: SIGTERM lets the batch in flight end before the query is stopped, and the JVM ignores it, as one with a
   shutdown hook that waits.
@@ -18,6 +19,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import LongType
+
+from tests.kafka.table_sinks import table_writer
 
 
 def session(name: str, conf: dict[str, str]) -> SparkSession:
@@ -72,6 +76,23 @@ def parquet_writer(frame: DataFrame, out: Path, gate: str | None) -> DataStreamW
     return rows.writeStream.format("parquet").option("path", str(out / "rows"))
 
 
+def sink_of(settings: dict[str, Any], frame: DataFrame, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+    """Return the writer that the settings ask for; `write` is the one for a batch by default."""
+    kind, out, gate = settings.get("sink"), Path(settings["out"]), settings.get("gate")
+
+    def after_write(number: int) -> None:
+        (out / f"written-{number}").touch()
+        time.sleep(settings.get("batch_s", 0))
+        if gate is not None:
+            hold(gate)
+
+    if kind in (None, "foreachBatch"):
+        return frame.writeStream.foreachBatch(write)
+    if kind == "parquet":
+        return parquet_writer(frame, out, gate)
+    return table_writer(kind, frame, Path(settings["table"]), after_write)
+
+
 def let_the_batch_end(query: StreamingQuery, checkpoint: Path) -> None:
     """Wait until all batches that Spark has planned are complete."""
 
@@ -109,9 +130,7 @@ def main(settings: dict[str, Any]) -> None:
 
     reader = spark.readStream.format(settings.get("format", "groupkafka")).options(**settings["options"])
     frame = reader.load()
-    is_parquet = settings.get("sink") == "parquet"
-    sink = parquet_writer(frame, out, gate) if is_parquet else frame.writeStream.foreachBatch(write)
-    writer = sink.option("checkpointLocation", settings["checkpoint"])
+    writer = sink_of(settings, frame, write).option("checkpointLocation", settings["checkpoint"])
     trigger = settings.get("trigger", {"processingTime": "200 milliseconds"})
     query = writer.trigger(**trigger).start()
     (out / "started").write_text(str(os.getpid()))

@@ -10,8 +10,8 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,9 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from spark_groupsource.checkpoint.log import CheckpointLog, offsets_in_log_entry
+from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles, ask_to_stop
 from spark_groupsource.model.offsets import parse_offset
+from tests import checkout
 from tests.realkafka.jars import RealKafkaError, find_java
 from tests.realkafka.s3jars import s3_jars
 
@@ -53,6 +55,8 @@ class Bucket:
         host, port = self._server.get_host_and_port()
         self.address = f"{host}:{port}"
         self._client = boto3.client("s3", endpoint_url=f"http://{self.address}")
+        # Servers of one process share what they store.
+        urllib.request.urlopen(f"http://{self.address}/moto-api/reset", data=b"", timeout=30).close()
         self._client.create_bucket(Bucket=BUCKET)
 
     def close(self) -> None:
@@ -64,6 +68,15 @@ class Bucket:
         """Return the numbers of the log entries in a folder of the checkpoint."""
         found = self._client.list_objects_v2(Bucket=BUCKET, Prefix=f"{KEY}/{folder}/").get("Contents", [])
         return {name for item in found if (name := item["Key"].rpartition("/")[2]).isdigit()}
+
+    def files(self, folder: str) -> set[str]:
+        """Return the names of a folder's files."""
+        found = self._client.list_objects_v2(Bucket=BUCKET, Prefix=f"{KEY}/{folder}/").get("Contents", [])
+        return {name for item in found if (name := item["Key"].rpartition("/")[2])}
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the checkpoint."""
+        self._client.put_object(Bucket=BUCKET, Key=f"{KEY}/{name}", Body=text.encode())
 
     def read(self, name: str) -> str:
         """Return a file of the checkpoint."""
@@ -111,12 +124,11 @@ class S3Query:
             "spark.hadoop.fs.s3a.path.style.access": "true",
         }
         arguments = " ".join(f"--conf {key}={value}" for key, value in conf.items())
-        script = str(Path(__file__).with_name("query_process.py"))
         with (self.out / "log").open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, script, json.dumps(settings)],
+                checkout.command("tests.kafka.query_process", json.dumps(settings)),
                 stdout=log, stderr=log, start_new_session=True,
-                env=os.environ | {"PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell"},
+                env=checkout.environment({"PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell"}),
             )  # fmt: skip
 
     def log(self) -> str:
@@ -214,3 +226,29 @@ def check_log_reader(bucket: Bucket) -> None:
     offset = parse_offset(logged)
     assert CheckpointLog(f"{LOCATION}?endpoint_override={bucket.address}&scheme=http").is_complete(offset)
     assert not CheckpointLog(f"s3a://{BUCKET}/elsewhere").is_complete(offset)
+
+
+@pytest.mark.rule("R78")
+def test_requests_to_stop_are_exchanged_on_s3(bucket: Bucket) -> None:
+    """The reader's side and that of whoever asks, each with a client of its own."""
+    reader, asker = StopFiles(LOCATION), StopFiles(LOCATION)
+    run = Run.here("shop", 0)
+    with pytest.raises(ValueError, match="Spark has no checkpoint here"):
+        reader.register(run)
+    bucket.write("metadata", "{}")
+    assert asker.runs() == ()
+    reader.register(run)
+    assert not reader.is_requested(run.name)
+    asked = ask_to_stop(asker, {})
+    assert (asked, reader.is_requested(run.name)) == ({run.name: None}, True)
+    reader.answer(run.name, Answer.COMPLETE)
+    reader.unregister(run.name)
+    assert ask_to_stop(asker, asked) == {run.name: Answer.COMPLETE}
+    asker.forget(run.name)
+    assert bucket.files("groupkafka") == set()
+
+    reader.register(run)
+    asker.request(run.name, waits=False)
+    reader.answer(run.name, Answer.COMPLETE)
+    reader.unregister(run.name)
+    assert bucket.files("groupkafka") == set()

@@ -232,6 +232,31 @@ def test_the_coordinator_fails_in_a_phase_of_a_rebalance(
     assert repeated == set()
 
 
+@pytest.mark.rule("R84")
+def test_an_answer_with_a_revoke_comes_too_late_for_the_client(
+    make_group: Callable[[str], Group], proxy: KafkaProxy
+) -> None:
+    """1. The second member joins. 2. The first one's answers, which take partitions from it, take 2.5 s, and its
+    heartbeat interval is 1 s. 3. The coordinator does not repeat what it has said.
+    """
+    group = make_group("kip848")
+    group.start_first()
+    late = Rule(
+        Api.CONSUMER_GROUP_HEARTBEAT, client="first-member", on=On.RESPONSE, action=Action.DELAY, delay_s=2.5, times=2
+    )
+    with OffsetWatch(group.client, group.name) as watch:
+        with Producing(group.client.bootstrap_servers, group.topic):
+            second = group.start("second")
+            wait_for("the second to join", lambda: proxy.seen(Api.CONSUMER_GROUP_HEARTBEAT, "second-member"), WAIT_S)
+            proxy.add(late)
+            late.wait_fired(WAIT_S)
+            group.wait_shared([PARTITIONS // 2, PARTITIONS // 2])
+            wait_for("records in the second", second.completed_records, WAIT_S, group.evidence)
+        repeated = group.wait_done()
+    assert watch.went_back == []
+    assert repeated == set()
+
+
 # --- the commit of a handover
 
 

@@ -219,7 +219,7 @@ def test_p8_a_topic_is_recreated_with_less_than_was_planned(
         scene.client.create_topic(first, partitions)
         second = scene.topic("second")
     scene.goes_on_with(second)
-    scene.fails_with(f"{first}-4 [0, 10) (the topic was deleted and made again)")
+    scene.fails_with(f"{first}-4 [0, 10)", "the topic was deleted and recreated")
     assert scene.lost() >= {(first, number) for number in range(5)}
 
 

@@ -86,7 +86,7 @@ class Scene:
             self.evidence,
         )
 
-    def wait_idle(self) -> None:
+    def wait_idle(self, commit_s: float = 30) -> None:
         """Wait until every record is complete somewhere and committed."""
         everything = self.client.records(self.topic)
         wait_for(
@@ -95,7 +95,7 @@ class Scene:
             60,
             lambda: f"missing {sorted(everything - set().union(*self.completed()))[:10]}\n{self.evidence()}",
         )
-        wait_for("lag 0", lambda: self.client.lag(self.group, self.topic) == 0, 30, self.evidence)
+        wait_for("lag 0", lambda: self.client.lag(self.group, self.topic) == 0, commit_s, self.evidence)
 
     def completed(self) -> list[set[tuple[str, int, int]]]:
         """Return the completed records of each query."""
@@ -165,6 +165,44 @@ def test_p1_p2_p6_a_revoke_at_any_moment_repeats_nothing(
     assert set(ended) == {"clean"}, scene.evidence()
     assert scene.told["first"].metrics()["records_repeated"] == 0
     assert all(query.records() for query in scene.queries if query.name == "second"), "the second query read nothing"
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "eager"])
+@pytest.mark.rule("R85")
+def test_p5_a_drain_for_which_the_group_has_not_waited_commits_nothing(
+    protocol: str, make_scene: Callable[[str], Scene]
+) -> None:
+    """The client looks for new partitions every second here. It finds one while the batch in flight is drained."""
+    scene, gate = make_scene(protocol), Gate()
+    first = scene.start("first", gate)
+    scene.told["first"].wait_for("assigned")
+    scene.produce()
+    first.wait_for_records(scene.client.records(scene.topic))
+    wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
+    before = set(first.records())
+    with released(gate), OffsetWatch(scene.client, scene.group) as watch:
+        gate.armed = True
+        scene.produce_one_batch("first")
+        gate.wait_reached(scene.evidence)
+        held = set(first.records()) - before
+        second = scene.start("second")
+        scene.told["first"].wait_for("revoking")
+        scene.client.add_partitions(scene.topic, 6)
+        wait_for("the second to read what is held", lambda: held & set(second.records()), 60, scene.evidence)
+        gate.release()
+        ended = scene.told["first"].wait_for("revoked")["details"]
+        assert ended["committed"] == 0, "an offset of the next owner was replaced"
+        wait_for(
+            "three partitions each",
+            lambda: sorted(map(len, scene.client.members(scene.group))) == [3, 3],
+            60,
+            scene.evidence,
+        )
+        scene.produce()
+        # The other client may join early, too. Then its commits wait behind its join until they time out (60 s).
+        scene.wait_idle(commit_s=150)
+    assert watch.went_back == []
+    assert set(scene.repeats()) <= held, "more than the batch in flight is repeated"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

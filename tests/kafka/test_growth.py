@@ -161,7 +161,7 @@ def test_p8_a_topic_that_was_made_anew_is_not_mistaken_for_the_old_one(
     query = start_query("query", options)
     assert query.wait_ended() == 1
     assert "DATA_LOST" in query.failure()
-    assert "deleted and made again" in query.failure()
+    assert "deleted and recreated" in query.failure()
 
     query = start_query("query", options | {"failOnDataLoss": "false"})
     query.wait_for_records(client.records(topic))

@@ -251,7 +251,7 @@ def test_exit_codes(client: Independent, topic: str, group: str, tool: Tool) -> 
     assert tool.run("--max-behind", "60", "--watch", "1")[0] == 3
     code, _, err = tool.run("--topic", "no-such-topic")
     assert code == 1
-    assert "no-such-topic does not exist" in err
+    assert "these topics do not exist: no-such-topic" in err
 
 
 def test_the_rights_it_takes(topic: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:

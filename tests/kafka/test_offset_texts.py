@@ -47,7 +47,7 @@ def read_again_and_again(parsed: SourceOptions, wanted: dict[TopicPartition, Gro
         member.close()
     admin = LibrdkafkaGroupAdmin(parsed, SystemClock(), time.sleep)
     for _ in range(READS):
-        assert admin.offsets() == wanted
+        assert admin.group_offsets() == wanted
 
 
 def test_m27_a_text_that_another_client_has_written_is_read_to_its_end(

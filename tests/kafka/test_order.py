@@ -35,7 +35,7 @@ def brokers() -> Iterator[RealKafka]:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Read with one of both clients."""
     if request.param == "python":
-        monkeypatch.setenv(clients.VARIABLE, "python")
+        monkeypatch.setenv(clients.GATHER_VARIABLE, "python")
     clients.native_library.cache_clear()
     yield request.param
     clients.native_library.cache_clear()

@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests import checkout
 from tests.realkafka import jars
 from tests.realkafka.realkafka import RealKafka, RealKafkaError, find_java
+
+from .harness import check_commands
 
 pytestmark = pytest.mark.kafka
 
@@ -169,28 +172,9 @@ def test_brokers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
 
 
 def test_the_command_line_starts_shows_and_stops(tmp_path: Path) -> None:
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(checkout.ROOT / "scripts" / "kafka"), *arguments, "--run-dir", str(tmp_path / "run")]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
-
-    assert (call("status").returncode, call("stop").returncode) == (3, 0)
-    started = call("start")
-    try:
-        assert started.returncode == 0, started.stderr
-        line = started.stdout.strip()
-        assert line.startswith("bootstrap.servers=127.0.0.1:")
-        assert _answers(line.partition("=")[2], _WAIT_S)
-        status = call("status")
-        assert status.returncode == 0
-        assert line in status.stdout
-        again = call("start")
-        assert again.returncode == 1
-        assert "runs already" in again.stderr
-    finally:
-        stopped = call("stop")
-    assert stopped.returncode == 0, stopped.stderr
-    assert not (tmp_path / "run").exists()
-    assert call("status").returncode == 3
+    check_commands(
+        "kafka", tmp_path / "run", "bootstrap.servers=127.0.0.1:", answers=partial(_answers, timeout_s=_WAIT_S)
+    )
 
 
 def test_a_foreign_process_with_our_pid_is_left_alone(tmp_path: Path) -> None:

@@ -364,5 +364,5 @@ def test_the_command_line_as_a_program(scene: Scene) -> None:
     scene.produce(1)
     scene.read_again("query", scene.everything())
     unknown = start("reset", *there, "--to", "earliest", "--topic", "nowhere")
-    ends(unknown, 1, "GROUPKAFKA.COMMAND_TOPIC_UNKNOWN] Topic nowhere")
+    ends(unknown, 1, "these topics do not exist: nowhere")
     ends(unreachable, 1, "GROUPKAFKA.BROKER_UNREACHABLE")

@@ -33,7 +33,7 @@ from tests.realkafka.realkafka import RealKafka
 from tests.realkafka.security import Authority, Identity, Security, allow, scram_settings
 
 from .conftest import ReadAll
-from .harness import Independent, Query, wait_for
+from .harness import CLIENTS, Independent, Query, wait_for
 from .test_errors import Fail, fail, names
 
 __all__ = ["fail"]  # a fixture of another module
@@ -103,18 +103,7 @@ def plain(options: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in options.items() if name != "kafka.bootstrap.servers"}
 
 
-@pytest.fixture
-def stored(client: Independent, topic: str) -> set[tuple[str, int, int]]:
-    """Return the records of a topic that is there."""
-    client.create_topic(topic, 2)
-    client.produce(topic, map(str, range(100)), 2)
-    return client.records(topic)
-
-
 # --- TLS and SASL
-
-
-CLIENTS = {"librdkafka": {}, "kafka-python": {"assignors": "weighted"}}
 
 
 @pytest.mark.parametrize("member", CLIENTS)
@@ -259,7 +248,7 @@ FEATURES: dict[str, tuple[Callable[[SourceOptions], object], Rights]] = {
     "read": (_read, (READ_TOPIC,)),
     "member": (_member, (READ_TOPIC, READ_GROUP)),
     "commit": (lambda options: _admin(options).commit([CommitItem(PARTITIONS[0], 1, "")]), (READ_TOPIC, READ_GROUP)),
-    "savepoint": (lambda options: (_admin(options).members(), _admin(options).offsets()), (DESCRIBE_GROUP,)),
+    "savepoint": (lambda options: (_admin(options).member_names(), _admin(options).group_offsets()), (DESCRIBE_GROUP,)),
     "session": (_session, ((GROUP, GROUPS, AclOperation.DESCRIBE_CONFIGS),)),
 }  # fmt: skip
 
@@ -369,7 +358,7 @@ def test_the_clients_own_log_shows_no_secret(kind: str, guarded: Guarded, caplog
             with pytest.raises(GroupKafkaError):
                 read_task_of(options)
         elif kind == "admin":
-            admin = admin_client(options, LastTransportError())
+            admin = admin_client(options, LastTransportError(None))
             admin.list_topics(timeout=10)
             admin.poll(0.5)
         else:

@@ -147,7 +147,7 @@ def test_topics_of_a_pattern_come_go_and_are_made_again(streams: Streams, fill: 
     assert query.per_topic() == {first: 14, second: 4}
     offsets = sorted(row.offset for row in query.rows if row.topic == first and row.partition == 0)
     assert offsets == [0, 0, 1, 1, 2, 2, 3], "the new topic is read from its beginning"
-    assert re.search(rf"DATA_LOST.*{first}-0.*deleted and made again", again.failure())
+    assert re.search(rf"DATA_LOST.*{first}-0.*deleted and recreated", again.failure())
 
 
 def test_which_names_match(classic: Streams, fill: Filler) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -66,7 +67,11 @@ def needs_zookeeper(version: str) -> bool:
 def _quorum(broker: Broker, brokers: Sequence[Broker]) -> dict[str, object]:
     """What says where a broker's cluster keeps its metadata."""
     if broker.zookeeper_port is not None:
-        return {"broker.id": broker.id, "zookeeper.connect": f"127.0.0.1:{broker.zookeeper_port}"}
+        return {
+            "broker.id": broker.id,
+            "zookeeper.connect": f"127.0.0.1:{broker.zookeeper_port}",
+            "zookeeper.session.timeout.ms": 6_000,  # a killed broker is away for this long, and cannot come back sooner
+        }
     return {
         "process.roles": "broker,controller",
         "node.id": broker.id,
@@ -209,6 +214,8 @@ class Cluster:
         self.zookeeper = zookeeper
         self.brokers = brokers
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        # Options of the brokers' JVMs, besides those that all have.
+        self.java_options: list[str] = []
 
     @classmethod
     def load(cls, run_dir: Path) -> Cluster | None:
@@ -235,6 +242,17 @@ class Cluster:
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(f"127.0.0.1:{b.port}" for b in self.brokers)
+
+    @property
+    def address(self) -> str:
+        return f"bootstrap.servers={self.bootstrap_servers}"
+
+    def running(self) -> bool:
+        return any(self.alive(one) for one in self.brokers)
+
+    def status(self) -> Iterator[str]:
+        for one in self.brokers:
+            yield f"broker {one.id} 127.0.0.1:{one.port} {f'running, pid {one.pid}' if self.alive(one) else 'down'}"
 
     @property
     def processes(self) -> list[Broker]:
@@ -274,6 +292,7 @@ class Cluster:
         return [
             *(str(java), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", self._mark),
             f"-Dlog4j2.configurationFile={self.run_dir}/log4j2.properties",
+            *self.java_options,
             *("-cp", class_path(java, self.version), main_class, *map(str, arguments)),
         ]
 
@@ -323,3 +342,9 @@ class Cluster:
         for one in brokers:
             one.pid = None
         self.save()
+
+    def remove(self) -> None:
+        """End all processes, and remove all files."""
+        # The data goes anyway, so none of the brokers gets the time for a controlled shutdown.
+        self.end(self.processes, 2.0)
+        shutil.rmtree(self.run_dir)

@@ -17,10 +17,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.realkafka import ivy
 
 KAFKA_VERSION = os.environ.get("GROUPKAFKA_KAFKA_VERSION") or "4.1.1"
 SCALA_VERSION = "2.13"
@@ -93,13 +94,6 @@ def find_java() -> Path:
     )
 
 
-def _pyspark_jars() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise RealKafkaError("PySpark is not installed: its jars fetch Kafka's (pip install pyspark)")
-    return Path(spec.origin).parent / "jars"
-
-
 @contextlib.contextmanager
 def _locked(path: Path, timeout_s: float) -> Iterator[None]:
     """Hold the lock file for the block. Raises RealKafkaError when another process keeps it too long."""
@@ -118,22 +112,13 @@ def _locked(path: Path, timeout_s: float) -> Iterator[None]:
 
 
 def _fetch(java: Path, target: Path, version: str) -> None:
-    ivy = sorted(_pyspark_jars().glob("ivy-*.jar"))
-    if not ivy:
-        raise RealKafkaError(f"no ivy-*.jar in {_pyspark_jars()}: is this PySpark complete?")
     say(f"Fetching Kafka {version} (43 MB, once; about 40 s) into {target} ...")
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetch-") as folder:
-        jars = Path(folder) / "jars"
-        command = [
-            *(str(java), "-jar", str(ivy[-1]), "-cache", f"{folder}/ivy", "-confs", "default", "-warn"),
-            *("-dependency", "org.apache.kafka", f"kafka_{SCALA_VERSION}", version),
-            *("-retrieve", f"{jars}/[artifact]-[revision].[ext]"),
-        ]
-        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_FETCH_TIMEOUT_S, cwd=folder)
-        if run.returncode != 0 or not (jars / f"kafka_{SCALA_VERSION}-{version}.jar").exists():
-            raise RealKafkaError(f"fetching Kafka's jars failed:\n{(run.stdout + run.stderr)[-2000:]}")
-        jars.rename(target)
+    kafka = ivy.Module("org.apache.kafka", f"kafka_{SCALA_VERSION}", version, transitive=True)
+    try:
+        ivy.fetch(java, target, [kafka], _FETCH_TIMEOUT_S)
+    except ivy.IvyError as error:
+        raise RealKafkaError(str(error)) from error
     say(f"Fetched {len(list(target.glob('*.jar')))} jars in {time.monotonic() - started:.0f} s.")
 
 
@@ -158,7 +143,7 @@ def fetch_jars(java: Path, version: str = KAFKA_VERSION) -> Path:
 def class_path(java: Path, version: str = KAFKA_VERSION) -> str:
     """The class path of a broker: Kafka's jars, with a working log binding."""
     jars = sorted(fetch_jars(java, version).glob("*.jar"))
-    logging = [j for j in sorted(_pyspark_jars().glob("*.jar")) if j.name.startswith(_LOGGING_JARS)]
+    logging = [j for j in sorted(ivy.pyspark_jars().glob("*.jar")) if j.name.startswith(_LOGGING_JARS)]
     if len(logging) == len(_LOGGING_JARS):
         jars = [*logging, *(j for j in jars if not j.name.startswith(("slf4j-", "log4j-")))]
     return os.pathsep.join(str(j) for j in jars)

@@ -95,6 +95,7 @@ class _Connection:
             for payload in splitter.feed(data):
                 request = self._exchanges.answered(payload)
                 if request is not None:
+                    self._rules.note_answer(request, self.broker, len(payload))
                     await self._obey(On.RESPONSE, request)
                 await self._forward(self._to_client, payload)
 
@@ -210,6 +211,10 @@ class KafkaProxy:
     def seen(self, api: int, client: str = "") -> int:
         """Return how many requests of this api came from clients whose id contains `client`."""
         return self._rules.seen(api, client)
+
+    def received(self, api: int, broker: int, client: str = "") -> int:
+        """Return the bytes of a broker's answers to requests of this api by clients whose id contains `client`."""
+        return self._rules.received(api, broker, client)
 
     def cut_all(self, client: str = "", broker: int | None = None) -> int:
         """Cut all connections, or those whose client id contains `client`, or those to a broker; return how many."""

@@ -13,7 +13,6 @@ Broker ids start at 1.
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -100,6 +99,11 @@ class RealKafka(rundir.Owner):
         """host:port of every broker, comma separated; the same over a broker's restart."""
         return self._running.bootstrap_servers
 
+    @property
+    def address(self) -> str:
+        """What clients are given, as a setting."""
+        return self._running.address
+
     def secure_servers(self, protocol: str) -> str:
         """host:port of every broker's listener for SASL_PLAINTEXT, SSL or SASL_SSL."""
         return ",".join(f"127.0.0.1:{one.secure_ports[protocol]}" for one in self._running.brokers)
@@ -162,6 +166,7 @@ class RealKafka(rundir.Owner):
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         cluster.write_log_settings()
         secured = {} if self._security is None else self._security.prepare(cluster.run_dir)
+        cluster.java_options = [] if self._security is None else self._security.java_options()
         users = [] if self._security is None else self._security.format_arguments()
         for one in cluster.brokers:
             folder = cluster.folder(one.id)
@@ -255,15 +260,9 @@ class RealKafka(rundir.Owner):
         proxy, self._proxy = self._proxy, None
         try:
             if cluster is not None:
-                remove(cluster)
+                cluster.remove()
         finally:
             if watchdog is not None:
                 watchdog.close()
             if proxy is not None:
                 proxy.close()
-
-
-def remove(cluster: Cluster) -> None:
-    # The data goes anyway, so none of the brokers gets the time for a controlled shutdown.
-    cluster.end(cluster.processes, 2.0)
-    shutil.rmtree(cluster.run_dir)

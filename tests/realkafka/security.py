@@ -111,6 +111,10 @@ class Security:
             "super.users": "User:ANONYMOUS",
         }
 
+    def java_options(self) -> list[str]:
+        """Return options of the brokers' JVMs."""
+        return []
+
     def format_arguments(self) -> list[str]:
         """Return what the storage tool is told: the users."""
         return [f"--add-scram={SCRAM}=[name={name},password={word}]" for name, word in self._users.items()]

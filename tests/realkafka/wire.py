@@ -248,6 +248,7 @@ class RuleBook:
         self._lock = threading.Lock()
         self._rules: list[Rule] = []
         self._seen: Counter[tuple[str, int]] = Counter()
+        self._received: Counter[tuple[str, int, int]] = Counter()
 
     def add(self, rule: Rule) -> Rule:
         """Put a rule in force, behind the earlier ones."""
@@ -277,6 +278,17 @@ class RuleBook:
         """Return how many requests of this api came from clients whose id contains `client`."""
         with self._lock:
             return sum(count for (name, key), count in self._seen.items() if key == api and client in name)
+
+    def note_answer(self, request: Request, broker: int, size: int) -> None:
+        """Count the bytes of a broker's answer."""
+        with self._lock:
+            self._received[request.client_id, request.api_key, broker] += size
+
+    def received(self, api: int, broker: int, client: str = "") -> int:
+        """Return the bytes of a broker's answers to requests of this api by clients whose id contains `client`."""
+        with self._lock:
+            counts = self._received.items()
+            return sum(size for (name, *key), size in counts if key == [api, broker] and client in name)
 
     def match(self, on: On, request: Request, broker: int) -> Rule | None:
         """Return the first rule that acts on this frame; it is counted as fired."""

@@ -34,7 +34,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests import checkout
 from tests.benchmarks.processes import KINDS, kind_of, parse_pss_kb, tree
+from tests.plots import new_figure, save
 from tests.realkafka.realkafka import RealKafka
+from tests.steps import say
 
 _PARTITIONS = 2
 _RECORDS = 200
@@ -270,11 +272,6 @@ def table(samples: Sequence[dict[str, Any]]) -> list[str]:
 
 def draw(samples: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw memory, descriptors, threads, and the two sizes over time."""
-    import matplotlib as mpl  # of the extra `plots`
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     found = series(samples)
     panels = {
         "memory (PSS), MB": [name for name in found if name.endswith("pss_mb")],
@@ -283,7 +280,8 @@ def draw(samples: Sequence[dict[str, Any]], path: Path) -> None:
         "bytes of the newest offset": ["newest offset: bytes"],
         "bytes logged": ["application log: bytes"],
     }
-    figure, axes = plt.subplots(len(panels), 1, figsize=(10, 14), sharex=True)
+    figure = new_figure(10, 14)
+    axes = figure.subplots(len(panels), 1, sharex=True)
     for axis, (title, names) in zip(axes, panels.items(), strict=True):
         for name in names:
             axis.plot([x / 60 for x, _ in found[name]], [y for _, y in found[name]], label=name.partition(":")[0])
@@ -294,7 +292,7 @@ def draw(samples: Sequence[dict[str, Any]], path: Path) -> None:
             axis.legend(loc="center right")
     axes[-1].set_xlabel("minutes")
     figure.tight_layout()
-    figure.savefig(path, dpi=100)
+    save(figure, path)
 
 
 def judge(soak: Soak, read: Counter[str]) -> None:
@@ -306,6 +304,7 @@ def judge(soak: Soak, read: Counter[str]) -> None:
 
 def caught_up(soak: Soak, members: Sequence[Application]) -> Counter[str]:
     """Wait until the completed batches have all records; return what they have."""
+    say("waiting until completed batches have all records")
     deadline = time.monotonic() + 120
     while True:
         read: Counter[str] = Counter()
@@ -338,11 +337,10 @@ def run(soak: Soak, minutes: float, topics: int) -> Counter[str]:
                     soak.fail(f"{member.folder.name} has ended: see {member.log}")
             if len(soak.samples) % 6 == 0:
                 reader = soak.samples[-1][KINDS[1]]
-                print(
+                say(
                     f"[{soak.elapsed_s() / 60:4.1f} min] {sum(soak.produced.values()):,} records, {soak.deleted} topics"
                     f" lived, reader {reader['pss_mb']} MB {reader['descriptors']} fds {reader['threads']} threads,"
-                    f" offset {soak.samples[-1]['offset_bytes']} bytes",
-                    flush=True,
+                    f" offset {soak.samples[-1]['offset_bytes']} bytes"
                 )
         threads[1].join(_COMMITTED_WITHIN_S + 60)
         soak.ended.set()
@@ -365,6 +363,7 @@ def main() -> int:
     given = parser.parse_args()
     folder = given.output or Path(tempfile.mkdtemp(prefix=f"soak-{uuid.uuid4().hex[:6]}-"))
     folder.mkdir(parents=True, exist_ok=True)
+    say("starting Kafka and two applications")
     with RealKafka(brokers=1) as kafka:
         soak = Soak(folder.absolute(), kafka.bootstrap_servers)
         read = run(soak, given.minutes, given.topics)

@@ -14,9 +14,10 @@ import contextlib
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -131,6 +132,20 @@ class Daemons:
     @property
     def master_url(self) -> str:
         return f"spark://127.0.0.1:{self.daemon('master').port}"
+
+    @property
+    def address(self) -> str:
+        return f"spark.master={self.master_url}"
+
+    def running(self) -> bool:
+        return any(self.alive(one) for one in self.members)
+
+    def status(self) -> Iterator[str]:
+        for one in self.members:
+            state = f"running, pid {one.pid}" if self.alive(one) else "down"
+            yield f"{one.name} 127.0.0.1:{one.port} ui http://127.0.0.1:{one.ui_port} {state}"
+        for executor in self.executors():
+            yield f"executor {executor.executor_id} of {executor.app_id} on {executor.worker}, pid {executor.pid}"
 
     @property
     def workers(self) -> list[Daemon]:
@@ -282,3 +297,8 @@ class Daemons:
         self.kill(self.members)
         # An executor whose application is still there may have been started a moment ago.
         self.kill_executors(names)
+
+    def remove(self) -> None:
+        """End everything, and remove all files."""
+        self.end(5.0)
+        shutil.rmtree(self.run_dir)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import tempfile
 import urllib.request
@@ -88,6 +87,11 @@ class SparkCluster(rundir.Owner):
     def master_url(self) -> str:
         """spark://host:port of the master."""
         return self._running.master_url
+
+    @property
+    def address(self) -> str:
+        """What applications are given, as a setting."""
+        return self._running.address
 
     @property
     def workers(self) -> list[str]:
@@ -259,7 +263,7 @@ class SparkCluster(rundir.Owner):
         watchdog, self._watchdog = self._watchdog, None
         try:
             if daemons is not None:
-                remove(daemons)
+                daemons.remove()
         finally:
             if watchdog is not None:
                 watchdog.close()
@@ -278,8 +282,3 @@ def _json(port: int) -> dict[str, Any]:
             return found
     except (OSError, ValueError):
         return {}
-
-
-def remove(daemons: Daemons) -> None:
-    daemons.end(5.0)
-    shutil.rmtree(daemons.run_dir)

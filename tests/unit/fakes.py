@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -17,7 +18,7 @@ from spark_groupsource import errors
 from spark_groupsource.clock import Clock
 from spark_groupsource.cluster.port import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.errors import AccessError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
-from spark_groupsource.executor.clients.error_events import executor_settings
+from spark_groupsource.executor.clients.error_events import reading_client_settings
 from spark_groupsource.executor.clients.pure_python import PythonClient
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.topic_ids import AdminClients
@@ -97,6 +98,14 @@ class ManualClock:
         self.suspended_s += seconds
 
 
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait until the condition is true; fail after 10 s."""
+    deadline = time.monotonic() + 10.0
+    while not condition():
+        assert time.monotonic() < deadline, "waited 10 s"
+        time.sleep(0.005)
+
+
 def quiet_metrics() -> MetricsLog:
     """Return metrics that are written nowhere."""
     return MetricsLog(None, "shop", ManualClock())
@@ -123,6 +132,7 @@ class FakeGroup:
         self.answer_commits_at_once = False
         self.answer_commits = True
         self.revokes_when_closed = True
+        self.in_generation = b"1"
         self._todo: deque[Callable[[], object]] = deque()
         self._changed = threading.Condition()
         self._rounds = 0
@@ -187,7 +197,19 @@ class FakeGroup:
         with self._changed:
             assert self._changed.wait_for(predicate, WAIT_S), f"waited {WAIT_S} s for {what}: {self.calls}"
 
+    def tell_lost_answer(self) -> None:
+        """Let the client give up a request to the coordinator."""
+        self.post(lambda: self._on().on_answer_lost())
+
     # --- GroupPort
+
+    @property
+    def id_by_topic_ids(self) -> str:
+        return ""
+
+    @property
+    def generation(self) -> bytes:
+        return self.in_generation
 
     def open(self, listener: MemberListener) -> None:
         self._listener = listener
@@ -196,6 +218,9 @@ class FakeGroup:
     def subscribe(self, topics: Sequence[str]) -> None:
         self._on()
         self._record("subscribe", tuple(topics))
+
+    def rejoin(self, topics: Sequence[str]) -> None:
+        self._record("rejoin", tuple(topics))
 
     def poll(self) -> None:
         if self._todo:
@@ -454,7 +479,7 @@ def range_consumer(
         return client
 
     def make(options: SourceOptions) -> PythonClient:
-        settings = executor_settings(options, 8 * 1024 * 1024)
+        settings = reading_client_settings(options, 8 * 1024 * 1024)
         return PythonClient(options, settings, consumer, admins=AdminClients(lambda *_: cast("AdminClient", client)))
 
     return RangeConsumer(options, make, partitions, max_kept_bytes, client.clock, bulk=bulk)
@@ -480,6 +505,9 @@ class FakeCluster:
         # What brokers tell of the session of a KIP-848 group, and which groups it was asked of.
         self.session_s: float | None = None
         self.session_asked: list[str] = []
+        # What the coordinator has assigned to members, by their topics' ids now.
+        self.assignments: dict[str, frozenset[TopicPartition]] = {}
+        self.unavailable_coordinator: GroupKafkaError | None = None
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
         if subscription.pattern is None:
@@ -513,6 +541,11 @@ class FakeCluster:
     def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         held = self.groups.get(group, {})
         return {partition: held[partition] for partition in partitions if partition in held}
+
+    def assigned(self, group: str, member_id: str, *, once: bool = False) -> frozenset[TopicPartition] | None:
+        if once and self.unavailable_coordinator is not None:
+            raise self.unavailable_coordinator
+        return self.assignments.get(member_id)
 
     def group_session_s(self, group: str) -> float | None:
         self.session_asked.append(group)
@@ -556,10 +589,15 @@ class FakeMember:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.completed_s = 0.0
+        # Its id in a group that assigns by topic id; empty in others.
+        self.member_id = ""
         self.machine = MemberMachine()
         self.committed: dict[TopicPartition, GroupOffset] = {}
         self.calls: list[tuple[str, object]] = []
         self.stopping = False
+        self.left_clean, self.failed = True, False
+        self.assignment_refused = False
+        self.lost_answers = 0
         self.refused_establishes = 0
         self.refused_fixes = 0
         self.fetches_answered = True
@@ -615,6 +653,12 @@ class FakeMember:
             unfetched = self.machine.unfetched()
             self.machine.offsets_fetched({p: self.committed.get(p, GroupOffset(None)) for p in unfetched})
         return self.machine.view()
+
+    def id_by_topic_ids(self) -> str:
+        return self.member_id
+
+    def rejoin(self) -> None:
+        self.calls.append(("rejoin", None))
 
     def complete(self, end: SourceOffset) -> float:
         self.calls.append(("complete", end))

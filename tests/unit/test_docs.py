@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from scripts import docs_links
+from spark_groupsource.cli.group.view import DescribedMember, GroupDescription, GroupReport, group_json
+from spark_groupsource.cli.lag_command import lag_json
+from spark_groupsource.lag.model import LagInput, lag_of
+from tests.unit.fakes import tp
 
 ROOT = docs_links.ROOT
 # It is the table of contents.
@@ -41,6 +45,19 @@ def test_pages_that_the_product_names_exist() -> None:
     }
     assert named, "nothing was found"
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+@pytest.mark.parametrize("command", ["lag", "group"])
+def test_every_key_of_a_commands_json_is_on_its_page(command: str) -> None:
+    lag = lag_of(LagInput(tp(0), committed=4, beginning=0, end=10), now_ms=0)
+    description = GroupDescription("shop", members=(DescribedMember("A", "a", "h"),))
+    text = lag_json("shop", 0, [lag]) if command == "lag" else group_json(GroupReport(description, {tp(0): lag}), 0)
+    value = json.loads(text)
+    keys = set(value) | {key for part in value.values() if isinstance(part, dict) for key in part}
+    keys |= {key for part in value.values() if isinstance(part, list) for each in part for key in each}
+    page = (ROOT / "docs/how-to/lag.md").read_text(encoding="utf-8")
+    section = page.split("## JSON for programs")[1].split(f"`{command}`:")[1].split("\n\n")[1]
+    assert sorted(key for key in keys if f"`{key}`" not in section) == []
 
 
 def test_tests_that_the_pages_name_exist() -> None:

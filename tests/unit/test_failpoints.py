@@ -11,9 +11,9 @@ from spark_groupsource import failpoints
 
 
 def test_nothing_is_held_unless_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(failpoints.VARIABLE, raising=False)
+    monkeypatch.delenv(failpoints.FAILPOINTS_VARIABLE, raising=False)
     failpoints.reach("here", "one")
-    monkeypatch.setenv(failpoints.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(failpoints.FAILPOINTS_VARIABLE, str(tmp_path))
     failpoints.reach("here", "one")
     (tmp_path / "two.here").touch()
     failpoints.reach("here", "one")
@@ -21,7 +21,7 @@ def test_nothing_is_held_unless_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_an_armed_place_holds_until_it_is_released(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(failpoints.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(failpoints.FAILPOINTS_VARIABLE, str(tmp_path))
     (tmp_path / "one.here").touch()
     thread = threading.Thread(target=failpoints.reach, args=("here", "one"), daemon=True)
     thread.start()

@@ -9,7 +9,7 @@ import pytest
 from jobs import flight_delays
 from jobs.flight_delays import parse_arguments, read_properties
 
-MAX_LINES = 150
+MAX_LINES = 120
 REQUIRED = [
     "--bootstrap-servers",
     "h:9092",

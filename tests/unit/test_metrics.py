@@ -28,8 +28,7 @@ from spark_groupsource.membership.report import MemberReport
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import GroupOffset
 from spark_groupsource.model.offsets import OffsetRange
-
-from .fakes import ManualClock, flight, tp
+from tests.unit.fakes import ManualClock, flight, tp
 
 P0, P1 = tp(0), tp(1)
 
@@ -151,13 +150,13 @@ def test_a_descriptor_is_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     wrapped = SimpleNamespace(**vars(os) | {"open": open_once, "close": close})
     monkeypatch.setattr(metrics, "os", wrapped)
-    monkeypatch.setattr(metrics, "MAX_BYTES", 10)
+    monkeypatch.setattr(metrics, "MAX_FILE_BYTES", 10)
     MetricsLog(str(tmp_path / "m.jsonl"), "shop", ManualClock()).write("started")
     assert closed == opened
 
 
 def test_a_large_file_goes_on_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MAX_BYTES", 1000)
+    monkeypatch.setattr(metrics, "MAX_FILE_BYTES", 1000)
     log = MetricsLog(str(tmp_path / "m.jsonl"), "shop", ManualClock())
     for _ in range(4):
         log.write("started")
@@ -234,7 +233,7 @@ def test_the_older_half_takes_no_place_of_a_file_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A path is chosen so that the renamed file would be the other one."""
-    monkeypatch.setattr(metrics, "MAX_BYTES", 1000)
+    monkeypatch.setattr(metrics, "MAX_FILE_BYTES", 1000)
     other = tmp_path / "m.jsonl.1"
     other.write_text("of another program\n")
     append(tmp_path / "m.jsonl", events=4)

@@ -7,7 +7,6 @@ import inspect
 import json
 import textwrap
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,9 @@ from spark_groupsource.cli.savepoint_file import Savepoint, parse_savepoint
 from spark_groupsource.model import offsets
 from spark_groupsource.model.commit_metadata import CommitMetadata, parse_metadata
 from spark_groupsource.model.offsets import SourceOffset, parse_offset
+from tests.checkout import ROOT
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = ROOT / "tests" / "golden"
 # The functions that write a format's keys.
 WRITERS: dict[str, list[Callable[..., object]]] = {
     "commit-metadata": [CommitMetadata.to_text],

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.faults.inject.process import victim_of
-from tests.faults.rig import processes
+from tests.faults.rig import apps
 from tests.faults.rig.fleet import Query, log_entries, told_by
 from tests.faults.rig.rig import Done, Rig
 from tests.faults.waiting import wait_for
@@ -114,7 +114,7 @@ def start_twice(rig: Rig) -> Done:
     twin.command(do="stop")
     wait_for(
         "the second to stop", 60,
-        lambda: twin.state()[0] in ("stopped", "failed", "dead") and not processes.readers(twin.session), rig.evidence,
+        lambda: twin.state()[0] in ("stopped", "failed", "dead") and not apps.readers(twin.session), rig.evidence,
     )  # fmt: skip
     rig.fleet.pool.give_back(twin)
     return Done(victim.name, False, {**details, "errors": errors})

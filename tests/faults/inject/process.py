@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from tests.faults.rig import processes
+from tests.faults.rig import apps
 from tests.faults.rig.fleet import Query
 from tests.faults.rig.rig import Done, Rig, Takeover
 from tests.faults.waiting import wait_for
@@ -36,8 +36,8 @@ def kill_app(rig: Rig) -> Done:
 def kill_jvm(rig: Rig) -> Done:
     """SIGKILL of the Spark JVM only; the reader process sees its end and leaves the group."""
     victim = victim_of(rig)
-    pid = wait_for("the JVM", 10, lambda: processes.jvm(victim.session))
-    taken = taken_after(rig, victim, lambda: processes.send(signal.SIGKILL, [pid]))
+    pid = wait_for("the JVM", 10, lambda: apps.jvm(victim.session))
+    taken = taken_after(rig, victim, lambda: apps.send(signal.SIGKILL, [pid]))
     return Done(victim.name, False, asdict(taken))
 
 
@@ -45,7 +45,7 @@ def kill_reader(rig: Rig) -> Done:
     """SIGKILL of the reader process only; Spark's query fails and is started again."""
     victim = victim_of(rig)
     pid = victim.reader()
-    taken = taken_after(rig, victim, lambda: processes.send(signal.SIGKILL, [pid]))
+    taken = taken_after(rig, victim, lambda: apps.send(signal.SIGKILL, [pid]))
     return Done(victim.name, False, asdict(taken))
 
 
@@ -54,8 +54,8 @@ def kill_worker(rig: Rig) -> Done:
     victim = victim_of(rig)
     rig.fleet.stop(victim)
     rig.fleet.start(victim, fastLaneMaxOffsets="0")  # a driver that reads by itself has no workers
-    pids = wait_for(f"a worker of {victim.name}", 30, lambda: processes.workers(victim.session))
-    processes.send(signal.SIGKILL, pids)
+    pids = wait_for(f"a worker of {victim.name}", 30, lambda: apps.workers(victim.session))
+    apps.send(signal.SIGKILL, pids)
     return Done(victim.name, True, {"pids": pids})
 
 
@@ -68,15 +68,15 @@ def pause_reader_long(rig: Rig) -> Done:
 def pause_app_long(rig: Rig) -> Done:
     """SIGSTOP of a whole application until others have read on in its partitions, then SIGCONT."""
     victim = victim_of(rig)
-    return _pause_long(rig, victim, [p.pid for p in processes.in_session(victim.session)])
+    return _pause_long(rig, victim, [p.pid for p in apps.in_session(victim.session)])
 
 
 def _pause_long(rig: Rig, victim: Query, pids: list[int]) -> Done:
     try:
-        taken = taken_after(rig, victim, lambda: processes.send(signal.SIGSTOP, pids))
+        taken = taken_after(rig, victim, lambda: apps.send(signal.SIGSTOP, pids))
         time.sleep(rig.rng.uniform(0.0, 1.5))  # how late the zombie is
     finally:
-        processes.send(signal.SIGCONT, pids)
+        apps.send(signal.SIGCONT, pids)
     return Done(victim.name, False, {"paused_s": taken.reads_on_s, "partitions": taken.partitions})
 
 
@@ -89,16 +89,16 @@ def pause_reader_short(rig: Rig) -> Done:
 def pause_app_short(rig: Rig) -> Done:
     """SIGSTOP of a whole application for less than the session timeout."""
     victim = victim_of(rig)
-    return _pause_short(rig, victim, [p.pid for p in processes.in_session(victim.session)])
+    return _pause_short(rig, victim, [p.pid for p in apps.in_session(victim.session)])
 
 
 def _pause_short(rig: Rig, victim: Query, pids: list[int]) -> Done:
     paused_s = round(rig.shape.session_s * rig.rng.uniform(0.2, 0.6), 2)
     try:
-        processes.send(signal.SIGSTOP, pids)
+        apps.send(signal.SIGSTOP, pids)
         time.sleep(paused_s)  # the fault itself
     finally:
-        processes.send(signal.SIGCONT, pids)
+        apps.send(signal.SIGCONT, pids)
     return Done(victim.name, True, {"paused_s": paused_s})
 
 

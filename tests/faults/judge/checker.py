@@ -98,7 +98,9 @@ def check(history: History) -> Verdict:
         attempts=sum(len(batch.attempts) for batch in facts.batches),
         commits=len(history.commits),
         lost=sum(len(unread(facts, log, readers.get(log, {}))) for log in facts.logs()),
-        reported_lost=sum(r.span[1] - r.span[0] for reports in facts.reports.values() for r in reports),
+        reported_lost=sum(
+            r.span[1] - r.span[0] for reports in facts.reports.values() for r in reports if not r.at_most
+        ),
         repeats=counts,
     )
     return Verdict({promise: tuple(found[promise]) for promise in PROMISES}, figures, tuple(_doubts(facts)))

@@ -195,12 +195,13 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The product reported these offsets as lost. It is judged, and excuses nothing."""
+    """The product reported these offsets as lost, or as lost at most. It is judged, and excuses nothing."""
 
     at: float
     query: str
     partition: Partition
     span: Range
+    at_most: bool = False
 
 
 @dataclass(slots=True)
@@ -358,6 +359,8 @@ def _read_deletions(facts: Facts) -> None:
         if event.event == "data_lost":
             for topic, number, start, end in ranges_of(event):
                 facts.reports[topic, number].append(Report(event.at, event.query, (topic, number), (start, end)))
+            for topic, number, start, end in event.details.get("possible") or ():
+                facts.reports[topic, number].append(Report(event.at, event.query, (topic, number), (start, end), True))
 
 
 def _batches(history: History) -> list[Batch]:

@@ -236,6 +236,8 @@ def _false_reports(facts: Facts, readers: Readers) -> Iterator[Violation]:
     for partition, reports in sorted(facts.reports.items()):
         logs = [log for log in facts.logs() if (log[0], log[2]) == partition]
         for report in reports:
+            if report.at_most:
+                continue
             lived = [log for log in logs if _lived(facts, log, report.at)]
             touched = [log for log in lived if any(one.at <= report.at + TICK_S for one in facts.deleted.get(log, ()))]
             wrong = [_wrong_in(facts, log, report, readers) for log in touched or lived]

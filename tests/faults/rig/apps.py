@@ -1,21 +1,85 @@
-"""Spark applications as processes: started ahead of need, told what to do, ended by pid."""
+"""Spark applications as processes: started ahead of need, given commands, ended by pid.
+
+All processes of an application are in its session, whoever their parent is; /proc lists them, on Linux only. The
+application's Python driver leads the session. Below it are the JVM, the source's reader process, and Spark's daemon
+with its Python workers, which make process groups of their own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests import checkout
-from tests.faults.rig import processes
 from tests.faults.waiting import RigError, wait_for
 
 _START_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A live process."""
+
+    pid: int
+    parent: int
+    session: int
+    command: str
+
+
+def _read(entry: Path) -> Process | None:
+    try:
+        state, parent, _group, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+        command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return None
+    return None if state in "ZX" else Process(int(entry.name), int(parent), int(session), command)
+
+
+def in_session(session: int) -> list[Process]:
+    """Return the session's live processes, oldest first."""
+    found = [_read(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return sorted((p for p in found if p is not None and p.session == session), key=lambda p: p.pid)
+
+
+def jvm(session: int) -> int | None:
+    """Return the pid of the application's JVM."""
+    return next((p.pid for p in in_session(session) if "org.apache.spark.deploy.SparkSubmit" in p.command), None)
+
+
+def readers(session: int) -> list[int]:
+    """Return the pids of the source's reader processes: none, or one per running query."""
+    return [p.pid for p in in_session(session) if "python_streaming_source_runner" in p.command]
+
+
+def workers(session: int) -> list[int]:
+    """Return the pids of the Python workers, which are children of Spark's Python daemon."""
+    daemons = [p for p in in_session(session) if "pyspark.daemon" in p.command]
+    parents = {p.pid for p in daemons}
+    return [p.pid for p in daemons if p.parent in parents]
+
+
+def send(number: signal.Signals, pids: list[int]) -> None:
+    """Send a signal to each; those that are gone are passed over."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def kill_session(session: int) -> None:
+    """SIGKILL all processes of a session, and those that were being started meanwhile."""
+    for _round in range(20):
+        left = [p.pid for p in in_session(session)]
+        if not left:
+            return
+        send(signal.SIGKILL, left)
 
 
 class App:
@@ -78,11 +142,11 @@ class App:
 
     def signal_all(self, number: signal.Signals) -> None:
         """Send a signal to every process of the application."""
-        processes.send(number, [p.pid for p in processes.in_session(self.session)])
+        send(number, [p.pid for p in in_session(self.session)])
 
     def kill(self) -> None:
         """SIGKILL everything of the application; also what outlived its driver."""
-        processes.kill_session(self.session)
+        kill_session(self.session)
         self._process.wait(30)
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):

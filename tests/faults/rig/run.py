@@ -47,6 +47,7 @@ def run(shape: Shape, kinds: Iterable[str], say: Callable[[str], None]) -> str:
             (shape.folder / "trouble.txt").write_text(f"{traceback.format_exc()}\n{trouble}\n")
             say(f"{shape.protocol}: BROKEN OFF: {trouble.splitlines()[0]}")
             _break_off(rig)
+        say(f"{shape.protocol}: reading what the run has left")
         rig.watcher.stop()
         saved = _history(rig, replace(about, ended_at=time.time()), faults)
         history.save(shape.folder, saved)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
-from tests.benchmarks.chart import draw
+from tests import plots
+from tests.benchmarks.__main__ import parse_arguments
+from tests.benchmarks.chart import AHEAD, BEHIND, MOST, draw
 from tests.benchmarks.report import (
     ADD_BATCH,
     BARE,
@@ -70,7 +75,7 @@ def test_percentile_of_one_value() -> None:
 def test_medians_with_their_spread_ratio_goal_and_counts() -> None:
     text = tables(compared(pair(FEW, ADD_BATCH, [100, 300, 200], [900, 500, 600], goal=2.5)))
     case = "| 1,000 x 100 B, noop sink, 4 partitions |"
-    assert f"{case} addBatch, ms | 200 (100 - 300) | 600 (500 - 900) | 3.00 | 2.5 | 3 / 3 |" in text.splitlines()
+    assert f"{case} addBatch, ms | 200 (100 - 300) | 600 (500 - 900) | 3.00 | 2.50 | 3 / 3 |" in text.splitlines()
     assert f"{case} 5,000 | 1,667 |" in text.splitlines()
 
 
@@ -104,9 +109,11 @@ def test_ahead_level_and_behind() -> None:
             pair(BATCHES, TRIGGER, [142, 99, 206], [130, 93, 169]),
         )
     )
-    assert listed(text, "Ahead") == ["- 1,000 x 100 B, noop sink, 4 partitions, addBatch: 2.97 x; goal 3.0 NOT reached"]
+    assert listed(text, "Ahead") == [
+        "- 1,000 x 100 B, noop sink, 4 partitions, addBatch: 2.97 x; goal 3.00 NOT reached"
+    ]
     assert listed(text, "Level") == [
-        "- 1,000 x 100 B, noop sink, 4 partitions, CPU: 0.99 x; the spreads overlap; goal 2.0 NOT reached"
+        "- 1,000 x 100 B, noop sink, 4 partitions, CPU: 0.99 x; the spreads overlap; goal 2.00 NOT reached"
     ]
     assert listed(text, "Behind") == [
         "- batches of a backlog, 400 x 100 B, 1 partition, whole trigger: 0.92 x, 12 ms more; the spreads overlap"
@@ -121,7 +128,7 @@ def test_a_part_of_the_trigger_is_not_judged() -> None:
 
 def test_a_goal_that_is_reached() -> None:
     text = verdict(compared(pair(FEW, ADD_BATCH, [100], [300], goal=3.0)))
-    assert listed(text, "Ahead")[0].endswith("3.00 x; goal 3.0 reached")
+    assert listed(text, "Ahead")[0].endswith("3.00 x; goal 3.00 reached")
 
 
 @pytest.mark.parametrize(
@@ -196,49 +203,49 @@ def test_another_format_is_not_read() -> None:
 # --- the chart
 
 
-def test_a_bar_per_ratio_and_a_tick_per_goal() -> None:
-    root = ElementTree.fromstring(
-        draw(
-            compared(
-                pair(FEW, ADD_BATCH, [100], [250], goal=3.0),
-                pair(BATCHES, TRIGGER, [100], [80]),
-                pair(MEMORY, PEAK.format("all together"), [200], [100]),
-                pair(MEMORY, PEAK.format("JVM"), [1], [1]),
-            ),
-            "a < b & c",
-        )
+def chart_text(figure: Figure, path: Path) -> list[str]:
+    """Return the texts of a chart's SVG."""
+    plots.save(figure, path)
+    return ["".join(text.itertext()) for text in ElementTree.parse(path).iter(f"{SVG}text")]
+
+
+def test_a_bar_per_ratio_and_a_tick_per_goal(tmp_path: Path) -> None:
+    figure = draw(
+        compared(
+            pair(FEW, ADD_BATCH, [100], [250], goal=3.0),
+            pair(BATCHES, TRIGGER, [100], [80]),
+            pair(MEMORY, PEAK.format("all together"), [200], [100]),
+            pair(MEMORY, PEAK.format("JVM"), [1], [1]),
+        ),
+        "a < b & c",
     )
-    bars = {bar.get("data-ratio"): bar for bar in root.iter(f"{SVG}g")}
-    assert list(bars) == ["2.50", "0.80", "0.50"]
-    fills = [bar.find(f"{SVG}rect").get("fill") for bar in bars.values()]
-    assert fills[0] != fills[1] == fills[2]
-    widths = [float(bar.find(f"{SVG}rect").get("width")) for bar in bars.values()]
-    assert widths[0] / widths[1] == pytest.approx(2.5 / 0.8, rel=0.01)
-    assert [goal.get("data-goal") for goal in root.iter(f"{SVG}path") if goal.get("data-goal")] == ["3"]
-    assert len([line for line in root.iter(f"{SVG}path") if line.get("data-line") == "1"]) == 1
-    assert {"a < b & c", "the ratio aimed at (not measured)"} <= {text.text for text in root.iter(f"{SVG}text")}
+    (axes,) = figure.axes
+    assert [bar.get_width() for bar in axes.patches] == [2.5, 0.8, 0.5]
+    assert [to_hex(bar.get_facecolor()) for bar in axes.patches] == [AHEAD, BEHIND, BEHIND]
+    assert [list(line.get_xdata()) for line in axes.lines if line.get_gid() == "goal"] == [[3.0, 3.0]]
+    assert {"a < b & c", "2.50", "0.80", "0.50"} <= set(chart_text(figure, tmp_path / "chart.svg"))
 
 
-def test_all_is_within_the_paper() -> None:
-    cases = [pair(Subject("throughput", f"case {n}", 4, 10), ADD_BATCH, [1.0], [1.0 + n], 3.0) for n in range(30)]
-    root = ElementTree.fromstring(draw(compared(*cases), "title"))
-    width, height = float(root.get("width") or 0), float(root.get("height") or 0)
-    for bar in root.iter(f"{SVG}rect"):
-        x, y = float(bar.get("x") or 0), float(bar.get("y") or 0)
-        assert x + float(bar.get("width") or 0) <= width
-        assert y + float(bar.get("height") or 0) <= height
-    for text in root.iter(f"{SVG}text"):
-        assert float(text.get("x") or 0) <= width - 10
-        assert float(text.get("y") or 0) <= height
+def test_a_bar_that_would_dwarf_the_others_is_cut_off(tmp_path: Path) -> None:
+    figure = draw(compared(pair(FEW, ADD_BATCH, [10], [500]), pair(MANY, ADD_BATCH, [10], [30])), "title")
+    assert [bar.get_width() for bar in figure.axes[0].patches] == [MOST, 3.0]
+    assert "50.00, cut off" in chart_text(figure, tmp_path / "chart.svg")
 
 
-def test_a_bar_that_would_dwarf_the_others_is_cut_off() -> None:
-    cases = [pair(FEW, ADD_BATCH, [10], [500]), pair(MANY, ADD_BATCH, [10], [30])]
-    root = ElementTree.fromstring(draw(compared(*cases), "title"))
-    bars = {bar.get("data-ratio"): bar.find(f"{SVG}rect") for bar in root.iter(f"{SVG}g")}
-    assert float(bars["50.00"].get("width")) == pytest.approx(2 * float(bars["3.00"].get("width")), rel=0.01)
-    assert "50.00" in [text.text for text in root.iter(f"{SVG}text")]
+def test_a_chart_of_nothing(tmp_path: Path) -> None:
+    assert "nothing was measured" in chart_text(draw([], "nothing was measured"), tmp_path / "chart.svg")
 
 
-def test_a_chart_of_nothing() -> None:
-    assert ElementTree.fromstring(draw([], "nothing was measured")).tag == f"{SVG}svg"
+def test_the_same_chart_is_the_same_file(tmp_path: Path) -> None:
+    for name in ("one.svg", "two.svg"):
+        plots.save(draw(compared(pair(FEW, ADD_BATCH, [100], [250])), "title"), tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+def test_a_chart_without_matplotlib_is_refused_before_measuring(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(plots, "is_installed", lambda: False)
+    with pytest.raises(SystemExit):
+        parse_arguments(["--chart", str(tmp_path / "chart.svg")])
+    assert "pip install 'groupkafka[plots]'" in capsys.readouterr().err

@@ -256,6 +256,13 @@ def test_records_that_went_with_their_topic_and_are_reported() -> None:
     assert assert_good(story).figures.reported_lost == 10
 
 
+def test_records_that_are_reported_as_lost_at_most() -> None:
+    """A member that had the partition before others cannot know how much of it they have read."""
+    story = recreated(unread=True)
+    story.tell(32.0, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 100, 100]], possible=[[TOPIC, 0, 50, 110]])
+    assert assert_good(story).figures.reported_lost == 0
+
+
 def test_records_that_nobody_can_have_seen_before_their_topic_went() -> None:
     """A report names what was seen: its end may be below that of the log."""
     story = recreated(unread=True)

@@ -2,76 +2,81 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
-from xml.etree import ElementTree
 
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.timeline.model import MAX_ELEMENTS, OUTSIDE, MarkKind, Period, Timeline, thinned
+from spark_groupsource.timeline.page import page_of
 from tests.faults import history as files
 from tests.faults.__main__ import main
-from tests.faults.draw.picture import draw
+from tests.faults.draw.picture import timeline_of
 from tests.faults.draw.report import summary, table
 from tests.faults.judge.checker import check
 from tests.unit.rigs.histories import Story, large_story, two_members
 
-SVG = "{http://www.w3.org/2000/svg}"
 
-
-def drawn(story: Story) -> ElementTree.Element:
+def drawn(story: Story) -> Timeline:
     history = story.history()
-    return ElementTree.fromstring(draw(history, check(history)))
+    return timeline_of(history, check(history))
 
 
-def words(root: ElementTree.Element) -> list[str]:
-    return [element.text or "" for element in root.iter(f"{SVG}text")]
+def owners(timeline: Timeline, number: int) -> list[Period]:
+    lane = TopicPartition("orders", number)
+    return [period for period in timeline.periods if period.lane == lane]
 
 
 def test_a_lane_per_partition_with_owners_batches_and_commits() -> None:
-    lanes = {lane.get("data-lane"): lane for lane in drawn(two_members()).iter(f"{SVG}g") if lane.get("data-lane")}
-    assert list(lanes) == ["orders-0", "orders-1"]
-    for lane in lanes.values():
-        frame, *owners = lane.findall(f"{SVG}rect")
-        assert frame.get("fill") == "none"
-        assert len({owner.get("fill") for owner in owners}) == 2
-        # Blocks of two queries, and the commits.
-        assert len(lane.findall(f"{SVG}path")) == 3
+    timeline = drawn(two_members())
+    assert timeline.lanes() == ("", "q1", "q2", TopicPartition("orders", 0), TopicPartition("orders", 1))
+    for number in range(2):
+        lane = TopicPartition("orders", number)
+        assert {period.query for period in owners(timeline, number)} == {"q1", "q2"}
+        assert {block.query for block in timeline.blocks if block.lane == lane} == {"q1", "q2"}
+        assert [mark for mark in timeline.marks if mark.kind is MarkKind.COMMIT and mark.lane == lane]
 
 
 def test_a_killed_owner_ends_when_the_coordinator_removes_it() -> None:
-    lane = next(lane for lane in drawn(two_members()).iter(f"{SVG}g") if lane.get("data-lane") == "orders-0")
-    _, first, second = lane.findall(f"{SVG}rect")
-    ended = float(first.get("x", 0)) + float(first.get("width", 0))
-    assert ended < float(second.get("x", 0))
+    first, second = owners(drawn(two_members()), 0)
+    assert first.end < second.start
 
 
-def test_title_legend_labels_and_axis() -> None:
-    found = words(drawn(two_members()))
-    assert "seed 7, cooperative, Kafka 4.1.1: 199 records, 6 batches, 1 faults, 19 records repeated" in found
-    assert {"P1-P8 hold", "q1", "q2", "app-killed q1", "0 s", "55 s"} <= set(found)
+def test_faults_have_a_lane_and_a_band_until_the_group_has_recovered() -> None:
+    timeline = drawn(two_members())
+    (fault,) = (mark for mark in timeline.marks if mark.kind is MarkKind.FAULT)
+    assert fault.lane == OUTSIDE
+    assert "app-killed q1" in fault.text
+    (band,) = timeline.bands
+    assert band.is_serious
+    assert band.start == fault.at < band.end
+
+
+def test_title_and_judgement() -> None:
+    timeline = drawn(two_members())
+    title = "seed 7, cooperative, Kafka 4.1.1: 199 records, 6 batches, 1 faults, 19 records repeated"
+    assert (timeline.title, timeline.subtitle) == (title, "P1-P8 hold")
 
 
 def test_a_violation_is_in_the_title() -> None:
     story = two_members()
     del story.commits[-1]
-    assert "VIOLATED: P4 (1)" in words(drawn(story))
-
-
-def test_names_are_escaped() -> None:
-    story = two_members()
-    story.fault("<&", '"q1"', 20.0, 21.0)
-    assert '<& "q1"' in words(drawn(story))
+    assert drawn(story).subtitle == "VIOLATED: P4 (1)"
 
 
 def test_an_empty_history_can_be_drawn() -> None:
-    assert "history in doubt" in words(drawn(Story()))
+    timeline = drawn(Story())
+    assert timeline.subtitle == "history in doubt"
+    assert "<html>" in page_of(timeline)
 
 
 def test_a_long_run_makes_a_small_picture() -> None:
     story = large_story(16_000, 4_000, 8)
     for n in range(60):
         story.fault("reader-paused-short", f"q{n % 2 + 1}", n * 15.0, n * 15.0 + 9)
-    history = story.history()
-    text = draw(history, check(history))
-    assert len(text) < 400_000
-    assert len([lane for lane in ElementTree.fromstring(text).iter() if lane.get("data-lane")]) == 8
+    timeline = drawn(story)
+    found = thinned(timeline)
+    assert found.elements() <= MAX_ELEMENTS < timeline.elements()
+    assert len(page_of(timeline)) - len(page_of(drawn(Story()))) < 3_000_000
 
 
 def test_the_table() -> None:
@@ -133,8 +138,18 @@ def test_the_command_line(tmp_path, capsys) -> None:
     files.save(tmp_path, history)
     assert main(["--judge", str(tmp_path)]) == 0
     assert "P8 no silent loss       holds" in capsys.readouterr().out
-    ElementTree.fromstring((tmp_path / "picture.svg").read_text())
+    assert "app-killed q1" in (tmp_path / "timeline.html").read_text()
     files.save(tmp_path, replace(history, log=history.log[:-1], produced=history.produced))
     assert main(["--judge", str(tmp_path)]) == 0  # read, and deleted since
     files.save(tmp_path, replace(history, batches=history.batches[:-1]))
     assert main(["--judge", str(tmp_path)]) == 1
+
+
+def test_without_plotly_a_run_is_judged_and_has_no_picture(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    files.save(tmp_path, two_members().history())
+    assert main(["--judge", str(tmp_path)]) == 0
+    assert "no picture: " in (said := capsys.readouterr().out)
+    assert "pip install 'groupkafka[timeline]'" in said
+    assert (tmp_path / "table.txt").exists()
+    assert not (tmp_path / "timeline.html").exists()

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.__main__ import CLUSTER_FAULTS, CLUSTER_PROTOCOLS, parse_arguments
-from tests.faults.inject import plan
-from tests.faults.inject.kinds import CLUSTER_KINDS, KINDS
-from tests.faults.rig.archive import Archive
+from tests.faults.inject.kinds import CLUSTER_KINDS, KINDS, deal
+from tests.faults.rig.fleet import Archive
 from tests.faults.rig.rig import FLAVOURS, PROTOCOLS, flavour_of
 
 
@@ -20,12 +19,12 @@ def test_five_protocols_have_all_mixes() -> None:
 
 
 def test_a_smoke_run_has_every_kind() -> None:
-    dealt = plan.deal(3, list(PROTOCOLS), 70)
+    dealt = deal(3, list(PROTOCOLS), 70)
     assert {name for names in dealt.values() for name in names} == set(KINDS)
 
 
 def test_a_cluster_run_has_every_kind_of_a_cluster_with_three_protocols() -> None:
-    dealt = plan.deal(3, CLUSTER_PROTOCOLS, CLUSTER_FAULTS, (), CLUSTER_KINDS)
+    dealt = deal(3, CLUSTER_PROTOCOLS, CLUSTER_FAULTS, (), CLUSTER_KINDS)
     assert sum(map(len, dealt.values())) >= 60
     assert {name for names in dealt.values() for name in names} == set(CLUSTER_KINDS)
 

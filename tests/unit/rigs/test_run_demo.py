@@ -46,7 +46,7 @@ def test_short_ranges(numbers: list[int], text: str) -> None:
 
 
 def test_a_member_is_what_its_lines_say(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [["flight-delays started"], [listener_line({"0": 5, "1": 9})], ["12:00:00 flight_delays INFO stopped"]]
+    lines = [["flight-delays started"], [listener_line({"0": 5, "1": 9})], ["flight-delays stopped: DRAINED"]]
     child = SimpleNamespace(name="member 1", running=True, new_lines=lambda: lines.pop(0))
     member = Member(child)
     member.follow()

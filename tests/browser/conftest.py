@@ -1,0 +1,7 @@
+"""The tests with a browser. Without one they are skipped loudly."""
+
+from __future__ import annotations
+
+from tests.browser.fixture import browser
+
+__all__ = ["browser"]

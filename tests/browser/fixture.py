@@ -1,0 +1,17 @@
+"""The fixture of tests that open a page."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.chromium import NoBrowserError, browser_path
+
+
+@pytest.fixture(scope="session")
+def browser() -> str:
+    """Return the browser's program."""
+    try:
+        return browser_path()
+    except NoBrowserError as error:
+        # Nothing installs a browser, also not in CI: no test depends on what only root can install.
+        pytest.skip(f"NO BROWSER, the page of groupkafka timeline is not shown to work: {error}")

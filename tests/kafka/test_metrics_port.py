@@ -1,0 +1,104 @@
+"""Option metricsPort: what Prometheus can read of running queries, and when the port is open."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from .application import Application
+from .exporter_process import Scraped, scrape
+from .harness import Independent, wait_for
+from .holding import Told
+
+pytestmark = pytest.mark.kafka
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def values(port: int) -> Scraped:
+    """Return what a query's port shows; nothing while it is not open."""
+    try:
+        return scrape(port)
+    except urllib.error.HTTPError:
+        raise
+    except OSError:
+        return {}
+
+
+def one(found: Scraped, name: str, **labels: str) -> float:
+    """Return the only value with these labels; 0 without one."""
+    wanted = labels.items()
+    (value,) = [at for given, at in found.get(f"groupkafka_{name}", {}).items() if wanted <= dict(given).items()] or [0]
+    return value
+
+
+def test_two_queries_of_an_application_have_two_ports_with_their_own_counters(
+    application: Application, client: Independent, options: dict[str, str], topic: str, group: str, tmp_path: Path
+) -> None:
+    """A handover is counted at the port of the member that hands over; the file of metricsPath has the same."""
+    client.create_topic(topic, 2, **{"retention.ms": "3600000"})
+    ports = {name: free_port() for name in ("first", "second")}
+    told = Told(tmp_path, "first")
+
+    def start(name: str, **more: Any) -> Any:
+        chosen = {"metricsPort": str(ports[name]), "metricsLagIntervalMs": "200"}
+        return application.start_query(name, options | chosen | more)
+
+    first = start("first", **told.options)
+    wait_for("two partitions", lambda: one(values(ports["first"]), "assigned_partitions") == 2, 60, told.tail)
+    client.produce(topic, map(str, range(20)), 2)
+    first.wait_for_records(client.records(topic))
+    second = start("second")
+    wait_for("a partition", lambda: one(values(ports["second"]), "assigned_partitions") == 1, 60, told.tail)
+    client.produce(topic, map(str, range(20)), 2)
+    wait_for("all records", lambda: client.records(topic) <= (first.records() + second.records()).keys(), 60, told.tail)
+
+    def settled() -> bool:
+        found = values(ports["first"])
+        return one(found, "lag_records") == 0 and one(found, "commits_total", result="accepted") >= 3
+
+    wait_for("no lag", settled, 60, told.tail)
+    found, other = values(ports["first"]), values(ports["second"])
+    counters = told.metrics()
+    assert one(found, "rebalances_total", outcome="clean") == counters["rebalances"]["clean"] == 1
+    assert one(found, "drain_seconds_count") == 1
+    assert one(found, "batches_completed_total") == counters["batches_completed"]
+    assert one(found, "batch_records_sum") == 30
+    assert one(other, "batch_records_sum") == 10
+    assert one(other, "rebalances_total", outcome="clean") == 0
+    assert one(found, "state", state="JOINED") == 1
+    assert {dict(labels)["group"] for labels in found["groupkafka_info"]} == {group}
+    readers = {reader: one(found, "batches_read_total", reader=reader) for reader in ("driver", "executors")}
+    on_driver = options.get("fastLaneMaxOffsets") != "0"
+    assert (readers["driver"] > 0, readers["executors"] > 0) == (on_driver, not on_driver)
+    assert (one(found, "driver_read_bytes_total") > 0) == on_driver
+    first.stop()
+    wait_for("the port's end", lambda: not values(ports["first"]), 15, told.tail)
+    assert one(values(ports["second"]), "info") == 1
+
+
+def test_a_port_in_use_ends_the_query_and_a_restart_gets_it(
+    application: Application, client: Independent, options: dict[str, str], topic: str
+) -> None:
+    client.create_topic(topic, 1)
+    port = free_port()
+    first = application.start_query("first", options | {"metricsPort": str(port)})
+    wait_for("the port", lambda: values(port), 60)
+    second = application.start_query("second", options | {"metricsPort": str(port)})
+    wait_for("the second query's end", lambda: not second.query.isActive, 60)
+    error = second.query.exception()
+    assert isinstance(error, StreamingQueryException)
+    assert "GROUPKAFKA.LISTENING_FAILED" in str(error)
+    assert f"'metricsPort': the metrics cannot be served on address '127.0.0.1', port {port}" in str(error)
+    wait_for("the first query", lambda: one(values(port), "assigned_partitions") == 1, 60)
+    first.stop()
+    again = application.start_query("first", options | {"metricsPort": str(port)})
+    wait_for("the restarted query", lambda: again.check() and one(values(port), "assigned_partitions") == 1, 60)

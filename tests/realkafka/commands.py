@@ -1,0 +1,107 @@
+"""The commands of scripts/kafka and scripts/spark-cluster: start, stop, status; and `watch`, a watchdog's.
+
+What they know of a cluster is in its run directory, so each command may come from another process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tests.realkafka.jars import cache_dir, say
+
+_NOT_RUNNING = 3  # the code that init scripts use
+
+
+class FoundCluster(Protocol):
+    """A cluster as the state file of a run directory describes it, whoever started it."""
+
+    @property
+    def address(self) -> str:
+        """What clients are given, as a setting: name=value."""
+
+    def running(self) -> bool:
+        """Whether any of its processes that clients use runs."""
+
+    def status(self) -> Iterator[str]:
+        """A line for each process."""
+
+    def remove(self) -> None:
+        """End its processes, and remove its files."""
+
+
+class StartedCluster(Protocol):
+    """A cluster that this process has started."""
+
+    @property
+    def address(self) -> str:
+        """What clients are given, as a setting: name=value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The commands of one kind of cluster. `error` is what starting and ending it may raise."""
+
+    script: str
+    name: str
+    folder: str
+    load: Callable[[Path], FoundCluster | None]
+    start: Callable[[Path, argparse.Namespace], StartedCluster]
+    error: type[Exception]
+
+    def main(self, parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+        """Run a command line; `parser` has the options of `start`."""
+        parser.prog = self.script
+        parser.add_argument("command", choices=("start", "stop", "status", "watch"))
+        parser.add_argument("--run-dir", type=Path, default=cache_dir() / self.folder, help="files, logs and state")
+        given = parser.parse_args(arguments)
+        run_dir: Path = given.run_dir.absolute()
+        try:
+            if given.command == "start":
+                return self._start(run_dir, given)
+            return {"stop": self._stop, "status": self._status, "watch": self._watch}[given.command](run_dir)
+        except self.error as error:
+            say(f"{self.script}: {error}")
+            return 1
+
+    def _start(self, run_dir: Path, given: argparse.Namespace) -> int:
+        left = self.load(run_dir)
+        if left is not None:
+            if left.running():
+                say(f"{self.name} is running already: {left.address} ({self.script} stop ends it)")
+                return 1
+            left.remove()  # its process may be there although no client can use it: an executor, ZooKeeper
+        say(f"starting {self.name}")
+        print(self.start(run_dir, given).address, flush=True)
+        return 0
+
+    def _status(self, run_dir: Path) -> int:
+        found = self.load(run_dir)
+        if found is None or not found.running():
+            print(f"{self.name} is not running")
+            return _NOT_RUNNING
+        for line in found.status():
+            print(line)
+        print(found.address)
+        return 0
+
+    def _stop(self, run_dir: Path) -> int:
+        found = self.load(run_dir)
+        if found is None:
+            print(f"{self.name} is not running")
+            return 0
+        found.remove()
+        print(f"{self.name} is stopped, its files removed")
+        return 0
+
+    def _watch(self, run_dir: Path) -> int:
+        """Wait until the process at the other end of standard input is gone; see rundir.Watchdog."""
+        sys.stdin.buffer.read()
+        found = self.load(run_dir)
+        if found is not None:
+            found.remove()
+        return 0

@@ -1,0 +1,171 @@
+"""`doctor --fix-startup`: what it changes in copies of the installed archives, and what it refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from spark_groupsource.cli.main import main
+
+_ARCHIVES = Path(pyspark.__path__[0]) / "python" / "lib"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copies of the installed PySpark's archives, as those of SPARK_HOME."""
+    folder = tmp_path / "python" / "lib"
+    shutil.copytree(_ARCHIVES, folder)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    return folder
+
+
+def small_archive(tmp_path: Path, version: str) -> Path:
+    """An archive with two modules and a version, for tests that need no real one."""
+    path = tmp_path / "python" / "lib" / "pyspark.zip"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("pyspark/__init__.py", "")
+        archive.writestr("pyspark/version.py", f'__version__: str = "{version}"\n')
+    return path
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def loaded_from(folder: Path, module: str) -> str:
+    """Return the file from which a new Python loads a module, if the archives are in front."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folder.glob("*.zip")))}
+    code = f"import {module} as m; print(m.__file__)"
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_bytecode_is_used_and_undone_byte_by_byte(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = digests(folder)
+    assert ".pyc" not in loaded_from(folder, "pyspark.sql.types")
+    assert main(["doctor", "--fix-startup"]) == 0
+    first = capsys.readouterr().out
+    assert "pyspark.zip: bytecode of" in first
+    assert "s before" in first
+    assert "pyspark.zip/pyspark/sql/types.pyc" in loaded_from(folder, "pyspark.sql.types")
+    changed = digests(folder)
+    assert main(["doctor", "--fix-startup"]) == 0
+    assert "already" in capsys.readouterr().out
+    assert digests(folder) == changed
+    assert main(["doctor", "--fix-startup", "--undo"]) == 0
+    assert digests(folder) == before
+    assert main(["doctor", "--fix-startup", "--undo"]) == 0
+    assert "nothing to undo" in capsys.readouterr().out
+
+
+def test_a_running_process_can_still_import(folder: Path) -> None:
+    """It knows where the entries of the archive were when it first looked."""
+    code = (
+        "import sys, pyspark.version; sys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.readline()\n"
+        "import pyspark.sql.types; print(pyspark.sql.types.__file__)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folder.glob("*.zip")))}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        assert main(["doctor", "--fix-startup"]) == 0
+        said, _ = running.communicate("go\n", timeout=60)
+    assert said.strip().endswith("types.py")
+    assert running.returncode == 0
+
+
+def test_another_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    path = small_archive(tmp_path, "3.0.1")
+    before = digests(path.parent)
+    assert main(["doctor", "--fix-startup"]) == 1
+    said = capsys.readouterr().err
+    assert "GROUPKAFKA.OTHER_PYSPARK_ARCHIVE" in said
+    assert "3.0.1" in said
+    assert digests(path.parent) == before
+
+
+@pytest.mark.parametrize("arguments", [[], ["--undo"]])
+def test_a_damaged_archive_is_named_and_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    path = small_archive(tmp_path, pyspark.__version__)
+    shutil.copy2(path, path.with_name("pyspark.zip.without-bytecode"))
+    path.write_bytes(b"half of a download")
+    before = digests(path.parent)
+    assert main(["doctor", "--fix-startup", *arguments]) == 1
+    said = capsys.readouterr().err
+    assert "GROUPKAFKA.FILE_FAILED" in said
+    assert f"{path}" in said
+    assert "not a zip file" in said
+    assert digests(path.parent) == before
+
+
+def test_an_archive_of_something_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with zipfile.ZipFile(small_archive(tmp_path, "4.2.0"), "w") as archive:
+        archive.writestr("other.py", "")
+    assert main(["doctor", "--fix-startup"]) == 1
+    assert "pyspark/version.py" in capsys.readouterr().err
+
+
+def test_an_archive_that_cannot_be_written_is_left_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A test cannot take root's rights away, so the copy fails by itself."""
+
+    def refuse(*_paths: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    before = digests(folder)
+    monkeypatch.setattr("spark_groupsource.cli.doctor.startup.shutil.copy2", refuse)
+    assert main(["doctor", "--fix-startup"]) == 1
+    said = capsys.readouterr().err
+    assert "GROUPKAFKA.FILE_FAILED" in said
+    assert "Permission denied" in said
+    assert digests(folder) == before
+
+
+def test_an_archive_of_a_newer_installation_is_not_replaced_by_the_old_original(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--fix-startup"]) == 0
+    shutil.copy2(_ARCHIVES / "pyspark.zip", folder / "pyspark.zip")
+    with zipfile.ZipFile(folder / "pyspark.zip", "a") as archive:
+        archive.writestr("pyspark/newer.py", "")
+    newer = digests(folder)["pyspark.zip"]
+    assert main(["doctor", "--fix-startup", "--undo"]) == 0
+    assert "was replaced since" in capsys.readouterr().out
+    assert digests(folder)["pyspark.zip"] == newer
+
+
+def test_without_an_archive_the_error_names_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert main(["doctor", "--fix-startup"]) == 1
+    assert f"'{tmp_path}/python/lib/pyspark.zip' does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["doctor", "--undo"], ["doctor"]])
+def test_arguments_that_do_not_belong_together(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2

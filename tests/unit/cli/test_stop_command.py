@@ -1,0 +1,100 @@
+"""`groupkafka stop`: what it asks, prints and returns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles
+from spark_groupsource.cli.arguments import StopCommand, parse_arguments
+from spark_groupsource.cli.main import main
+from spark_groupsource.cli.stop_command import stop_query
+from spark_groupsource.errors import CommandError
+from tests.unit.fakes import ManualClock
+
+RUN = Run("a" * 32, "shop", "node-1", 4711, "app", 1_700_000_000_000)
+SHOWN = "group=shop host=node-1 pid=4711 started=2023-11-14T22:13:20.000Z"
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> Path:
+    """Return a checkpoint location with a registered run."""
+    (tmp_path / "metadata").write_text("{}")
+    StopFiles(str(tmp_path)).register(RUN)
+    return tmp_path
+
+
+def test_arguments() -> None:
+    assert parse_arguments(["stop", "--checkpoint-location", "/c", "--wait", "2.5"]) == StopCommand("/c", 2.5)
+    assert parse_arguments(["stop", "--checkpoint-location", "s3a://b/c"]) == StopCommand("s3a://b/c")
+
+
+def test_a_query_is_asked_and_not_waited_for(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stop", "--checkpoint-location", str(location)]) == 0
+    assert capsys.readouterr().out == f"asked to stop: {SHOWN}\n"
+    files = StopFiles(str(location))
+    assert files.is_requested(RUN.name)
+    files.answer(RUN.name, Answer.COMPLETE)
+    files.unregister(RUN.name)
+    assert list((location / "groupkafka").iterdir()) == []
+
+
+@pytest.mark.parametrize("answer", [Answer.COMPLETE, Answer.INCOMPLETE, Answer.UNKNOWN, None])
+def test_an_answer_is_waited_for(location: Path, answer: Answer | None) -> None:
+    clock, files, lines = ManualClock(), StopFiles(str(location)), list[str]()
+
+    def pause(seconds: float) -> None:
+        clock.advance(seconds)
+        if clock.now_s >= 1003 and answer is not None:
+            if answer is not Answer.UNKNOWN:
+                files.answer(RUN.name, answer)
+            files.unregister(RUN.name)
+
+    command = StopCommand(str(location), 10)
+    if answer is Answer.COMPLETE:
+        stop_query(command, clock, print_line=lines.append, pause=pause)
+        assert lines == [f"asked to stop: {SHOWN}", f"has left: {SHOWN}"]
+    else:
+        text = "no answer within 10 s" if answer is None else answer.name
+        with pytest.raises(CommandError, match=f"STOP_UNCLEAN.*pid=4711 .*{text}"):
+            stop_query(command, clock, print_line=lines.append, pause=pause)
+    assert files.is_requested(RUN.name) == (answer is None), "without an answer the query still has to stop"
+
+
+@pytest.mark.rule("R78")
+def test_a_query_that_starts_while_the_command_waits_is_not_asked(location: Path) -> None:
+    """The application is killed, and its supervisor starts it again."""
+    clock, files = ManualClock(), StopFiles(str(location))
+    new = replace(RUN, name="b" * 32, pid=4712, application="another")
+
+    def pause(seconds: float) -> None:
+        clock.advance(seconds)
+        if files.runs() == (RUN,):
+            files.register(new)
+
+    with pytest.raises(CommandError, match=r"STOP_UNCLEAN.*pid=4711 .*UNKNOWN"):
+        stop_query(StopCommand(str(location), 10), clock, print_line=list[str]().append, pause=pause)
+    assert files.runs() == (new,)
+    assert not files.is_requested(new.name)
+
+
+def test_a_request_that_is_not_answered_in_time_is_left_to_the_run(location: Path) -> None:
+    clock, files = ManualClock(), StopFiles(str(location))
+    with pytest.raises(CommandError, match=r"no answer within 1 s"):
+        stop_query(StopCommand(str(location), 1), clock, print_line=list[str]().append, pause=clock.advance)
+    assert files.is_requested(RUN.name)
+    files.answer(RUN.name, Answer.COMPLETE)
+    files.unregister(RUN.name)
+    assert list((location / "groupkafka").iterdir()) == []
+
+
+def test_no_query_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stop", "--checkpoint-location", str(tmp_path)]) == 1
+    assert "STOP_NO_QUERY" in capsys.readouterr().err
+
+
+def test_a_location_that_cannot_be_read_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stop", "--checkpoint-location", "ftp://host/c"]) == 1
+    assert "STOP_UNREACHABLE" in capsys.readouterr().err

@@ -1,0 +1,395 @@
+"""What the driver asks the cluster: stale metadata and brokers that are away are waited for, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Uuid
+from confluent_kafka import TopicPartition as ClientPartition
+
+from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError
+from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S, LibrdkafkaCluster, answer_of
+from spark_groupsource.cluster.port import Edge, LogEnd, TopicInfo
+from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.model.offsets import NO_TOPIC_ID
+from tests.unit.fakes import ManualClock, make_options, tp
+
+
+@dataclass
+class Answer:
+    offset: int
+    leader_epoch: int = 3
+
+
+@dataclass
+class FakeAdmin:
+    """Answers `list_offsets` with the next error of the script, then with the offset."""
+
+    errors: list[int] = field(default_factory=list)
+    offset: int = 7
+    timeouts_s: list[float] = field(default_factory=list)
+    # How many partitions topics have, or the error of those that cannot be described.
+    counts: dict[str, int | KafkaError] = field(default_factory=lambda: {tp(0).topic: 4})
+
+    def poll(self, timeout_s: float) -> None:
+        """Tells nothing."""
+
+    @property
+    def asked(self) -> int:
+        return len(self.timeouts_s)
+
+    def list_offsets(
+        self, request: dict[ClientPartition, Any], *, request_timeout: float, **_: object
+    ) -> dict[ClientPartition, Future[Answer]]:
+        self.timeouts_s.append(request_timeout)
+        code = self.errors.pop(0) if self.errors else None
+        answers = {}
+        for partition in request:
+            future: Future[Answer] = Future()
+            if code is None:
+                future.set_result(Answer(self.offset))
+            else:
+                future.set_exception(KafkaException(KafkaError(code, "scripted")))
+            answers[partition] = future
+        return answers
+
+    def describe_topics(self, topics: Any, **_: object) -> dict[str, Future[Any]]:
+        described = {}
+        for topic in topics.topic_names:
+            count = self.counts.get(topic, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+            described[topic] = future = Future[Any]()
+            if isinstance(count, int):
+                future.set_result(SimpleNamespace(topic_id="id", partitions=list(range(count))))
+            else:
+                future.set_exception(KafkaException(count))
+        return described
+
+
+class OnDemand(Future[Answer]):
+    """A future that is answered when somebody waits for it."""
+
+    def __init__(self, answer: Callable[[], None]) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def result(self, timeout: float | None = None) -> Answer:
+        self._answer()
+        return super().result(timeout)
+
+
+@dataclass
+class SlowAdmin(FakeAdmin):
+    """Answers a request for offsets when its answer is waited for; the last one only once the topics are asked for.
+
+    Like librdkafka, it may crash when offsets are asked for while the leaders are unknown and a request is under way.
+    """
+
+    sent: list[Future[Any]] = field(default_factory=list)
+    controller_error: int | None = None
+    leaders_known: bool = False
+
+    def list_offsets(
+        self, request: dict[ClientPartition, Any], *, request_timeout: float, **_: object
+    ) -> dict[ClientPartition, Future[Answer]]:
+        assert self.leaders_known or all(future.done() for future in self.sent), "SIGSEGV"
+        answers: dict[ClientPartition, Future[Answer]] = {partition: OnDemand(self.answer) for partition in request}
+        self.sent += answers.values()
+        return answers
+
+    def answer(self) -> None:
+        asked = [(offset, future) for offset, future in enumerate(self.sent) if not future.done()]
+        assert not asked or self.described or not self.leaders_known, "waits before all requests are on their way"
+        for offset, future in asked:
+            future.set_result(Answer(offset))
+        self.leaders_known = True
+
+    topic_id: object = "id"
+    described: bool = False
+
+    def describe_topics(self, topics: Any, **_: object) -> dict[str, Future[Any]]:
+        self.described = True
+        described: Future[Any] = Future()
+        if self.controller_error is None:
+            described.set_result(SimpleNamespace(topic_id=self.topic_id, partitions=[0, 1]))
+        else:
+            described.set_exception(KafkaException(KafkaError(self.controller_error)))
+        return dict.fromkeys(topics.topic_names, described)
+
+
+def cluster_of(admin: FakeAdmin, clock: ManualClock, abandoned: Callable[[], bool] = lambda: False) -> Any:
+    return LibrdkafkaCluster(make_options(), clock, clock.advance, abandoned, lambda *_: admin)  # type: ignore[arg-type,return-value]
+
+
+WANTED = {tp(0): Edge.LATEST}
+FOUND = {tp(0): LogEnd(7, 3)}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError._NOENT, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._UNKNOWN_PARTITION,
+        KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE,
+    ],
+)  # fmt: skip
+def test_a_cut_connection_is_asked_again(code: int) -> None:
+    """All connections are cut once: the client's own metadata request fails, and 'no leaders' are found.
+
+    A group's coordinator that moves is no different.
+    """
+    admin = FakeAdmin([code] * 3)
+    assert cluster_of(admin, ManualClock()).log_offsets(WANTED) == FOUND
+    assert admin.asked == 4
+
+
+def test_a_dead_controller_is_not_asked_for_ever() -> None:
+    """The controller dies; the client asks it again and again, and a fresh one finds the new controller."""
+    clock, stuck, fresh = ManualClock(), FakeAdmin([KafkaError._TIMED_OUT] * 1_000), FakeAdmin()
+    clients: list[Any] = [stuck, fresh]
+    cluster = LibrdkafkaCluster(make_options(), clock, clock.advance, make_client=lambda *_: clients.pop(0))
+    assert cluster.log_offsets(WANTED) == FOUND
+    assert (stuck.asked, fresh.asked) == (1, 1)
+
+
+def test_a_dead_leader_is_not_taken_for_an_empty_log() -> None:
+    """librdkafka has no error for it: as long as the client lives, the answer is the offset "invalid"."""
+    clock, stuck, fresh = ManualClock(), FakeAdmin(offset=OFFSET_INVALID), FakeAdmin()
+    clients: list[Any] = [stuck, fresh]
+    cluster = LibrdkafkaCluster(make_options(), clock, clock.advance, make_client=lambda *_: clients.pop(0))
+    assert cluster.log_offsets(WANTED) == FOUND
+    assert (stuck.asked, fresh.asked) == (1, 1)
+
+
+def test_a_request_is_repeated_as_often_as_it_may() -> None:
+    admin, clock = FakeAdmin([KafkaError._TRANSPORT] * 3), ManualClock()
+    options = make_options(fetchOffset__numRetries="2", fetchOffset__retryIntervalMs="250")
+    cluster = LibrdkafkaCluster(options, clock, clock.advance, make_client=lambda *_: admin)  # type: ignore[arg-type,return-value]
+    with pytest.raises(GroupKafkaError):
+        cluster.log_offsets(WANTED)
+    assert (admin.asked, clock.monotonic_s()) == (3, 1000.5)
+
+
+@pytest.mark.parametrize(("answered", "bound_s"), [(False, CONTACT_TIMEOUT_S), (True, OUTAGE_TIMEOUT_S)])
+def test_brokers_that_stay_away_are_an_error_in_bounded_time(answered: bool, bound_s: float) -> None:
+    clock, admin = ManualClock(), FakeAdmin()
+    cluster = cluster_of(admin, clock)
+    if answered:
+        cluster.log_offsets(WANTED)
+    admin.errors = [KafkaError._TRANSPORT] * 10_000
+    before_s = clock.monotonic_s()
+    with pytest.raises(GroupKafkaError, match=rf"kafka\.bootstrap\.servers.* answered within {bound_s:.0f} s"):
+        cluster.log_offsets(WANTED)
+    assert bound_s <= clock.monotonic_s() - before_s < bound_s + 1
+
+
+def test_a_broker_that_stops_with_a_request_is_not_waited_for_for_long() -> None:
+    """The client would wait for its answer until the request's time is over, also when it is back long before."""
+    admin = FakeAdmin()
+    cluster = cluster_of(admin, ManualClock())
+    cluster.log_offsets(WANTED)
+    admin.errors = [KafkaError._TIMED_OUT] * 4
+    assert cluster.log_offsets(WANTED) == FOUND
+    assert admin.timeouts_s == [CONTACT_TIMEOUT_S, 3.0, 6.0, 12.0, CONTACT_TIMEOUT_S, CONTACT_TIMEOUT_S]
+
+
+class StoppedAdmin(FakeAdmin):
+    """The process is stopped (SIGSTOP) with its first request on its way, which has timed out when it goes on."""
+
+    clock: ManualClock
+
+    def list_offsets(self, *args: Any, **named: Any) -> dict[ClientPartition, Future[Answer]]:
+        if self.errors:
+            self.clock.advance(3600.0)
+        return super().list_offsets(*args, **named)
+
+
+def test_a_process_that_was_stopped_has_not_waited_for_brokers() -> None:
+    admin = StoppedAdmin()
+    admin.clock = ManualClock()
+    cluster = cluster_of(admin, admin.clock)
+    cluster.log_offsets(WANTED)
+    admin.errors = [KafkaError._TIMED_OUT]
+    assert cluster.log_offsets(WANTED) == FOUND
+
+
+def test_a_survey_asks_for_the_ends_alone_and_for_the_rest_at_once() -> None:
+    """1. The leaders are unknown. 2. Two requests ask for them. 3. librdkafka frees one that is still being sent."""
+    survey = cluster_of(SlowAdmin(), ManualClock()).survey([tp(0), tp(1)])
+    assert survey.ends == {tp(0): LogEnd(0, 3), tp(1): LogEnd(1, 3)}
+    assert survey.beginnings == {tp(0): LogEnd(2, 3), tp(1): LogEnd(3, 3)}
+    assert survey.topics == {tp(0).topic: TopicInfo("id", 2)}
+
+
+@pytest.mark.parametrize(("known_id", "missing"), [("other", {tp(2)}), ("", {tp(2)}), ("id", set())])
+@pytest.mark.rule("R40")
+def test_no_topic_loses_partitions_a_broker_that_says_so_is_behind(known_id: str, missing: set[object]) -> None:
+    """The topic has two partitions, for the broker that is asked."""
+    cluster = cluster_of(SlowAdmin(), ManualClock())
+    cluster.topics = lambda: {tp(0).topic: 2}
+    assert cluster.missing_partitions({tp(1): "other", tp(2): known_id, tp(5, "gone"): "other"}) == missing
+    assert cluster.missing_partitions({}) == set()
+
+
+@pytest.mark.parametrize(("code", "goes_on"), [(KafkaError._TIMED_OUT, True), (KafkaError._AUTHENTICATION, False)])
+def test_m09_plans_go_on_while_the_controller_is_away(code: int, goes_on: bool) -> None:
+    """Topics are asked of the controller, which may be away when all leaders are there."""
+    admin = SlowAdmin()
+    cluster = cluster_of(admin, ManualClock())
+    known = cluster.survey([tp(0)]).topics
+    admin.sent.clear()
+    admin.controller_error = code
+    if goes_on:
+        assert cluster.survey([tp(0)]).topics == known
+    else:
+        with pytest.raises(GroupKafkaError):
+            cluster.survey([tp(0)])
+
+
+@pytest.mark.parametrize("code", [KafkaError._NOENT, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION])
+@pytest.mark.parametrize("counts", [{}, {tp(0).topic: 1}], ids=["no topic", "fewer partitions"])
+@pytest.mark.parametrize("request_", ["log_offsets", "survey"])
+def test_p8_what_does_not_exist_is_not_waited_for_as_a_leader_is(
+    request_: str, counts: dict[str, int | KafkaError], code: int
+) -> None:
+    """librdkafka returns "no leaders found" for leaders that are away, and for topics that do not exist."""
+    clock, admin = ManualClock(), FakeAdmin(counts=counts)
+    cluster = cluster_of(admin, clock)
+    admin.errors = [code] * 10_000
+    before_s = clock.monotonic_s()
+    with pytest.raises(GroupKafkaError, match="TOPIC_UNKNOWN"):
+        getattr(cluster, request_)({tp(1): Edge.LATEST})
+    assert 3.0 <= clock.monotonic_s() - before_s < 4.0
+
+
+def test_p8_a_broker_that_does_not_know_a_topic_yet_is_asked_again() -> None:
+    """A broker has just started, and knows the topic two seconds later."""
+    clock, admin = ManualClock(), FakeAdmin(counts={})
+    cluster = LibrdkafkaCluster(make_options(), clock, clock.advance, make_client=lambda *_: admin)  # type: ignore[arg-type,return-value]
+    admin.errors = [KafkaError.UNKNOWN_TOPIC_OR_PART] * 100
+
+    def pause(seconds: float) -> None:
+        clock.advance(seconds)
+        if clock.monotonic_s() > 1002.0:
+            admin.errors.clear()
+
+    cluster._pause = pause
+    assert cluster.log_offsets(WANTED) == FOUND
+
+
+@pytest.mark.parametrize("count", [4, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)], ids=["there", "denied"])
+def test_m09_the_leaders_of_what_may_exist_are_waited_for(count: int | KafkaError) -> None:
+    """A leader is elected after a minute; whoever may not describe a topic cannot tell that it does not exist."""
+    clock, admin = ManualClock(), FakeAdmin()
+    cluster = cluster_of(admin, clock)
+    cluster.log_offsets(WANTED)
+    admin.counts[tp(0).topic] = count
+    admin.errors = [KafkaError._NOENT] * 60
+    assert cluster.log_offsets(WANTED) == FOUND
+
+
+@pytest.mark.parametrize("count", [None, 1], ids=["no topic", "fewer partitions"])
+def test_p8_a_deleted_topic_is_not_asked_where_its_log_was_truncated(count: int | None) -> None:
+    """1. A leader moves. 2. The topic is deleted before the new leader is asked. 3. Nobody answers."""
+    clock, admin = ManualClock(), FakeAdmin(counts={} if count is None else {tp(0).topic: count})
+    cluster = cluster_of(admin, clock)
+    cluster._probe = SimpleNamespace(diverged=lambda _left, timeout_s: (clock.advance(timeout_s), {})[1])
+    before_s = clock.monotonic_s()
+    with pytest.raises(GroupKafkaError, match="TOPIC_UNKNOWN"):
+        cluster.diverged({tp(1): (10, 3)})
+    assert clock.monotonic_s() - before_s < 10.0
+
+
+def test_nobody_is_waited_for_once_the_query_stops() -> None:
+    admin = FakeAdmin([KafkaError._TRANSPORT] * 10_000)
+    with pytest.raises(GroupKafkaError):
+        cluster_of(admin, ManualClock(), abandoned=lambda: True).log_offsets(WANTED)
+    assert admin.asked == 1
+
+
+def test_an_error_that_does_not_heal_is_told_at_once() -> None:
+    admin = FakeAdmin([KafkaError.TOPIC_AUTHORIZATION_FAILED] * 10)
+    with pytest.raises(GroupKafkaError, match="TOPIC_ACCESS_DENIED"):
+        cluster_of(admin, ManualClock()).log_offsets(WANTED)
+    assert admin.asked == 1
+
+
+def test_a_refused_identity_is_not_waited_for() -> None:
+    """The client tells its errors only to who polls it, and the request itself is never answered."""
+    transport = LastTransportError(None)
+
+    class Refused(FakeAdmin):
+        def poll(self, timeout_s: float) -> None:
+            transport(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+
+    waiting: Future[Any] = Future()
+    client: Any = Refused()
+    with pytest.raises(KafkaException) as raised:
+        answer_of(client, waiting, transport)
+    assert raised.value.args[0].code() == KafkaError._AUTHENTICATION
+    assert "wrong password" in raised.value.args[0].str()
+
+
+def test_a_refused_identity_that_worked_before_may_heal() -> None:
+    """A request takes longer than a moment, and meanwhile the provider of tokens is away: the answer still comes."""
+    transport = LastTransportError(None, ManualClock())
+    transport.worked()
+    answer: Future[str] = Future()
+
+    class Hiccup(FakeAdmin):
+        def poll(self, timeout_s: float) -> None:
+            transport(KafkaError(KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token: 404"))
+            answer.set_result("there")
+
+    client: Any = Hiccup()
+    assert answer_of(client, answer, transport) == "there"
+
+
+def test_brokers_without_topic_ids_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    admin = SlowAdmin()
+    cluster = cluster_of(admin, ManualClock())
+    cluster.describe(["orders"])
+    assert "no topic ids" not in caplog.text
+    admin.topic_id = Uuid(0, 0)
+    for _ in range(3):
+        assert cluster.describe(["orders"])["orders"].topic_id == NO_TOPIC_ID
+    assert caplog.text.count("no topic ids") == 1
+
+
+@dataclass
+class GroupAdmin(FakeAdmin):
+    """Describes a group of two members, after the errors of the script."""
+
+    def describe_consumer_groups(self, groups: list[str], *, request_timeout: float) -> dict[str, Future[Any]]:
+        self.timeouts_s.append(request_timeout)
+        future: Future[Any] = Future()
+        if self.errors:
+            future.set_exception(KafkaException(KafkaError(self.errors.pop(0))))
+        else:
+            parts = {
+                "m": [ClientPartition("orders", 0), ClientPartition("orders", 2)],
+                "n": [ClientPartition("orders", 1)],
+            }
+            members = [
+                SimpleNamespace(member_id=name, assignment=SimpleNamespace(topic_partitions=owned))
+                for name, owned in parts.items()
+            ]
+            future.set_result(SimpleNamespace(members=members))
+        return dict.fromkeys(groups, future)
+
+
+@pytest.mark.parametrize(
+    ("errors", "member_id", "found"),
+    [
+        ([], "m", {tp(0), tp(2)}),
+        ([], "gone", frozenset()),
+        ([KafkaError.NOT_COORDINATOR, KafkaError._TIMED_OUT], "n", {tp(1)}),
+        ([KafkaError._UNSUPPORTED_FEATURE], "m", None),
+        ([KafkaError.TOPIC_AUTHORIZATION_FAILED], "m", None),
+    ],
+)
+def test_what_the_coordinator_has_assigned_to_a_member(errors: list[int], member_id: str, found: object) -> None:
+    assert cluster_of(GroupAdmin(errors), ManualClock()).assigned("shop", member_id) == found

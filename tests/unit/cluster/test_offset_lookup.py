@@ -1,0 +1,93 @@
+"""From positions to offsets."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_groupsource.cluster.offset_lookup import check_named, look_up
+from spark_groupsource.errors import OptionError
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtOffset, AtTime, Start, Starting
+from tests.unit.fakes import FakeCluster, tp
+
+P0, P1 = tp(0), tp(1)
+
+
+class Bed:
+    """Two partitions, [10, 100) and [20, 200), and another group."""
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster(orders=2)
+        self.cluster.beginnings = {P0: 10, P1: 20}
+        self.cluster.ends = {P0: 100, P1: 200}
+        self.cluster.groups["billing"] = {P0: 50}
+
+    def find(self, p0: Start | None, p1: Start | None = None, *, latest: bool = False) -> dict[TopicPartition, int]:
+        starts = {P0: p0} if p1 is None else {P0: p0, P1: p1}
+        return look_up(self.cluster, starts, "startingOffsets", unmatched_is_latest=latest)
+
+
+def test_edges_and_offsets() -> None:
+    assert Bed().find(AtEdge(), AtEdge(latest=True)) == {P0: 10, P1: 200}
+    assert Bed().find(AtOffset(42), AtOffset(200)) == {P0: 42, P1: 200}
+
+
+def test_an_offset_that_is_gone_is_kept() -> None:
+    """What lies between it and the log's beginning is lost, and told so."""
+    assert Bed().find(AtOffset(3)) == {P0: 3}
+
+
+def test_an_offset_behind_the_end() -> None:
+    with pytest.raises(OptionError, match=r"'startingOffsets' has the value '101'.*orders-0 an offset up to 100"):
+        Bed().find(AtOffset(101))
+
+
+def test_another_group_and_where_it_has_no_offset() -> None:
+    assert Bed().find(AtGroup("billing"), AtGroup("billing")) == {P0: 50, P1: 20}
+
+
+def test_a_group_without_any_offset_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Its name may be misspelt: all would be read, or nothing, without a word."""
+    assert Bed().find(AtGroup("biling"), AtGroup("biling")) == {P0: 10, P1: 20}
+    assert "group has no offsets, starting at the logs' beginnings: group=biling topics=orders" in caplog.text
+    caplog.clear()
+    Bed().find(AtGroup("billing"), AtGroup("billing"))
+    assert not caplog.records
+
+
+def test_another_group_that_is_ahead_of_an_open_transaction() -> None:
+    bed = Bed()
+    bed.cluster.groups["billing"] = {P0: 105}
+    bed.cluster.written = {P0: 110}
+    assert bed.find(AtGroup("billing")) == {P0: 105}
+    with pytest.raises(OptionError, match=r"value '105'.*orders-0 an offset up to 100"):
+        bed.find(AtOffset(105))
+    bed.cluster.written = {P0: 104}
+    with pytest.raises(OptionError, match=r"value '105'.*orders-0 an offset up to 104"):
+        bed.find(AtGroup("billing"))
+
+
+def test_times() -> None:
+    bed = Bed()
+    bed.cluster.at_time = {P0: 33}
+    assert bed.find(AtTime(5)) == {P0: 33}
+    assert bed.find(AtTime(5), AtTime(6), latest=True) == {P0: 33, P1: 200}
+    with pytest.raises(OptionError, match=r"value '6'.*orders-1 has none"):
+        bed.find(AtTime(5), AtTime(6))
+
+
+def test_a_partition_that_is_not_named() -> None:
+    with pytest.raises(OptionError, match=r"every partition of the topics; orders-0 has none"):
+        Bed().find(None)
+
+
+def test_a_partition_that_does_not_exist_is_named() -> None:
+    check_named(Starting(AtEdge()), [])
+    starting = Starting(None, {P0: AtOffset(5), P1: AtEdge()}, "endingOffsets")
+    check_named(starting, [P0, P1])
+    with pytest.raises(OptionError, match=r"'endingOffsets'.*orders-1 is none of them"):
+        check_named(starting, [P0, tp(2)])
+    topics = Starting(None, topics={"orders": AtEdge(), "refunds": AtEdge()})
+    check_named(topics, [P0, tp(0, "refunds")])
+    with pytest.raises(OptionError, match=r"'orders: earliest, refunds: earliest'.*; refunds is none of them"):
+        check_named(topics, [P0, P1])

@@ -1,0 +1,117 @@
+"""The table of what a query knows of its partitions and topics: each verb, and what it resets."""
+
+from __future__ import annotations
+
+from spark_groupsource.clock import Deadline
+from spark_groupsource.cluster.port import CONFIRM_S
+from spark_groupsource.driver.query_state import Mark, QueryState, TrackedPartition
+from spark_groupsource.model.commit_metadata import Anchor, Pin
+from spark_groupsource.model.offsets import TopicPartition
+from tests.unit.fakes import ManualClock
+
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+OLD, NEW = Anchor("old", Pin(0, 2), None), Anchor("new", Pin(0, 2), None)
+
+
+def read(state: QueryState) -> TrackedPartition:
+    """Establish P0, and let everything be known of it."""
+    state.establish(P0, OLD)
+    row = state.partition(P0)
+    row.log_end, row.mark, row.lost_to, row.short_reported = 100, Mark(100, 4), 50, True
+    return row
+
+
+def test_a_recreated_topic_resets_all_that_was_known_of_its_partitions() -> None:
+    state = QueryState()
+    row = read(state)
+    state.forget([P0])
+    assert (state.anchor(P0), state.id_before("orders")) == (None, "old")
+    state.establish(P0, NEW)
+    assert row == TrackedPartition(anchor=NEW)
+
+
+def test_a_position_that_is_established_anew_keeps_what_was_reported_of_the_same_topic() -> None:
+    """A rebalance gives the partition back: a loss that was reported is not reported once more."""
+    state = QueryState()
+    row = read(state)
+    state.establish(P0, OLD)
+    assert row == TrackedPartition(anchor=OLD, log_end=100, lost_to=50)
+
+
+def test_partitions_without_a_position_leave_no_id_behind() -> None:
+    state = QueryState()
+    state.forget([P0])
+    assert (state.id_before("orders"), state.anchors) == (None, {})
+
+
+def test_what_was_there_when_the_query_started_has_not_appeared() -> None:
+    state = QueryState()
+    state.started_with({"orders": "old"})
+    assert not state.appeared("orders", "old")
+    assert state.appeared("orders", "new")
+    assert state.appeared("refunds", "any")
+    state.started_with({})
+    assert state.appeared("orders", "old")
+
+
+def test_deleted_topics_and_absent_partitions_are_missing() -> None:
+    state = QueryState()
+    state.delete(["refunds"])
+    state.miss({P1: "old"})
+    refund = TopicPartition("refunds", 0)
+    assert [state.is_missing(partition) for partition in (P0, P1, refund)] == [False, True, True]
+    assert (state.deleted, state.absent) == ({"refunds"}, {P1: "old"})
+    state.undelete(["refunds"])
+    state.found([P1])
+    assert not any(map(state.is_missing, (P0, P1, refund)))
+
+
+def test_the_rows_of_removed_topics_are_dropped() -> None:
+    state = QueryState()
+    state.started_with({"orders": "old"})
+    refund = TopicPartition("refunds", 0)
+    for partition in (P0, refund):
+        state.establish(partition, OLD)
+        state.delete([partition.topic])
+    assert state.removable == {"orders", "refunds"}
+    state.remove(["orders", "refunds"])
+    assert (state.partitions, state.deleted, list(state.topics)) == ({}, set(), ["orders"])
+    assert not state.appeared("orders", "old"), "it existed when the query started"
+    assert state.removable == set()
+
+
+def test_a_partition_that_is_left_out_is_not_short_when_it_comes_back() -> None:
+    state = QueryState()
+    row = read(state)
+    row.short_until = Deadline(ManualClock(), 1.0)
+    state.miss({P0: ""})
+    assert (row.short_until, row.short_reported) == (None, False)
+
+
+def test_a_missing_partition_is_reported_once_until_it_has_a_position() -> None:
+    state = QueryState()
+    state.partition(P0).missing_reported = True
+    state.positioned([P0])
+    assert not state.partition(P0).missing_reported
+
+
+def test_a_topic_is_unknown_only_when_every_answer_says_so() -> None:
+    state, clock = QueryState(), ManualClock()
+    assert state.unknown_for_long(["orders"], clock) == set()
+    clock.advance(CONFIRM_S / 2)
+    assert state.unknown_for_long([], clock) == set()
+    clock.advance(CONFIRM_S)
+    assert state.unknown_for_long(["orders"], clock) == set()
+    clock.advance(CONFIRM_S)
+    assert state.unknown_for_long(["orders"], clock) == {"orders"}
+
+
+def test_a_new_id_counts_when_no_other_one_is_named_meanwhile() -> None:
+    state, clock = QueryState(), ManualClock()
+    assert state.confirmed({}, clock)
+    assert not state.confirmed({"orders": "new"}, clock)
+    clock.advance(CONFIRM_S)
+    assert not state.confirmed({"orders": "newer"}, clock)
+    clock.advance(CONFIRM_S)
+    assert state.confirmed({"orders": "newer"}, clock)
+    assert not state.confirmed({"orders": "newer", "refunds": "new"}, clock)

@@ -1,0 +1,172 @@
+"""The session: Trigger.AvailableNow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from spark_groupsource.cluster.port import Edge, LogEnd, TopicInfo
+from spark_groupsource.driver.readiness import AVAILABLE_NOW_MARGIN_S
+from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError
+from spark_groupsource.membership.client_renewal import UNRELEASED_MARGIN_S
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.model import ReadBounds
+from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, ranges
+from tests.unit.fakes import (
+    TOPIC_ID,
+)
+
+
+def test_available_now_reads_up_to_its_targets_and_ends() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5, p1=3)
+    bed.session.prepare_available_now()
+    bed.ends(p0=100)
+    first = bed.session.latest_offset(START, ReadBounds(max_rows=4))
+    assert ranges(first) == ["orders-0 [0, 4)"]
+    second = bed.session.latest_offset(first)
+    assert ranges(second) == ["orders-0 [4, 5)"]
+    assert bed.session.latest_offset(second) is second
+
+
+def test_available_now_asks_only_for_the_partitions_of_option_assign() -> None:
+    """The leaders of the others may be away, and they may be many."""
+    bed = Bed(assign='{"orders":[0]}', startingOffsets="earliest")
+    asked: list[TopicPartition] = []
+    log_offsets = bed.cluster.log_offsets
+
+    def asking(wanted: Mapping[TopicPartition, Edge | int]) -> dict[TopicPartition, LogEnd | None]:
+        asked.extend(wanted)
+        return log_offsets(wanted)
+
+    bed.cluster.log_offsets = asking  # type: ignore[method-assign,assignment]
+    bed.session.prepare_available_now()
+    assert asked == [P0]
+
+
+def test_available_now_reads_a_partition_that_it_gains_up_to_the_same_targets() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5, p1=3)
+    bed.session.prepare_available_now()
+    end = bed.session.latest_offset(START)
+    bed.ends(p1=50)
+    bed.member.assign(P1)
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 5)", "orders-1 [0, 3)"]
+
+
+def test_available_now_without_partitions_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """A static member that was stopped keeps them until its session ends: the job succeeds, and nobody knows why."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join()
+    bed.ends(p0=5)
+    bed.session.prepare_available_now()
+    assert bed.session.latest_offset(START) is START
+    assert "AvailableNow ends without a partition" in caplog.text
+    assert "group=shop" in caplog.text
+
+
+@pytest.mark.parametrize("refused_to_the_end", [True, False])
+def test_available_now_does_not_end_while_the_strategy_refuses(refused_to_the_end: bool) -> None:
+    """It would be a job that succeeds without having read a record."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join()
+    bed.ends(p0=5)
+    bed.member.assignment_refused = True
+    bed.session.prepare_available_now()
+    began_s = bed.clock.monotonic_s()
+
+    def later() -> None:
+        if not refused_to_the_end and bed.clock.monotonic_s() > began_s + 10 and bed.member.assignment_refused:
+            bed.member.assignment_refused = False
+            bed.member.assign(P0)
+
+    bed.member.during_view = later
+    if refused_to_the_end:
+        with pytest.raises(GroupKafkaError, match="NO_ASSIGNMENT"):
+            bed.session.latest_offset(START)
+    else:
+        assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
+
+
+def test_available_now_waits_longer_than_a_static_member_for_its_instance_id() -> None:
+    """Else NO_ASSIGNMENT hides INSTANCE_ID_IN_USE. The second wait begins later: with the first refusal."""
+    assert AVAILABLE_NOW_MARGIN_S >= UNRELEASED_MARGIN_S + 10
+
+
+def test_available_now_leaves_later_partitions_alone() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P2)
+    bed.session.prepare_available_now()
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 3)
+    bed.ends(p2=7)
+    assert bed.session.latest_offset(START) is START
+
+
+def test_available_now_ends_when_others_own_everything() -> None:
+    bed = Bed()
+    bed.join()
+    bed.session.prepare_available_now()
+    assert bed.session.latest_offset(START) is START
+
+
+def test_available_now_without_any_partition_ends_at_once() -> None:
+    bed = Bed(subscribePattern="nothing-.*")
+    bed.cluster.matching = ()
+    bed.session.prepare_available_now()
+    assert bed.session.latest_offset(START) is START
+    assert bed.paused == 0.0
+
+
+@pytest.mark.parametrize(("away_s", "goes_on"), [(100.0, True), (130.0, False)])
+def test_available_now_waits_for_a_coordinator_that_takes_no_start_position(away_s: float, goes_on: bool) -> None:
+    """As long as for brokers."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    bed.session.prepare_available_now()
+    back_s, establish = bed.clock.now_s + away_s, bed.member.establish
+    bed.member.establish = lambda *given: bed.clock.now_s >= back_s and establish(*given)  # type: ignore[method-assign]
+    if goes_on:
+        assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
+    else:
+        with pytest.raises(KafkaUnavailableError, match=r"CLUSTER_REQUEST_FAILED.*for 120 s"):
+            bed.session.latest_offset(START)
+
+
+def test_available_now_outlives_a_rebalance_that_begins_under_a_plan() -> None:
+    """It takes longer than a trigger of another query would wait for a plan."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    bed.session.prepare_available_now()
+    back_s: list[float] = []
+
+    def begins() -> None:
+        bed.member.during_fix = lambda: None
+        bed.member.lose(P0)
+        back_s.append(bed.clock.now_s + 70.0)
+
+    def ends() -> None:
+        if back_s and bed.clock.now_s > back_s[0]:
+            back_s.clear()
+            bed.member.assign(P0)
+
+    bed.member.during_fix, bed.member.during_view = begins, ends
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
+    assert bed.paused > 70.0
+
+
+@pytest.mark.parametrize("joined", [True, False], ids=["offsets unknown", "no assignment"])
+def test_available_now_does_not_end_because_the_group_is_slow(joined: bool) -> None:
+    bed = Bed()
+    bed.member.fetches_answered = False
+    bed.member.start()
+    if joined:
+        bed.member.assign(P0)
+    bed.session.prepare_available_now()
+    with pytest.raises(GroupKafkaError, match="NO_ASSIGNMENT"):
+        bed.session.latest_offset(START)
+    assert 45.0 < bed.paused < 120.0

@@ -1,0 +1,542 @@
+"""The session: a topic that is deleted, and partitions that do not exist."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import pytest
+
+from spark_groupsource.cluster.port import TopicInfo
+from spark_groupsource.driver.topics import REFRESH_S
+from spark_groupsource.errors import DataLossError, OptionError
+from spark_groupsource.model.commit_metadata import GroupOffset, Pin
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset
+from spark_groupsource.options.model import ReadBounds
+from tests.unit.driver.session_bed import P0, P1, START, Bed, flat, metadata, ranges
+from tests.unit.fakes import (
+    LINEAGE,
+    OTHER_LINEAGE,
+    TOPIC_ID,
+    offset_of,
+    tp,
+)
+
+
+def deleted(**options: str) -> tuple[Bed, SourceOffset]:
+    """Return a session that has planned up to 50 of 60 records when the topic is deleted."""
+    bed = Bed(startingOffsets="earliest", subscribe="orders,refunds", **options)
+    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
+    bed.join(P0, tp(0, "refunds"))
+    bed.ends(p0=60)
+    end = bed.session.latest_offset(START, ReadBounds(max_rows=50))
+    del bed.cluster.topics["orders"]
+    return bed, end
+
+
+def take_deleted(bed: Bed) -> None:
+    """Let the group take the deleted topic's partition."""
+    bed.member.lose(P0, tp(0, "refunds"))
+    bed.member.assign(tp(0, "refunds"))
+
+
+@pytest.mark.rule("R38")
+def test_a_member_that_loses_its_last_partition_with_the_topic_does_not_idle() -> None:
+    """1. A topic with unread records is deleted. 2. The group takes all partitions of the member. 3. With nothing to
+    plan, nothing else would ask for the topic.
+    """
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=60)
+    end = bed.session.latest_offset(START, ReadBounds(max_rows=50))
+    del bed.cluster.topics["orders"]
+    bed.member.lose(P0)
+    bed.member.assign()
+    with pytest.raises(DataLossError, match=r"orders-0 \[50, 60\): the topic was deleted"):
+        bed.session.latest_offset(end)
+
+
+@pytest.mark.rule("R38")
+def test_a_deleted_topic_fails_the_query_with_what_is_lost() -> None:
+    bed, end = deleted()
+    take_deleted(bed)
+    with pytest.raises(DataLossError, match=r"orders-0 \[50, 60\): the topic was deleted"):
+        bed.session.latest_offset(end)
+
+
+def test_a_deleted_topic_that_the_group_has_not_taken_yet_is_told_too() -> None:
+    bed, end = deleted()
+    with pytest.raises(DataLossError, match=r"orders-0 \[50, 60\): the topic was deleted"):
+        bed.session.latest_offset(end)
+
+
+def test_the_others_go_on_without_a_deleted_topic(caplog: pytest.LogCaptureFixture) -> None:
+    bed, end = deleted(failOnDataLoss="false")
+    take_deleted(bed)
+    bed.cluster.ends[tp(0, "refunds")] = 4
+    with caplog.at_level(logging.WARNING):
+        following = bed.session.latest_offset(end)
+        assert ranges(following) == ["refunds-0 [0, 4)"]
+        assert bed.session.latest_offset(following) is following
+    assert caplog.text.count("orders-0 [50, 60): the topic was deleted") == 1
+
+
+@pytest.mark.parametrize("subscription", [{}, {"subscribePattern": "ord.*"}], ids=["list", "pattern"])
+@pytest.mark.rule("R39")
+def test_a_topic_that_was_deleted_while_the_query_was_down(subscription: dict[str, str]) -> None:
+    bed = Bed(startingOffsets="earliest", **subscription)
+    del bed.cluster.topics["orders"]
+    with pytest.raises(DataLossError, match=r"orders-0 \[50, 50\): the topic was deleted"):
+        bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 50)))
+    if not subscription:
+        with pytest.raises(OptionError, match="TOPIC_UNKNOWN"):
+            bed.session.latest_offset(START)
+
+
+@pytest.mark.parametrize("subscription", [{"subscribe": "new"}, {"subscribePattern": "new.*"}])
+def test_a_topic_that_was_unsubscribed_and_deleted_is_missed_by_no_start(subscription: dict[str, str]) -> None:
+    """The last batch has its end; the option was changed, and the topic deleted, because all of it was read."""
+    bed = Bed(startingOffsets="earliest", **subscription)
+    del bed.cluster.topics["orders"]
+    bed.cluster.topics["new"] = TopicInfo("new-id", 1)
+    bed.join(tp(0, "new"))
+    bed.cluster.ends[tp(0, "new")] = 3
+    end = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 50)))
+    assert ranges(end) == ["new-0 [0, 3)"]
+
+
+@pytest.mark.parametrize("subscription", [{"subscribe": "orders"}, {"subscribePattern": "orders.*"}])
+def test_a_batch_runs_again_without_a_topic_that_was_unsubscribed_and_deleted(subscription: dict[str, str]) -> None:
+    """The process dies in a batch that has nothing of refunds; the option is changed, and refunds deleted."""
+    bed = Bed(startingOffsets="earliest", **subscription)
+    bed.join(P0)
+    bed.ends(p0=20)
+    logged = offset_of(OffsetRange(P0, 10, 20), OffsetRange(tp(0, "refunds"), 5, 5))
+    assert flat(bed.session.tasks(START, logged)) == ["orders-0 [10, 20)"]
+    bed.session.commit(logged)
+    assert bed.session.latest_offset(logged) is logged
+
+
+def test_a_deleted_topic_is_told_until_a_batch_leaves_it_out() -> None:
+    before = offset_of(OffsetRange(P0, 40, 50), OffsetRange(tp(0, "ordeal"), 0, 7))
+
+    def restarted(start: SourceOffset, **options: str) -> SourceOffset:
+        bed = Bed(startingOffsets="earliest", subscribePattern="ord.*", **options)
+        bed.join(P0)
+        bed.ends(p0=60)
+        bed.session.prepare_available_now()
+        return bed.session.latest_offset(start)
+
+    with pytest.raises(DataLossError, match=r"ordeal-0 \[7, 7\): the topic was deleted"):
+        restarted(before)
+    end = restarted(before, failOnDataLoss="false")
+    assert end.ends() == {P0: 60}
+    assert restarted(end) is end
+
+
+def test_a_pattern_over_short_lived_topics_lets_nothing_grow() -> None:
+    """One topic after another is made, read, committed and deleted."""
+    bed = Bed(subscribePattern=".*", startingOffsets="earliest", failOnDataLoss="false")
+    bed.join(P0)
+    bed.ends(p0=1)
+    end = bed.session.latest_offset(START)
+    asked: list[int] = []
+    looked_up = bed.cluster.missing_topics
+    bed.cluster.missing_topics = lambda topics: (asked.append(len(set(topics))), looked_up(topics))[1]  # type: ignore[method-assign]
+    for day in range(1, 21):
+        partition = tp(0, f"day-{day}")
+        bed.cluster.topics[partition.topic] = TopicInfo(f"id-{day}", 1)
+        bed.clock.advance(REFRESH_S)
+        bed.member.assign(partition)
+        bed.cluster.ends |= {P0: 2 * day, partition: 5}
+        end = bed.session.latest_offset(end)
+        assert f"day-{day}-0 [0, 5)" in ranges(end)
+        assert bed.session.latest_offset(end) is end
+        del bed.cluster.topics[partition.topic]
+        bed.member.lose(partition)
+        bed.member.assign()
+        bed.ends(p0=2 * day + 1)
+        end = bed.session.latest_offset(end)
+    assert end.ends() == {P0: 41}
+    assert max(asked) == 1
+
+
+def handing_over(**options: str) -> tuple[Bed, SourceOffset]:
+    """Return a session that has read refunds to 4 and handed it over."""
+    bed = Bed(startingOffsets="earliest", failOnDataLoss="false", **options)
+    refunds = tp(0, "refunds")
+    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
+    bed.join(P0, refunds)
+    bed.cluster.ends |= {P0: 1, refunds: 4}
+    end = bed.session.latest_offset(START)
+    bed.session.latest_offset(end)
+    bed.member.lose(refunds)
+    bed.member.assign()
+    return bed, next_batch(bed, end)
+
+
+def next_batch(bed: Bed, start: SourceOffset, later_s: float = 0.0) -> SourceOffset:
+    """Return the next batch, of one record of orders-0."""
+    bed.clock.advance(later_s)
+    bed.cluster.ends[P0] += 1
+    end = bed.session.latest_offset(start)
+    assert end is not start
+    return end
+
+
+@pytest.mark.rule("R44")
+def test_ends_of_short_lived_topics_that_were_handed_over_go_with_the_topics() -> None:
+    """500 topics under a pattern: each is read, handed over, read on by another member, and deleted."""
+    bed = Bed(subscribePattern=".*", startingOffsets="earliest", failOnDataLoss="false")
+    bed.join(P0)
+    bed.ends(p0=1)
+    end = bed.session.latest_offset(START)
+    sizes = []
+    for day in range(1, 501):
+        partition = tp(0, f"day-{day}")
+        bed.cluster.topics[partition.topic] = TopicInfo(f"id-{day}", 1)
+        bed.cluster.ends[partition] = 5
+        bed.member.assign(partition)
+        end = next_batch(bed, end, REFRESH_S)
+        bed.member.lose(partition)
+        bed.member.assign()
+        end = next_batch(bed, end)
+        assert end.ends()[partition] == 5
+        del bed.cluster.topics[partition.topic]
+        sizes.append(len(str(end.to_json())))
+    assert max(sizes[10:]) < 2 * max(sizes[:10])
+    for _ in range(2):
+        end = next_batch(bed, end, REFRESH_S)
+    assert end.ends().keys() == {P0}
+
+
+def test_a_thousand_topics_that_come_and_go_leave_neither_rows_nor_ends() -> None:
+    """Under a pattern, in turn: read and deleted here; handed over and deleted later; handed over without a batch."""
+    bed = Bed(subscribePattern=".*", startingOffsets="earliest", failOnDataLoss="false")
+    bed.join(P0)
+    bed.ends(p0=1)
+    end = bed.session.latest_offset(START)
+    state, asked, sizes = bed.session._state, [], []
+    missing_topics = bed.cluster.missing_topics
+    bed.cluster.missing_topics = lambda topics: (asked.append(len(set(topics))), missing_topics(topics))[1]  # type: ignore[method-assign]
+    for number in range(1_000):
+        partition = tp(0, f"short-{number}")
+        read, here = number % 3 != 2, number % 3 == 0
+        bed.cluster.topics[partition.topic] = TopicInfo(f"id-{number}", 1)
+        bed.cluster.ends[partition] = 5 if read else 0
+        bed.member.assign(partition)
+        bed.clock.advance(REFRESH_S)
+        end = bed.session.latest_offset(end)
+        assert (partition in end.ends()) is read
+        if here:
+            del bed.cluster.topics[partition.topic]
+        bed.member.lose(partition)
+        bed.member.assign()
+        end = next_batch(bed, end)
+        bed.cluster.topics.pop(partition.topic, None)
+        del bed.cluster.ends[partition]
+        sizes.append((len(state.partitions), len(state.topics), len(str(end.to_json()))))
+    partitions, topics, size = map(max, zip(*sizes, strict=True))
+    assert (partitions, topics) <= (6, 6)
+    assert size < 2 * max(size for *_, size in sizes[:10])
+    assert max(asked) <= 4, "requests do not grow either"
+    for _ in range(4):
+        end = next_batch(bed, end, REFRESH_S)
+    assert (list(state.partitions), list(state.topics), list(end.ends())) == ([P0], ["orders"], [P0])
+
+
+@pytest.mark.rule("R44")
+def test_p2_the_end_of_a_topic_that_is_unknown_for_a_moment_stays() -> None:
+    """A broker that has just started does not list it yet; the group has lost its offset, and it comes back."""
+    bed, end = handing_over(subscribePattern=".*")
+    refunds, there = tp(0, "refunds"), dict(bed.cluster.topics)
+    del bed.cluster.topics["refunds"]
+    end = next_batch(bed, end, REFRESH_S)
+    bed.cluster.topics = there
+    end = next_batch(bed, end, REFRESH_S)
+    del bed.cluster.topics["refunds"]
+    end = next_batch(bed, end, REFRESH_S)
+    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
+    bed.member.committed.clear()
+    bed.cluster.ends[refunds] = 6
+    bed.clock.advance(REFRESH_S)
+    bed.member.assign(refunds)
+    assert "refunds-0 [4, 6)" in ranges(bed.session.latest_offset(end))
+
+
+@pytest.mark.rule("R44")
+def test_p2_the_end_of_a_topic_that_may_not_be_described_stays() -> None:
+    """It is not listed, and nobody says that it does not exist. Nor is one that the pattern matches no more."""
+    bed, end = handing_over(subscribePattern=".*")
+    bed.cluster.matching = ("orders",)
+    for _ in range(5):
+        end = next_batch(bed, end, REFRESH_S)
+    assert end.ends()[tp(0, "refunds")] == 4
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+def test_a_named_topic_that_was_deleted_while_the_query_was_down_ends_no_available_now(available_now: bool) -> None:
+    bed = Bed(subscribe="orders,refunds", startingOffsets="earliest", failOnDataLoss="false")
+    bed.join(P0)
+    bed.ends(p0=60)
+    if available_now:
+        bed.session.prepare_available_now()
+    end = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 50), OffsetRange(tp(0, "refunds"), 3, 4)))
+    assert ranges(end) == ["orders-0 [50, 60)"]
+    bed.ends(p0=70)
+    following = bed.session.latest_offset(end)
+    assert ranges(following) == (["orders-0 [60, 70)"] if not available_now else ranges(end))
+
+
+def test_a_named_topic_that_never_was_ends_available_now() -> None:
+    bed = Bed(subscribe="orders,nowhere")
+    bed.session.prepare_available_now()
+    with pytest.raises(OptionError, match=r"TOPIC_UNKNOWN.*'nowhere'"):
+        bed.session.latest_offset(START)
+
+
+def test_topics_that_are_deleted_one_after_the_other_in_one_trigger() -> None:
+    bed = Bed(subscribe="orders,refunds,third", startingOffsets="earliest", failOnDataLoss="false")
+    others = tp(0, "refunds"), tp(0, "third")
+    bed.cluster.topics |= {other.topic: TopicInfo(TOPIC_ID, 1) for other in others}
+    bed.join(P0, *others)
+    bed.cluster.ends |= {P0: 5, others[0]: 5, others[1]: 5}
+    end = bed.session.latest_offset(START)
+    bed.ends(p0=6)
+    del bed.cluster.topics["refunds"]
+    looked_up = bed.cluster.missing_topics
+
+    def then_the_third(topics: Iterable[str]) -> set[str]:
+        found = looked_up(topics)
+        bed.cluster.topics.pop("third", None)
+        return found
+
+    bed.cluster.missing_topics = then_the_third  # type: ignore[method-assign]
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 6)"]
+
+
+@pytest.mark.rule("R5", "R41")
+def test_newly_assigned_partitions_that_do_not_exist_do_not_hold_up_the_others() -> None:
+    """The group refuses their commits. 1. a topic comes back with fewer partitions, and a newcomer gets one that is
+    gone; 2. the session is lost, the topic comes back with fewer, and the old assignment comes first.
+    """
+    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 1)
+    bed.member.committed[P0] = GroupOffset(2, metadata(LINEAGE, 0, 2, pin=Pin(0, 1)))
+    bed.join(P0, P1)
+    bed.ends(p0=5)
+    end = bed.session.latest_offset(START)
+    assert ranges(end) == ["orders-0 [2, 5)"]
+    assert bed.session.latest_offset(end) is end
+
+    bed.cluster.topics["orders"] = TopicInfo("the second topic's id", 2)
+    bed.ends(p0=60, p1=60)
+    bed.clock.advance(REFRESH_S)
+    end = bed.session.latest_offset(end)
+    assert bed.session.latest_offset(end) is end
+    bed.cluster.topics["orders"] = TopicInfo("the third topic's id", 1)
+    bed.ends(p0=7)
+    bed.member.committed.clear()
+    bed.member.lose(P0, P1)
+    bed.member.assign(P0, P1)
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 7)"]
+
+
+def test_a_topic_that_is_listed_at_the_start_and_gone_a_moment_later() -> None:
+    bed = Bed(startingOffsets="earliest", subscribePattern="ord.*")
+    bed.cluster.matching = ("ordeal", "orders")
+    bed.join(P0)
+    bed.session.prepare_available_now()
+    with pytest.raises(DataLossError, match=r"ordeal-0 \[7, 7\): the topic was deleted"):
+        bed.session.latest_offset(offset_of(OffsetRange(tp(0, "ordeal"), 0, 7)))
+
+
+def test_a_topic_that_is_deleted_once_more_is_told_once_more(caplog: pytest.LogCaptureFixture) -> None:
+    """In between it had a position, and records that no batch has read."""
+    bed, end = deleted(failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        assert bed.session.latest_offset(end) is end
+        bed.cluster.topics["orders"] = TopicInfo("other", 1)
+        bed.member.committed.clear()
+        bed.ends(p0=9)
+        bed.clock.advance(REFRESH_S + 1)
+        assert bed.session.latest_offset(end, ReadBounds(min_rows=1000)) is end
+        del bed.cluster.topics["orders"]
+        assert bed.session.latest_offset(end) is end
+    assert caplog.text.count("the topic was deleted\n") == 2
+    assert "recreated" not in caplog.text
+
+
+@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "fewer partitions"])
+def test_what_was_handed_over_is_its_next_owners_to_tell(deleted: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody else can say how far it was read."""
+    mine = tp(0, "ordeal")
+    bed = Bed(startingOffsets="earliest", subscribePattern="ord.*")
+    bed.cluster.topics = {"ordeal": TopicInfo(TOPIC_ID, 1)} | ({} if deleted else {"orders": TopicInfo("other", 1)})
+    bed.join(mine)
+    bed.cluster.ends[mine] = 5
+    before = offset_of(OffsetRange(mine, 0, 4), done={P1: 10})
+    with caplog.at_level(logging.WARNING):
+        assert ranges(bed.session.latest_offset(before)) == ["ordeal-0 [4, 5)"]
+    assert ("topics=['orders'] handed_over=['orders-1 at 10']" in caplog.text) is deleted
+
+
+def test_what_came_back_before_it_was_deleted_is_this_querys_to_tell() -> None:
+    """It has no position yet, and the one who had it before is gone."""
+    bed, _ = deleted()
+    refunds = tp(0, "refunds")
+    before = offset_of(OffsetRange(refunds, 0, 4), done={P0: 30})
+    bed.member.lose(P0, refunds)
+    bed.member.assign(P0, refunds)
+    with pytest.raises(DataLossError, match=r"orders-0 \[30, 60\): the topic was deleted"):
+        bed.session.latest_offset(before)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.rule("R42")
+def test_a_deleted_topic_of_others_does_not_keep_a_member_from_taking_over(fail: str) -> None:
+    """It is named in subscribe, was there when the query started, and never had anything of this query."""
+    bed = Bed(startingOffsets="earliest", subscribe="orders,refunds", failOnDataLoss=fail)
+    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
+    bed.join(P0)
+    bed.ends(p0=60)
+    end = bed.session.latest_offset(START)
+    del bed.cluster.topics["refunds"]
+    bed.member.assign(P1)
+    bed.ends(p0=70, p1=5)
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [60, 70)", "orders-1 [0, 5)"]
+
+
+@pytest.mark.rule("R37")
+def test_p1_what_was_completed_of_a_deleted_topic_moves_no_position_that_another_member_has_pinned() -> None:
+    """The sequence: [0, 40) is complete, and the partition goes; the topic is made again, and another member is given
+    the partition, pins 0 and reads nothing; it comes back. Spark's newest batch is still one of the deleted topic."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=40)
+    end = bed.session.latest_offset(START)
+    assert bed.session.latest_offset(end) is end
+    bed.member.lose(P0)
+    bed.cluster.topics["orders"] = TopicInfo("other", 2)
+    bed.ends(p0=60)
+    bed.member.committed[P0] = GroupOffset(0, metadata(OTHER_LINEAGE, 0, 0, topic_id="other"))
+    bed.member.assign(P0)
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 60)"]
+
+
+def test_a_restart_goes_on_without_a_topic_whose_loss_was_told() -> None:
+    """It is named all the same: nobody has to change the option because a topic was deleted."""
+    bed, end = deleted(failOnDataLoss="false")
+    take_deleted(bed)
+    bed.cluster.ends[tp(0, "refunds")] = 4
+    end = bed.session.latest_offset(end)
+    assert ranges(end) == ["refunds-0 [0, 4)"]
+    for strict in "true", "false":
+        after = Bed(startingOffsets="earliest", subscribe="orders,refunds", failOnDataLoss=strict)
+        after.cluster.topics = bed.cluster.topics
+        after.join(tp(0, "refunds"))
+        after.cluster.ends[tp(0, "refunds")] = 6
+        assert ranges(after.session.latest_offset(end)) == ["refunds-0 [4, 6)"]
+
+
+def test_a_batch_runs_again_when_a_topic_of_another_member_is_gone() -> None:
+    bed = Bed(startingOffsets="earliest", subscribe="orders,refunds")
+    end = offset_of(OffsetRange(P0, 40, 50), done={tp(0, "refunds"): 7})
+    bed.ends(p0=50)
+    assert flat(bed.session.tasks(START, end)) == ["orders-0 [40, 50)"]
+
+
+def test_a_batch_that_runs_again_says_which_partitions_are_gone(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
+    bed.cluster.topics["orders"] = TopicInfo("other", 1)
+    bed.join(P0)
+    end = offset_of(OffsetRange(P0, 40, 50), OffsetRange(P1, 40, 55))
+    with caplog.at_level(logging.WARNING):
+        assert flat(bed.session.tasks(START, end)) == []
+    assert "orders-0 [40, 50): the topic was deleted and recreated, and is read from its beginning" in caplog.text
+    assert "orders-1 [40, 55): the topic was deleted and recreated with fewer partitions" in caplog.text
+
+
+@pytest.mark.rule("R41")
+def test_what_a_broker_has_not_heard_of_keeps_its_position_and_its_commit() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0, P1)
+    bed.ends(p0=60, p1=60)
+    bed.member.takes_commits = False
+    end = bed.session.latest_offset(START)
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 1)
+    bed.session.latest_offset(end)
+    assert {owned.partition: owned.position for owned in bed.member.view().partitions} == {P0: 60, P1: 60}
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
+    bed.member.take_commits()
+    bed.clock.advance(REFRESH_S + 1)
+    bed.ends(p1=65)
+    assert ranges(bed.session.latest_offset(end))[-1] == "orders-1 [60, 65)"
+    assert bed.committed() == {0: 60, 1: 60}
+
+
+@pytest.mark.rule("R41")
+def test_a_partition_that_does_not_exist_is_left_out_until_it_does(caplog: pytest.LogCaptureFixture) -> None:
+    """Its owner left before the group looked at the topic, which was made again with fewer: it came to this member."""
+    bed = Bed(startingOffsets="earliest")
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 1)
+    bed.join(P0, P1)
+    bed.ends(p0=5)
+    with caplog.at_level(logging.WARNING):
+        end = bed.session.latest_offset(START)
+        assert ranges(end) == ["orders-0 [0, 5)"]
+        assert bed.session.latest_offset(end) is end
+    assert caplog.text.count("left out until they do: group=shop orders-1") == 1
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
+    bed.ends(p1=3)
+    bed.clock.advance(REFRESH_S + 1)
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 5)", "orders-1 [0, 3)"]
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "after_s", "found"),
+    [("500", 0.6, True), ("500", 0.4, False), ("60000", REFRESH_S + 1, True), ("-1", REFRESH_S + 1, True)],
+)
+def test_how_soon_a_pattern_is_matched_again(interval_ms: str, after_s: float, found: bool) -> None:
+    bed = Bed(subscribePattern="ord.*", kafka__topic__metadata__refresh__interval__ms=interval_ms)
+    bed.join(P0)
+    bed.session.latest_offset(START)
+    bed.cluster.topics["ordeal"] = TopicInfo("another", 1)
+    bed.clock.advance(after_s)
+    bed.session.latest_offset(START)
+    assert ("ordeal" in bed.member.named("subscribe")[-1]) is found
+
+
+def test_a_patterns_topic_that_came_and_went_ends_no_query() -> None:
+    bed = Bed(startingOffsets="earliest", subscribePattern="ord.*")
+    bed.cluster.matching = ("orders", "ordeal")
+    bed.join(P0)
+    bed.ends(p0=5)
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
+
+
+def test_an_assigned_partition_of_a_deleted_topic_is_left_out() -> None:
+    """Nobody takes it away: it stays assigned."""
+    bed = Bed(startingOffsets="earliest", subscribe="orders,refunds", failOnDataLoss="false")
+    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
+    bed.join(P0, tp(0, "refunds"))
+    bed.ends(p0=60)
+    end = bed.session.latest_offset(START)
+    del bed.cluster.topics["orders"]
+    for number in range(1, 4):
+        bed.cluster.ends[tp(0, "refunds")] = number
+        end = bed.session.latest_offset(end)
+        assert ranges(end) == [f"refunds-0 [{number - 1}, {number})"]
+
+
+def test_a_logged_batch_of_a_deleted_topic_is_not_read_again(caplog: pytest.LogCaptureFixture) -> None:
+    logged = offset_of(OffsetRange(P0, 40, 50))
+    failing, going_on = Bed(), Bed(failOnDataLoss="false", subscribe="orders,refunds")
+    for bed in failing, going_on:
+        del bed.cluster.topics["orders"]
+    going_on.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
+    with pytest.raises(DataLossError, match=r"orders-0 \[40, 50\): the topic was deleted"):
+        failing.session.tasks(START, logged)
+    with caplog.at_level(logging.WARNING):
+        assert going_on.session.tasks(START, logged) == ()
+    assert "orders-0 [40, 50): the topic was deleted" in caplog.text

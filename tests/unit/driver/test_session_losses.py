@@ -1,0 +1,255 @@
+"""The session: records that were removed, logs that were truncated, and what executors may have skipped."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from spark_groupsource.cluster.port import TopicInfo
+from spark_groupsource.driver.data_loss import SHORT_S
+from spark_groupsource.errors import DataLossError
+from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset
+from spark_groupsource.options.model import ReadBounds
+from tests.unit.driver.session_bed import P0, P1, PIN, START, Bed, flat, lossy, metadata, ranges
+from tests.unit.fakes import (
+    OTHER_LINEAGE,
+    TOPIC_ID,
+    offset_of,
+    tp,
+)
+
+# --- lost data
+
+
+def test_lost_records_fail_the_query() -> None:
+    bed = lossy("true")
+    bed.ends(p0=50)
+    bed.cluster.beginnings[P0] = 30
+    with pytest.raises(DataLossError, match=r"DATA_LOST.*orders-0 \[10, 30\)"):
+        bed.session.latest_offset(START)
+
+
+def test_lost_records_are_skipped_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    bed = lossy("false")
+    bed.ends(p0=50)
+    bed.cluster.beginnings[P0] = 30
+    with caplog.at_level(logging.WARNING):
+        assert ranges(bed.session.latest_offset(START)) == ["orders-0 [30, 50)"]
+    assert "orders-0 [10, 30)" in caplog.text
+
+
+def test_a_loss_of_everything_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    bed = lossy("false")
+    bed.ends(p0=50)
+    bed.cluster.beginnings[P0] = 50
+    with caplog.at_level(logging.WARNING):
+        end = bed.session.latest_offset(START)
+        assert ranges(end) == ["orders-0 [50, 50)"]
+        assert bed.session.tasks(START, end) == ()
+        assert bed.session.latest_offset(end) is end
+    assert caplog.text.count("data lost and skipped") == 1
+    assert bed.committed() == {0: 50}
+
+
+@pytest.mark.parametrize("noticed", [True, False], ids=["made again while owned", "made again meanwhile"])
+def test_p8_a_loss_of_a_topic_made_again_is_told_although_the_old_one_had_lost_more(
+    noticed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. [10, 150) is told as lost; 2. the topic is made again, while the partition is here or elsewhere; 3. another
+    member pins the new one and reads it to 10; 4. the partition comes back, and retention has removed [10, 100).
+    """
+    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
+    bed.join(P0)
+    bed.ends(p0=10)
+    first = bed.session.latest_offset(START)
+    bed.session.tasks(START, first)
+    bed.ends(p0=200)
+    bed.cluster.beginnings[P0] = 150
+    second = bed.session.latest_offset(first)
+    assert ranges(second) == ["orders-0 [150, 200)"]
+    bed.session.tasks(first, second)
+    assert bed.session.latest_offset(second) is second
+    if not noticed:
+        bed.member.lose(P0)
+    bed.cluster.topics["orders"] = TopicInfo("new-id", 2)
+    bed.ends(p0=0)
+    bed.cluster.beginnings[P0] = 0
+    bed.session.latest_offset(second)
+    if noticed:
+        bed.member.lose(P0)
+    bed.member.committed[P0] = GroupOffset(10, metadata(OTHER_LINEAGE, 0, 10, topic_id="new-id"))
+    bed.member.assign(P0)
+    bed.ends(p0=130)
+    bed.cluster.beginnings[P0] = 100
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert ranges(bed.session.latest_offset(second)) == ["orders-0 [100, 130)"]
+    assert "orders-0 [10, 100)" in caplog.text
+
+
+# --- a truncated log
+
+
+def truncated(**options: str) -> tuple[Bed, SourceOffset]:
+    """Return a session that has read 20 records; a new leader has only ten of them, and twelve new ones."""
+    bed = Bed(startingOffsets="earliest", **options)
+    bed.join(P0)
+    bed.ends(p0=20)
+    end = bed.session.latest_offset(START)
+    assert bed.session.latest_offset(end) is end
+    bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
+    bed.ends(p0=22)
+    return bed, end
+
+
+def test_a_truncated_log_fails_the_query() -> None:
+    bed, end = truncated()
+    with pytest.raises(DataLossError, match=r"orders-0 \[10, 20\): the log was truncated"):
+        bed.session.latest_offset(end)
+
+
+@pytest.mark.parametrize("end", [10, 15, 20, 22])
+@pytest.mark.rule("R45")
+def test_what_a_truncated_log_has_there_now_is_skipped_and_told_once(
+    end: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed, read = truncated(failOnDataLoss="false")
+    bed.ends(p0=end)
+    with caplog.at_level(logging.WARNING):
+        following = bed.session.latest_offset(read)
+        bed.ends(p0=30)
+        limited = bed.session.latest_offset(following, ReadBounds(max_rows=3))
+        bed.session.commit(read)
+        last = bed.session.latest_offset(limited)
+    done = [*([] if following is read else ranges(following)), *ranges(limited), *ranges(last)]
+    assert done[0].startswith("orders-0 [20, ")
+    assert done[-1].endswith(", 30)")
+    assert caplog.text.count("orders-0 [10, 20): the log was truncated") == 1
+    assert bed.committed() == {0: limited.ends()[P0]}
+
+
+def test_a_position_behind_the_end_of_available_now_is_no_truncation() -> None:
+    """Another member has read on behind the end that this query saw at its start, and hands the partition over."""
+    bed = Bed(startingOffsets="earliest")
+    bed.ends(p0=20, p1=5)
+    bed.session.prepare_available_now()
+    bed.ends(p0=60)
+    told = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 50, PIN, leader_epoch=3).to_text()
+    bed.member.committed[P0] = GroupOffset(50, told)
+    bed.join(P0)
+    for _ in range(3):
+        assert bed.session.latest_offset(START) is START
+        bed.clock.advance(SHORT_S)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_available_now_does_not_end_before_a_short_log_is_told(fails: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Another program has set the group's offset beyond the log's end: run after run would succeed and read nothing."""
+    bed = Bed(startingOffsets="earliest", failOnDataLoss=fails)
+    bed.member.committed[P0] = GroupOffset(1_000, "")
+    bed.ends(p0=20, p1=5)
+    bed.join(P0, P1)
+    bed.session.prepare_available_now()
+    read = bed.session.latest_offset(START)
+    assert ranges(read)[1:] == ["orders-1 [0, 5)"], "the other partition does not wait"
+    if fails == "true":
+        with pytest.raises(DataLossError, match=r"orders-0 \[20, 1000\): .*reset the group"):
+            bed.session.latest_offset(read)
+    else:
+        assert bed.session.latest_offset(read) is read
+        assert "orders-0 [20, 1000): the log was truncated" in caplog.text
+    assert SHORT_S <= bed.paused < SHORT_S + 2
+
+
+def test_a_log_that_is_short_for_a_moment_does_not_end_available_now() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.member.committed[P0] = GroupOffset(20, "")
+    bed.ends(p0=30)
+    bed.join(P0)
+    bed.session.prepare_available_now()
+    bed.ends(p0=10)
+    bed.member.during_view = lambda: bed.ends(p0=30) if bed.paused > 5 else None
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [20, 30)"]
+
+
+def test_a_truncation_while_the_query_was_down_is_told_by_the_checkpoint() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=22)
+    bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
+    with pytest.raises(DataLossError, match=r"orders-0 \[10, 20\): the log was truncated"):
+        bed.session.latest_offset(offset_of(OffsetRange(P0, 0, 20, 3)))
+
+
+def test_a_truncation_is_told_to_the_next_owner_by_the_groups_offset() -> None:
+    bed = Bed(startingOffsets="earliest")
+    told = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 20, PIN, leader_epoch=3).to_text()
+    bed.member.committed[P0] = GroupOffset(20, told)
+    bed.join(P0)
+    bed.ends(p0=22)
+    bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
+    with pytest.raises(DataLossError, match=r"orders-0 \[10, 20\): the log was truncated"):
+        bed.session.latest_offset(START)
+
+
+def test_a_logged_batch_of_a_truncated_log_reads_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    logged = offset_of(OffsetRange(P0, 5, 20, 3))
+    failing, going_on = Bed(), Bed(failOnDataLoss="false")
+    for bed in failing, going_on:
+        bed.ends(p0=22)
+        bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
+    with pytest.raises(DataLossError, match=r"orders-0 \[10, 20\): the log was truncated"):
+        failing.session.tasks(START, logged)
+    assert flat(going_on.session.tasks(START, logged)) == ["orders-0 [5, 10)"]
+
+
+# --- what executors may have skipped
+
+
+def batch_given_out(bed: Bed) -> tuple[SourceOffset, SourceOffset]:
+    """Plan [0, 5) and [0, 7), and give them to executors."""
+    bed.join(tp(0), tp(1))
+    bed.ends(p0=5, p1=7)
+    end = bed.session.latest_offset(START)
+    bed.session.tasks(START, end)
+    return START, end
+
+
+def test_p8_what_was_removed_while_executors_read_is_reported_on_the_driver(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed(failOnDataLoss="false", startingOffsets="earliest")
+    _, end = batch_given_out(bed)
+    bed.cluster.beginnings[tp(0)] = 3
+    bed.ends(p0=6)
+    bed.session.latest_offset(end)
+    (line,) = [line for line in caplog.messages if "data lost" in line]
+    assert "orders-0 [0, 3): removed between the plan and the end of the batch (at most" in line
+    assert bed.session._metrics.records_lost == 3
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["again", "deleted"])
+def test_p8_a_topic_that_is_replaced_while_executors_read_is_reported_with_the_planned_ranges(
+    again: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed = Bed(failOnDataLoss="false", startingOffsets="earliest")
+    _, end = batch_given_out(bed)
+    del bed.cluster.topics["orders"]
+    if again:
+        bed.cluster.topics["orders"] = TopicInfo("topic-id-2", 2)
+    bed.session._report_removed_while_read(end, bed.session._given_out)
+    (line,) = [line for line in caplog.messages if "data lost" in line and "the batch" in line]
+    assert "orders-0 [0, 5), orders-1 [0, 7): the topic was deleted or recreated between the plan and" in line
+    assert bed.session._metrics.records_lost == 12
+
+
+@pytest.mark.parametrize("given", [{"failOnDataLoss": "true"}, {"failOnDataLoss": "false"}])
+def test_nobody_looks_back_at_what_cannot_be_skipped(given: dict[str, str]) -> None:
+    """With failOnDataLoss=true an executor has failed; what the driver has read it has read to its end."""
+    bed = Bed(startingOffsets="earliest", **given)
+    _, end = batch_given_out(bed)
+    if given["failOnDataLoss"] == "false":
+        bed.session.read_on_driver()
+    del bed.cluster.topics["orders"]
+    bed.session._report_removed_while_read(end, bed.session._given_out)
+    assert bed.session._metrics.records_lost == 0

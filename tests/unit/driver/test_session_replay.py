@@ -1,0 +1,132 @@
+"""The session: a logged batch that runs again."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from spark_groupsource.errors import DataLossError, MembershipError
+from spark_groupsource.membership.events import FlightBatch
+from spark_groupsource.model.commit_metadata import GroupOffset
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset
+from tests.unit.driver.session_bed import P0, P1, START, Bed, metadata, ranges, replayed
+from tests.unit.fakes import (
+    LINEAGE,
+    OTHER_LINEAGE,
+    offset_of,
+)
+
+
+def test_a_logged_batch_is_read_again_as_it_was_owned_or_not() -> None:
+    bed = Bed()
+    bed.join(P0)
+    logged = offset_of(OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9))
+    assert replayed(bed, logged) == ["orders-0 [10, 20)", "orders-1 [5, 9)"]
+    (batch,) = bed.member.named("replay")
+    assert isinstance(batch, FlightBatch)
+    assert batch.end == logged
+
+
+def test_a_replay_keeps_the_leader_epochs() -> None:
+    """Executors tell by them whether what they have fetched ahead is what was planned."""
+    bed = Bed()
+    bed.join(P0)
+    bed.ends(p0=20)
+    logged = offset_of(OffsetRange(P0, 10, 20, bed.cluster.epoch))
+    assert [item.leader_epoch for task in bed.session.tasks(START, logged) for item in task] == [bed.cluster.epoch]
+
+
+@pytest.mark.rule("R11")
+def test_a_replay_leaves_out_what_another_lineage_has_committed_and_remembers_it() -> None:
+    bed = Bed()
+    bed.join(P0)
+    bed.member.committed[P0] = GroupOffset(15, metadata(OTHER_LINEAGE, 10, 15))
+    bed.member.committed[P1] = GroupOffset(9, metadata(LINEAGE, 5, 9))
+    logged = offset_of(OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9))
+    assert replayed(bed, logged) == ["orders-0 [15, 20)", "orders-1 [5, 9)"]
+    bed.member.committed[P0] = GroupOffset(18, metadata(OTHER_LINEAGE, 15, 18))
+    assert replayed(bed, logged) == ["orders-0 [15, 20)", "orders-1 [5, 9)"]
+    assert len(bed.member.named("replay")) == 1
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_replay_whose_records_are_gone_meanwhile(fail: str, caplog: pytest.LogCaptureFixture) -> None:
+    """P8: the query is down, retention removes what its logged batch reads, Spark runs the batch again."""
+    bed = Bed(failOnDataLoss=fail)
+    bed.join(P0)
+    bed.cluster.beginnings |= {P0: 14, P1: 30}
+    logged = offset_of(OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9))
+    if fail == "true":
+        with pytest.raises(DataLossError, match=r"orders-0 \[10, 14\), orders-1 \[5, 9\)"):
+            bed.session.tasks(START, logged)
+    else:
+        with caplog.at_level(logging.WARNING):
+            assert replayed(bed, logged) == ["orders-0 [14, 20)"]
+        assert "orders-0 [10, 14), orders-1 [5, 9)" in caplog.text
+
+
+def test_a_replay_that_completes_commits_what_is_owned() -> None:
+    bed = Bed()
+    bed.join(P0)
+    bed.member.view()
+    bed.member.committed |= {
+        P0: GroupOffset(10, metadata(LINEAGE, 0, 10)),
+        P1: GroupOffset(5, metadata(LINEAGE, 0, 5)),
+    }
+    logged = offset_of(OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9))
+    bed.session.tasks(START, logged)
+    bed.ends(p0=25)
+    end = bed.session.latest_offset(logged)
+    assert ranges(end) == ["orders-0 [20, 25)"]
+    assert dict(end.done) == {P1: 9}
+    assert bed.committed() == {0: 20, 1: 5}
+
+
+def test_a_replay_of_a_topic_made_anew() -> None:
+    logged = SourceOffset.of(LINEAGE, {"orders": "the first topic's id"}, [OffsetRange(P0, 10, 20)], {})
+    with pytest.raises(DataLossError):
+        Bed().session.tasks(START, logged)
+    assert Bed(failOnDataLoss="false").session.tasks(START, logged) == ()
+
+
+@pytest.mark.parametrize(
+    ("choice", "read", "after"),
+    [("checkpoint", "orders-0 [60, 70)", "orders-0 [70, 95)"), ("group", "orders-0 [65, 70)", "orders-0 [70, 95)")],
+)
+@pytest.mark.rule("R50")
+def test_a_replay_from_an_old_checkpoint_is_a_conflict(
+    choice: str, read: str, after: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed = Bed(onConflict=choice)
+    bed.member.committed[P0] = GroupOffset(65, metadata(LINEAGE, 60, 65))
+    bed.join(P0)
+    bed.ends(p0=95)
+    logged = offset_of(OffsetRange(P0, 60, 70))
+    with caplog.at_level(logging.WARNING):
+        assert replayed(bed, logged) == [read]
+    assert "orders-0 [60, 70) group=65 (the checkpoint is older" in caplog.text
+    end = bed.session.latest_offset(logged)
+    assert ranges(end) == [after]
+    assert end.lineage != LINEAGE
+
+
+def test_a_replay_in_conflict_may_fail_the_query() -> None:
+    bed = Bed(onConflict="fail")
+    bed.member.committed[P0] = GroupOffset(30, "moved by hand")
+    bed.join(P0)
+    with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 \[60, 70\) group=30 .*another program"):
+        replayed(bed, offset_of(OffsetRange(P0, 60, 70)))
+    assert bed.member.named("replay") == []
+
+
+def test_a_group_that_was_moved_back_stays_there_after_a_replay() -> None:
+    """onConflict=group: the batch is read as logged and not committed, then everything from the group's offset on."""
+    bed = Bed(onConflict="group")
+    bed.member.committed[P0] = GroupOffset(30, "moved by hand")
+    bed.join(P0)
+    bed.ends(p0=95)
+    logged = offset_of(OffsetRange(P0, 60, 70))
+    assert replayed(bed, logged) == ["orders-0 [60, 70)"]
+    assert ranges(bed.session.latest_offset(logged)) == ["orders-0 [30, 95)"]
+    assert bed.committed() == {0: 30}

@@ -1,0 +1,109 @@
+"""Checks for deleted topics and missing partitions: they return what is missing, and change and report nothing."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from spark_groupsource.cluster.port import CONFIRM_S, TopicInfo
+from spark_groupsource.driver.query_state import QueryState
+from spark_groupsource.driver.topics import NOTHING, Known, Missing, TopicWatch
+from spark_groupsource.membership.machine import GroupView, MemberState, OwnedView
+from spark_groupsource.model.commit_metadata import Anchor, Pin
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from tests.unit.fakes import TOPIC_ID, FakeCluster, ManualClock, make_options, offset_of, tp
+
+P0, P1, REFUND = tp(0), tp(1), tp(0, "refunds")
+KNOWN = Known.of(offset_of(OffsetRange(P0, 0, 50), OffsetRange(P1, 0, 60), done={REFUND: 7}))
+
+
+class Bed:
+    """A watch over orders (two partitions, owned and read to 50 and 60) and refunds (handed over at 7)."""
+
+    def __init__(self, **options: str) -> None:
+        self.clock = ManualClock()
+        self.cluster = FakeCluster(orders=2, refunds=1)
+        self.state = QueryState()
+        given = options or {"subscribe": "orders,refunds"}
+        self.watch = TopicWatch(make_options(**given), self.cluster, self.clock, self.state)
+        self.watch.match()
+        self.watch.started_with(self.cluster.topics)
+        for partition in (P0, P1):
+            self.state.establish(partition, Anchor(TOPIC_ID, Pin(0, 2), None))
+        assert self.left(P0, P1) == Missing()
+        self.before = self.rows()
+
+    def left(self, *partitions: TopicPartition) -> Missing:
+        """Let the group leave these partitions with the member; return what the check finds."""
+        owned = tuple(OwnedView(partition, None, 40) for partition in partitions)
+        return self.watch.missing_left(view(owned), KNOWN)
+
+    def rows(self) -> object:
+        """Return a copy of the table."""
+        return copy.deepcopy((self.state.partitions, self.state.topics))
+
+
+def view(owned: tuple[OwnedView, ...]) -> GroupView:
+    return GroupView(MemberState.JOINED, 1, owned, proven=True, committed=True, flight=None)
+
+
+def test_a_deleted_topic_is_lost_from_where_it_was_read() -> None:
+    bed = Bed()
+    del bed.cluster.topics["orders"]
+    missing = bed.watch.missing_of(KNOWN)
+    assert (missing.topics, missing.deleted) == ({"orders"}, {P0: 50, P1: 60})
+    assert (missing.not_read, missing.cut, missing.never_existed) == (set(), {}, set())
+    assert bed.watch.missing_at_start(KNOWN).deleted == {P0: 50, P1: 60}
+    assert bed.left().deleted == {P0: 50, P1: 60}
+    assert bed.rows() == bed.before
+
+
+def test_what_was_handed_over_is_not_lost_here() -> None:
+    bed = Bed()
+    del bed.cluster.topics["refunds"]
+    missing = bed.watch.missing_of(KNOWN)
+    assert (missing.deleted, missing.not_read, missing.handed_over) == ({}, {"refunds"}, {REFUND: 7})
+    assert bed.rows() == bed.before
+
+
+def test_partitions_that_a_recreated_topic_does_not_have_are_lost() -> None:
+    bed = Bed()
+    bed.cluster.topics["orders"] = TopicInfo("other", 1)
+    for missing in (bed.watch.missing_of(KNOWN), bed.watch.missing_at_start(KNOWN), bed.left(P0)):
+        assert (missing.cut, missing.cut_ids, missing.topics) == ({P1: 60}, {P1: TOPIC_ID}, set())
+    assert bed.rows() == bed.before
+
+
+@pytest.mark.rule("R41")
+def test_an_assigned_partition_that_never_existed_is_absent() -> None:
+    bed = Bed()
+    bed.left(P0, P1, tp(2))
+    assert bed.watch.missing_of(KNOWN).absent == {tp(2)}
+
+
+@pytest.mark.rule("R42")
+def test_a_named_topic_that_did_not_exist_at_the_start_is_wrong() -> None:
+    bed = Bed(subscribe="orders,refunds,nowhere")
+    assert bed.watch.missing_of(NOTHING).never_existed == {"nowhere"}
+
+
+@pytest.mark.rule("R44")
+def test_a_handed_over_topic_of_a_pattern_is_missing_after_three_seconds() -> None:
+    bed = Bed(subscribePattern=".*")
+    del bed.cluster.topics["refunds"]
+    bed.watch.match()
+    assert bed.watch.missing_unassigned(KNOWN) == Missing(topics=set(), not_read=set())
+    bed.clock.advance(CONFIRM_S)
+    missing = bed.watch.missing_unassigned(KNOWN)
+    assert (missing.topics, missing.not_read, missing.handed_over) == ({"refunds"}, {"refunds"}, {REFUND: 7})
+    assert bed.rows() == bed.before
+
+
+def test_rows_of_a_topic_without_a_batch_are_found_without_a_report() -> None:
+    bed = Bed(subscribePattern=".*")
+    bed.state.establish(tp(0, "short"), Anchor("short-id", Pin(0, 1), None))
+    bed.watch.missing_unassigned(KNOWN)
+    bed.clock.advance(CONFIRM_S)
+    missing = bed.watch.missing_unassigned(KNOWN)
+    assert (missing.topics, missing.not_read) == ({"short"}, set())

@@ -1,0 +1,1739 @@
+"""The membership thread with a scripted group: real threads, a clock that tests advance, bounded waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from contextlib import contextmanager
+
+import pytest
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, SystemClock
+from spark_groupsource.errors import AccessError, MembershipError
+from spark_groupsource.membership.events import FlightBatch
+from spark_groupsource.membership.machine import GroupView, MemberState
+from spark_groupsource.membership.port import Refusal
+from spark_groupsource.membership.session_length import SessionLength
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.model.commit_metadata import CommitItem, CommitMetadata, GroupOffset, Pin
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset
+from tests.unit.fakes import (
+    LINEAGE,
+    OTHER_LINEAGE,
+    TOPIC_ID,
+    WAIT_S,
+    FakeGroup,
+    ManualClock,
+    flight,
+    make_options,
+    offset_of,
+    quiet_metrics,
+    tp,
+)
+
+P0, P1 = tp(0), tp(1)
+R0, R1 = OffsetRange(P0, 10, 20), OffsetRange(P1, 0, 5)
+# Shorter than the heartbeat interval (no doubt), longer than the pause between two looks at the commit log.
+BRIEFLY_S = 0.6
+
+
+class CommitLog:
+    """Stands in for Spark's commit log. It does not answer while it `hangs`."""
+
+    name = "s3://bucket/checkpoint"
+
+    def __init__(self, *, is_local: bool = False) -> None:
+        self.complete: set[SourceOffset] = set()
+        self.asked = threading.Event()
+        self.looks = 0
+        self.compared: list[SourceOffset] = []
+        self.is_local = is_local
+        self._answers = threading.Event()
+        self._answers.set()
+
+    def hang(self) -> None:
+        """Let no look end."""
+        self._answers.clear()
+
+    def answer(self) -> None:
+        """Let all looks end, those under way with what was known when they began."""
+        self._answers.set()
+
+    def is_complete(self, end: SourceOffset) -> bool:
+        self.looks += 1
+        known = end in self.complete
+        self.asked.set()
+        assert self._answers.wait(WAIT_S)
+        return known
+
+    glance = is_complete
+
+    def wants_start(self, start: SourceOffset) -> bool:
+        return start not in self.compared
+
+    def compare_start(self, start: SourceOffset) -> None:
+        self.compared.append(start)
+
+
+class Bed:
+    """A running member, its group, its clock and the commit log."""
+
+    def __init__(self, group: FakeGroup, clock: ManualClock, log: CommitLog, member: MembershipThread) -> None:
+        self.group, self.clock, self.log, self.member = group, clock, log, member
+
+    def until(self, what: str, predicate: Callable[[GroupView], bool], step_s: float = 0.0) -> GroupView:
+        """Look at the member until it is as expected; every look is answered by the event thread.
+
+        `step_s` passes between two looks.
+        """
+        for _ in range(400):
+            view = self.member.view()
+            if predicate(view):
+                return view
+            self.tick()
+            self.clock.advance(step_s)
+        pytest.fail(f"waited in vain for {what}: {view}")
+
+    def tick(self) -> None:
+        """Let the event thread go round once: it polls, and says so."""
+        self.group.fence()
+
+    def go_round(self, times: int) -> None:
+        """Let the event thread go round so often, with its usual pauses."""
+        for _ in range(times):
+            self.tick()
+            self.clock.advance(0.02)
+
+    def end_before_it_owns(self, item: OffsetRange) -> None:
+        """Let Spark run a logged batch again, and complete it, before the member gets its partition."""
+        self.group.committed[item.partition] = GroupOffset(item.start, "pin")
+        self.member.replay(flight(item))
+        self.log.complete.add(flight(item).end)
+        self.go_round(20)
+
+    def own(self, *partitions: tuple[int, int]) -> GroupView:
+        """Let the group give partitions at committed offsets, and establish them."""
+        for number, offset in partitions:
+            self.group.committed.setdefault(tp(number), GroupOffset(offset, "pin"))
+        self.group.assign(*(tp(number) for number, _ in partitions))
+        view = self.until("the assignment", lambda v: v.settled and len(v.partitions) == len(partitions))
+        assert self.member.establish({tp(n): offset for n, offset in partitions}, [], view.assignment)
+        return self.member.view()
+
+    def fix(self, *ranges: OffsetRange) -> None:
+        """Put a batch in flight."""
+        assert self.member.fix(flight(*ranges), self.member.view().assignment)
+
+    def gone(self) -> GroupView:
+        """Wait until the member has left the group, and goes on."""
+        for _ in range(400):
+            view = self.member.view()
+            if ("close", None) in self.group.calls and not view.partitions:
+                return view
+            self.clock.advance(0.02)
+            time.sleep(0.005)
+        pytest.fail(f"it has not left: {view}")
+
+    def joined_again(self) -> None:
+        """Wait until the member that had left has a client once more."""
+        for _ in range(400):
+            if self.group.calls[-1][0] == "open":
+                return
+            self.clock.advance(0.1)
+            time.sleep(0.005)
+        pytest.fail(f"it has not joined: {self.group.calls}")
+
+    def stop(self) -> None:
+        """Stop the member and wait for its end."""
+        self.member.stop_now()
+        for _ in range(100):
+            if self.member.join(WAIT_S / 100):
+                return
+            self.clock.advance(0.1)
+        pytest.fail(f"the member did not end: {self.member!r}")
+
+
+@contextmanager
+def running(
+    group: FakeGroup | None = None, *, local: bool = False, length: SessionLength | None = None, **options: str
+) -> Iterator[Bed]:
+    group, clock, log = group or FakeGroup(), ManualClock(), CommitLog(is_local=local)
+    member = MembershipThread(make_options(**options), group, clock, log, quiet_metrics(), length=length)
+    member.start()
+    bed = Bed(group, clock, log, member)
+    try:
+        yield bed
+    finally:
+        bed.stop()
+
+
+def ends(bed: Bed) -> None:
+    """Wait until a member that was asked to stop has ended, without asking it more."""
+    for _ in range(100):
+        if bed.member.join(WAIT_S / 100):
+            return
+        bed.clock.advance(0.02)
+    pytest.fail(f"the member did not end: {bed.member!r}")
+
+
+def item(number: int, offset: int, metadata: str = "m") -> CommitItem:
+    return CommitItem(tp(number), offset, metadata)
+
+
+def committed(bed: Bed, number: int) -> int | None:
+    return bed.group.committed[tp(number)].offset
+
+
+# --- life
+
+
+def test_it_subscribes_joins_and_leaves() -> None:
+    with running() as bed:
+        bed.member.subscribe(["b", "a"])
+        bed.own((0, 10))
+        assert bed.member.view().state is MemberState.JOINED
+    assert bed.group.named("subscribe") == [("a", "b")]
+    assert [name for name, _ in bed.group.calls if name in ("release", "close")] == ["release", "close"]
+    assert "state=STOPPED" in repr(bed.member)
+
+
+def test_the_same_subscription_is_not_sent_twice() -> None:
+    with running() as bed:
+        bed.member.subscribe(["a"])
+        bed.member.subscribe(["a"])
+        bed.member.subscribe([])
+        bed.member.subscribe(["a", "b"])
+    assert bed.group.named("subscribe") == [("a",), ("a", "b")]
+
+
+@pytest.mark.rule("R84")
+def test_a_member_joins_again_with_its_topics() -> None:
+    with running() as bed:
+        bed.member.subscribe(["a"])
+        bed.own((0, 10))
+        bed.group.tell_lost_answer()
+        bed.go_round(2)
+        assert bed.member.lost_answers == 1
+        bed.member.rejoin()
+        assert bed.group.named("rejoin") == [("a",)]
+
+
+def test_stop_of_a_member_that_was_never_started_returns_at_once() -> None:
+    member = MembershipThread(make_options(), FakeGroup(), ManualClock(), CommitLog(), quiet_metrics())
+    member.request_stop()
+    assert member.join(0.1)
+    assert member.stopping
+
+
+def test_a_call_after_the_end_says_that_the_member_has_left() -> None:
+    with running() as bed:
+        pass
+    with pytest.raises(MembershipError, match=r"MEMBER_LEFT.*'shop'.*SIGTERM"):
+        bed.member.view()
+
+
+def test_a_process_that_was_stopped_has_not_waited_for_its_member() -> None:
+    """SIGSTOP in the middle of a call, for longer than a call may take, then SIGCONT: the answer is on its way."""
+    with running() as bed, futures.ThreadPoolExecutor(1) as pool:
+        busy, go_on = threading.Event(), threading.Event()
+
+        def work() -> None:
+            busy.set()
+            go_on.wait(WAIT_S)
+
+        bed.group.post(work)
+        assert busy.wait(WAIT_S)
+        looked = pool.submit(bed.member.view)
+        for _ in range(3):
+            bed.clock.advance(600.0)
+            assert not futures.wait((looked,), timeout=0.5).done
+        go_on.set()
+        assert looked.result(WAIT_S).state is MemberState.JOINING
+
+
+def test_who_is_given_partitions_by_the_group_has_found_its_coordinator(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), running() as bed:
+        bed.own((0, 10))
+    told = [record.getMessage() for record in caplog.records if record.name.endswith("membership")]
+    assert told[0].endswith(": group=shop found")
+    assert told[1].startswith("rebalance:")
+
+
+def test_a_stop_looks_at_the_commit_log_commits_and_leaves() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.log.complete.add(flight(R0).end)
+    assert committed(bed, 0) == 20
+    assert [name for name, _ in bed.group.calls][-1] == "close"
+
+
+def test_a_stop_commits_although_the_client_asks_for_nothing_back() -> None:
+    group = FakeGroup()
+    group.revokes_when_closed = False
+    with running(group) as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.refusals.append(Refusal.UNCERTAIN)
+        bed.log.complete.add(flight(R0).end)
+    assert committed(bed, 0) == 20
+
+
+def test_a_stop_does_not_commit_a_batch_that_is_not_complete() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+    assert bed.log.asked.is_set()
+    assert committed(bed, 0) == 10
+    assert "state=STOPPED" in repr(bed.member)
+
+
+def test_repr_names_the_group_and_the_state() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        assert repr(bed.member) == (
+            "MembershipThread(group='shop', MemberMachine(state=JOINED, batch=IDLE, assignment=1, partitions=1))"
+        )
+
+
+# --- offsets and positions
+
+
+def test_offsets_are_fetched_again_until_the_coordinator_answers() -> None:
+    group = FakeGroup()
+    group.unanswered_fetches = 1
+    with running(group) as bed:
+        bed.group.assign(P0)
+        bed.group.wait_for("a first fetch", lambda: bool(bed.group.named("fetch")))
+        assert not bed.member.view().settled
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("a second fetch", lambda view: view.settled)
+
+
+@pytest.mark.rule("R1")
+def test_establish_commits_before_it_allows_planning() -> None:
+    with running() as bed:
+        bed.group.assign(P0)
+        view = bed.until("the assignment", lambda v: v.settled and bool(v.partitions))
+        assert view.partitions[0].position is None
+        assert bed.member.establish({P0: 42}, [item(0, 42, "pin")], view.assignment)
+        assert bed.member.view().partitions[0].position == 42
+        assert bed.group.named("commit_now") == [(item(0, 42, "pin"),)]
+
+
+@pytest.mark.parametrize("refusal", [Refusal.REBALANCE, Refusal.UNCERTAIN])
+@pytest.mark.rule("R1")
+def test_nothing_is_planned_from_a_position_that_the_group_refused(refusal: Refusal) -> None:
+    with running() as bed:
+        bed.group.assign(P0)
+        view = bed.until("the assignment", lambda v: v.settled and bool(v.partitions))
+        bed.group.refusals.append(refusal)
+        assert not bed.member.establish({P0: 42}, [item(0, 42)], view.assignment)
+        assert bed.member.view().partitions[0].position is None
+
+
+@pytest.mark.rule("R2")
+def test_positions_that_were_looked_up_before_a_change_of_ownership_are_not_committed() -> None:
+    """The coordinator checks the generation, not who owns a partition: the old position would go over a newer one."""
+    with running() as bed:
+        view = bed.own((0, 10), (1, 0))
+        bed.group.revoke(P0)
+        bed.until("the release", lambda v: len(v.partitions) == 1)
+        assert not bed.member.establish({P0: 10}, [item(0, 10)], view.assignment)
+        assert bed.group.named("commit_now") == []
+
+
+@pytest.mark.rule("R10")
+def test_a_plan_made_before_a_change_of_ownership_is_refused() -> None:
+    with running() as bed:
+        view = bed.own((0, 10), (1, 0))
+        bed.group.revoke(P1)
+        bed.until("the release", lambda v: len(v.partitions) == 1)
+        assert not bed.member.fix(flight(R0, R1), view.assignment)
+        assert bed.member.view().flight is None
+
+
+def test_forgotten_positions_are_fetched_anew() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.group.committed[P0] = GroupOffset(None)
+        bed.member.forget([P0])
+        view = bed.until("a second fetch", lambda v: v.settled)
+        assert (view.partitions[0].group, view.partitions[0].position) == (GroupOffset(None), None)
+
+
+def test_any_partitions_offsets_can_be_asked_for() -> None:
+    with running() as bed:
+        bed.group.committed[P1] = GroupOffset(7, "text")
+        assert bed.member.fetch_offsets([P0, P1]) == {P0: GroupOffset(None), P1: GroupOffset(7, "text")}
+
+
+# --- complete
+
+
+def test_p4_an_end_of_a_deleted_topic_is_not_committed_over_the_new_ones() -> None:
+    """Another member has pinned the recreated topic; the batch in flight is one of the deleted topic."""
+    pinned = CommitMetadata(OTHER_LINEAGE, "other", 0, 0, Pin(0, 1)).to_text()
+    old = CommitMetadata(LINEAGE, TOPIC_ID, 0, 40, Pin(0, 1)).to_text()
+    with running() as bed:
+        bed.group.committed[P0] = GroupOffset(0, pinned)
+        bed.group.assign(P0)
+        bed.until("the assignment", lambda v: v.settled and len(v.partitions) == 1)
+        bed.member.replay(FlightBatch(offset_of(OffsetRange(P0, 0, 40)), (CommitItem(P0, 40, old),)))
+        bed.member.complete(offset_of(OffsetRange(P0, 0, 40)))
+        bed.go_round(20)
+        assert bed.group.committed[P0] == GroupOffset(0, pinned)
+
+
+def test_complete_commits_and_the_answer_is_taken() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.member.complete(flight(R0).end)
+        bed.until("the acknowledgement", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
+        assert bed.group.named("commit_later") == [(item(0, 20),)]
+
+
+@pytest.mark.parametrize("refusal", [Refusal.REBALANCE, Refusal.UNCERTAIN])
+@pytest.mark.rule("R19")
+def test_a_refused_commit_is_kept_and_sent_again(refusal: Refusal) -> None:
+    """Seen: STALE_MEMBER_EPOCH for the kept partitions right after a KIP-848 drain."""
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.refusals.append(refusal)
+        bed.member.complete(flight(R0).end)
+        bed.tick()
+        assert committed(bed, 0) == 10
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("a second commit", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
+        assert len(bed.group.named("commit_later")) == 2
+
+
+LARGE = "m" * 200_000
+
+
+def large(*numbers: int) -> tuple[CommitItem, ...]:
+    return tuple(item(number, 20, LARGE) for number in numbers)
+
+
+@pytest.mark.rule("R20")
+def test_p6_a_commit_that_is_refused_for_good_ends_the_member() -> None:
+    """The right to use the group is taken away while the query runs: the commit of a batch is refused.
+
+    Taken for a commit without a clear answer it would be sent again for ever, and hold up all later ones: the query
+    would read on, and all of that would be repeated.
+    """
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.refusals.append(Refusal.DENIED)
+        bed.member.complete(flight(R0).end)
+        bed.group.wait_for("the end", lambda: bool(bed.group.calls) and bed.group.calls[-1][0] == "close")
+        with pytest.raises(AccessError, match="GROUP_ACCESS_DENIED"):
+            bed.member.view()
+        assert len(bed.group.named("commit_later")) == 1
+
+
+def test_a_start_position_that_is_refused_for_good_ends_the_member() -> None:
+    """A driver that may describe its topic, and not read it: nothing is ever planned, and somebody must say why."""
+    with running() as bed:
+        bed.group.assign(P0)
+        view = bed.until("the assignment", lambda v: v.settled and len(v.partitions) == 1)
+        bed.group.refusals.append(Refusal.DENIED)
+        assert not bed.member.establish({P0: 10}, [item(0, 10)], view.assignment)
+        with pytest.raises(AccessError):
+            bed.until("the error", lambda _: False)
+
+
+def test_a_handover_does_not_repeat_a_commit_that_is_refused_for_good() -> None:
+    """The others of the group would wait for nothing; the query ends, because its next commit would be refused, too."""
+    with running() as bed:
+        bed.own((0, 10), (1, 0))
+        bed.fix(R0)
+        bed.group.refusals.append(Refusal.DENIED)
+        bed.group.revoke(P0)
+        bed.log.complete.add(flight(R0).end)
+        with pytest.raises(AccessError):
+            bed.until("the error", lambda _: False, 0.02)
+        bed.group.wait_for("the handover", lambda: ("release", (P0,)) in bed.group.calls)
+        assert [given for given in bed.group.named("commit_now") if given] == [(item(0, 20),)]
+
+
+def test_a_commit_that_is_too_large_for_one_request_goes_in_several() -> None:
+    with running() as bed:
+        bed.own(*((number, 10) for number in range(5)))
+        batch = FlightBatch(flight(R0).end, large(*range(5)))
+        assert bed.member.fix(batch, bed.member.view().assignment)
+        bed.member.complete(batch.end)
+        bed.until("all acknowledgements", lambda v: v.committed and all(o.position == 20 for o in v.partitions), 0.05)
+        assert bed.group.named("commit_later") == [large(0, 1), large(2, 3), large(4)]
+
+
+def test_a_handover_commits_in_as_many_requests_as_it_takes() -> None:
+    """The second one is refused: the third is not sent before all that is left is sent again."""
+    with running() as bed:
+        bed.own(*((number, 10) for number in range(5)))
+        batch = FlightBatch(flight(R0).end, large(*range(5)))
+        assert bed.member.fix(batch, bed.member.view().assignment)
+        bed.log.complete.add(batch.end)
+        bed.group.refusals.extend([None, Refusal.REBALANCE])
+        bed.group.revoke(*(tp(number) for number in range(5)))
+        bed.until("the release", lambda v: not v.partitions, 0.05)
+        assert bed.group.named("commit_now") == [large(0, 1), large(2, 3), large(2, 3), large(4)]
+        assert [committed(bed, number) for number in range(5)] == [20] * 5
+
+
+def leave_a_commit_unanswered(bed: Bed) -> GroupView:
+    """A batch is complete, its commit is taken, and the answer stays away; returns the view before."""
+    view = bed.own((0, 10))
+    bed.fix(R0)
+    bed.group.answer_commits = False
+    bed.member.complete(flight(R0).end)
+    return view
+
+
+@pytest.mark.rule("R14")
+def test_a_commit_in_doubt_is_sent_once_more_and_then_waits_for_its_answer() -> None:
+    with running() as bed:
+        leave_a_commit_unanswered(bed)
+        bed.tick()
+        bed.group.refuse_late((item(0, 20),), Refusal.UNCERTAIN)
+        for _ in range(5):
+            bed.clock.advance(BRIEFLY_S)
+            bed.tick()
+        assert bed.group.named("commit_later") == [(item(0, 20),)] * 2
+
+
+@pytest.mark.rule("R14")
+def test_commits_do_not_pile_up_while_the_coordinator_is_away() -> None:
+    with running() as bed:
+        leave_a_commit_unanswered(bed)
+        for _ in range(5):
+            bed.clock.advance(BRIEFLY_S)
+            bed.tick()
+        assert len(bed.group.named("commit_later")) == 1
+
+
+@pytest.mark.rule("R14")
+def test_p4_a_commit_waits_for_the_answer_to_the_one_before() -> None:
+    """1. Batch 1 completes, its commit is on its way: the client tries it again by itself, because the coordinator
+    moves. 2. Batch 2 completes: its commit, sent now, could be taken first, and the group's offset would go back.
+    """
+    with running() as bed:
+        leave_a_commit_unanswered(bed)
+        later = OffsetRange(P0, 20, 30)
+        bed.fix(later)
+        bed.member.complete(flight(later).end)
+        bed.tick()
+        assert bed.group.named("commit_later") == [(item(0, 20),)]
+        bed.group.answer_commits = True
+        bed.group.answer_late((item(0, 20),))
+        bed.until("the second commit", lambda v: v.partitions[0].group == GroupOffset(30, "m"))
+        assert bed.group.named("commit_later") == [(item(0, 20),), (item(0, 30),)]
+
+
+@pytest.mark.rule("R16")
+def test_an_answer_that_comes_when_the_partition_is_gone_leaves_no_doubt() -> None:
+    """1. A topic is deleted while a batch of it is in flight: its commit has no answer yet. 2. The group takes the
+    partition. 3. The answer comes, and is none: sent again and again, it would hold up all later commits.
+    """
+    with running() as bed:
+        bed.own((0, 10), (1, 5))
+        bed.fix(R0)
+        bed.group.answer_commits = False
+        bed.member.complete(flight(R0).end)
+        bed.tick()
+        bed.group.revoke(P0)
+        bed.until("the release", lambda v: [owned.partition for owned in v.partitions] == [P1], 0.05)
+        bed.group.answer_commits = True
+        bed.group.refuse_late((item(0, 20),), Refusal.UNCERTAIN)
+        bed.tick()
+        later = OffsetRange(P1, 5, 9)
+        bed.fix(later)
+        bed.member.complete(flight(later).end)
+        bed.until("the other partition's commit", lambda v: v.partitions[0].group == GroupOffset(9, "m"), 0.01)
+        assert bed.group.named("commit_later") == [(item(0, 20),), (item(1, 9),)]
+
+
+@pytest.mark.parametrize("go", [FakeGroup.lose, FakeGroup.revoke])
+@pytest.mark.rule("R17")
+def test_p5_an_answer_that_comes_when_the_partition_is_back_counts_no_more(go: Callable[..., None]) -> None:
+    """The commit of 20 has no answer; the partition goes, another member commits 50, the partition comes back; then the
+    answer comes, and is none.
+    """
+    with running() as bed:
+        leave_a_commit_unanswered(bed)
+        bed.tick()
+        go(bed.group, P0)
+        bed.until("the loss", lambda v: not v.partitions, 0.3)
+        bed.group.committed[P0] = GroupOffset(50, "other")
+        bed.group.assign(P0)
+        bed.until("the offset", lambda v: v.partitions != () and v.partitions[0].group is not None, 0.3)
+        bed.group.answer_commits = True
+        bed.group.refuse_late((item(0, 20),), Refusal.UNCERTAIN)
+        bed.until("some time", lambda _: bed.clock.now_s > 1005.0, 0.5)
+        assert bed.group.named("commit_later") == [(item(0, 20),)]
+        assert committed(bed, 0) == 50
+
+
+def test_a_handover_does_not_wait_for_a_topic_that_is_gone() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.answer_commits = False
+        bed.member.complete(flight(R0).end)
+        bed.tick()
+        bed.group.refusals.extend([Refusal.NO_TOPIC] * 100)
+        bed.group.revoke(P0)
+        bed.until("the release", lambda v: not v.partitions)
+        assert bed.group.named("commit_now") == [(item(0, 20),)]
+
+
+def two_batches_and_a_doubt(bed: Bed) -> OffsetRange:
+    """The first batch's commit has no clear answer; returns what the second one, in flight, reads."""
+    later = OffsetRange(P0, 20, 30)
+    bed.own((0, 10))
+    bed.fix(R0)
+    bed.group.refusals.append(Refusal.UNCERTAIN)
+    bed.member.complete(flight(R0).end)
+    bed.fix(later)
+    return later
+
+
+@pytest.mark.rule("R15")
+def test_p5_a_newer_commit_waits_until_the_one_in_doubt_is_clear() -> None:
+    """1. The coordinator stands still; the connection with batch 1's commit is given up. 2. Batch 2 completes: its
+    commit over a new connection could be read first, and the group's offset would go back.
+    """
+    with running() as bed:
+        later = two_batches_and_a_doubt(bed)
+        bed.tick()
+        bed.member.complete(flight(later).end)
+        bed.tick()
+        assert bed.group.named("commit_later") == [(item(0, 20),)]
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the first commit again", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
+        for _ in range(3):
+            bed.tick()
+        assert bed.group.named("commit_later") == [(item(0, 20),)] * 2  # keeping quiet
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the second commit", lambda v: v.partitions[0].group == GroupOffset(30, "m"))
+        assert bed.group.named("commit_later") == [(item(0, 20),)] * 2 + [(item(0, 30),)]
+
+
+@pytest.mark.rule("R15")
+def test_p5_a_newer_commit_waits_after_a_late_answer() -> None:
+    """The client may have tried again over another connection, and the coordinator may read the first one yet."""
+    with running() as bed:
+        leave_a_commit_unanswered(bed)
+        bed.tick()
+        later = OffsetRange(P0, 20, 30)
+        bed.fix(later)
+        bed.member.complete(flight(later).end)
+        bed.clock.advance(BRIEFLY_S)
+        bed.group.answer_commits = True
+        bed.group.answer_late((item(0, 20),))
+        bed.until("the answer", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
+        for _ in range(3):
+            bed.tick()
+        assert bed.group.named("commit_later") == [(item(0, 20),)]
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the second commit", lambda v: v.partitions[0].group == GroupOffset(30, "m"))
+
+
+@pytest.mark.rule("R15")
+def test_p5_a_handover_clears_up_what_is_in_doubt_first() -> None:
+    with running() as bed:
+        later = two_batches_and_a_doubt(bed)
+        bed.group.revoke(P0)
+        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+        bed.member.complete(flight(later).end)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.2)
+        assert bed.group.named("commit_now") == [(item(0, 20),), (item(0, 30),)]
+        assert committed(bed, 0) == 30
+
+
+@pytest.mark.rule("R17")
+def test_p5_what_was_in_doubt_of_an_earlier_assignment_is_not_sent() -> None:
+    """The partition is lost, another member reads on, and the partition comes back."""
+    with running() as bed:
+        two_batches_and_a_doubt(bed)
+        bed.group.lose(P0)
+        bed.until("the loss", lambda view: not view.partitions)
+        bed.group.committed[P0] = GroupOffset(50, "other")
+        bed.group.assign(P0)
+        bed.until("the offset", lambda v: v.partitions != () and v.partitions[0].group is not None, step_s=0.3)
+        bed.until("some time", lambda _: bed.clock.now_s > 1005.0, step_s=0.5)
+        assert committed(bed, 0) == 50
+        assert bed.group.named("commit_later") == [(item(0, 20),)]
+
+
+def complete_while_lost(bed: Bed, held: GroupOffset) -> None:
+    """Let P0's batch [10, 20) be complete while the member does not own it; then the group has `held`."""
+    bed.own((0, 10))
+    bed.fix(R0)
+    bed.group.lose(P0)
+    bed.until("the loss", lambda view: not view.partitions)
+    bed.member.complete(flight(R0).end)
+    bed.group.committed[P0] = held
+
+
+@pytest.mark.rule("R77")
+def test_p6_a_partition_that_comes_back_after_its_batch_is_committed_before_any_plan() -> None:
+    with running() as bed:
+        complete_while_lost(bed, GroupOffset(10, "pin"))
+        bed.group.assign(P0)
+        bed.until("the commit", lambda _: committed(bed, 0) == 20, step_s=0.1)
+
+
+@pytest.mark.rule("R77")
+@pytest.mark.parametrize("way", ["handover", "stop"])
+def test_p6_a_partition_that_leaves_before_its_offset_is_fetched_is_committed(way: str) -> None:
+    """Guards against: 1. it comes back, and the coordinator does not answer the first request for its offset; 2. it is
+    revoked, or the query stops, before the next one."""
+    with running() as bed:
+        complete_while_lost(bed, GroupOffset(10, "pin"))
+        bed.group.unanswered_fetches = 1
+        bed.group.assign(P0)
+        bed.until("a request", lambda _: len(bed.group.named("fetch")) == 2)
+        if way == "handover":
+            bed.group.revoke(P0)
+            bed.until("the handover", lambda view: not view.partitions)
+        else:
+            bed.stop()
+        assert committed(bed, 0) == 20
+        assert bed.group.named("commit_now") == [(item(0, 20),)]
+
+
+@pytest.mark.rule("R77")
+def test_p6_a_partition_that_comes_back_and_is_revoked_in_one_drain_is_committed() -> None:
+    """It comes back while its batch is in flight, and is revoked before its offset is fetched."""
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.lose(P0)
+        bed.until("the loss", lambda view: not view.partitions)
+        bed.group.unanswered_fetches = 1
+        bed.group.assign(P0)
+        bed.until("a request", lambda _: len(bed.group.named("fetch")) == 2)
+        bed.group.revoke(P0)
+        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+        bed.member.complete(flight(R0).end)
+        bed.until("the handover", lambda view: not view.partitions)
+        assert committed(bed, 0) == 20
+
+
+def test_p6_a_completed_end_whose_commit_is_refused_counts_as_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    with running() as bed, caplog.at_level(logging.INFO):
+        complete_while_lost(bed, GroupOffset(10, "pin"))
+        bed.group.refusals.extend([Refusal.LOST, Refusal.LOST])
+        bed.group.unanswered_fetches = 1
+        bed.group.assign(P0)
+        bed.until("a request", lambda _: len(bed.group.named("fetch")) == 2)
+        bed.group.revoke(P0)
+        bed.until("the handover", lambda view: not view.partitions)
+    assert "revoked=1 kept=0 outcome=COMPLETE committed=0 drain_ms=0 repeated=10" in caplog.text
+
+
+@pytest.mark.rule("R77")
+def test_p5_a_partition_that_comes_back_moves_nothing_that_others_have_committed() -> None:
+    with running() as bed:
+        complete_while_lost(bed, GroupOffset(50, "other"))
+        bed.group.assign(P0)
+        bed.until("the offset", lambda v: v.settled and v.partitions != ())
+        bed.group.revoke(P0)
+        bed.until("the handover", lambda view: not view.partitions)
+    assert committed(bed, 0) == 50
+    assert bed.group.named("commit_now") == bed.group.named("commit_later") == []
+
+
+@pytest.mark.rule("R14")
+def test_p4_start_positions_wait_for_the_commit_on_its_way() -> None:
+    with running() as bed:
+        view = leave_a_commit_unanswered(bed)
+        assert not bed.member.establish({P0: 50}, [item(0, 50)], view.assignment)
+        bed.group.answer_late((item(0, 20),))
+        bed.until("the answer", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
+        assert bed.member.establish({P0: 50}, [item(0, 50)], view.assignment)
+
+
+@pytest.mark.rule("R29")
+def test_p6_a_handover_outlasts_an_older_commit_that_lands_after_its_own() -> None:
+    """The handover's commit is taken; then the coordinator takes the older one, which the client had tried again."""
+    with running() as bed:
+        leave_a_commit_unanswered(bed)
+        later = OffsetRange(P0, 20, 30)
+        bed.fix(later)
+        bed.group.revoke(P0)
+        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+        bed.member.complete(flight(later).end)
+        bed.group.wait_for("the handover's commit", lambda: bed.group.named("commit_now") == [(item(0, 30),)])
+        bed.group.committed[P0] = GroupOffset(20, "m")
+        bed.until("the next commit", lambda _: len(bed.group.named("commit_now")) == 2, step_s=0.1)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.5)
+        assert committed(bed, 0) == 30
+
+
+@pytest.mark.rule("R19")
+def test_a_member_that_the_group_does_not_know_drops_its_partitions() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.refusals.append(Refusal.LOST)
+        bed.member.complete(flight(R0).end)
+        view = bed.until("the loss", lambda v: v.state is MemberState.REJOINING)
+        assert view.partitions == ()
+        bed.clock.advance(BRIEFLY_S)
+        bed.tick()
+        assert len(bed.group.named("commit_later")) == 1
+    assert committed(bed, 0) == 10
+
+
+def test_discard_forgets_the_plan() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.member.discard()
+        bed.fix(R0)
+
+
+def test_a_replay_is_in_flight_whoever_owns_its_partitions() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.member.replay(flight(R1))
+        assert bed.member.view().flight == flight(R1)
+
+
+# --- drain
+
+
+def revoke_in_flight(bed: Bed) -> None:
+    bed.own((0, 10), (1, 0))
+    bed.fix(R0)
+    bed.group.revoke(P0)
+    bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+    assert bed.group.named("release") == []
+
+
+def test_a_drain_ends_when_spark_says_that_the_batch_is_complete() -> None:
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.member.complete(flight(R0).end)
+        view = bed.until("the release", lambda v: v.state is MemberState.JOINED)
+        assert [owned.partition for owned in view.partitions] == [P1]
+        called = [name for name, _ in bed.group.calls]
+        assert called.index("commit_now") < called.index("release")
+        assert committed(bed, 0) == 20
+
+
+@pytest.mark.rule("R26")
+def test_a_drain_ends_when_the_commit_log_has_the_batch() -> None:
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.log.complete.add(flight(R0).end)
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED)
+        assert committed(bed, 0) == 20
+
+
+def test_a_batch_that_the_local_commit_log_has_is_committed_without_a_trigger() -> None:
+    with running(local=True) as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.until("a look", lambda _: bed.log.asked.is_set(), step_s=0.01)
+        assert committed(bed, 0) == 10, "not ahead of the batch"
+        bed.log.complete.add(flight(R0).end)
+        view = bed.until("the commit", lambda v: v.flight is None and v.committed, step_s=0.01)
+        assert (view.state, committed(bed, 0)) == (MemberState.JOINED, 20)
+        # Spark's own word comes later, and finds nothing to do.
+        ended_s = bed.clock.now_s
+        bed.clock.advance(BRIEFLY_S)
+        assert bed.member.complete(flight(R0).end) <= ended_s
+        assert len(bed.group.named("commit_later")) == 1
+
+
+@pytest.mark.rule("R24")
+def test_a_batch_that_ends_before_its_partitions_come_is_committed_when_they_come() -> None:
+    """1. Spark runs a logged batch again, 2. it is complete before the member has joined, 3. it gets its partitions at
+    the group's old offsets, long before the next trigger."""
+    with running(local=True) as bed:
+        bed.end_before_it_owns(R0)
+        assert bed.member.view().flight is not None
+        bed.group.assign(P0)
+        bed.until("the commit", lambda v: v.flight is None and v.committed and v.settled, step_s=0.01)
+        assert committed(bed, 0) == 20
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.rule("R24")
+def test_a_batch_that_ends_before_its_partitions_come_is_committed_by_a_stop(local: bool) -> None:
+    """The same with the stop right behind the assignment: the log is looked at once more."""
+    with running(local=local) as bed:
+        bed.end_before_it_owns(R0)
+        bed.group.assign(P0)
+        bed.stop()
+        assert committed(bed, 0) == 20
+
+
+def test_a_commit_log_in_a_store_is_not_looked_at_while_nobody_waits() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.log.complete.add(flight(R0).end)
+        bed.go_round(50)
+        assert not bed.log.asked.is_set()
+        assert committed(bed, 0) == 10
+
+
+@pytest.mark.rule("R26")
+def test_a_drain_ends_at_its_deadline_without_a_commit(caplog: pytest.LogCaptureFixture) -> None:
+    with running(drainTimeoutMs="500") as bed, caplog.at_level(logging.WARNING):
+        revoke_in_flight(bed)
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED)
+        assert committed(bed, 0) == 10
+        bed.member.complete(flight(R0).end)
+        assert bed.group.named("commit_later") == []
+    assert "drain deadline passed" in caplog.text
+
+
+@pytest.mark.rule("R85")
+def test_p5_nothing_is_committed_for_a_group_that_has_not_waited_for_the_drain(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client joins again during the drain, because a topic has got a partition."""
+    with running() as bed:
+        bed.own((0, 10), (1, 10))
+        bed.fix(R0)
+        bed.group.revoke(P0)
+        bed.until("the drain", lambda v: v.state is MemberState.DRAINING)
+        bed.group.in_generation = b"2"
+        bed.member.complete(flight(R0).end)
+        bed.until("the end of the revoke", lambda v: v.state is MemberState.JOINED)
+        assert committed(bed, 0) == 10
+        assert [owned.partition for owned in bed.member.view().partitions] == [P1], "what is kept is not lost"
+    assert "the client has joined the next generation meanwhile" in caplog.text
+
+
+def test_a_drain_ends_at_once_when_the_query_stops() -> None:
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.stop()
+        assert committed(bed, 0) == 10
+        assert bed.group.owned == set()
+
+
+def test_a_stop_during_a_drain_still_commits_what_the_log_has() -> None:
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.log.complete.add(flight(R0).end)
+        bed.stop()
+        assert committed(bed, 0) == 20
+
+
+# --- SIGTERM with a batch in flight
+
+
+def test_a_stop_by_signal_waits_for_the_batch_in_flight() -> None:
+    """The commit log says that it is complete, in whatever store it is."""
+    for local in (True, False):
+        with running(local=local) as bed:
+            bed.own((0, 10))
+            bed.fix(R0)
+            bed.member.request_stop()
+            bed.member.request_stop()
+            bed.go_round(20)
+            assert bed.member.view().state is MemberState.JOINED
+            bed.log.complete.add(flight(R0).end)
+            ends(bed)
+            assert committed(bed, 0) == 20
+
+
+def test_a_stop_by_signal_ends_with_sparks_word_too() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.member.request_stop()
+        bed.go_round(20)
+        bed.member.complete(flight(R0).end)
+        ends(bed)
+        assert committed(bed, 0) == 20
+
+
+def test_a_stop_by_signal_waits_as_long_as_a_drain(caplog: pytest.LogCaptureFixture) -> None:
+    with running(drainTimeoutMs="2000") as bed, caplog.at_level(logging.INFO):
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.member.request_stop()
+        bed.go_round(50)
+        assert bed.member.view().state is MemberState.JOINED
+        bed.clock.advance(1.5)
+        ends(bed)
+        assert committed(bed, 0) == 10
+    assert "SIGTERM: leaving when the batch in flight is complete" in caplog.text
+    assert "drainTimeoutMs passed while a stop waited" in caplog.text
+
+
+def test_the_end_of_the_socket_ends_the_wait_of_a_stop_by_signal() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.member.request_stop()
+        bed.go_round(20)
+        bed.stop()
+        assert committed(bed, 0) == 10
+
+
+def test_a_stop_by_signal_that_waits_plans_no_other_batch() -> None:
+    with running() as bed:
+        view = bed.own((0, 10), (1, 0))
+        bed.fix(R0)
+        bed.member.request_stop()
+        bed.go_round(5)
+        assert not bed.member.fix(flight(R1), view.assignment)
+
+
+def test_a_stop_by_signal_waits_for_nothing_when_the_partitions_are_lost() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.lose(P0)
+        bed.until("the loss", lambda v: v.state is MemberState.REJOINING)
+        bed.member.request_stop()
+        ends(bed)
+
+
+def test_a_stop_by_signal_waits_for_a_batch_that_runs_again_before_its_member_has_joined() -> None:
+    """Guards against: 1. Spark runs a logged batch again, 2. SIGTERM comes before its partitions do, 3. the member
+    ends, and another one reads what the application finishes."""
+    with running() as bed:
+        bed.group.committed[P0] = GroupOffset(10, "pin")
+        bed.member.replay(flight(R0))
+        bed.member.request_stop()
+        bed.go_round(10)
+        bed.group.assign(P0)
+        bed.until("the assignment", lambda v: v.state is MemberState.JOINED)
+        bed.log.complete.add(flight(R0).end)
+        ends(bed)
+        assert committed(bed, 0) == 20
+
+
+def test_a_revoke_while_a_stop_by_signal_waits_still_waits_for_the_batch() -> None:
+    """The sequence of a process group's SIGTERM: 1. a second member joins, 2. SIGTERM, 3. the batch ends."""
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.member.request_stop()
+        for _ in range(5):
+            assert bed.member.view().state is MemberState.DRAINING
+            bed.clock.advance(0.2)
+        bed.log.complete.add(flight(R0).end)
+        ends(bed)
+        assert committed(bed, 0) == 20
+
+
+# --- a batch that takes longer than maxBatchMs
+
+
+@pytest.mark.rule("R31")
+def test_a_batch_that_takes_too_long_costs_the_member_its_partitions(caplog: pytest.LogCaptureFixture) -> None:
+    """What earlier batches completed is committed first; the batch in flight is not, also when it ends later."""
+    with (
+        running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed,
+        caplog.at_level(logging.WARNING),
+    ):
+        bed.own((0, 10), (1, 0))
+        bed.group.refusals.append(Refusal.REBALANCE)
+        bed.fix(R1)
+        bed.member.complete(flight(R1).end)
+        bed.fix(R0)
+        bed.clock.advance(29.0)
+        bed.go_round(3)
+        assert len(bed.member.view().partitions) == 2
+        bed.clock.advance(2.0)
+        view = bed.gone()
+        assert (view.state, view.partitions) == (MemberState.REJOINING, ())
+        assert (committed(bed, 0), committed(bed, 1)) == (10, 5)
+        assert bed.group.owned == set()
+        assert bed.group.calls[-1][0] == "close"
+        assert "takes longer than option maxBatchMs" in caplog.text
+        bed.member.complete(flight(R0).end)
+        bed.joined_again()
+        assert committed(bed, 0) == 10, "the batch that ended late moves the offset of the next owner"
+        view = bed.own((0, 20))
+        assert bed.member.fix(flight(OffsetRange(P0, 20, 30)), view.assignment)
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.rule("R31")
+def test_a_complete_batch_is_not_one_that_takes_too_long(local: bool) -> None:
+    """Guards against: 1. a batch is complete, and its checkpoint is in a store: nobody looks, 2. the next trigger is
+    far, 3. maxBatchMs passes, and the partitions go without a commit."""
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint", local=local) as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.log.complete.add(flight(R0).end)
+        bed.clock.advance(31.0)
+        bed.until("the commit", lambda v: v.flight is None and committed(bed, 0) == 20, step_s=0.01)
+        assert bed.group.owned == {P0}
+
+
+def test_a_batch_that_takes_too_long_while_the_store_hangs_costs_the_partitions_too() -> None:
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
+        bed.log.hang()
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.clock.advance(31.0)
+        looks_of(bed, 1)
+        bed.clock.advance(11.0)
+        bed.gone()
+        bed.log.answer()
+
+
+def test_a_batch_that_takes_too_long_ends_by_the_commit_log_too() -> None:
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.clock.advance(31.0)
+        bed.gone()
+        bed.log.complete.add(flight(R0).end)
+        bed.joined_again()
+        assert committed(bed, 0) == 10
+
+
+def test_a_batch_that_takes_too_long_ends_a_drain() -> None:
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint", drainTimeoutMs="200000") as bed:
+        revoke_in_flight(bed)
+        bed.clock.advance(31.0)
+        bed.until("the release", lambda v: v.state is not MemberState.DRAINING, step_s=0.02)
+        assert committed(bed, 0) == 10
+
+
+def test_a_member_without_its_partitions_leaves_at_once_on_a_signal() -> None:
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.clock.advance(31.0)
+        bed.gone()
+        bed.member.request_stop()
+        ends(bed)
+
+
+def test_partitions_that_were_given_up_are_lost_for_a_query_that_is_to_fail_then() -> None:
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint", onPartitionsLost="fail") as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.clock.advance(31.0)
+        with pytest.raises(MembershipError, match="PARTITIONS_LOST"):
+            bed.gone()
+
+
+# --- a store that hangs
+
+
+def looks_of(bed: Bed, count: int) -> None:
+    """Let time pass until the log was looked at so often."""
+    for _ in range(400):
+        if bed.log.looks >= count:
+            return
+        bed.clock.advance(0.05)
+        time.sleep(0.005)
+    pytest.fail(f"{bed.log.looks} looks instead of {count}")
+
+
+@pytest.mark.rule("R30")
+def test_a_store_that_hangs_holds_up_neither_commands_nor_the_drain_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    """Guards against: 1. a revoke waits for the batch in flight, 2. the store of the checkpoint does not answer, 3. the
+    event thread hangs with it: no handover, and commands fail with a cause that names the coordinator."""
+    with running(drainTimeoutMs="20000") as bed, caplog.at_level(logging.WARNING):
+        bed.log.hang()
+        revoke_in_flight(bed)
+        looks_of(bed, 1)
+        for _ in range(40):
+            assert bed.member.view().state is MemberState.DRAINING, "a command was not answered"
+            bed.clock.advance(0.3)
+        assert "checkpoint not answering for 1" in caplog.text
+        assert "option checkpointLocation=s3://bucket/checkpoint" in caplog.text
+        bed.clock.advance(10.0)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED)
+        assert committed(bed, 0) == 10
+        assert caplog.text.count("checkpoint not answering") == 1
+        assert bed.log.looks == 1, "looks pile up"
+        bed.log.answer()
+
+
+def test_a_store_that_answers_again_ends_the_drain(caplog: pytest.LogCaptureFixture) -> None:
+    with running(drainTimeoutMs="200000") as bed, caplog.at_level(logging.WARNING):
+        bed.log.hang()
+        revoke_in_flight(bed)
+        looks_of(bed, 1)
+        bed.log.complete.add(flight(R0).end)
+        bed.until("the report", lambda _: "not answering" in caplog.text, step_s=0.5)
+        bed.log.answer()
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.05)
+        assert committed(bed, 0) == 20
+    assert "checkpoint answers again" in caplog.text
+
+
+@pytest.mark.rule("R23")
+def test_a_late_answer_completes_no_later_batch() -> None:
+    """Guards against: 1. a look for batch [10, 20) hangs, 2. Spark completes it, and [20, 30) is in flight, 3. the
+    answer of the old look comes: 'complete'."""
+    later = OffsetRange(P0, 20, 30)
+    with running(local=True) as bed:
+        bed.own((0, 10))
+        bed.log.complete.add(flight(R0).end)
+        bed.log.hang()
+        bed.fix(R0)
+        looks_of(bed, 1)
+        bed.member.complete(flight(R0).end)
+        bed.fix(later)
+        bed.log.answer()
+        looks_of(bed, 3)
+        assert bed.member.view().flight == flight(later)
+        assert committed(bed, 0) == 20
+
+
+def test_a_stop_waits_for_a_store_that_hangs_for_a_moment_only(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        with running() as bed:
+            bed.own((0, 10))
+            bed.fix(R0)
+            bed.log.hang()
+            started_s = bed.clock.now_s
+            bed.stop()
+            assert bed.clock.now_s - started_s < 8.0
+        assert committed(bed, 0) == 10
+        assert "a stop does not wait for it longer than 5 s" in caplog.text
+        assert "option checkpointLocation=s3://bucket/checkpoint" in caplog.text
+        bed.log.answer()
+
+
+def test_a_look_that_was_under_way_is_not_a_stops_last_one() -> None:
+    """Guards against: 1. a look begins, 2. the batch is complete, and the query stops, 3. the look answers: no."""
+    with running(local=True) as bed:
+        bed.own((0, 10))
+        bed.log.hang()
+        bed.fix(R0)
+        looks_of(bed, 1)
+        bed.log.complete.add(flight(R0).end)
+        bed.member.stop_now()
+        bed.log.answer()
+        ends(bed)
+        assert committed(bed, 0) == 20
+
+
+def test_a_look_that_breaks_is_reported_and_the_next_one_comes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(drainTimeoutMs="200000") as bed, caplog.at_level(logging.ERROR):
+
+        def broken(_: SourceOffset) -> bool:
+            monkeypatch.undo()
+            raise RuntimeError("unheard of")
+
+        monkeypatch.setattr(bed.log, "is_complete", broken)
+        revoke_in_flight(bed)
+        bed.log.complete.add(flight(R0).end)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.05)
+        assert committed(bed, 0) == 20
+    assert "unheard of" in caplog.text
+
+
+def test_the_looks_thread_ends_with_the_member() -> None:
+    with running(local=True) as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        looks_of(bed, 2)
+        (thread,) = [t for t in threading.enumerate() if t.name == "groupkafka-commit-log"]
+        assert thread.daemon
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def test_sparks_start_is_compared_with_the_log() -> None:
+    with running() as bed:
+        bed.member.complete(flight(R0).end)
+        bed.until("the comparison", lambda _: bed.log.compared == [flight(R0).end])
+
+
+@pytest.mark.parametrize("refusal", [Refusal.UNCERTAIN, Refusal.REBALANCE])
+@pytest.mark.rule("R28")
+def test_a_refused_commit_is_sent_again_before_the_handover(refusal: Refusal) -> None:
+    """M24: the coordinator moves, or the connection is cut, in the middle of the handover's commit."""
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.group.refusals.extend([refusal, refusal])
+        bed.member.complete(flight(R0).end)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.1)
+        assert committed(bed, 0) == 20
+        assert bed.group.named("commit_now")[-3:] == [flight(R0).items] * 3
+
+
+def end_with_the_next_commit(bed: Bed, batch: FlightBatch) -> None:
+    """Let Spark complete a batch while the group refuses the next commit, which is the last one that it refuses."""
+
+    def end() -> None:
+        bed.group.before_commit = lambda: None
+        bed.group.refusals = deque([Refusal.REBALANCE])
+        threading.Thread(target=bed.member.complete, args=(batch.end,)).start()
+
+    bed.group.before_commit = end
+
+
+@pytest.mark.rule("R28")
+def test_a_batch_that_ends_while_a_handover_commits_is_not_moved_back() -> None:
+    """The sequence: [10, 20) is complete and its commit refused; [20, 30) is in flight when the drain's deadline
+    is over; the handover's commit of 20 is refused; [20, 30) is complete and committed; 20 is sent again behind it.
+    """
+    second = flight(OffsetRange(P0, 20, 30))
+    with running(drainTimeoutMs="500") as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.refusals.extend([Refusal.REBALANCE] * 1000)
+        bed.member.complete(flight(R0).end)
+        bed.fix(OffsetRange(P0, 20, 30))
+        end_with_the_next_commit(bed, second)
+        bed.group.revoke(P0)
+        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.1)
+    assert committed(bed, 0) == 30
+
+
+@pytest.mark.rule("R29")
+def test_an_older_commit_that_lands_late_does_not_take_a_handover_back() -> None:
+    """The sequence: the commit of 20 has no answer; 30 is complete, [30, 40) in flight when the drain's deadline is
+    over; the handover's commit of 30 is refused; [30, 40) is complete and committed; then the commit of 20 lands.
+    """
+    second, third = flight(OffsetRange(P0, 20, 30)), flight(OffsetRange(P0, 30, 40))
+    with running(drainTimeoutMs="500") as bed:
+        leave_a_commit_unanswered(bed)
+        bed.fix(OffsetRange(P0, 20, 30))
+        bed.member.complete(second.end)
+        bed.fix(OffsetRange(P0, 30, 40))
+        bed.group.refusals.extend([Refusal.REBALANCE] * 1000)
+        end_with_the_next_commit(bed, third)
+        bed.group.revoke(P0)
+        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the newest", lambda _: bed.group.named("commit_now")[-1:] == [third.items], step_s=0.1)
+        bed.group.committed[P0] = GroupOffset(20, "m")
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.1)
+    assert committed(bed, 0) == 40
+
+
+def test_a_handover_repeats_its_commit_no_sooner_because_spark_looks() -> None:
+    """The main thread looks at the member every few milliseconds while it waits to plan."""
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.group.refusals.extend([Refusal.REBALANCE] * 1000)
+        bed.member.complete(flight(R0).end)
+        bed.group.wait_for("the first try", lambda: len(bed.group.named("commit_now")) == 1)
+        for _ in range(20):
+            bed.member.view()
+        assert len(bed.group.named("commit_now")) == 1
+        bed.until("the second try", lambda _: len(bed.group.named("commit_now")) == 2, step_s=0.05)
+
+
+@pytest.mark.rule("R28")
+def test_a_commit_that_stays_refused_does_not_hold_the_handover_up(caplog: pytest.LogCaptureFixture) -> None:
+    """M24: after bounded retries the partition goes uncommitted; its next owner starts at the last offset."""
+    with running() as bed, caplog.at_level(logging.WARNING):
+        revoke_in_flight(bed)
+        bed.group.refusals.extend([Refusal.UNCERTAIN] * 1000)
+        bed.member.complete(flight(R0).end)
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=1.0)
+        assert committed(bed, 0) == 10
+    assert "handed over without a commit" in caplog.text
+
+
+def test_a_handover_of_a_lost_member_is_not_committed_again(caplog: pytest.LogCaptureFixture) -> None:
+    with running() as bed, caplog.at_level(logging.WARNING):
+        revoke_in_flight(bed)
+        bed.group.refusals.append(Refusal.LOST)
+        bed.member.complete(flight(R0).end)
+        bed.until("the release", lambda v: v.state is MemberState.REJOINING)
+        assert committed(bed, 0) == 10
+    assert "handed over without a commit" in caplog.text
+
+
+@pytest.mark.rule("R27")
+def test_p6_a_handover_of_a_lost_member_drops_the_kept_partitions() -> None:
+    """The session ends during the drain, and others read on; only the handover's commit tells it (UNKNOWN_MEMBER_ID).
+
+    Until the client tells that all partitions are lost, a batch of the kept one could be planned, and be read twice.
+    """
+    with running() as bed:
+        bed.own((0, 10), (1, 0))
+        bed.fix(R1)
+        bed.group.refusals.append(Refusal.LOST)
+        bed.group.revoke(P1)
+        bed.log.complete.add(flight(R1).end)
+        view = bed.until("the handover", lambda v: len(v.partitions) < 2 and v.state is not MemberState.DRAINING, 0.02)
+        assert (view.state, view.partitions) == (MemberState.REJOINING, ())
+        assert not bed.member.fix(flight(R0), view.assignment)
+        # The client tells it, too.
+        bed.group.lose(P0)
+        bed.go_round(3)
+        bed.own((0, 10))
+        bed.fix(R0)
+
+
+def test_kept_partitions_are_planned_after_a_handover() -> None:
+    with running() as bed:
+        bed.own((0, 10), (1, 0))
+        bed.group.revoke(P0)
+        view = bed.until("the release", lambda v: len(v.partitions) == 1 and v.settled)
+        assert bed.member.fix(flight(R1), view.assignment)
+
+
+def test_an_eager_revoke_gives_everything_up_and_joins_anew() -> None:
+    with running(FakeGroup(incremental=False)) as bed:
+        bed.own((0, 10))
+        bed.group.revoke(P0)
+        bed.until("the release", lambda view: view.state is MemberState.REJOINING)
+        bed.own((0, 10))
+
+
+# --- doubt and proof
+
+
+@pytest.mark.rule("R67")
+def test_after_a_silence_nothing_is_planned_until_the_group_accepts_a_commit() -> None:
+    """Zombie planning: the process was stopped, and another member has the partitions meanwhile."""
+    with running() as bed:
+        assignment = bed.own((0, 10)).assignment
+        bed.group.refusals.append(Refusal.REBALANCE)
+        bed.clock.advance(11.0)
+        assert not bed.member.fix(flight(R0), assignment)
+        bed.until("the proof", lambda view: view.proven, step_s=0.1)
+        assert bed.member.fix(flight(R0), assignment)
+    proofs = bed.group.named("commit_now")
+    assert proofs == [(CommitItem(P0, 10, "pin"),)] * 2
+
+
+@pytest.mark.rule("R67")
+def test_p6_a_machine_that_was_suspended_is_silent_too() -> None:
+    """A query is idle, its machine is suspended for ten minutes, and others read its partitions on.
+
+    Neither the monotonic clock nor the client's has gone on: when Spark's next trigger comes before the client's next
+    heartbeat, the view would still be settled and proven, and all that has come meanwhile would be planned, twice. So
+    it would if the machine is suspended between a proof and its answer.
+    """
+    with running() as bed:
+        assignment = bed.own((0, 10)).assignment
+        suspensions_s = iter([600.0])
+        bed.group.before_commit = lambda: bed.clock.suspend(next(suspensions_s, 0.0))
+        bed.clock.suspend(600.0)
+        assert not bed.member.fix(flight(R0), assignment)
+        bed.until("the second proof", lambda view: view.proven, step_s=0.1)
+        assert len(bed.group.named("commit_now")) == 2
+
+
+@pytest.mark.rule("R68")
+def test_a_proof_whose_answer_took_too_long_proves_nothing() -> None:
+    """The process was stopped between the commit and its answer: the session may have expired since."""
+    with running() as bed:
+        bed.own((0, 10))
+        bed.clock.advance(11.0)
+        delays_s = iter([40.0])
+        bed.group.before_commit = lambda: bed.clock.advance(next(delays_s, 0.0))
+        bed.until("the second proof", lambda view: view.proven, step_s=0.1)
+        assert len(bed.group.named("commit_now")) == 2
+
+
+@pytest.mark.parametrize(("session_s", "proofs"), [(6.0, 2), (45.0, 1), (None, 2)])
+@pytest.mark.rule("R68")
+def test_p5_a_proof_is_held_against_the_session_that_the_group_has(session_s: float | None, proofs: int) -> None:
+    """Under KIP-848. Guards against: 1. a proof is accepted; 2. the process is stopped for 8 s, and the session of 6 s
+    expires; 3. it takes the answer for new. A session that is not known may be as short.
+    """
+    length = SessionLength(make_options(**{"kafka.group.protocol": "consumer"}))
+    length.learn(session_s)
+    with running(length=length, **{"kafka.group.protocol": "consumer"}) as bed:
+        bed.own((0, 10))
+        bed.clock.advance(11.0)
+        delays_s = iter([8.0])
+        bed.group.before_commit = lambda: bed.clock.advance(next(delays_s, 0.0))
+        bed.until("the last proof", lambda view: view.proven, step_s=0.1)
+        assert len(bed.group.named("commit_now")) == proofs
+
+
+def test_how_long_a_session_may_be() -> None:
+    length = SessionLength(make_options(**{"kafka.group.protocol": "consumer"}))
+    assert (length.is_the_brokers, length.shortest_s, length.longest_s) == (True, 6.0, 45.0)
+    length.learn(60.0)
+    assert (length.shortest_s, length.longest_s) == (60.0, 60.0)
+    classic = SessionLength(make_options(**{"kafka.session.timeout.ms": "30000"}))
+    assert (classic.is_the_brokers, classic.shortest_s, classic.longest_s) == (False, 30.0, 30.0)
+
+
+def test_a_silence_that_cost_the_membership_drops_the_partitions() -> None:
+    with running() as bed:
+        assignment = bed.own((0, 10)).assignment
+        bed.group.refusals.append(Refusal.LOST)
+        bed.clock.advance(11.0)
+        assert not bed.member.fix(flight(R0), assignment)
+        view = bed.until("the loss", lambda v: v.state is MemberState.REJOINING)
+        assert view.partitions == ()
+
+
+@pytest.mark.rule("R69")
+def test_a_deleted_topic_does_not_keep_a_member_from_its_proof() -> None:
+    """1. the topic of the first partition is deleted, 2. the machine is suspended, 3. the group refuses its commit."""
+    with running() as bed:
+        gone = tp(0, "deleted")
+        bed.group.committed |= {gone: GroupOffset(5, "pin"), P0: GroupOffset(10, "pin")}
+        bed.group.assign(gone, P0)
+        view = bed.until("the offsets", lambda view: view.settled and len(view.partitions) == 2)
+        bed.member.establish({gone: 5, P0: 10}, [], view.assignment)
+        bed.group.absent = {gone}
+        bed.clock.advance(11.0)
+        assert not bed.member.fix(flight(R0), view.assignment)
+        bed.until("the proof", lambda view: view.proven, step_s=0.1)
+
+
+def test_with_fixed_partitions_there_is_no_membership_to_lose() -> None:
+    with running(assign='{"orders":[0]}') as bed:
+        assignment = bed.own((0, 10)).assignment
+        bed.clock.advance(11.0)
+        assert bed.member.fix(flight(R0), assignment)
+    assert bed.group.named("commit_now") == []
+
+
+def test_a_member_without_partitions_needs_no_proof() -> None:
+    with running() as bed:
+        bed.group.assign()
+        bed.until("an empty assignment", lambda view: view.state is MemberState.JOINED)
+        bed.clock.advance(11.0)
+        bed.until("trust", lambda view: view.proven)
+        assert bed.group.named("commit_now") == []
+
+
+def test_a_silence_before_the_offsets_are_known_is_not_forgotten() -> None:
+    """There is nothing to commit yet: the doubt lasts until there is."""
+    group = FakeGroup()
+    group.unanswered_fetches = 2
+    with running(group) as bed:
+        bed.group.committed[P0] = GroupOffset(10, "pin")
+        bed.group.assign(P0)
+        bed.group.wait_for("a first fetch", lambda: len(bed.group.named("fetch")) == 1)
+        bed.clock.advance(11.0)
+        bed.group.wait_for("a second fetch", lambda: len(bed.group.named("fetch")) == 2)
+        bed.tick()
+        assert not bed.member.view().proven
+        bed.clock.advance(BRIEFLY_S)
+        bed.until("the proof", lambda view: view.settled)
+        assert bed.group.named("commit_now") == [(CommitItem(P0, 10, "pin"),)]
+
+
+def test_a_silence_during_a_drain_puts_the_kept_partitions_in_doubt() -> None:
+    with running() as bed:
+        revoke_in_flight(bed)
+        bed.clock.advance(11.0)
+        bed.group.refusals.extend([None, Refusal.REBALANCE])
+        bed.member.complete(flight(R0).end)
+        bed.until("the proof", lambda v: v.state is MemberState.JOINED and v.proven, step_s=0.1)
+        handover, *proofs = bed.group.named("commit_now")
+        assert handover == (item(0, 20),)
+        assert proofs == [(CommitItem(P1, 0, "pin"),)] * 2
+
+
+# --- lost
+
+
+def test_lost_partitions_are_dropped_without_a_commit() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.log.complete.add(flight(R0).end)
+        bed.group.lose(P0)
+        bed.until("the loss", lambda view: view.state is MemberState.REJOINING)
+        bed.member.complete(flight(R0).end)
+    assert committed(bed, 0) == 10
+
+
+def test_lost_partitions_fail_the_query_when_asked_to() -> None:
+    with running(onPartitionsLost="fail") as bed:
+        bed.own((0, 10), (1, 0))
+        bed.group.lose(P0, P1)
+        assert bed.member.join(WAIT_S)
+        with pytest.raises(MembershipError, match=r"PARTITIONS_LOST.*2 partitions.*orders-0, orders-1"):
+            bed.member.view()
+
+
+# --- errors
+
+
+def test_an_error_of_the_client_is_raised_by_the_next_call_and_stays() -> None:
+    failure = MembershipError(errors.MEMBER_FAILED, group="shop", reason="fenced")
+    with running() as bed:
+        bed.own((0, 10))
+        bed.group.fail(failure)
+        assert bed.member.join(WAIT_S)
+        for call in (bed.member.check, bed.member.view, bed.member.discard):
+            with pytest.raises(MembershipError, match="fenced"):
+                call()
+        assert "state=FAILED" in repr(bed.member)
+        assert bed.group.owned == set()
+
+
+def test_an_error_that_comes_between_a_call_and_its_turn_is_the_one_that_is_raised() -> None:
+    """The call was posted to a member that was well; when its turn comes, the member has failed."""
+    failure = MembershipError(errors.MEMBER_FAILED, group="shop", reason="fenced")
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        posted = threading.Event()
+
+        def fail_once_posted() -> None:
+            assert posted.wait(WAIT_S)
+            bed.member._member.on_error(failure)
+
+        bed.member._commands.put(fail_once_posted)
+        raised: list[BaseException] = []
+
+        def complete() -> None:
+            try:
+                bed.member.complete(flight(R0).end)
+            except BaseException as error:  # noqa: BLE001 - looked at below
+                raised.append(error)
+
+        caller = threading.Thread(target=complete)
+        caller.start()
+        for _ in range(1_000):
+            if not bed.member._commands.empty():
+                break
+            caller.join(0.01)
+        posted.set()
+        caller.join(WAIT_S)
+        assert raised == [failure]
+
+
+def test_an_unexpected_error_ends_the_member_and_is_raised() -> None:
+    with running() as bed:
+        bed.group.raise_in_poll(ZeroDivisionError("in a callback"))
+        assert bed.member.join(WAIT_S)
+        with pytest.raises(ZeroDivisionError, match="in a callback"):
+            bed.member.check()
+    assert bed.group.calls[-1][0] == "close"
+
+
+def test_an_error_of_a_command_belongs_to_its_caller_alone() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        with pytest.raises(Exception, match="BatchFixed in batch state IN_FLIGHT"):
+            bed.member.replay(flight(R1))
+        bed.member.check()
+
+
+def test_a_command_that_waits_when_the_member_fails_gets_the_error() -> None:
+    with running() as bed:
+        bed.own((0, 10))
+        failure = MembershipError(errors.MEMBER_FAILED, group="shop", reason="fenced")
+        bed.group.fail(failure)
+        with pytest.raises(MembershipError, match="fenced"):
+            bed.until("the error", lambda _: False)
+
+
+def test_a_client_that_does_not_close_is_no_reason_to_hang(caplog: pytest.LogCaptureFixture) -> None:
+    group = FakeGroup()
+    group.close_error = RuntimeError("cannot close")
+    with running(group) as bed:
+        bed.own((0, 10))
+    assert bed.member.join(WAIT_S)
+
+
+# --- a static member whose old session still lives (KIP-848)
+
+
+def test_a_static_member_opens_anew_until_the_old_session_has_ended() -> None:
+    with running(kafka__group__instance__id="one") as bed:
+        bed.member.subscribe(["orders"])
+        bed.group.leave_instance_id_unreleased()
+        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        for _ in range(20):
+            bed.member.view()
+        assert len(bed.group.named("open")) == 1
+        bed.clock.advance(1.0)
+        bed.group.wait_for("a second subscription", lambda: bed.group.calls.count(("subscribe", ("orders",))) == 2)
+        bed.own((0, 10))
+    assert [name for name, _ in bed.group.calls if name in ("open", "close")] == ["open", "close"] * 2
+
+
+def test_a_static_member_has_no_offsets_while_its_client_is_made_anew() -> None:
+    """The old one is closed, a second passes, the next one is opened; a replay asks for the offsets meanwhile."""
+    with running(kafka__group__instance__id="one") as bed:
+        bed.member.subscribe(["orders"])
+        bed.group.leave_instance_id_unreleased()
+        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        assert bed.member.fetch_offsets([P0]) == {}
+        bed.clock.advance(1.0)
+        bed.group.wait_for("the next client", lambda: len(bed.group.named("open")) == 2)
+        assert bed.member.fetch_offsets([P0]) == {P0: GroupOffset(None)}
+
+
+def test_a_static_member_subscribes_once_its_client_is_made_anew() -> None:
+    """As above; a new topic matches the pattern meanwhile."""
+    with running(kafka__group__instance__id="one") as bed:
+        bed.member.subscribe(["orders"])
+        bed.group.leave_instance_id_unreleased()
+        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        bed.member.subscribe(["orders", "refunds"])
+        bed.clock.advance(1.0)
+        bed.group.wait_for("the next client", lambda: len(bed.group.named("subscribe")) == 2)
+    assert bed.group.named("subscribe") == [("orders",), ("orders", "refunds")]
+
+
+def test_a_static_member_does_not_wait_for_ever() -> None:
+    with running(kafka__group__instance__id="one") as bed:
+        bed.group.leave_instance_id_unreleased()
+        bed.group.wait_for("the end of the refused client", lambda: len(bed.group.named("close")) == 1)
+        bed.clock.advance(1000.0)
+        assert bed.member.join(WAIT_S)
+        with pytest.raises(MembershipError, match=r"INSTANCE_ID_IN_USE.*'one'"):
+            bed.member.check()
+
+
+@pytest.mark.rule("R72")
+def test_p5_a_client_that_has_become_another_member_is_made_anew_and_commits_nothing() -> None:
+    """The sequence: the commit of 20 is refused, because the member joins; its session ends, another member commits 50;
+    its client joins as a new member.
+    """
+    with running(kafka__group__instance__id="one") as bed:
+        bed.member.subscribe(["orders"])
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.group.refusals.append(Refusal.REBALANCE)
+        bed.member.complete(flight(R0).end)
+        bed.tick()
+        bed.group.committed[P0] = GroupOffset(50, "other")
+        bed.group.renew()
+        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        assert bed.member.view().partitions == ()
+        bed.clock.advance(1.0)
+        bed.group.wait_for("the next client", lambda: len(bed.group.named("subscribe")) == 2)
+        bed.group.assign(P0)
+        bed.until("the offset", lambda v: v.partitions != () and v.partitions[0].group is not None, 0.3)
+        assert bed.member.view().partitions[0].group == GroupOffset(50, "other")
+    assert committed(bed, 0) == 50
+
+
+def test_the_systems_clock_that_counts_suspensions_goes_on_as_the_other_does() -> None:
+    clock = SystemClock()
+    before = clock.boottime_s(), clock.monotonic_s()
+    while clock.monotonic_s() == before[1]:
+        pass
+    assert 0.0 < clock.boottime_s() - before[0] < WAIT_S
+
+
+def test_the_clock_is_a_port() -> None:
+    clock: Clock = ManualClock(5.0)
+    assert clock.monotonic_s() == 5.0

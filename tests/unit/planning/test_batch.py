@@ -1,0 +1,331 @@
+"""What a micro-batch reads."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from spark_groupsource.model.commit_metadata import Anchor, CommitMetadata, Pin
+from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
+from spark_groupsource.options.model import OnConflict
+from spark_groupsource.planning.batch import (
+    Backlog,
+    Replay,
+    divide_limit,
+    next_offset,
+    plan_ranges,
+    plan_replay,
+    within_bytes,
+)
+from tests.unit.fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, offset_of, tp
+
+P0, P1, P2 = tp(0), tp(1), tp(2)
+PIN = Pin(0, 3)
+ANCHOR = Anchor(TOPIC_ID, PIN)
+
+
+# --- divide_limit
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "shares"),
+    [
+        ([10, 20], None, [10, 20]),
+        ([10, 20], 30, [10, 20]),
+        ([10, 20], 31, [10, 20]),
+        ([], 5, []),
+        ([0, 0], 5, [0, 0]),
+        ([0, 100], 5, [0, 5]),
+        ([100, 100], 10, [5, 5]),
+        ([1, 1_000_000], 10, [1, 9]),
+        ([1, 1, 1], 2, [1, 1, 0]),
+        ([5, 5, 5], 0, [0, 0, 0]),
+        ([300, 100], 40, [30, 10]),
+        # rounded down, and not below 1, as in Spark's KafkaMicroBatchSourceSuite: "maxOffsetsPerTrigger", twice, and
+        # "compositeReadLimit"
+        ([101, 11, 1], 10, [8, 1, 1]),
+        ([93, 10, 0], 10, [9, 1, 0]),
+        ([21, 11, 1], 20, [12, 6, 1]),
+        # there it would be 2 + 1 + 1
+        ([1000, 1, 1], 3, [1, 1, 1]),
+    ],
+)
+def test_share_out(sizes: list[int], limit: int | None, shares: list[int]) -> None:
+    assert list(divide_limit({tp(n): size for n, size in enumerate(sizes)}, limit).values()) == shares
+
+
+def _random_sizes(source: random.Random) -> dict[TopicPartition, int]:
+    scale = source.choice([3, 50, 10_000, 2**40])
+    return {tp(n): source.choice([0, source.randint(0, scale)]) for n in range(source.randint(1, 12))}
+
+
+def test_shares_of_random_backlogs() -> None:
+    source = random.Random(20)
+    for _ in range(2000):
+        sizes = _random_sizes(source)
+        total = sum(sizes.values())
+        limit = source.randint(1, max(1, total + 3))
+        shares = divide_limit(sizes, limit)
+        case = f"{sizes} limit {limit}: {shares}"
+        assert sum(shares.values()) <= min(limit, total), case
+        assert all(0 <= shares[p] <= sizes[p] for p in sizes), case
+        waiting = [p for p in sizes if sizes[p] > 0]
+        if limit >= total:
+            assert shares == sizes, case
+        elif sum(max(1, limit * sizes[p] // total) for p in waiting) <= limit:
+            assert all(shares[p] == max(1, limit * sizes[p] // total) for p in waiting), case
+        else:
+            assert sum(shares.values()) == limit, case
+        if limit >= len(waiting):
+            assert all(shares[p] > 0 for p in waiting), f"starved: {case}"
+
+
+def test_shares_do_not_depend_on_the_order_of_partitions() -> None:
+    source = random.Random(21)
+    for _ in range(200):
+        sizes = _random_sizes(source)
+        shuffled = list(sizes.items())
+        source.shuffle(shuffled)
+        limit = source.randint(1, 100)
+        assert divide_limit(dict(shuffled), limit) == divide_limit(sizes, limit)
+
+
+# --- plan_ranges
+
+
+def test_a_plan_has_one_range_per_partition_even_an_empty_one() -> None:
+    plan = plan_ranges({P1: Backlog(7, 7, 2), P0: Backlog(100, 200, 3)}, None)
+    assert plan == (OffsetRange(P0, 100, 200, 3), OffsetRange(P1, 7, 7, 2))
+
+
+def test_what_the_log_held_up_to_its_end_it_held_up_to_every_offset_before() -> None:
+    assert plan_ranges({P0: Backlog(0, 100, 3)}, 10) == (OffsetRange(P0, 0, 10, 3),)
+
+
+def test_bytes_are_shared_out_by_the_size_of_each_partitions_records() -> None:
+    """Records of 100 and 10 bytes: of 1,100 bytes each partition gets its share, in whole offsets."""
+    backlogs = {P0: Backlog(0, 10, 3), P1: Backlog(5, 15, 3)}
+    shortened = within_bytes(backlogs, {P0: 100.0, P1: 10.0}, 550)
+    assert shortened == {P0: Backlog(0, 5, 3), P1: Backlog(5, 10, 3)}
+    assert within_bytes(backlogs, {P0: 100.0, P1: 10.0}, 10_000) == backlogs
+
+
+def test_a_record_larger_than_all_bytes_is_read_all_the_same() -> None:
+    assert within_bytes({P0: Backlog(7, 9)}, {P0: 5_000.0}, 100) == {P0: Backlog(7, 8)}
+
+
+def test_an_unknown_size_is_the_average_of_the_known_ones_and_none_limits_nothing() -> None:
+    backlogs = {P0: Backlog(0, 10), P1: Backlog(0, 10)}
+    assert within_bytes(backlogs, {P0: 10.0}, 100) == {P0: Backlog(0, 5), P1: Backlog(0, 5)}
+    assert within_bytes(backlogs, {}, 1) == backlogs
+
+
+def test_an_end_before_the_position_gives_an_empty_range() -> None:
+    """A leader that lags: the position stays."""
+    assert Backlog(50, 40).size == 0
+    assert plan_ranges({P0: Backlog(50, 40, 3)}, None) == (OffsetRange(P0, 50, 50, None),)
+
+
+def test_a_plan_keeps_to_the_limit() -> None:
+    source = random.Random(22)
+    for _ in range(300):
+        backlogs = {tp(n): Backlog(start := source.randint(0, 50), start + source.randint(0, 99)) for n in range(5)}
+        limit = source.randint(1, 400)
+        plan = plan_ranges(backlogs, limit)
+        unread = min(limit, sum(b.size for b in backlogs.values()))
+        # What rounding down leaves is less than one for each partition.
+        assert unread - len(backlogs) < sum(map(len, plan)) <= unread
+        assert all(item.start == backlogs[item.partition].position for item in plan)
+        assert all(item.end <= backlogs[item.partition].end for item in plan)
+
+
+# --- next_offset
+
+
+def test_what_the_lineage_has_done_elsewhere_is_kept() -> None:
+    start = offset_of(OffsetRange(P0, 0, 10), done={P2: 5})
+    end = next_offset(start, LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P1, 3, 4)])
+    assert end == offset_of(OffsetRange(P1, 3, 4), done={P0: 10, P2: 5})
+
+
+def test_a_partition_that_came_back_is_no_longer_done() -> None:
+    start = offset_of(OffsetRange(P0, 0, 10), done={P1: 5})
+    end = next_offset(start, LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P0, 10, 12), OffsetRange(P1, 9, 11)])
+    assert end == offset_of(OffsetRange(P0, 10, 12), OffsetRange(P1, 9, 11))
+
+
+def test_ends_of_a_topic_made_anew_are_forgotten() -> None:
+    start = offset_of(OffsetRange(P0, 0, 10), OffsetRange(P1, 0, 10))
+    end = next_offset(start, LINEAGE, {"orders": "new-id"}, [OffsetRange(P0, 0, 3)])
+    assert end == SourceOffset.of(LINEAGE, {"orders": "new-id"}, [OffsetRange(P0, 0, 3)], {})
+
+
+def test_ends_of_a_topic_that_is_not_planned_keep_its_id() -> None:
+    refund = TopicPartition("refunds", 0)
+    start = SourceOffset.of(LINEAGE, {"refunds": "r-id"}, [OffsetRange(refund, 0, 9)], {})
+    end = next_offset(start, LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P0, 0, 1)])
+    assert dict(end.topic_ids) == {"orders": TOPIC_ID, "refunds": "r-id"}
+    assert dict(end.done) == {refund: 9}
+
+
+def test_a_new_lineage_takes_the_ends_along() -> None:
+    end = next_offset(offset_of(done={P1: 5}), OTHER_LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P0, 0, 1)])
+    assert (end.lineage, dict(end.done)) == (OTHER_LINEAGE, {P1: 5})
+
+
+# --- plan_replay
+
+NOBODY = None
+RESET, OLDER_RESET = Reset(2000, "second"), Reset(1000, "first")
+
+
+def committed(
+    offset: int | None, writer: str | None, reset: Reset | None = None, topic_id: str = TOPIC_ID
+) -> tuple[int | None, CommitMetadata | None]:
+    """What the group holds; a pin when the writer has completed nothing."""
+    if writer is NOBODY or offset is None:
+        return offset, None
+    return offset, CommitMetadata(writer, topic_id, offset, offset, PIN, reset=reset)
+
+
+@pytest.mark.parametrize(
+    ("offset", "writer", "start"),
+    [
+        # nothing committed
+        (None, NOBODY, 10),
+        # ours: the last commit, a pin, or a proof; or the last commit did not arrive
+        (10, LINEAGE, 10),
+        (5, LINEAGE, 10),
+        (0, LINEAGE, 10),
+        # nobody's, but where this batch began: a group that another program has used before
+        (10, NOBODY, 10),
+        # another lineage: less what it has committed
+        (5, OTHER_LINEAGE, 10),
+        (10, OTHER_LINEAGE, 10),
+        (15, OTHER_LINEAGE, 15),
+        (20, OTHER_LINEAGE, 20),
+        (99, OTHER_LINEAGE, 20),
+    ],
+)
+@pytest.mark.rule("R11")
+def test_replay_without_conflict(offset: int | None, writer: str | None, start: int) -> None:
+    logged = OffsetRange(P0, 10, 20, 3)
+    for on_conflict in OnConflict:
+        replay = plan_replay(offset_of(logged), [logged], {P0: committed(offset, writer)}, on_conflict)
+        assert replay == Replay((OffsetRange(P0, start, 20, 3),)), on_conflict
+
+
+@pytest.mark.parametrize(
+    ("offset", "writer", "group_start", "reason"),
+    [
+        # an old copy of the checkpoint: this lineage commits only what Spark does not run again
+        (11, LINEAGE, 11, "an old one restored"),
+        (20, LINEAGE, 20, "an old one restored"),
+        (99, LINEAGE, 20, "an old one restored"),
+        # moved by a program that leaves no metadata: forth, and back
+        (15, NOBODY, 15, "another program"),
+        (99, NOBODY, 20, "another program"),
+        (9, NOBODY, 10, "another program"),
+        (0, NOBODY, 10, "another program"),
+    ],
+)
+@pytest.mark.rule("R50")
+def test_replay_conflict(offset: int, writer: str | None, group_start: int, reason: str) -> None:
+    logged = OffsetRange(P0, 10, 20, 3)
+    starts = {OnConflict.CHECKPOINT: 10, OnConflict.GROUP: group_start, OnConflict.FAIL: 10}
+    for on_conflict, start in starts.items():
+        replay = plan_replay(offset_of(logged), [logged], {P0: committed(offset, writer)}, on_conflict)
+        assert replay.ranges == (OffsetRange(P0, start, 20, 3),), on_conflict
+        assert replay.conflict.startswith(f"orders-0 [10, 20) group={offset} ")
+        assert reason in replay.conflict
+
+
+@pytest.mark.parametrize(
+    ("writer", "instead_of", "conflict"),
+    [
+        # the lineage that began with the decision is behind it: that tells nothing of its batches
+        (LINEAGE, OTHER_LINEAGE, {OnConflict.GROUP, OnConflict.FAIL}),
+        # the same old copy is restored once more
+        (OTHER_LINEAGE, LINEAGE, set(OnConflict)),
+        # how others have decided
+        (OTHER_LINEAGE, "a third one", set()),
+    ],
+)
+def test_what_has_decided_a_conflict_for_the_checkpoint_is_no_progress(
+    writer: str, instead_of: str, conflict: set[OnConflict]
+) -> None:
+    logged = OffsetRange(P0, 10, 20)
+    text = CommitMetadata(writer, TOPIC_ID, 1000, 1000, PIN, instead_of=instead_of)
+    for on_conflict in OnConflict:
+        replay = plan_replay(offset_of(logged), [logged], {P0: (1000, text)}, on_conflict)
+        left_out = instead_of == "a third one" or on_conflict is OnConflict.GROUP
+        assert replay.ranges == (OffsetRange(P0, 20 if left_out else 10, 20),)
+        assert bool(replay.conflict) is (on_conflict in conflict)
+
+
+def test_a_range_without_records_is_no_conflict() -> None:
+    """There is nothing to decide here; where the partition goes on is decided when it is assigned."""
+    empty = OffsetRange(P0, 10, 10)
+    for writer in (LINEAGE, NOBODY):
+        replay = plan_replay(offset_of(empty), [empty], {P0: committed(15, writer)}, OnConflict.GROUP)
+        assert replay == Replay((empty,))
+
+
+def test_conflicts_of_a_replay_are_named_together() -> None:
+    ranges = [OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9), OffsetRange(P2, 1, 2)]
+    group = {P0: committed(15, LINEAGE), P1: committed(5, LINEAGE), P2: committed(0, NOBODY)}
+    replay = plan_replay(offset_of(*ranges), ranges, group, OnConflict.GROUP)
+    assert [part[:19] for part in replay.conflict.split("; ")] == ["orders-0 [10, 20) g", "orders-2 [1, 2) gro"]
+    assert replay.ranges == (OffsetRange(P0, 15, 20), OffsetRange(P1, 5, 9), OffsetRange(P2, 1, 2))
+
+
+def test_a_replay_keeps_partitions_that_the_group_knows_nothing_of() -> None:
+    logged = OffsetRange(P0, 10, 20)
+    assert plan_replay(offset_of(logged), [logged], {}, OnConflict.FAIL) == Replay((logged,))
+
+
+def test_the_offset_of_a_deleted_topic_means_nothing_to_a_replay() -> None:
+    logged = OffsetRange(P0, 10, 20)
+    old = committed(15, OTHER_LINEAGE, topic_id="the deleted topic's id")
+    assert plan_replay(offset_of(logged), [logged], {P0: old}, OnConflict.FAIL) == Replay((logged,))
+
+
+@pytest.mark.parametrize(
+    ("known", "writer", "found", "void"),
+    [
+        (None, "the reset command", RESET, True),
+        # another query has taken the partition over since, and carries the reset on
+        (None, OTHER_LINEAGE, RESET, True),
+        (OLDER_RESET, OTHER_LINEAGE, RESET, True),
+        (RESET, OTHER_LINEAGE, RESET, False),
+        (RESET, OTHER_LINEAGE, OLDER_RESET, False),
+        (RESET, OTHER_LINEAGE, None, False),
+    ],
+)
+@pytest.mark.parametrize("on_conflict", OnConflict)
+@pytest.mark.rule("R47")
+def test_a_replay_reads_nothing_after_a_reset(
+    known: Reset | None, writer: str, found: Reset | None, void: bool, on_conflict: OnConflict
+) -> None:
+    ranges = [OffsetRange(P0, 10, 20, 3), OffsetRange(P1, 5, 9)]
+    end = replace(offset_of(*ranges), reset=known)
+    # The second partition was left alone: whoever owns only it hears of no reset.
+    group = {P0: committed(0, writer, found), P1: committed(0, LINEAGE)}
+    replay = plan_replay(end, ranges, group, on_conflict)
+    assert replay.conflict == ""
+    if void:
+        assert replay == Replay((OffsetRange(P0, 20, 20, 3), OffsetRange(P1, 5, 9)), reset=found)
+    else:
+        assert replay == Replay(tuple(ranges))
+
+
+def test_ends_from_before_a_reset_are_forgotten() -> None:
+    start = offset_of(OffsetRange(P0, 10, 20), done={P1: 900})
+    planned = [OffsetRange(P0, 0, 50)]
+    assert dict(next_offset(start, OTHER_LINEAGE, {"orders": TOPIC_ID}, planned).done) == {P1: 900}
+    after = next_offset(start, OTHER_LINEAGE, {"orders": TOPIC_ID}, planned, RESET)
+    assert (after.done, after.reset) == ((), RESET)
+    following = next_offset(after, OTHER_LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P1, 0, 1)], RESET)
+    assert dict(following.done) == {P0: 50}

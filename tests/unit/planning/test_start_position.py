@@ -1,0 +1,347 @@
+"""Where a partition starts: one literal table per decision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, KnownTopics, Pin
+from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
+from spark_groupsource.options.model import OnConflict
+from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, Starting
+from spark_groupsource.planning.start_position import (
+    Age,
+    Basis,
+    Memory,
+    StartDecision,
+    Takeover,
+    age_of,
+    conflicts,
+    decide_start,
+    newest_reset,
+    open_start,
+    voided,
+)
+from tests.unit.fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, offset_of, tp
+
+P0 = tp(0)
+MINE, THEIRS, NOBODYS = LINEAGE, OTHER_LINEAGE, None
+
+
+def takeover(group: int | None, writer: str | None, own: int | None, *, written_for: str = TOPIC_ID) -> Takeover:
+    metadata = None
+    if writer is not None and group is not None:
+        metadata = CommitMetadata(writer, written_for, 0, group, Pin(0, 4))
+    return Takeover(P0, TOPIC_ID, group, metadata, own, LINEAGE)
+
+
+@pytest.mark.parametrize(
+    ("group", "writer", "own", "basis", "offset"),
+    [
+        # nothing committed
+        (None, NOBODYS, None, Basis.STARTING_POSITION, None),
+        (None, NOBODYS, 40, Basis.LINEAGE, 40),
+        (None, NOBODYS, 0, Basis.LINEAGE, 0),
+        # nothing of our own: a takeover, or a new checkpoint
+        (70, THEIRS, None, Basis.GROUP, 70),
+        (70, NOBODYS, None, Basis.GROUP, 70),
+        (70, MINE, None, Basis.GROUP, 70),
+        (0, THEIRS, None, Basis.GROUP, 0),
+        # both agree
+        (70, MINE, 70, Basis.GROUP, 70),
+        (70, NOBODYS, 70, Basis.GROUP, 70),
+        (0, THEIRS, 0, Basis.GROUP, 0),
+        # another lineage went further, and the partition came back
+        (70, THEIRS, 40, Basis.GROUP, 70),
+        # our last commit did not arrive (lost with the partition, or killed before it)
+        (40, THEIRS, 70, Basis.LINEAGE, 70),
+        (40, MINE, 70, Basis.LINEAGE, 70),
+        (0, MINE, 70, Basis.LINEAGE, 70),
+    ],
+)
+def test_start_without_conflict(
+    group: int | None, writer: str | None, own: int | None, basis: Basis, offset: int | None
+) -> None:
+    for on_conflict in OnConflict:
+        decision = decide_start(takeover(group, writer, own), on_conflict, Age.INITIAL)
+        assert decision == StartDecision(P0, basis, offset), on_conflict
+
+
+@pytest.mark.parametrize(
+    ("group", "writer", "own", "reason"),
+    [
+        # moved by a program that writes no metadata: back and forth
+        (30, NOBODYS, 70, "another program"),
+        (90, NOBODYS, 70, "another program"),
+        (0, NOBODYS, 70, "another program"),
+        # an old checkpoint was restored
+        (90, MINE, 70, "an old one restored"),
+        (90, MINE, 0, "an old one restored"),
+    ],
+)
+def test_conflict(group: int, writer: str | None, own: int, reason: str) -> None:
+    bases = {OnConflict.CHECKPOINT: Basis.LINEAGE, OnConflict.GROUP: Basis.GROUP, OnConflict.FAIL: Basis.LINEAGE}
+    for on_conflict, basis in bases.items():
+        decision = decide_start(takeover(group, writer, own), on_conflict, Age.INITIAL)
+        assert (decision.basis, decision.offset) == (basis, group if basis is Basis.GROUP else own), on_conflict
+        assert decision.conflict is not None
+        assert reason in decision.conflict
+        assert decision.conflict.startswith(f"orders-0 group={group} checkpoint={own} ")
+
+
+@pytest.mark.parametrize(("own", "basis"), [(70, Basis.LINEAGE), (90, Basis.GROUP), (95, Basis.LINEAGE)])
+@pytest.mark.rule("R54")
+def test_what_was_decided_for_the_checkpoint_is_no_conflict_again(own: int, basis: Basis) -> None:
+    """Unless the user chooses otherwise: then it is to be decided again."""
+    won = replace(takeover(90, MINE, own), decided=True)
+    assert decide_start(won, OnConflict.CHECKPOINT, Age.INITIAL) == StartDecision(P0, basis, own)
+    for other in (OnConflict.GROUP, OnConflict.FAIL):
+        assert (decide_start(won, other, Age.INITIAL).conflict is not None) is (own < 90)
+
+
+@pytest.mark.parametrize("own", [None, 40, 500])
+@pytest.mark.parametrize("writer", [MINE, THEIRS])
+@pytest.mark.parametrize("on_conflict", OnConflict)
+@pytest.mark.rule("R35")
+def test_a_topic_made_anew_starts_at_its_beginning(own: int | None, writer: str, on_conflict: OnConflict) -> None:
+    """By name alone the offset of the deleted topic would skip the records of its successor."""
+    old = takeover(70, writer, own, written_for="the deleted topic's id")
+    assert decide_start(old, on_conflict, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
+
+
+def test_a_topic_made_anew_is_noticed_by_what_the_lineage_has_read() -> None:
+    """The broker forgets the offsets of a deleted topic, so the group may know nothing of it."""
+    anew = Takeover(P0, TOPIC_ID, None, None, None, LINEAGE, recreated=True)
+    assert decide_start(anew, OnConflict.CHECKPOINT, Age.INITIAL) == StartDecision(
+        P0, Basis.FIRST_OFFSET, None, recreated=True
+    )
+
+
+def test_offsets_of_the_new_topic_count_although_the_lineage_has_read_the_old_one() -> None:
+    metadata = CommitMetadata(THEIRS, TOPIC_ID, 0, 7, Pin(0, 4))
+    taken_over = Takeover(P0, TOPIC_ID, 7, metadata, None, LINEAGE, recreated=True)
+    assert decide_start(taken_over, OnConflict.CHECKPOINT, Age.INITIAL) == StartDecision(P0, Basis.GROUP, 7)
+
+
+@pytest.mark.rule("R5")
+def test_a_partition_that_was_made_later_starts_at_its_first_offset() -> None:
+    """Also when retention has removed its first records meanwhile: these are lost."""
+    decision = decide_start(takeover(None, NOBODYS, None), OnConflict.CHECKPOINT, Age.ADDED)
+    assert decision == StartDecision(P0, Basis.FIRST_OFFSET, None)
+
+
+def test_a_partition_of_a_topic_that_is_new_to_the_group_starts_where_its_log_begins() -> None:
+    """The topic may be old: added to the subscription, or to what the client may see."""
+    decision = decide_start(takeover(None, NOBODYS, None), OnConflict.CHECKPOINT, Age.LATER)
+    assert decision == StartDecision(P0, Basis.BEGINNING, None)
+
+
+@pytest.mark.parametrize("age", Age)
+def test_the_age_matters_only_where_nothing_is_known(age: Age) -> None:
+    assert decide_start(takeover(7, THEIRS, None), OnConflict.CHECKPOINT, age).basis is Basis.GROUP
+    assert decide_start(takeover(None, NOBODYS, 7), OnConflict.CHECKPOINT, age).basis is Basis.LINEAGE
+
+
+TOO_MANY = KnownTopics(0, "")
+
+
+def pins(*counts: tuple[TopicPartition, int], known: tuple[str, ...] | None = ("orders",)) -> dict[TopicPartition, Pin]:
+    digest = None if known is None else KnownTopics.of(dict.fromkeys(known, TOPIC_ID))
+    return {partition: Pin(0, count, digest) for partition, count in counts}
+
+
+@pytest.mark.parametrize(
+    ("partition", "pinned", "age"),
+    [
+        # nothing is pinned: the group is new
+        (tp(0), {}, Age.INITIAL),
+        (tp(9), {}, Age.INITIAL),
+        # the topic had 4 partitions when the group began
+        (tp(3), pins((tp(0), 4)), Age.INITIAL),
+        (tp(4), pins((tp(0), 4)), Age.ADDED),
+        (tp(5), pins((tp(0), 4)), Age.ADDED),
+        # it grew twice; the partition of the first growth carries a larger count
+        (tp(6), pins((tp(0), 4), (tp(4), 6)), Age.ADDED),
+        (tp(5), pins((tp(0), 4), (tp(4), 6)), Age.ADDED),
+        (tp(3), pins((tp(0), 4), (tp(4), 6)), Age.INITIAL),
+        (tp(5), pins((tp(4), 6)), Age.INITIAL),
+        # another topic: known then, unknown then, and too many topics to tell
+        (tp(0, "refunds"), pins((tp(0), 4), known=("orders", "refunds")), Age.INITIAL),
+        (tp(0, "refunds"), pins((tp(0), 4)), Age.LATER),
+        (tp(0, "refunds"), pins((tp(0), 4), known=None), Age.INITIAL),
+        (tp(0, "refunds"), {tp(0): Pin(7, 4, TOO_MANY)}, Age.LATER),
+        (tp(1), {tp(0): Pin(7, 4, TOO_MANY)}, Age.LATER),
+        # found after partitions that were added to the first topic: their pins know it
+        (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(4), 5), known=("orders", "refunds")), Age.LATER),
+        # a topic that appeared later, one of its partitions is pinned already; and one that it grew by
+        (tp(0, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2), known=("orders", "refunds")), Age.LATER),
+        (tp(2, "refunds"), pins((tp(0), 4)) | pins((tp(1, "refunds"), 2)), Age.ADDED),
+    ],
+)
+@pytest.mark.rule("R4")
+def test_age(partition: TopicPartition, pinned: dict[TopicPartition, Pin], age: Age) -> None:
+    assert age_of(partition, TOPIC_ID, pinned) is age
+
+
+NOTHING_KNOWN = KnownTopics.of({})
+LOST_PIN = Pin(100, 2, NOTHING_KNOWN)
+READ = Memory(TOPIC_ID, has_read=True)
+
+
+@pytest.mark.parametrize("by_pattern", [False, True])
+@pytest.mark.parametrize(
+    ("pinned", "memory", "age"),
+    [
+        # the checkpoint has read the topic, and the group has no pin of it: it had one, before anything was planned
+        ({}, READ, Age.FORGOTTEN),
+        (pins((tp(0, "refunds"), 1), known=("refunds", "orders")), READ, Age.FORGOTTEN),
+        (pins((tp(0, "refunds"), 1), known=("refunds",)), READ, Age.FORGOTTEN),
+        # another partition was pinned anew where a checkpoint was: also for a query that has read nothing
+        ({tp(0): LOST_PIN}, READ, Age.FORGOTTEN),
+        ({tp(0): LOST_PIN}, Memory(), Age.FORGOTTEN),
+        ({tp(0): LOST_PIN, tp(2): Pin(0, 3, NOTHING_KNOWN)}, Memory(), Age.FORGOTTEN),
+        # what was added after that is new
+        ({tp(0): replace(LOST_PIN, partition_count=1)}, READ, Age.ADDED),
+        # a new group, and one that remembers
+        ({}, Memory(), Age.INITIAL),
+        (pins((tp(0), 2)), READ, Age.INITIAL),
+        (pins((tp(0), 2), known=None), READ, Age.INITIAL),
+        # the topic was made again since it was read, or since the query started
+        ({}, replace(READ, topic_id="other"), Age.INITIAL),
+        ({}, replace(READ, appeared=True), Age.ADDED),
+    ],
+)
+def test_what_the_group_has_forgotten_is_not_new(
+    by_pattern: bool, pinned: dict[TopicPartition, Pin], memory: Memory, age: Age
+) -> None:
+    """Its beginning may be long gone, read by another query: no loss, also where a pattern matches the topic."""
+    assert age_of(tp(1), TOPIC_ID, pinned, replace(memory, by_pattern=by_pattern)) is age
+
+
+@pytest.mark.parametrize(
+    ("pinned", "memory", "age"),
+    [
+        # no pin tells which topics there were: one that is new to a checkpoint that has read others
+        ({}, Memory(has_read=True), Age.LATER),
+        (pins((tp(0, "refunds"), 1), known=None), Memory(has_read=True), Age.LATER),
+        (pins((tp(0, "refunds"), 1), known=None), Memory(), Age.INITIAL),
+        # nobody has named it
+        ({}, Memory(has_read=True, by_pattern=True), Age.ADDED),
+        (pins((tp(0, "refunds"), 1), known=("refunds",)), Memory(by_pattern=True), Age.ADDED),
+        ({}, Memory(by_pattern=True), Age.INITIAL),
+        # made again: its first partition was pinned at 0
+        ({tp(0): Pin(0, 2, NOTHING_KNOWN)}, Memory(by_pattern=True), Age.ADDED),
+        ({tp(0): Pin(0, 2, NOTHING_KNOWN)}, Memory(TOPIC_ID, has_read=True), Age.LATER),
+    ],
+)
+def test_age_by_what_the_query_knows(pinned: dict[TopicPartition, Pin], memory: Memory, age: Age) -> None:
+    assert age_of(tp(1), TOPIC_ID, pinned, memory) is age
+
+
+def test_an_open_start_is_what_the_options_say() -> None:
+    open_one = StartDecision(P0, Basis.STARTING_POSITION, None)
+    assert open_start(open_one, Starting(AtTime(5))) == AtTime(5)
+    assert open_start(open_one, Starting(None, {P0: AtOffset(7)})) == AtOffset(7)
+    assert open_start(open_one, Starting(None, {tp(1): AtOffset(7)})) is None
+
+
+def test_the_options_do_not_count_for_a_partition_that_appeared_later() -> None:
+    later = StartDecision(P0, Basis.BEGINNING, None)
+    for starting in (Starting(), Starting(AtTime(5)), Starting(None, {tp(1): AtOffset(7)})):
+        assert open_start(later, starting) == AtEdge()
+
+
+def test_conflicts_are_named_together() -> None:
+    decisions = [
+        StartDecision(P0, Basis.GROUP, 1),
+        StartDecision(tp(1), Basis.GROUP, 1, "first"),
+        StartDecision(tp(2), Basis.GROUP, 1, "second"),
+    ]
+    assert conflicts(decisions) == "first; second"
+    assert conflicts(decisions[:1]) == ""
+
+
+# --- resets
+
+FIRST, SECOND = Reset(1000, "first"), Reset(2000, "second")
+
+
+@pytest.mark.parametrize(
+    ("group", "writer", "own", "basis", "offset"),
+    [
+        # back, forth, and where the checkpoint is by chance
+        (0, THEIRS, 900, Basis.GROUP, 0),
+        (1000, THEIRS, 900, Basis.GROUP, 1000),
+        (900, THEIRS, 900, Basis.GROUP, 900),
+        # another query has read on since: the sequence in the module's head
+        (50, THEIRS, 900, Basis.GROUP, 50),
+        # the reset left this partition alone
+        (70, MINE, 70, Basis.GROUP, 70),
+        (90, MINE, 70, Basis.GROUP, 90),
+        (40, NOBODYS, 70, Basis.GROUP, 40),
+        # nothing of our own
+        (0, THEIRS, None, Basis.GROUP, 0),
+        # no offset in the group: it was no part of the reset, and nobody else has read it
+        (None, NOBODYS, 900, Basis.LINEAGE, 900),
+        (None, NOBODYS, None, Basis.STARTING_POSITION, None),
+    ],
+)
+@pytest.mark.rule("R46")
+def test_after_a_reset_the_group_wins_without_a_conflict(
+    group: int | None, writer: str | None, own: int | None, basis: Basis, offset: int | None
+) -> None:
+    after = replace(takeover(group, writer, own), reset=True)
+    for on_conflict in OnConflict:
+        assert decide_start(after, on_conflict, Age.INITIAL) == StartDecision(P0, basis, offset), on_conflict
+
+
+def test_a_topic_made_anew_after_a_reset_starts_at_its_beginning() -> None:
+    after = replace(takeover(0, THEIRS, 900, written_for="the deleted topic's id"), reset=True)
+    assert decide_start(after, OnConflict.FAIL, Age.INITIAL) == StartDecision(
+        P0, Basis.FIRST_OFFSET, None, recreated=True
+    )
+
+
+def test_newest_reset() -> None:
+    assert newest_reset([]) is None
+    assert newest_reset([None, None]) is None
+    assert newest_reset([FIRST, None, SECOND, FIRST]) == SECOND
+
+
+CHECKPOINT = offset_of(OffsetRange(P0, 800, 900), done={tp(1): 70})
+
+
+def held(offset: int, reset: Reset | None) -> GroupOffset:
+    return GroupOffset(offset, CommitMetadata(LINEAGE, TOPIC_ID, offset, offset, Pin(0, 2), reset=reset).to_text())
+
+
+@pytest.mark.parametrize(
+    ("start", "reset", "group", "text"),
+    [
+        (CHECKPOINT, None, {}, ""),
+        (CHECKPOINT, FIRST, {P0: held(0, FIRST)}, "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70"),
+        (
+            replace(CHECKPOINT, reset=FIRST),
+            SECOND,
+            {P0: held(0, SECOND)},
+            "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70",
+        ),
+        # an older one was for this partition, but the checkpoint does not know that one either
+        (CHECKPOINT, SECOND, {P0: held(0, FIRST)}, "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70"),
+        # left alone
+        (CHECKPOINT, FIRST, {P0: held(850, None)}, "orders-1 checkpoint=70"),
+        (replace(CHECKPOINT, reset=FIRST), SECOND, {P0: held(850, FIRST)}, "orders-1 checkpoint=70"),
+        # another program has committed since: nobody knows what it was told
+        (CHECKPOINT, FIRST, {P0: GroupOffset(0, "")}, "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70"),
+        (replace(CHECKPOINT, reset=FIRST), FIRST, {}, ""),
+        (replace(CHECKPOINT, reset=SECOND), FIRST, {}, ""),
+        # a standby, or a new checkpoint
+        (SourceOffset(LINEAGE), FIRST, {P0: held(0, FIRST)}, ""),
+    ],
+)
+@pytest.mark.rule("R48")
+def test_what_a_reset_makes_void(
+    start: SourceOffset, reset: Reset | None, group: dict[TopicPartition, GroupOffset], text: str
+) -> None:
+    assert voided(start, reset, group) == text

@@ -1,0 +1,94 @@
+"""The line per batch."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from spark_groupsource.model.offsets import OffsetRange
+from spark_groupsource.spark.progress_listener import error_line, lag_by_partition, progress_line, short_partitions
+from tests.unit.fakes import offset_of, tp
+
+END = offset_of(OffsetRange(tp(0), 0, 10), OffsetRange(tp(2), 5, 5), done={tp(3): 1})
+
+
+def report(*sources: dict[str, Any], **extra: Any) -> dict[str, Any]:
+    return {
+        "id": "0123456789abcdef",
+        "name": None,
+        "batchId": 7,
+        "numInputRows": 10,
+        "processedRowsPerSecond": 123.4,
+        "batchDuration": 81,
+        "sources": list(sources),
+    } | extra
+
+
+def source(**extra: Any) -> dict[str, Any]:
+    return {"endOffset": END.to_json(), "latestOffset": {"orders": {"0": 15, "2": 5}}} | extra
+
+
+def test_lag_is_what_is_behind_the_batchs_end() -> None:
+    assert lag_by_partition(END, {"orders": {"0": 15, "2": 5}}) == {"orders-0": 5, "orders-2": 0}
+
+
+def test_a_log_that_is_shorter_or_unknown_has_no_lag() -> None:
+    assert lag_by_partition(END, {"orders": {"0": 3, "9": 100}}) == {"orders-0": 0, "orders-9": 0}
+    assert lag_by_partition(END, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ([], "none"),
+        (["orders-10", "orders-2"], "orders[2,10]"),
+        (["b-0", "a-1", "a-b-3"], "a[1] a-b[3] b[0]"),
+    ],
+)
+def test_shown_partitions(names: list[str], shown: str) -> None:
+    assert short_partitions(names) == shown
+
+
+def test_a_line() -> None:
+    assert progress_line(report(source())) == (
+        "01234567 batch=7 rows=10 rows/s=123 batch_ms=81 lag=5 partitions=orders[0,2]"
+    )
+
+
+def test_offsets_may_come_as_text() -> None:
+    written = source(endOffset=json.dumps(END.to_json()), latestOffset=json.dumps({"orders": {"0": 15}}))
+    assert "lag=5 partitions=orders[0]" in str(progress_line(report(written, name="flights")))
+
+
+@pytest.mark.parametrize("latest", [None, "null", {}])
+def test_a_batch_without_newest_offsets(latest: object) -> None:
+    assert "lag=0 partitions=none" in str(progress_line(report(source(latestOffset=latest))))
+
+
+@pytest.mark.parametrize("end", [None, "5", "no json", '{"logOffset":3}', 5, {"v": 2}])
+def test_other_sources_are_left_out(end: object) -> None:
+    assert progress_line(report({"endOffset": end})) is None
+    line = progress_line(report({"endOffset": end}, source()))
+    assert line is not None
+    assert line.count("lag=") == 1
+
+
+def test_two_sources_are_shown_side_by_side() -> None:
+    assert str(progress_line(report(source(), source()))).count(" | lag=") == 1
+
+
+def test_a_report_without_numbers() -> None:
+    assert progress_line({"sources": [source()]}) == (
+        "? batch=None rows=0 rows/s=0 batch_ms=0 lag=5 partitions=orders[0,2]"
+    )
+
+
+def test_the_line_of_an_error_that_says_most() -> None:
+    text = (
+        "Query failed\n  Traceback\nerrors.OptionError: [GROUPKAFKA.TOPIC_UNKNOWN] no such topic. What to do: x\n at y"
+    )
+    assert error_line(text) == "[GROUPKAFKA.TOPIC_UNKNOWN] no such topic. What to do: x"
+    assert error_line("boom\n at y") == "boom"
+    assert error_line("") == "unknown error"

@@ -1,0 +1,71 @@
+"""What goes from the plan to whoever reads: ranges, and the ids of the topics that they were planned for."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from spark_groupsource.cluster import admin as cluster
+from spark_groupsource.executor import reader
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.options.model import Reads
+from spark_groupsource.options.parse import parse_options
+from spark_groupsource.spark.source import GroupKafkaBatchReader, GroupKafkaPartition, GroupKafkaStreamReader
+from tests.unit.fakes import LINEAGE, TOPIC_ID, FakeCluster, make_options, tp
+
+ORDERS, REFUNDS, OLD = tp(0), tp(0, "refunds"), tp(0, "old")
+TASKS = ((OffsetRange(ORDERS, 0, 5),), (OffsetRange(ORDERS, 5, 9), OffsetRange(REFUNDS, 0, 2)))
+# `idle` is owned and has nothing to read, `old` was handed over.
+BATCH = SourceOffset.of(
+    LINEAGE,
+    {"orders": "a", "refunds": "b", "idle": "c", "old": "d"},
+    [OffsetRange(ORDERS, 0, 9), OffsetRange(REFUNDS, 0, 2), OffsetRange(tp(0, "idle"), 7, 7)],
+    {OLD: 3},
+)
+
+
+class Driver:
+    """A session with this batch, and a lane that leaves it to the executors."""
+
+    owned = (ORDERS, REFUNDS)
+
+    def __init__(self) -> None:
+        self.given: list[Mapping[str, str]] = []
+
+    def tasks(self, start: SourceOffset, end: SourceOffset) -> tuple[tuple[OffsetRange, ...], ...]:
+        assert (start.lineage, end) == (LINEAGE, BATCH)
+        return TASKS
+
+    def read(
+        self, ranges: Sequence[OffsetRange], owned: Collection[TopicPartition], topic_ids: Mapping[str, str]
+    ) -> None:
+        self.given.append(topic_ids)
+
+
+def test_a_streams_tasks_and_its_fast_lane_know_their_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, driver = GroupKafkaStreamReader(make_options()), Driver()
+    stream._session = stream._lane = driver  # type: ignore[assignment]
+    stream._lane_chosen = True
+    tasks = stream.partitions(SourceOffset(LINEAGE).to_json(), BATCH.to_json())
+    assert driver.given == [{"orders": "a", "refunds": "b", "idle": "c"}]
+    first, second = (pickle.loads(pickle.dumps(task)) for task in tasks)
+    assert (first.ranges, first.topic_ids) == (TASKS[0], {"orders": "a"})
+    assert (second.ranges, second.topic_ids) == (TASKS[1], {"orders": "a", "refunds": "b"})
+    given: list[Any] = []
+    monkeypatch.setattr(reader, "read_task", lambda _, ranges, **more: given.append((ranges, more)))
+    stream.read(second)
+    assert given == [(TASKS[1], {"topic_ids": {"orders": "a", "refunds": "b"}})]
+
+
+def test_the_tasks_of_a_batch_read_know_their_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that is made again between two reads is not read from what a worker has fetched for the first one."""
+    fake = FakeCluster(orders=1)
+    fake.ends[ORDERS] = 5
+    monkeypatch.setattr(cluster, "LibrdkafkaCluster", lambda *_: fake)
+    options = parse_options({"kafka.bootstrap.servers": "b:1", "subscribe": "orders"}, Reads.BATCH)
+    (task,) = GroupKafkaBatchReader(options).partitions()
+    assert isinstance(task, GroupKafkaPartition)
+    assert (task.ranges, task.topic_ids) == ((OffsetRange(ORDERS, 0, 5),), {"orders": TOPIC_ID})

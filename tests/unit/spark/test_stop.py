@@ -1,0 +1,447 @@
+"""`run_until_stopped` and `drain`: the order of events, without Spark; the reader's part is the real one."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from spark_groupsource import QueryEnd, drain, run_until_stopped
+from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles
+from spark_groupsource.driver.stop_watch import StopWatch
+from spark_groupsource.membership.stopping import member_left
+from spark_groupsource.spark import stop as module
+from tests.unit.fakes import wait_until
+
+
+class FakeQuery:
+    """Answers as a streaming query does."""
+
+    def __init__(self) -> None:
+        self.id = "the-query"
+        self.isActive = True
+        self.lastProgress: dict[str, Any] | None = None
+        self.status = {"isDataAvailable": False, "isTriggerActive": False}
+        self.failure: Exception | None = None
+        self.stops = 0
+
+    def stop(self) -> None:
+        self.stops += 1
+        self.isActive = False
+
+    def exception(self) -> Exception | None:
+        return self.failure
+
+    def reads(self, sources: int) -> None:
+        """Let Spark report so many sources of this kind, and one of another."""
+        own = [{"endOffset": '{"v":1,"lineage":"3f","topics":{}}'}] * sources
+        self.lastProgress = {"batchId": 3, "sources": [*own, {"endOffset": "17"}]}
+
+    def fail(self, text: str) -> None:
+        self.failure, self.isActive = StreamingQueryException(text), False
+
+
+class Leaving:
+    """A member whose batch in flight ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.left_clean, self.failed = True, False
+        self.asked, self.ended = threading.Event(), threading.Event()
+
+    def request_stop(self) -> None:
+        self.asked.set()
+
+    def join(self, _timeout_s: float) -> bool:
+        return self.ended.is_set()
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    """Return a checkpoint location in which Spark has begun."""
+    (tmp_path / "metadata").write_text("{}")
+    return str(tmp_path)
+
+
+@contextmanager
+def reader(location: str, member: Leaving) -> Iterator[StopWatch]:
+    """Run the reader's part."""
+    watch = StopWatch(StopFiles(location), Run.here("shop", 0), member, 0.01)
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.finish()
+
+
+def soon(act: Callable[[], object], seconds: float = 0.3) -> None:
+    threading.Timer(seconds, act).start()
+
+
+def left_files(location: str) -> list[str]:
+    return [path.name for path in (Path(location) / "groupkafka").iterdir() if path.suffix == ".stop"]
+
+
+def test_the_query_is_stopped_when_the_member_has_left(location: str) -> None:
+    query, member = FakeQuery(), Leaving()
+    with reader(location, member):
+
+        def end_batch() -> None:
+            assert member.asked.wait(5)
+            assert query.isActive, "the batch in flight is not cancelled"
+            member.ended.set()
+
+        soon(end_batch)
+        assert drain(query, checkpoint_location=location) is QueryEnd.DRAINED  # type: ignore[arg-type]
+    assert (query.stops, left_files(location)) == (1, [])
+
+
+def test_a_reader_that_has_not_started_yet_is_asked_when_it_does(location: str) -> None:
+    query, member = FakeQuery(), Leaving()
+    member.ended.set()
+    watch = StopWatch(StopFiles(location), Run.here("shop", 0), member, 0.01)
+    soon(watch.start)
+    assert drain(query, checkpoint_location=location) is QueryEnd.DRAINED  # type: ignore[arg-type]
+    assert member.asked.is_set()
+    watch.finish()
+
+
+def test_a_batch_beyond_the_timeout_is_cancelled(location: str) -> None:
+    query, member = FakeQuery(), Leaving()
+    with reader(location, member):
+        end = drain(query, timeout_s=0.5, checkpoint_location=location)  # type: ignore[arg-type]
+    assert (end, query.stops) == (QueryEnd.CANCELLED, 1)
+
+
+def test_a_member_that_left_without_its_batch_cancels_it(location: str) -> None:
+    """drainTimeoutMs has passed in the reader."""
+    query, member = FakeQuery(), Leaving()
+    member.left_clean = False
+    member.ended.set()
+    with reader(location, member):
+        assert drain(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
+
+
+def test_a_query_that_fails_while_it_drains_raises_its_error(location: str) -> None:
+    query, member = FakeQuery(), Leaving()
+    with reader(location, member):
+        soon(lambda: query.fail("the disk is full"))
+        with pytest.raises(StreamingQueryException, match="the disk is full"):
+            drain(query, checkpoint_location=location)  # type: ignore[arg-type]
+    assert left_files(location) == []
+
+
+def test_member_left_is_no_failure_after_a_request(location: str) -> None:
+    """The next trigger, or AvailableNow after a signal to the reader, may come before `query.stop()`."""
+    query, member = FakeQuery(), Leaving()
+    with reader(location, member):
+
+        def end() -> None:
+            assert member.asked.wait(5)
+            member.ended.set()
+            query.fail("[GROUPKAFKA.MEMBER_LEFT] The member has left")
+
+        soon(end)
+        assert drain(query, checkpoint_location=location) is QueryEnd.DRAINED  # type: ignore[arg-type]
+
+
+def test_a_source_that_is_not_reached_is_not_waited_for(
+    location: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_UNREACHABLE_S", 0.2)
+    query = FakeQuery()
+    query.lastProgress = {"batchId": 3}
+    assert drain(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
+    assert "give each one option checkpointLocation" in caplog.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_all_queries_and_a_second_sigterm_changes_nothing(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    queries, members, watches, locations = [], [], [], []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "metadata").write_text("{}")
+        locations.append(str(folder))
+        queries.append(FakeQuery())
+        members.append(Leaving())
+        watches.append(StopWatch(StopFiles(str(folder)), Run.here("shop", 0), members[-1], 0.01))
+        watches[-1].start()
+    before = signal.getsignal(number)
+
+    def act() -> None:
+        os.kill(os.getpid(), number)
+        for member in members:
+            assert member.asked.wait(5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+        for member in members:
+            member.ended.set()
+
+    soon(act)
+    end = run_until_stopped(*queries, checkpoint_location=locations)  # type: ignore[arg-type]
+    assert (end, [query.stops for query in queries]) == (QueryEnd.DRAINED, [1, 1])
+    assert signal.getsignal(number) is before
+    for watch in watches:
+        watch.finish()
+
+
+def test_a_second_sigint_stops_at_once(location: str) -> None:
+    query, member = FakeQuery(), Leaving()
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert member.asked.wait(5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with reader(location, member):
+        soon(interrupt)
+        end = run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
+    assert (end, query.stops) == (QueryEnd.CANCELLED, 1)
+
+
+def test_a_query_that_ends_by_itself_is_finished(location: str) -> None:
+    query = FakeQuery()
+    soon(query.stop)
+    assert run_until_stopped(query, checkpoint_location=location) is QueryEnd.FINISHED  # type: ignore[arg-type]
+
+
+def test_a_failure_drains_the_others_and_is_raised(tmp_path: Path, location: str) -> None:
+    failed, other, member = FakeQuery(), FakeQuery(), Leaving()
+    member.ended.set()
+    with reader(location, member):
+        soon(lambda: failed.fail("no space"))
+        with pytest.raises(StreamingQueryException, match="no space"):
+            run_until_stopped(failed, other, checkpoint_location=[str(tmp_path / "x"), location])  # type: ignore[arg-type]
+    assert other.stops == 1
+
+
+def test_an_idle_query_is_stopped(location: str) -> None:
+    query, member = FakeQuery(), Leaving()
+    member.ended.set()
+    query.lastProgress = {"batchId": 1}
+    with reader(location, member):
+        end = run_until_stopped(query, idle_s=0.2, checkpoint_location=location)  # type: ignore[arg-type]
+    assert end is QueryEnd.DRAINED
+
+
+# --- what may come between
+
+
+def test_a_store_that_hangs_delays_no_timeout(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CLOSE_S", 0.1)
+    hangs = threading.Event()
+    monkeypatch.setattr(module, "ask_to_stop", lambda *_: hangs.wait(30))
+    query, since_s = FakeQuery(), time.monotonic()
+    query.reads(1)
+    assert drain(query, timeout_s=0.3, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
+    assert (query.stops, time.monotonic() - since_s < 10) == (1, True)
+    hangs.set()
+
+
+def test_a_request_that_is_expensive_sets_its_own_pace(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round of Spark Connect starts processes of Python beside the batch in flight."""
+
+    class Expensive:
+        pause_s = 0.3
+
+        def __init__(self) -> None:
+            self.rounds: list[float] = []
+
+        def ask(self) -> dict[str, Answer | None]:
+            self.rounds.append(time.monotonic())
+            return {"the run": None}
+
+        def close(self) -> None:
+            pass
+
+    request = Expensive()
+    monkeypatch.setattr(module, "_request_to", lambda query, location: request)
+    assert drain(FakeQuery(), timeout_s=1.0) is QueryEnd.CANCELLED  # type: ignore[arg-type]
+    gaps = [later - earlier for earlier, later in pairwise(request.rounds)]
+    assert gaps, "it is asked again"
+    assert min(gaps) >= 0.3
+
+
+def test_a_store_that_hangs_delays_no_second_sigint(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CLOSE_S", 0.1)
+    asked, hangs = threading.Event(), threading.Event()
+    monkeypatch.setattr(module, "ask_to_stop", lambda *_: (asked.set(), hangs.wait(30)))
+    query = FakeQuery()
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked.wait(5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    soon(interrupt)
+    assert run_until_stopped(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
+    assert query.stops == 1
+    hangs.set()
+
+
+def test_the_checkpoint_of_another_query_is_not_asked(
+    tmp_path: Path, location: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_UNREACHABLE_S", 0.2)
+    (tmp_path / "metadata").write_text('{"id":"another-query"}')
+    query, member = FakeQuery(), Leaving()
+    query.reads(1)
+    with reader(location, member):
+        assert drain(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
+    assert not member.asked.is_set()
+    assert "the checkpoint belongs to another query: its id is another-query" in caplog.text
+
+
+@pytest.mark.parametrize("found", [1, 2])
+def test_a_query_is_drained_when_all_its_sources_have_left(
+    found: int, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against: 1. a query unites two groups, 2. only one source has option checkpointLocation, 3. it leaves, and
+    the batch in flight is of the other one."""
+    monkeypatch.setattr(module, "_UNREACHABLE_S", 0.5)
+    query, member = FakeQuery(), Leaving()
+    member.ended.set()
+    query.reads(2)
+    with reader(location, member):
+        if found == 2:
+            files = StopFiles(location)
+            files.register_again(replace(Run.here("shop", 0), pid=os.getppid()))
+            soon(lambda: [files.answer(run.name, Answer.COMPLETE) for run in files.runs() if run.pid == os.getppid()])
+        end = drain(query, checkpoint_location=location)  # type: ignore[arg-type]
+    assert end is (QueryEnd.DRAINED if found == 2 else QueryEnd.CANCELLED)
+
+
+def test_a_killed_reader_of_the_run_before_does_not_count(location: str) -> None:
+    """Guards against: 1. a reader is killed, 2. the query is started again and drained, before its reader has removed
+    the file of the killed one."""
+    StopFiles(location).register(replace(Run.here("shop", 0), application="another"))
+    query, member = FakeQuery(), Leaving()
+    member.ended.set()
+    watch = StopWatch(StopFiles(location), Run.here("shop", 0), member, 0.01)
+    soon(watch.start)
+    assert drain(query, checkpoint_location=location) is QueryEnd.DRAINED  # type: ignore[arg-type]
+    watch.finish()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_stop_that_others_have_asked_for_is_no_failure(clean: bool, location: str) -> None:
+    """`groupkafka stop`, or SIGTERM to the reader process."""
+    query = FakeQuery()
+    text = str(member_left("shop", clean=clean))
+    soon(lambda: query.fail(f"[STREAM_FAILED] terminated with exception: {text}"))
+    end = run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
+    assert end is (QueryEnd.DRAINED if clean else QueryEnd.CANCELLED)
+
+
+def test_a_query_that_cannot_be_stopped_leaves_none_running(tmp_path: Path, location: str) -> None:
+    class Stuck(FakeQuery):
+        def stop(self) -> None:
+            raise TimeoutError("the stream execution thread did not end")
+
+    stuck, other, members = Stuck(), FakeQuery(), (Leaving(), Leaving())
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "metadata").write_text("{}")
+    members[0].ended.set()
+    soon(members[1].ended.set, 1.0)
+    with reader(location, members[0]), reader(str(tmp_path / "b"), members[1]):
+        soon(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(TimeoutError, match="did not end"):
+            run_until_stopped(stuck, other, checkpoint_location=[location, str(tmp_path / "b")])  # type: ignore[arg-type]
+    assert other.stops == 1
+
+
+def test_signals_have_their_handlers_back_after_any_error(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_timeout_s: float) -> None:
+        raise RuntimeError("the JVM is about to end")
+
+    monkeypatch.setattr(module._JvmEnd, "install", fail)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(RuntimeError):
+        run_until_stopped(FakeQuery(), checkpoint_location=location)  # type: ignore[arg-type]
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_call_without_a_query_is_an_error() -> None:
+    with pytest.raises(ValueError, match="without a query"):
+        run_until_stopped()
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan])
+def test_seconds_that_are_no_duration_are_refused_and_cancel_no_batch(seconds: float) -> None:
+    query: Any = FakeQuery()
+    with pytest.raises(ValueError, match=r"timeout_s is .*0 or more"):
+        drain(query, timeout_s=seconds)
+    with pytest.raises(ValueError, match="timeout_s"):
+        run_until_stopped(query, timeout_s=seconds)
+    with pytest.raises(ValueError, match="idle_s"):
+        run_until_stopped(query, idle_s=seconds)
+    assert query.stops == 0
+
+
+class FakeJvm:
+    """The part of a JVM that holds shutdown hooks."""
+
+    def __init__(self) -> None:
+        self.hooks: list[Any] = []
+        self.org = self.apache = self.hadoop = self.util = self.ShutdownHookManager = self
+        self.java = self.lang = self.concurrent = self.TimeUnit = self
+        self.SECONDS = "s"
+
+    def get(self) -> FakeJvm:
+        return self
+
+    def Thread(self, runnable: Any) -> Any:
+        return runnable
+
+    def addShutdownHook(self, hook: Any, _priority: int, seconds: int, _unit: str) -> None:
+        assert 0 < seconds < 10**6
+        self.hooks.append(hook)
+
+    def removeShutdownHook(self, hook: Any) -> None:
+        self.hooks.remove(hook)
+
+
+def test_the_end_of_the_jvm_stops_the_queries_of_all_threads(
+    tmp_path: Path, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each thread may wait for queries of its own, and for as long as it likes."""
+    jvm = FakeJvm()
+    monkeypatch.setattr(module.SparkContext, "_jvm", jvm)
+    monkeypatch.setattr(module, "ensure_callback_server_started", lambda _gateway: None)
+    monkeypatch.setattr(module._JvmEnd, "_one", None)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "metadata").write_text("{}")
+    locations, members = (location, str(tmp_path / "b")), (Leaving(), Leaving())
+    ends: list[QueryEnd] = []
+
+    def wait(place: str, timeout_s: float) -> None:
+        ends.append(run_until_stopped(FakeQuery(), timeout_s=timeout_s, checkpoint_location=place))  # type: ignore[arg-type]
+
+    with reader(locations[0], members[0]), reader(locations[1], members[1]):
+        threads = [threading.Thread(target=wait, args=one) for one in zip(locations, (60.0, math.inf), strict=True)]
+        for member, thread in zip(members, threads, strict=True):
+            member.ended.set()
+            thread.start()
+        wait_until(lambda: len(module._JvmEnd.waiting) == 2)
+        (hook,) = jvm.hooks
+        ending = threading.Thread(target=hook.run)
+        ending.start()
+        for thread in threads:
+            thread.join(10)
+        hook.release()
+        ending.join(10)
+    assert ends == [QueryEnd.DRAINED] * 2
+    assert not ending.is_alive()

@@ -1,0 +1,128 @@
+"""What a timeline has of the lines of metrics files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_groupsource.errors import CommandError
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.timeline.events import EventLine, MetricsFile, line_of, plain, timeline_of
+from spark_groupsource.timeline.files import read_files
+from spark_groupsource.timeline.model import Block, EventMark, LagPoint, MarkKind, PeriodKind, Timeline, thinned
+
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def line(at: float, event: str, query: str, *partitions: TopicPartition, **details: Any) -> EventLine:
+    """Return an event of a query, which is one process."""
+    return EventLine(at, event, "shop", f"L-{query}", ord(query), partitions, details)
+
+
+def files(*lines: EventLine) -> list[MetricsFile]:
+    """Return a file per query."""
+    names = {chr(one.process): None for one in lines}
+    return [MetricsFile(name, tuple(one for one in lines if chr(one.process) == name)) for name in names]
+
+
+def periods(timeline: Timeline, kind: PeriodKind, lane: object) -> list[tuple[str, float, float]]:
+    """Return (query, start, end) of a lane's periods of one kind."""
+    return [(one.query, one.start, one.end) for one in timeline.periods if (one.kind, one.lane) == (kind, lane)]
+
+
+def marks(timeline: Timeline, kind: MarkKind) -> list[tuple[object, float]]:
+    """Return (lane, time) of the marks of one kind."""
+    return [(mark.lane, mark.at) for mark in timeline.marks if mark.kind is kind]
+
+
+def test_a_handover_with_its_drain() -> None:
+    found = timeline_of(files(
+        line(0, "started", "a"), line(1, "assigned", "a", P0, P1), line(5, "revoking", "a", P1),
+        line(7, "revoked", "a", P1, outcome="COMPLETE", drain_ms=2000), line(9, "left", "a", outcome="COMPLETE"),
+        line(4, "started", "b"), line(7.5, "assigned", "b", P1), line(9, "left", "b"),
+    ))  # fmt: skip
+    assert found.lanes() == ("a", "b", P0, P1)
+    assert periods(found, PeriodKind.OWNED, P1) == [("a", 1, 7), ("b", 7.5, 9)]
+    assert periods(found, PeriodKind.DRAIN, P1) == [("a", 5, 7)]
+    assert periods(found, PeriodKind.SILENT, P1) == []
+    assert marks(found, MarkKind.HANDOVER) == [(P1, 7.5)]
+    (mark,) = [mark for mark in found.marks if mark.kind is MarkKind.HANDOVER]
+    assert "a -> b, 0.5 s without an owner" in mark.text
+    assert "drain_ms=2000" in mark.text
+
+
+def test_a_killed_query_is_silent_until_its_partition_is_taken_over() -> None:
+    found = timeline_of(files(
+        line(0, "started", "a"), line(1, "assigned", "a", P0), line(3, "completed", "a", records=5, batch_ms=500),
+        line(2, "started", "b"), line(9, "assigned", "b", P0), line(12, "left", "b"),
+    ))  # fmt: skip
+    assert periods(found, PeriodKind.OWNED, P0) == [("a", 1, 3), ("b", 9, 12)]
+    assert periods(found, PeriodKind.SILENT, P0) == [("a", 3, 9)]
+    assert marks(found, MarkKind.TAKEOVER) == [(P0, 9)]
+    assert found.blocks == (Block("a", "a", 2.5, 3, 5),)
+
+
+def test_a_loss_is_shown_with_its_ranges_on_the_partition() -> None:
+    lost = line(2, "data_lost", "a", P0, ranges=[["orders", 0, 10, 20]], reason="the topic was deleted")
+    found = timeline_of(files(line(0, "started", "a"), line(1, "assigned", "a", P0), lost, line(3, "left", "a")))
+    assert marks(found, MarkKind.DATA_LOSS) == [("a", 2), (P0, 2)]
+    assert found.subtitle.endswith("1 x data loss")
+    assert [mark.text for mark in found.marks if mark.lane == P0] == ["a: data_lost orders-0 [10, 20)"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sasl.password=canary-1",
+        'kafka.sasl.jaas.config = "canary-1 x"',
+        "Authorization: Bearer canary-1",
+        "https://user:canary-1@registry:8081/x",
+        "token: eyJjYW5hcnktMQcanary-1.abc",
+    ],
+)
+def test_texts_have_no_secret(text: str) -> None:
+    assert "canary" not in plain(f"it failed: {text}, twice")
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {"at": True, "event": "x"}, {"at": 1}, {"at": "1", "event": "x"}])
+def test_what_is_no_line_is_left_out(value: object) -> None:
+    assert line_of(value) is None
+
+
+@pytest.mark.parametrize("at", ["NaN", "Infinity", "-Infinity", "1e400", "1e15", "-1", "1" + "0" * 400])
+def test_a_time_without_a_date_is_left_out(at: str) -> None:
+    assert line_of(json.loads(f'{{"at": {at}, "event": "started"}}')) is None
+
+
+def test_many_batches_are_joined_and_none_is_dropped() -> None:
+    blocks = tuple(Block("a", "a", at / 10, at / 10 + 0.05, 3) for at in range(100_000))
+    points = tuple(LagPoint("a", at / 10, at) for at in range(100_000))
+    errors = tuple(EventMark(MarkKind.ERROR, "a", at / 10, "x") for at in range(1_000))
+    found = thinned(Timeline("t", "", 0, 10_000, ("a",), (), (), blocks, errors, (), points))
+    assert found.elements() <= 20_000
+    assert (sum(b.batches for b in found.blocks), sum(b.records for b in found.blocks)) == (100_000, 300_000)
+    assert sum(mark.count for mark in found.marks) == 1_000
+    assert max(point.records or 0 for point in found.lag) == 99_999
+
+
+def written(path: Path, group: str) -> Path:
+    """Write a metrics file of a group, whose last line is not complete."""
+    value = {"at": 1.0, "event": "started", "group": group, "pid": 1, "lineage": "L", "partitions": [], "details": {}}
+    path.write_text(json.dumps(value) + '\n{"at": 2.0, "ev')
+    return path
+
+
+def test_files_of_two_groups_are_refused(tmp_path: Path) -> None:
+    paths = [written(tmp_path / "a.json", "shop"), written(tmp_path / "b.json", "other")]
+    assert [len(file.lines) for file in read_files(paths[:1])] == [1]
+    with pytest.raises(CommandError, match=r"SEVERAL_GROUPS.*other, shop"):
+        read_files(paths)
+
+
+def test_a_file_without_a_line_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("hello\n")
+    with pytest.raises(CommandError, match=r"FILE_FAILED.*no line of a metrics file"):
+        read_files([tmp_path / "a.json"])
