@@ -2,6 +2,7 @@
 #
 #   . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 #   groupkafka_env demo                        # extras of pyproject.toml, comma separated
+#   groupkafka_step mypy mypy                  # a command that may be silent for long: a terminal shows its name and time
 #   groupkafka_module python tests.faults "$@"  # ends the script: the rest of it does not run
 #
 # groupkafka_env makes .venv at the checkout's root (again when pyproject.toml, setup.py, the C sources or
@@ -189,6 +190,23 @@ groupkafka_env() {
   export PYSPARK_DRIVER_PYTHON=$venv/bin/python
   # Loopback: a laptop whose name resolves to an address of another network would stall Spark's start.
   export SPARK_LOCAL_IP=127.0.0.1
+}
+
+# Runs a command; on a terminal it shows every 5 s what runs, and for how long. Usage: groupkafka_step NAME COMMAND ...
+groupkafka_step() {
+  local name=$1 ticker="" status=0
+  shift
+  if [ -t 2 ]; then
+    # Not its output: a reader of a pipe would wait for it.
+    (seconds=0; while sleep 5; do seconds=$((seconds + 5)); printf '[%s s] %s\n' $seconds "$name" >&2; done) >/dev/null &
+    ticker=$!
+  fi
+  "$@" || status=$?
+  if [ -n "$ticker" ]; then
+    kill "$ticker" 2>/dev/null || true
+    wait "$ticker" 2>/dev/null || true
+  fi
+  return $status
 }
 
 # Becomes `INTERPRETER -m MODULE ...` with this checkout's modules. The working directory stays, since paths among the

@@ -1,6 +1,7 @@
 """Write the reference pages of the command line, the metrics and the errors. `--check` only reports stale ones.
 
-The texts come from `cli/arguments.py`, `metrics.py` and `errors.py` of the package.
+The texts come from `cli/arguments.py`, `metrics.py`, `driver/metrics_port.py`, `cli/exporter/samples.py` and
+`errors.py` of the package.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from pathlib import Path
 
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import command_parsers
+from spark_groupsource.cli.exporter.samples import GROUP_METRICS
+from spark_groupsource.driver.metrics_port import QUERY_METRICS
 from spark_groupsource.errors import Condition, Retry
 from spark_groupsource.metrics import COUNTERS, EVENTS
+from spark_groupsource.prometheus.families import family_table
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -28,8 +32,8 @@ package), with its arguments and exit codes.
 """
 METRICS_HEAD = """# Metrics and events
 
-What a query reports while it runs. The log has a line per rebalance. With option `metricsPath`, a file gets a JSON line
-per event.
+What a query reports while it runs, and what the command `exporter` reports of any group. A query's log has a line per
+rebalance. With option `metricsPath`, a file gets a JSON line per event.
 
 | field | meaning |
 |---|---|
@@ -39,25 +43,40 @@ per event.
 | `lineage` | the query's lineage, as in its checkpoint |
 | `pid` | the reader process |
 | `state` | the member's [state](../states.md) |
-| `partitions` | the partitions that the event is about |
+| `partitions` | the partitions that the event is about, each as a list: `["orders",0]` |
 | `details` | what the event adds |
 | `metrics` | all counters at that moment |
 
 `tail -F metrics.json | jq -c '[.event, .state, .partitions, .metrics.rebalances]'` follows a member. A file beyond 32
 MB is renamed to `<name>.1`, over an older one, and a new file is begun.
 """
+QUERY_HEAD = """## Metrics of a query
+
+Option `metricsPort` serves these at `/metrics`: [how to use it](../how-to/watch.md#metrics-of-a-query). Counters
+begin at 0 with the query's start.
+"""
+GROUPS_HEAD = """## Metrics of groups
+
+The command `exporter` serves these at `/metrics`: [how to use it](../how-to/watch.md#metrics-of-any-group). Names and
+labels are those of kafka-lag-exporter, as far as it has them.
+
+- `member_host`, `consumer_id` and `client_id` are empty where a partition has no owner.
+- `kafka_consumergroup_poll_time_ms` of kafka-lag-exporter is `groupkafka_exporter_round_seconds` here.
+"""
 METRICS_TAIL = """## The event `lag`
 
 It is written every `metricsLagIntervalMs` while the query is a member and owns partitions. A thread with clients of its
-own measures it from what the group has committed, so a batch in flight counts as unread. `details.lag` has a row per
-partition: topic, partition, records, age of the next unread record, and how long that record is safe from retention
-(both in seconds; null where there is none or it is not known). `details.total` has the sums and the worst.
+own measures it from what the group has committed, so a batch in flight counts as unread. `details.lag` has a list
+per partition, in this order: topic, partition, records, age of the next unread record, and how long that record is safe
+from retention (both in seconds; null where there is none or it is not known). `details.total` is an object with the
+sums `records` and `lost`, the oldest `behind_s` and the shortest `safe_s`.
 
 `records_lost` and `records_repeated` are upper bounds, not exact counts.
+"""
+METRICS_NEXT = """## Next
 
-## Next
-
-[Watch lag](../how-to/lag.md), [the member's states](../states.md), [options](options.md).
+[Watch with Prometheus and Grafana](../how-to/watch.md), [watch lag](../how-to/lag.md),
+[the member's states](../states.md), [options](options.md).
 """
 ERRORS_HEAD = """# Errors
 
@@ -66,6 +85,14 @@ Every error of this source: what it reports, and what to do. Each has an id that
 
 Errors marked *may pass* can succeed later without a change of yours; a restart of the query is enough.
 """
+# Where to read on, for errors whose advice depends on the option at hand.
+ADVICE_PAGES = {
+    "OPTION_REFUSED": "[client settings](../from-spark-kafka.md#client-settings)",
+    "SECRET_UNREADABLE": "[secrets from files and variables](../security.md#secrets-from-files-and-variables)",
+    "TOKEN_PROVIDER_UNUSABLE": "[log in with tokens](../how-to/log-in.md)",
+    "NOT_PERMITTED": "[what options may name](../security.md#what-options-may-name)",
+    "ORIGIN_UNUSABLE": "[moving a running query over](../from-spark-kafka.md#moving-a-running-query-over)",
+}
 ERRORS_TAIL = """## Next
 
 [What Spark shows around an error](../start/tutorial.md#what-you-may-see), [options](options.md),
@@ -82,7 +109,8 @@ def command_line() -> str:
         parts += ["", _fenced(parser.epilog)]
     parts += [
         "## Next\n\n[Reset and savepoints](../how-to/reset.md), [watch lag](../how-to/lag.md),"
-        " [check a setup](../how-to/check-a-setup.md), [move a query over](../from-spark-kafka.md).\n"
+        " [check a setup](../how-to/check-a-setup.md), [move a query over](../from-spark-kafka.md),"
+        " [see a group's life](../how-to/timeline.md).\n"
     ]
     return "\n".join(parts)
 
@@ -98,18 +126,25 @@ def _argument(action: argparse.Action) -> str:
         value = f"[{value}]"
     if isinstance(action.metavar, tuple):
         value = f"{metavar[0]} [{metavar[1]}]"
-    name = " ".join(filter(None, (*action.option_strings[:1], value)))
+    if action.nargs == "+" and not isinstance(action.metavar, tuple):
+        value = f"{value} ..."
+    name = " ".join(filter(None, (", ".join(action.option_strings), value)))
     needed = "Required. " if action.required else ""
     return f"| `{name}` | {needed}{_cell(str(action.help))} |"
 
 
 def metrics() -> str:
     """Return the page of events and counters."""
-    parts = [METRICS_HEAD, BY.format(source="spark_groupsource/metrics.py")]
+    parts = [
+        METRICS_HEAD,
+        BY.format(source="spark_groupsource/metrics.py`, `driver/metrics_port.py` and `cli/exporter/samples.py"),
+    ]
     for title, kind, rows in (("Events", "event", EVENTS), ("Counters", "counter", COUNTERS)):
         parts += [f"## {title}\n", f"| {kind} | meaning |\n|---|---|"]
         parts += [*(f"| `{name}` | {_cell(meaning)} |" for name, meaning in rows.items()), ""]
-    return "\n".join([*parts, METRICS_TAIL])
+    parts += [METRICS_TAIL, QUERY_HEAD, family_table(QUERY_METRICS), ""]
+    parts += [GROUPS_HEAD, family_table(GROUP_METRICS), "", METRICS_NEXT]
+    return "\n".join(parts)
 
 
 def error_page() -> str:
@@ -142,14 +177,16 @@ def _error_sections() -> list[tuple[str, list[Condition]]]:
 def _advice(condition: Condition) -> str:
     """Return what to do. Some advice depends on the option at hand, so that only the error itself has it."""
     if re.fullmatch(r"\{\w+\}\.?", condition.advice):
-        return "The error itself names the option, value, right or file to use instead."
+        page = ADVICE_PAGES[condition.id.removeprefix("GROUPKAFKA.")]
+        return f"The error itself names the option, value, right or file to use instead. See {page}."
     return _text(condition.advice)
 
 
 def _text(text: str) -> str:
     """Return a template as Markdown: its fields as code."""
     shown = re.sub(r"'?\{(\w+)(?::[^}]*)?\}'?", r"`{\1}`", text).replace("``", "` `")
-    return shown if shown.startswith("`") else shown[:1].upper() + shown[1:]
+    # A name of Python stays as it is written.
+    return shown if re.match(r"`|\w*_", shown) else shown[:1].upper() + shown[1:]
 
 
 def _cell(text: str) -> str:

@@ -11,6 +11,7 @@ import io
 import re
 import sys
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -116,7 +117,7 @@ def _listed(places: list[Place]) -> str:
 def disagreements(text: str, guarded: Places, shown: Places) -> list[str]:
     """Return what page, code and tests do not agree about, a sentence each."""
     ids = page_ids(text)
-    found = [f"the page has rule {rule} where R{number} is next" for number, rule in _misnumbered(ids)]
+    found = _misnumbered(ids)
     found += [f"{rule} has no comment '# {rule}: ...' in the package" for rule in ids if rule not in guarded]
     found += [f"{rule} has no test with the marker rule" for rule in ids if rule not in shown]
     found += [
@@ -128,8 +129,11 @@ def disagreements(text: str, guarded: Places, shown: Places) -> list[str]:
     return found
 
 
-def _misnumbered(ids: list[str]) -> list[tuple[int, str]]:
-    return [(number, rule) for number, rule in enumerate(ids, 1) if rule != f"R{number}"]
+def _misnumbered(ids: list[str]) -> list[str]:
+    """Return what is wrong with the ids: each number up to the largest is in use once, in any section."""
+    numbers = Counter(int(rule[1:]) for rule in ids)
+    wanted = range(1, max(numbers, default=0) + 1)
+    return [f"the page has rule R{number} {numbers[number]} times" for number in wanted if numbers[number] != 1]
 
 
 def main() -> int:

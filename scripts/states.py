@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 
+from spark_groupsource.checkpoint.stop_requests import Answer
+from spark_groupsource.driver.draining import DrainState
 from spark_groupsource.membership.events import DrainOutcome
 from spark_groupsource.membership.machine import (
     BATCH_TRANSITIONS,
@@ -26,6 +28,8 @@ none of its partitions, so a partition changes its owner between two batches. A 
 table raises `IllegalTransition` and changes nothing.
 """
 
+STOPS = """The answer goes to whoever asked: `run_until_stopped`, `drain` or `groupkafka stop` ([how](how-to/stop.md)).
+"""
 NEXT = """## Next
 
 [A rebalance meets a batch](explanation/rebalance.md), [when is a batch complete?](explanation/batch.md),
@@ -81,6 +85,8 @@ def render() -> str:
         parts += [f"## {title}\n", *tables]
     outcomes = table(("outcome", "meaning"), ((f"`{outcome.name}`", outcome.value) for outcome in DrainOutcome))
     parts += ["## How a revoke's wait ends\n", outcomes]
+    answers = table(("answer", "meaning"), ((f"`{answer.name}`", answer.value) for answer in Answer))
+    parts += ["## A query that is asked to stop\n", STOPS, state_table(DrainState), answers]
     return "\n".join([*parts, NEXT])
 
 

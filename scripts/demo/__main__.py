@@ -90,8 +90,8 @@ class Member:
     def follow(self) -> None:
         """Show new lines, and remember what they say."""
         for line in self.child.new_lines():
-            # What the job logs last. The exit code cannot tell: a JVM that was sent SIGTERM ends with 143 either way.
-            self.stopped_cleanly |= line.endswith("flight_delays INFO stopped")
+            # What the job prints last. The exit code cannot tell: a JVM that was sent SIGTERM ends with 143 either way.
+            self.stopped_cleanly |= line.endswith("flight-delays stopped: DRAINED")
             owned = owned_partitions(line)
             if owned is None:
                 continue

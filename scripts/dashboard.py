@@ -1,0 +1,251 @@
+"""Write Grafana's dashboard, conf/monitoring/dashboard.json. `--check` only reports whether it is stale.
+
+The panels are the table below. tests/kafka/test_monitoring.py runs each query against a Prometheus server.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = ROOT / "conf" / "monitoring" / "dashboard.json"
+
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+# Labels that the variables at the top of the dashboard choose.
+_GROUPS = 'cluster_name=~"$cluster", group=~"$group"'
+_QUERY = 'group=~"$group"'
+_GROUP = "kafka_consumergroup_group"
+_WIDTH, _HEIGHT, _COLUMNS = 8, 7, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel: its queries with their legends, and Grafana's name of the unit."""
+
+    title: str
+    about: str
+    unit: str
+    queries: tuple[tuple[str, str], ...]
+
+
+GROUPS = (
+    Panel(
+        "Lag in seconds", "Age of the oldest unread record.", "s",
+        ((f"{_GROUP}_max_lag_seconds{{{_GROUPS}}}", "{{group}}"),),
+    ),
+    Panel(
+        "Lag in offsets", "Offsets between the group's committed offsets and the ends of the logs.", "short",
+        ((f"{_GROUP}_sum_lag{{{_GROUPS}}}", "{{group}}"),),
+    ),
+    Panel(
+        "Time to data loss", "Time until retention lets Kafka remove the oldest unread record. Empty without unread"
+        " records, and where retention has no limit in time.", "s",
+        ((f"{_GROUP}_min_time_to_data_loss_seconds{{{_GROUPS}}}", "{{group}}"),),
+    ),
+    Panel(
+        "Lag by topic", "In offsets.", "short",
+        ((f"{_GROUP}_topic_sum_lag{{{_GROUPS}}}", "{{group}} {{topic}}"),),
+    ),
+    Panel(
+        "Slowest partitions", "The ten partitions that are most behind.", "s",
+        ((f"topk(10, {_GROUP}_lag_seconds{{{_GROUPS}}})", "{{topic}}-{{partition}} {{client_id}}"),),
+    ),
+    Panel(
+        "Offsets per second", "How fast the committed offsets of a group move, and the ends of the logs.", "short",
+        (
+            (f"sum by (group) (deriv({_GROUP}_offset{{{_GROUPS}}}[$__rate_interval]))", "{{group}} reads"),
+            (
+                'sum by (topic) (deriv(kafka_partition_latest_offset{cluster_name=~"$cluster"}[$__rate_interval]))',
+                "{{topic}} grows",
+            ),
+        ),
+    ),
+    Panel(
+        "Members", "Live members of a group.", "short",
+        ((f"{_GROUP}_members{{{_GROUPS}}}", "{{group}}"),),
+    ),
+    Panel(
+        "State", "The present state of each group, as its coordinator has it.", "short",
+        ((f"{_GROUP}_state{{{_GROUPS}}} == 1", "{{group}} {{state}}"),),
+    ),
+    Panel(
+        "Not measured, lost", "Groups that the exporter cannot measure, and unread offsets that are already missing on"
+        " the broker.", "short",
+        (
+            (f"count({_GROUP}_up{{{_GROUPS}}} == 0) or vector(0)", "groups not measured"),
+            (f"sum by (group, topic) ({_GROUP}_lost_offsets{{{_GROUPS}}})", "{{group}} {{topic}} lost"),
+        ),
+    ),
+)  # fmt: skip
+QUERIES = (
+    Panel(
+        "Rebalances", "How members lost partitions. All but clean and stopped may repeat records.", "short",
+        (
+            (
+                f"sum by (group, outcome) (increase(groupkafka_rebalances_total{{{_QUERY}}}[$__rate_interval]))",
+                "{{group}} {{outcome}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Handover", "How long a revoke waited for the batch in flight: 95 % of those in the time shown, and the mean.",
+        "s",
+        (
+            (
+                "histogram_quantile(0.95, sum by (group, le)"
+                f" (increase(groupkafka_drain_seconds_bucket{{{_QUERY}}}[$__range])))", "{{group}} 95 %",
+            ),
+            (
+                f"sum by (group) (increase(groupkafka_drain_seconds_sum{{{_QUERY}}}[$__range]))"
+                f" / sum by (group) (increase(groupkafka_drain_seconds_count{{{_QUERY}}}[$__range]))", "{{group}} mean",
+            ),
+        ),
+    ),
+    Panel(
+        "Owned partitions", "Of each query, and those for which it stands by.", "short",
+        (
+            (f"groupkafka_assigned_partitions{{{_QUERY}}}", "{{instance}}"),
+            (f"groupkafka_standby_partitions{{{_QUERY}}} > 0", "{{instance}} standby"),
+        ),
+    ),
+    Panel(
+        "Batch duration", "From the plan to the completed batch: 95 % and mean.", "s",
+        (
+            (
+                "histogram_quantile(0.95, sum by (group, le)"
+                f" (rate(groupkafka_batch_seconds_bucket{{{_QUERY}}}[$__rate_interval])))", "{{group}} 95 %",
+            ),
+            (
+                f"sum by (group) (rate(groupkafka_batch_seconds_sum{{{_QUERY}}}[$__rate_interval]))"
+                f" / sum by (group) (rate(groupkafka_batch_seconds_count{{{_QUERY}}}[$__rate_interval]))",
+                "{{group}} mean",
+            ),
+        ),
+    ),
+    Panel(
+        "Records per second", "Offsets in completed batches.", "short",
+        (
+            (
+                f"sum by (group, instance) (rate(groupkafka_batch_records_sum{{{_QUERY}}}[$__rate_interval]))",
+                "{{group}} {{instance}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Batches by reader", "Completed batches per second that the driver has read itself, and those of executors.",
+        "short",
+        (
+            (
+                f"sum by (group, reader) (rate(groupkafka_batches_read_total{{{_QUERY}}}[$__rate_interval]))",
+                "{{group}} {{reader}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Since the last batch", "Seconds since a query completed its last batch.", "s",
+        (
+            (
+                f'time() - groupkafka_last_event_timestamp_seconds{{{_QUERY}, event="completed"}}',
+                "{{group}} {{instance}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Commits", "Per second, and whether batches continue without them.", "short",
+        (
+            (
+                f"sum by (group, result) (rate(groupkafka_commits_total{{{_QUERY}}}[$__rate_interval]))",
+                "{{group}} {{result}}",
+            ),
+            (f"max by (group) (groupkafka_commits_behind{{{_QUERY}}})", "{{group}} behind"),
+        ),
+    ),
+    Panel(
+        "Repeated, lost, and other events", "Upper bounds of repeated and lost records, and events that need a look.",
+        "short",
+        (
+            (
+                f"sum by (group) (increase(groupkafka_records_repeated_total{{{_QUERY}}}[$__rate_interval]))",
+                "{{group}} repeated",
+            ),
+            (
+                f"sum by (group) (increase(groupkafka_records_lost_total{{{_QUERY}}}[$__rate_interval]))",
+                "{{group}} lost",
+            ),
+            (
+                "sum by (group, event) (increase(groupkafka_events_total"
+                f'{{{_QUERY}, event=~"conflict|reset|doubted|gave-up|failed|unread"}}[$__rate_interval]))',
+                "{{group}} {{event}}",
+            ),
+        ),
+    ),
+)  # fmt: skip
+
+
+def _variable(name: str, label: str, metric: str) -> dict[str, Any]:
+    query = f"label_values({metric}, {'cluster_name' if name == 'cluster' else name})"
+    return {
+        "name": name, "label": label, "type": "query", "datasource": _SOURCE, "definition": query,
+        "query": {"query": query, "refId": name}, "refresh": 2, "sort": 1,
+        "includeAll": True, "allValue": ".*", "multi": True, "current": {"text": "All", "value": "$__all"},
+    }  # fmt: skip
+
+
+def _shown(panel: Panel, number: int, place: int, top: int) -> dict[str, Any]:
+    row, column = divmod(place, _COLUMNS)
+    return {
+        "id": number, "type": "timeseries", "title": panel.title, "description": panel.about, "datasource": _SOURCE,
+        "gridPos": {"x": column * _WIDTH, "y": top + row * _HEIGHT, "w": _WIDTH, "h": _HEIGHT},
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
+        "targets": [
+            {"refId": chr(ord("A") + index), "datasource": _SOURCE, "expr": expression, "legendFormat": legend}
+            for index, (expression, legend) in enumerate(panel.queries)
+        ],
+    }  # fmt: skip
+
+
+def dashboard() -> str:
+    """Return the dashboard in Grafana's JSON."""
+    panels: list[dict[str, Any]] = []
+    top = 0
+    for title, group in (("Groups (groupkafka exporter)", GROUPS), ("Queries (option metricsPort)", QUERIES)):
+        panels.append({
+            "id": len(panels) + 1, "type": "row", "title": title, "collapsed": False, "panels": [],
+            "gridPos": {"x": 0, "y": top, "w": 24, "h": 1},
+        })  # fmt: skip
+        panels += [_shown(panel, len(panels) + 1 + place, place, top + 1) for place, panel in enumerate(group)]
+        top += 1 + -(-len(group) // _COLUMNS) * _HEIGHT
+    value = {
+        "title": "groupkafka", "uid": "groupkafka", "tags": ["kafka", "spark"], "schemaVersion": 38, "version": 1,
+        "editable": True, "refresh": "30s", "time": {"from": "now-1h", "to": "now"}, "timezone": "browser",
+        "templating": {
+            "list": [
+                {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
+                _variable("cluster", "Cluster", f"{_GROUP}_up"),
+                _variable("group", "Group", '{__name__=~"kafka_consumergroup_group_up|groupkafka_info"}'),
+            ]
+        },
+        "panels": panels,
+    }  # fmt: skip
+    return json.dumps(value, indent=1) + "\n"
+
+
+def main() -> int:
+    """Write the dashboard, or check it."""
+    text = dashboard()
+    if "--check" in sys.argv[1:]:
+        stale = not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text
+        print(f"{TARGET.name}: {'stale, run python -m scripts.dashboard' if stale else 'up to date'}")
+        return 1 if stale else 0
+    TARGET.parent.mkdir(parents=True, exist_ok=True)
+    TARGET.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
