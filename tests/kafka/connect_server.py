@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.realkafka.cluster import free_ports
+
 from .harness import wait_for
 
 _SUBMIT = Path(sys.executable).with_name("spark-submit")
@@ -29,9 +31,7 @@ _CONF = {
 @contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
     """Run a server with this working directory, which gets its tables and its log; return its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     conf = _CONF | {"spark.connect.grpc.binding.port": str(port)}
     settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
     command = [str(_SUBMIT), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", *settings]

@@ -61,10 +61,10 @@ class ExporterProcess:
         self.alive()
         return scrape(self.port)
 
-    def of_group(self, name: str, group: str) -> dict[tuple[str, int], float]:
-        """Return a metric of a group by topic and partition."""
+    def of_group(self, name: str, group: str, scraped: Scraped | None = None) -> dict[tuple[str, int], float]:
+        """Return a metric of a group by topic and partition, as it is now or in an earlier answer."""
         found = {}
-        for labels, value in self.scrape().get(f"kafka_consumergroup_group_{name}", {}).items():
+        for labels, value in (scraped or self.scrape()).get(f"kafka_consumergroup_group_{name}", {}).items():
             given = dict(labels)
             if given["group"] == group:
                 found[given.get("topic", ""), int(given.get("partition", -1))] = value

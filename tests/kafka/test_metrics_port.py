@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import urllib.error
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,14 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from tests.realkafka.cluster import free_ports
+
 from .application import Application
 from .exporter_process import Scraped, scrape
 from .harness import Independent, wait_for
 from .holding import Told
 
 pytestmark = pytest.mark.kafka
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def values(port: int) -> Scraped:
@@ -45,7 +41,7 @@ def test_two_queries_of_an_application_have_two_ports_with_their_own_counters(
 ) -> None:
     """A handover is counted at the port of the member that hands over; the file of metricsPath has the same."""
     client.create_topic(topic, 2, **{"retention.ms": "3600000"})
-    ports = {name: free_port() for name in ("first", "second")}
+    ports = dict(zip(("first", "second"), free_ports(2), strict=True))
     told = Told(tmp_path, "first")
 
     def start(name: str, **more: Any) -> Any:
@@ -61,13 +57,19 @@ def test_two_queries_of_an_application_have_two_ports_with_their_own_counters(
     client.produce(topic, map(str, range(20)), 2)
     wait_for("all records", lambda: client.records(topic) <= (first.records() + second.records()).keys(), 60, told.tail)
 
-    def settled() -> bool:
-        found = values(ports["first"])
-        return one(found, "lag_records") == 0 and one(found, "commits_total", result="accepted") >= 3
+    def settled() -> tuple[Scraped, Scraped, dict[str, Any]] | None:
+        """Return both ports and the file once all records are counted: the sink has them before that.
 
-    wait_for("no lag", settled, 60, told.tail)
-    found, other = values(ports["first"]), values(ports["second"])
-    counters = told.metrics()
+        A batch is counted before its line is in the file, so the two are compared only when they agree.
+        """
+        found, other, counters = values(ports["first"]), values(ports["second"]), told.metrics()
+        counted = sum(one(port, "batch_records_sum") for port in (found, other)) >= 40
+        done = all("groupkafka_lag_records" in port and one(port, "lag_records") == 0 for port in (found, other))
+        committed = one(found, "commits_total", result="accepted") >= 3
+        written = counters["batches_completed"] == one(found, "batches_completed_total")
+        return (found, other, counters) if counted and done and committed and written else None
+
+    found, other, counters = wait_for("both ports and the file to settle", settled, 60, told.tail)
     assert one(found, "rebalances_total", outcome="clean") == counters["rebalances"]["clean"] == 1
     assert one(found, "drain_seconds_count") == 1
     assert one(found, "batches_completed_total") == counters["batches_completed"]
@@ -89,7 +91,7 @@ def test_a_port_in_use_ends_the_query_and_a_restart_gets_it(
     application: Application, client: Independent, options: dict[str, str], topic: str
 ) -> None:
     client.create_topic(topic, 1)
-    port = free_port()
+    (port,) = free_ports(1)
     first = application.start_query("first", options | {"metricsPort": str(port)})
     wait_for("the port", lambda: values(port), 60)
     second = application.start_query("second", options | {"metricsPort": str(port)})

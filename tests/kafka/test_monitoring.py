@@ -17,11 +17,12 @@ from scripts import dashboard
 from tests.checkout import ROOT
 from tests.monitoring.conftest import prometheus_programs
 from tests.monitoring.prometheus import Prometheus, promtool
+from tests.realkafka.cluster import free_ports
 
 from .application import Application
 from .exporter_process import ExporterProcess
 from .harness import Independent, wait_for
-from .test_metrics_port import free_port, one, values
+from .test_metrics_port import one, values
 
 __all__ = ["prometheus_programs"]  # a fixture of another module
 
@@ -83,7 +84,7 @@ def test_every_query_of_the_dashboard_returns_data(
     client.create_topic(topic, 2, **{"retention.ms": "3600000"})
     behind = f"{group}-behind"
     make_behind(client, f"{topic}-behind", behind)
-    ports = [free_port(), free_port()]
+    ports = free_ports(2)
 
     def start(name: str, port: int) -> None:
         application.start_query(name, options | {"metricsPort": str(port), "metricsLagIntervalMs": "1000"})
@@ -106,8 +107,13 @@ def test_every_query_of_the_dashboard_returns_data(
                 lambda: numbers(server.query(f'kafka_consumergroup_group_sum_lag{{group="{behind}"}}')) == [6.0],
                 30,
             )
-            up = {found["metric"]["job"]: found["value"][1] for found in server.query("min by (job) (up)")}
-            assert up == {"queries": "1", "exporter": "1"}
+
+            def up() -> bool:
+                found = {one["metric"]["job"]: one["value"][1] for one in server.query("min by (job) (up)")}
+                return found == {"queries": "1", "exporter": "1"}
+
+            # A busy machine may miss the second that a scrape has.
+            wait_for("all targets to be scraped", up, 60, server.log)
         for port in (*ports, exporter.port):
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
                 assert promtool("check", "metrics", given=answer.read().decode()) == (0, "")
@@ -122,7 +128,8 @@ def check_queries(server: Prometheus) -> None:
             wait_for(expression, lambda expression=expression: numbers(server.query(expression)), 60, server.log)
     for variable in json.loads(dashboard.dashboard())["templating"]["list"][1:]:
         (selector, label), *_ = re.findall(r"label_values\((.*), (\w+)\)", variable["definition"])
-        assert server.query(f"count by ({label}) ({selector})"), variable["name"]
+        count = f"count by ({label}) ({selector})"
+        wait_for(variable["name"], lambda count=count: server.query(count), 60, server.log)
 
 
 def check_rules(server: Prometheus, behind: str) -> None:
@@ -134,7 +141,13 @@ def check_rules(server: Prometheus, behind: str) -> None:
         return bool(rules) and all(rule["health"] == "ok" for rule in rules)
 
     wait_for("the rules", evaluated, 60, server.log)
-    alerts = {rule["name"]: rule["alerts"] for rule in server.rules()}
+
+    def fired() -> dict[str, Any] | None:
+        alerts = {rule["name"]: rule["alerts"] for rule in server.rules()}
+        return alerts if any(alert["state"] == "firing" for alert in alerts["GroupLostRecords"]) else None
+
+    # A rule is healthy as soon as it was evaluated, also before there was anything to raise its alert.
+    alerts = wait_for("the alert", fired, 60, server.log)
     (lost,) = alerts["GroupLostRecords"]
     assert (lost["state"], lost["labels"]["group"]) == ("firing", behind)
     assert lost["annotations"]["summary"].startswith("3 unread offsets of topic ")

@@ -28,7 +28,7 @@ def test_available_now_reads_what_is_there_and_commits_its_last_batch(
     sizes = sorted(sum(r.batch == n for r in rows) for n in {r.batch for r in rows})
     assert sizes == [12, 39, 39]
     assert client.committed(group) == client.ends(topic)
-    wait_for("an empty group", lambda: client.members(group) == [], 10)
+    wait_for("an empty group", lambda: client.members(group) == [], 30)
 
     client.produce(topic, (f"b{n}" for n in range(30)), 3)
     assert read_all().count() == 120

@@ -216,7 +216,7 @@ def test_m28_the_reset_goes_on_after_a_takeover(scene: Scene) -> None:
     a = scene.start("a", trigger={"processingTime": "1 hour"})
     wait_for("one batch of a", lambda: a.check() and a.completed_records().total() == 100, 60, scene.evidence)
     scene.stop(a)
-    wait_for("a's commit", lambda: set(scene.client.committed(scene.group).values()) == {50}, 10, scene.evidence)
+    wait_for("a's commit", lambda: set(scene.client.committed(scene.group).values()) == {50}, 30, scene.evidence)
 
     again = scene.start("b")
     again.wait_for_records(scene.everything())

@@ -62,7 +62,7 @@ def test_p1_p2_p6_two_queries_share_and_take_over(
     wait_for("lag 0 with two members", lambda: client.lag(group, topic) == 0, 30, first.log)
 
     first.stop()
-    wait_for("the second member to own all", lambda: [len(m) for m in client.members(group)] == [4], 5, second.log)
+    wait_for("the second member to own all", lambda: [len(m) for m in client.members(group)] == [4], 30, second.log)
     client.produce(topic, (f"c{n}" for n in range(400)), 4)
     everything = client.records(topic)
     wait_for(
@@ -78,4 +78,4 @@ def test_p1_p2_p6_two_queries_share_and_take_over(
     assert set(total) == everything
     assert {record: times for record, times in total.items() if times > 1} == {}
     assert client.committed(group) == client.ends(topic)
-    wait_for("an empty group", lambda: client.members(group) == [], 10)
+    wait_for("an empty group", lambda: client.members(group) == [], 30)

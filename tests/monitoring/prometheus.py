@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import urllib.parse
@@ -19,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.realkafka.cluster import free_ports
 from tests.realkafka.jars import cache_dir
 
 _PROGRAMS = ("prometheus", "promtool")
@@ -120,8 +120,7 @@ class Prometheus:
         # JSON is YAML.
         config = folder / "prometheus.yml"
         config.write_text(json.dumps({"global": times, "rule_files": [str(rules)], "scrape_configs": jobs}))
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            port = found.getsockname()[1]
+        (port,) = free_ports(1)
         self._url = f"http://127.0.0.1:{port}"
         self._log = folder / "prometheus.log"
         with self._log.open("wb") as log:

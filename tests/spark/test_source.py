@@ -99,7 +99,7 @@ def test_p4_an_idle_query_has_no_lag_and_progress_shows_it(
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
         wait_for("100 rows", lambda: spark.table(f"idle_{protocol}").count() == 100)
-        wait_for("no lag", lambda: committed(embedded_kafka, "orders-pipeline", "orders", 2) == [50, 50], 10)
+        wait_for("no lag", lambda: committed(embedded_kafka, "orders-pipeline", "orders", 2) == [50, 50])
         wait_for("a line with no lag", lambda: any("lag=0 partitions=orders[0,1]" in line for line in lines))
         assert any("lag=40" in line and "rows=60" in line for line in lines), lines
         report = json.loads(query.lastProgress.json)["sources"][0]

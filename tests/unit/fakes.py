@@ -99,10 +99,10 @@ class ManualClock:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Wait until the condition is true; fail after 10 s."""
-    deadline = time.monotonic() + 10.0
+    """Wait until the condition is true; fail after 30 s."""
+    deadline = time.monotonic() + 30.0
     while not condition():
-        assert time.monotonic() < deadline, "waited 10 s"
+        assert time.monotonic() < deadline, "waited 30 s"
         time.sleep(0.005)
 
 

@@ -73,7 +73,7 @@ def keeper(provider: Callable[[Any], Any], side: str = "the driver") -> TokenKee
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
@@ -212,7 +212,7 @@ def test_a_provider_that_cannot_be_imported_is_reported_at_once() -> None:
     started = time.monotonic()
     with pytest.raises(GroupKafkaError, match=r"TOKEN_PROVIDER_UNUSABLE.*ModuleNotFoundError.*all executors"):
         kept.current()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < tokens._FIRST_S, "it was waited for"
 
 
 def test_the_thread_ends_when_nobody_needs_tokens(provider: Provider) -> None:
@@ -251,7 +251,7 @@ def test_the_token_is_set_right_after_construction(make: Callable[[dict[str, Any
     kept.current()
     started = time.monotonic()
     client = make(SETTINGS | {SETTING: kept})
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 1.0
     assert tokens._handle_of(client)
     assert isinstance(client, (Consumer, AdminClient))
 

@@ -144,11 +144,11 @@ def test_firing_can_be_waited_for() -> None:
     rule = Rule(Api.OFFSET_COMMIT, times=2)
     with pytest.raises(TimeoutError, match=r"cut OFFSET_COMMIT request of 'any'.* 1 times, it did 0 times"):
         rule.wait_fired(0.0)
-    waiter = threading.Thread(target=rule.wait_fired, args=(5.0, 2), daemon=True)
+    waiter = threading.Thread(target=rule.wait_fired, args=(30.0, 2), daemon=True)
     waiter.start()
     assert rule.claim(On.REQUEST, request(Api.OFFSET_COMMIT), 1)
     assert rule.claim(On.REQUEST, request(Api.OFFSET_COMMIT), 1)
-    waiter.join(5.0)
+    waiter.join(30.0)
     assert not waiter.is_alive()
 
 

@@ -97,7 +97,7 @@ def test_the_query_is_stopped_when_the_member_has_left(location: str) -> None:
     with reader(location, member):
 
         def end_batch() -> None:
-            assert member.asked.wait(5)
+            assert member.asked.wait(30)
             assert query.isActive, "the batch in flight is not cancelled"
             member.ended.set()
 
@@ -147,7 +147,7 @@ def test_member_left_is_no_failure_after_a_request(location: str) -> None:
     with reader(location, member):
 
         def end() -> None:
-            assert member.asked.wait(5)
+            assert member.asked.wait(30)
             member.ended.set()
             query.fail("[GROUPKAFKA.MEMBER_LEFT] The member has left")
 
@@ -184,7 +184,7 @@ def test_a_signal_drains_all_queries_and_a_second_sigterm_changes_nothing(
     def act() -> None:
         os.kill(os.getpid(), number)
         for member in members:
-            assert member.asked.wait(5)
+            assert member.asked.wait(30)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.2)
         for member in members:
@@ -203,7 +203,7 @@ def test_a_second_sigint_stops_at_once(location: str) -> None:
 
     def interrupt() -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        assert member.asked.wait(5)
+        assert member.asked.wait(30)
         os.kill(os.getpid(), signal.SIGINT)
 
     with reader(location, member):
@@ -283,7 +283,7 @@ def test_a_store_that_hangs_delays_no_second_sigint(location: str, monkeypatch: 
 
     def interrupt() -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        assert asked.wait(5)
+        assert asked.wait(30)
         os.kill(os.getpid(), signal.SIGINT)
 
     soon(interrupt)
