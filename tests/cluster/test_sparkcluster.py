@@ -58,14 +58,19 @@ def busy(cluster: SparkCluster, folder: Path, python: str = sys.executable) -> I
 
 
 def _with_daemons(cluster: SparkCluster, count: int) -> list[Executor]:
-    """Wait for this many executors that run Python."""
-    wait_for(
+    """Wait for this many executors that run Python, and return those."""
+
+    def running() -> list[Executor]:
+        found = [one for one in cluster.executors("busy") if cluster.python_workers(one)]
+        return found if len(found) == count else []
+
+    found: list[Executor] = wait_for(
         f"{count} executors with Python daemons",
-        lambda: len([one for one in cluster.executors("busy") if cluster.python_workers(one)]) == count,
+        running,
         120,
         lambda: f"{cluster.executors()}\n{cluster.executor_logs()}",
     )
-    return cluster.executors("busy")
+    return found
 
 
 def test_executors_daemons_and_workers_are_killed_and_come_back(tmp_path: Path) -> None:

@@ -270,10 +270,11 @@ def test_refreshes_under_running_queries(
     running = queries(3.0)
     calls = tmp_path / "calls-fetched"
     before = len(calls.read_text().split())
+    # The readers of both queries, each after 80 % of a life.
+    enough = 0.8 * 2 * REFRESHING_S / (0.8 * 3.0)
     with producing(client, topic):
         time.sleep(REFRESHING_S)
-    # The readers of both queries, each after 80 % of a life.
-    assert len(calls.read_text().split()) - before >= 0.8 * 2 * REFRESHING_S / (0.8 * 3.0)
+        wait_for("all refreshes", lambda: len(calls.read_text().split()) - before >= enough, 30)
     _check_nothing_lost(running, client, topic)
 
 

@@ -5,7 +5,6 @@ The new topic has records at all the planned offsets, so by name and offset noth
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from spark_groupsource.executor.clients import choose as clients
 
 from .batchloop import BatchLoop
 from .harness import Independent, Query, wait_for
-from .holding import Held, released
+from .holding import Held, Told, released
 
 pytestmark = pytest.mark.kafka
 
@@ -38,14 +37,15 @@ def test_p2_p8_a_topic_that_is_made_again_between_the_plan_and_the_read(
     """
     if path == "python":
         monkeypatch.setenv(clients.GATHER_VARIABLE, "python")
-    told = tmp_path / "metrics"
+    told = Told(tmp_path, "skipping")
     start = 10 if warm else 0
     options = options | {"fastLaneMaxOffsets": "10000" if path == "fast-lane" else "0"}
     client.create_topic(topic, 1)
     if warm:
         client.produce(topic, (f"warm{n}" for n in range(start)), 1)
-    skipping = start_query("skipping", options | {"kafka.client.id": "skipping", "failOnDataLoss": "false",
-                                                  "metricsPath": str(told)})  # fmt: skip
+    skipping = start_query(
+        "skipping", options | {"kafka.client.id": "skipping", "failOnDataLoss": "false"} | told.options
+    )
     failing = start_query("failing", options | {"kafka.client.id": "failing", "kafka.group.id": f"{group}-failing"})
     for query in (skipping, failing):
         query.wait_started()
@@ -66,8 +66,13 @@ def test_p2_p8_a_topic_that_is_made_again_between_the_plan_and_the_read(
     wait_for("the new records", lambda: len(skipping.completed_records()) >= NEW, evidence=skipping.log)
     values = [value for batch in skipping.batches() for *_, value in batch["rows"]]
     assert values == [f"warm{n}" for n in range(start)] + [f"new{n}" for n in range(NEW)]
-    losses = [json.loads(line) for line in told.read_text().splitlines() if '"data_lost"' in line]
-    assert [topic, 0, start, start + OLD] in [item for loss in losses for item in loss["details"]["ranges"]]
+    lost = [topic, 0, start, start + OLD]
+
+    def ranges() -> list[list[object]]:
+        return [item for line in told.lines("data_lost") for item in line["details"]["ranges"]]
+
+    wait_for("the loss to be told", lambda: lost in ranges(), evidence=told.tail)
+    losses = told.lines("data_lost")
     assert losses[-1]["metrics"]["records_lost"] == OLD
 
 

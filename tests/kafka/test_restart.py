@@ -24,7 +24,8 @@ def test_p3_restart_from_the_checkpoint_after_sigkill_replays_the_same_batch(
     """Killed after the sink has written batch N and before Spark recorded it: batch N runs again, the same."""
     client.create_topic(topic, 3)
     client.produce(topic, (f"a{n}" for n in range(300)), 3)
-    before = start_query("query", options, batch_s=3)
+    # Long enough to be killed in, on any machine.
+    before = start_query("query", options, batch_s=8)
     before.wait_for_records(client.records(topic))
     wait_for("the first batch committed", lambda: client.lag(group, topic) == 0, 30, before.log)
 
@@ -96,7 +97,7 @@ def test_p6_a_long_trigger_hands_over_and_stops_without_a_repeat(
     moved = client.committed(group)
     assert len([p for p, end in client.ends(topic).items() if moved.get(p) == end]) >= 2, moved
     first.stop()
-    wait_for("the last batch committed", lambda: client.lag(group, topic) == 0, 5, first.log)
+    wait_for("the last batch committed", lambda: client.lag(group, topic) == 0, 30, first.log)
     second.stop()
     total = first.completed_records() + second.completed_records()
     assert set(total) == client.records(topic)
@@ -111,7 +112,7 @@ def test_p4_a_long_trigger_commits_when_its_batch_ends(
     client.produce(topic, (f"a{n}" for n in range(400)), 4)
     first = start_query("first", options, trigger={"processingTime": "10 minutes"})
     first.wait_for_records(client.records(topic))
-    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 10, first.log)
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, first.log)
     first.kill()
     second = start_query("second", options)
     client.produce(topic, (f"b{n}" for n in range(40)), 4)
@@ -131,8 +132,8 @@ def test_stop_leaves_the_group_at_once(
     query.wait_for_records(client.records(topic))
     query.stop()
     stopped_s = float((query.out / "stopped").read_text())
-    wait_for("an empty group", lambda: client.members(group) == [], 10)
-    assert time.time() - stopped_s < 20
+    wait_for("an empty group", lambda: client.members(group) == [], 20)
+    assert time.time() - stopped_s < 40
 
 
 def test_a_killed_jvm_leaves_no_orphan_member(

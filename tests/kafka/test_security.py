@@ -329,11 +329,14 @@ def test_what_spark_needs_to_be_told(spark: SparkSession, plain: dict[str, str],
     chosen |= {"checkpointLocation": f"s3a://me:{CANARY}@bucket/checkpoint"}
     before = spark.conf.get(name)
     shown = {}
-    for setting in (before, value):
-        spark.conf.set(name, setting)
-        frame = spark.readStream.format("groupkafka").options(**chosen).load()
-        shown[setting] = frame._jdf.queryExecution().toString()
-    spark.conf.set(name, before)
+    try:
+        for setting in (before, value):
+            spark.conf.set(name, setting)
+            frame = spark.readStream.format("groupkafka").options(**chosen).load()
+            shown[setting] = frame._jdf.queryExecution().toString()
+    finally:
+        # Other tests of this process share the session.
+        spark.conf.set(name, before)
     assert CANARY in shown[before]
     assert CANARY not in shown[value]
 

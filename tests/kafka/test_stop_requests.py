@@ -58,10 +58,10 @@ def test_a_long_trigger_is_not_waited_for(
     with released(gate):
         gate.wait_reached(first.__repr__)
         timer = threading.Timer(2.0, gate.release)
-        timer.start()
         since_s = time.monotonic()
+        timer.start()
         assert drain(first.query) is QueryEnd.DRAINED
-        assert 2.0 <= time.monotonic() - since_s < 12.0
+        assert 2.0 <= time.monotonic() - since_s < 32.0
     assert client.lag(group, topic) == 0
     assert client.member_count(group) == 0
     assert list((first.checkpoint / "groupkafka").iterdir()) == []
