@@ -202,8 +202,7 @@ def test_p6_a_checkpoint_on_s3_hands_over_and_stops_as_a_local_one(
         assert client.lag(group, topic) == 40, "something else than the revoke commits: nothing is shown"
         third = application.start_query("third", options)
         wait_for("the commit of the finished batch", lambda: client.lag(group, topic) == 0, 60, told.tail)
-        # The commit comes before the partitions go: until they have, the first query seems to own all of them.
-        told.wait_for("revoked", 2)
+        told.wait_for("revoked", 2)  # The commit comes first: until they go, the query tells that it owns all.
         assert bucket.names("offsets") == {"0", "1"}, "the trigger came meanwhile: nothing is shown"
         third.stop()
         wait_for("the first query to own all", lambda: told.metrics()["assigned_partitions"] == 4, 30, told.tail)
