@@ -58,6 +58,15 @@ class Scene:
         self.queries.append(query)
         return query
 
+    def start_and_read(self, name: str, gate: Gate | None = None, **extra: str) -> AppQuery:
+        """Start the query that is alone at first, and let it read and commit the first records."""
+        query = self.start(name, gate, **extra)
+        self.told[name].wait_for("assigned")
+        self.produce()
+        query.wait_for_records(self.client.records(self.topic))
+        wait_for("lag 0", lambda: self.client.lag(self.group, self.topic) == 0, 30, self.evidence)
+        return query
+
     def produce(self, count: int = 40) -> None:
         """Add records, spread over the partitions."""
         self.client.produce(self.topic, (f"r{self._produced + n}" for n in range(count)), 4)
@@ -176,11 +185,7 @@ def test_p5_a_drain_for_which_the_group_has_not_waited_commits_nothing(
     scene, gate = make_scene(protocol), Gate()
     # The coordinator waits for so long for a member that does not join, and commits behind a join wait with it.
     scene.options |= {"kafka.max.poll.interval.ms": "60000"}
-    first = scene.start("first", gate)
-    scene.told["first"].wait_for("assigned")
-    scene.produce()
-    first.wait_for_records(scene.client.records(scene.topic))
-    wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
+    first = scene.start_and_read("first", gate)
     before = set(first.records())
     with released(gate), OffsetWatch(scene.client, scene.group) as watch:
         gate.armed = True
@@ -215,11 +220,7 @@ def test_p6_a_revoke_while_the_query_stops(protocol: str, make_scene: Callable[[
     query reads it, and the first one, started again, leaves out what the second has committed meanwhile.
     """
     scene = make_scene(protocol)
-    first = scene.start("first")
-    scene.told["first"].wait_for("assigned")
-    scene.produce()
-    first.wait_for_records(scene.client.records(scene.topic))
-    wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
+    first = scene.start_and_read("first")
     held = Held("first", "while-reading")
     with released(held), OffsetWatch(scene.client, scene.group) as watch:
         scene.produce_one_batch("first")
@@ -251,11 +252,7 @@ def test_m11_a_batch_beyond_the_drain_deadline_gives_its_partitions_up(
 ) -> None:
     """The sink hangs: the second query goes on without the first, and one batch per moved partition is repeated."""
     scene, gate = make_scene(protocol), Gate()
-    first = scene.start("first", gate, drainTimeoutMs="1000")
-    scene.told["first"].wait_for("assigned")
-    scene.produce()
-    first.wait_for_records(scene.client.records(scene.topic))
-    wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
+    first = scene.start_and_read("first", gate, drainTimeoutMs="1000")
     with released(gate), OffsetWatch(scene.client, scene.group) as watch:
         gate.armed = True
         scene.produce_one_batch("first")
@@ -312,11 +309,7 @@ def test_p4_p6_a_revoke_while_a_commit_is_in_flight(
         client.set_group_session_timeout(group, 40_000, heartbeat_ms=8_000)
     patient = {"kafka.bootstrap.servers": proxied.proxied_servers, "kafka.session.timeout.ms": "20000"}
     scene = Scene(application, client, with_protocol(options | patient, protocol), tmp_path, topic)
-    first = scene.start("first")
-    scene.told["first"].wait_for("assigned")
-    scene.produce()
-    first.wait_for_records(client.records(topic))
-    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, scene.evidence)
+    scene.start_and_read("first")
     rule = proxied.proxy.add(Rule(Api.OFFSET_COMMIT, client="first-member", action=Action.HOLD))
     try:
         with OffsetWatch(client, group) as watch:

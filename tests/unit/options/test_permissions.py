@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import re
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_groupsource._librdkafka import library_path
 from spark_groupsource.cli.arguments import Connection, client_options
 from spark_groupsource.client.settings import base_settings
 from spark_groupsource.errors import OptionError
@@ -22,6 +20,7 @@ from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.permissions import EVERYTHING, OF_THE_PLATFORM, NotPermitted, Permissions, permissions_of
 from spark_groupsource.options.secrets import CLIENT_FILES, SECRET_SETTINGS, TRUST_STORES
+from tests.unit.options.librdkafka_settings import settings_table
 
 REQUIRED = {"kafka.bootstrap.servers": "broker:9092", "kafka.group.id": "shop", "subscribe": "orders"}
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
@@ -74,13 +73,8 @@ def secrets(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
     """Return the settings of this librdkafka that take any text."""
-    path = tmp_path_factory.mktemp("librdkafka") / "settings"
-    libc, library = ctypes.CDLL(None), ctypes.CDLL(library_path())
-    libc.fopen.restype = ctypes.c_void_p
-    file = ctypes.c_void_p(libc.fopen(os.fsencode(path), b"w"))
-    library.rd_kafka_conf_properties_show(file)
-    libc.fclose(file)
-    return frozenset(re.findall(r"^([a-z][a-z._]+?) +\| +\S+ +\| +\|", path.read_text(), re.MULTILINE))
+    table = settings_table(tmp_path_factory.mktemp("librdkafka"))
+    return frozenset(re.findall(r"^([a-z][a-z._]+?) +\| +\S+ +\| +\|", table, re.MULTILINE))
 
 
 def test_every_text_of_the_client_is_known(texts: frozenset[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import logging
 import os
@@ -15,7 +14,6 @@ import pytest
 from confluent_kafka import KafkaError
 from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
-from spark_groupsource._librdkafka import library_path
 from spark_groupsource.client.errors import LastTransportError, map_error
 from spark_groupsource.client.log import quiet_logger
 from spark_groupsource.client.settings import base_settings, creating_client
@@ -30,6 +28,7 @@ from spark_groupsource.options.secrets import CLIENT_FILES, SECRET_SETTINGS, ref
 from spark_groupsource.redaction import MASK, masked, remember
 from spark_groupsource.spark.source import GroupKafkaBatchReader, GroupKafkaDataSource, GroupKafkaPartition
 from tests.unit.fakes import tp
+from tests.unit.options.librdkafka_settings import settings_table
 
 REQUIRED = {"kafka.bootstrap.servers": "broker:9092", "kafka.group.id": "shop", "subscribe": "orders"}
 CANARY = "canary-51c0ffee"
@@ -58,13 +57,8 @@ def unreadable(options: dict[str, str], role: str = "member", condition: str = "
 @pytest.fixture(scope="module")
 def client_settings(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
     """Return the names of all settings of this librdkafka."""
-    path = tmp_path_factory.mktemp("librdkafka") / "settings"
-    libc, library = ctypes.CDLL(None), ctypes.CDLL(library_path())
-    libc.fopen.restype = ctypes.c_void_p
-    file = ctypes.c_void_p(libc.fopen(os.fsencode(path), b"w"))
-    library.rd_kafka_conf_properties_show(file)
-    libc.fclose(file)
-    return frozenset(re.findall(r"^([a-z][a-z._]+?) +\|", path.read_text(), re.MULTILINE))
+    table = settings_table(tmp_path_factory.mktemp("librdkafka"))
+    return frozenset(re.findall(r"^([a-z][a-z._]+?) +\|", table, re.MULTILINE))
 
 
 # --- the tables, against the client's own list
