@@ -17,6 +17,7 @@ PySpark's Data Source API takes by itself.
 Prints progress to standard error, Markdown to standard output: tables, and what is ahead and what is behind. Times are
 comparable inside one run only: both sources alternate on the same machine, at the same load. A ratio above 1 means
 that groupkafka is better. CPU and memory are those of the JVM and the Python processes below it, and need Linux.
+PySpark's archives are made what is measured, and stay so: as installed, or, with --fix-startup, with bytecode.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ import pyspark
 from confluent_kafka import KafkaException
 from pyspark.errors import PySparkException
 
+from spark_groupsource.cli.doctor.startup import archives, fix_startup, undo_startup
+from spark_groupsource.errors import CommandError
 from spark_groupsource.executor.clients.choose import native_library, reading_path
 from tests import checkout, plots
 from tests.benchmarks.cases import Case
@@ -162,6 +165,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--peer-option", **setting, help="an option of Spark's source")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all values")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="write the ratios as SVG")
+    parser.add_argument("--fix-startup", action="store_true", help="PySpark as `doctor --fix-startup` leaves it")
     parser.add_argument("--busy", action="store_true", help="all of Spark, JVM and Python, on one core, with local[1]")
     parser.add_argument("--smoke", action="store_true", help="every kind of case once, tiny")
     parser.add_argument("--report", type=Path, metavar="FILE", help="show what --json wrote, measure nothing")
@@ -193,12 +197,14 @@ def plan_of(given: argparse.Namespace) -> Plan:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Measure and show. Raises `BenchError` and `RealKafkaError`."""
+    """Measure and show. Raises `BenchError`, `CommandError` and `RealKafkaError`."""
     if given.report is not None:
         results = json.loads(given.report.read_text())
         show(results, series_from_json(results), given.chart)
         return 0
     check_spark_version()
+    # scripts/test leaves bytecode in the same archives.
+    (fix_startup if given.fix_startup else undo_startup)(archives(), say)
     started, about = time.monotonic(), environment()
     about["master"] = "local[1] on one core" if given.busy else "local[2]"
     groups = given.case or GROUPS
@@ -227,7 +233,7 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
         return run(given)
-    except (BenchError, RealKafkaError, OSError, ValueError) as error:
+    except (BenchError, CommandError, RealKafkaError, OSError, ValueError) as error:
         say(f"scripts/bench: {error}")
         return 1
 

@@ -30,7 +30,7 @@ def test_every_case_of_the_benchmark_runs(tmp_path: Path) -> None:
             raise
         pytest.skip(f"without Spark's own Kafka source there is nothing to compare with: {error}")
     results, chart = tmp_path / "bench.json", tmp_path / "bench.svg"
-    command = checkout.command("tests.benchmarks", "--smoke", "--json", results, "--chart", chart)
+    command = checkout.command("tests.benchmarks", "--smoke", "--fix-startup", "--json", results, "--chart", chart)
     code, text = run_script(command, tmp_path / "output", 840)
     assert code == 0, text[-20_000:]
     found = json.loads(results.read_text())

@@ -60,18 +60,23 @@ def archives() -> list[Path]:
 
 
 def fix_startup(paths: Sequence[Path], print_line: PrintLine, step: PrintLine = ignore_step) -> None:
-    """Add bytecode of this Python to the archives, show the time that it saves, and how to undo it.
+    """Add bytecode of this Python to the archives that have none, show the time that it saves, and how to undo it.
 
     Raises `CommandError` if PySpark's version is not the archive's, or if an archive cannot be written; nothing is
     changed then.
     """
     _check_version(paths[0])
-    step(f"measuring the import of {_RUNNER}")
-    before_s = _import_s(paths)
+    plain = []
     for path in paths:
         if _mark_of(path) == _mark(_digest(_original_of(path))):
             print_line(f"{path}: has the bytecode of Python {platform.python_version()} already")
-            continue
+        else:
+            plain.append(path)
+    if not plain:
+        return
+    step(f"measuring the import of {_RUNNER}")
+    before_s = _import_s(paths)
+    for path in plain:
         step(f"compiling the modules of {path}")
         try:
             count = _add_bytecode(path)
