@@ -73,8 +73,8 @@ def find(name: str) -> Choice:
         )
     try:
         found = getattr(importlib.import_module(module), attribute, None)
-    except Exception as error:
-        # A module may raise anything during import.
+    except (Exception, SystemExit) as error:
+        # A module may raise anything during import. A script that calls sys.exit would end the query's process.
         raise AssignorNotFound(
             f"module {module} cannot be imported: {type(error).__name__}: {error}; the source runs in its own Python"
             " process, so the module must be installed there, on PYTHONPATH or in --py-files"

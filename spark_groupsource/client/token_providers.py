@@ -89,7 +89,7 @@ def _function(name: str) -> Callback:
     remedy = f"install {module} on the driver and on all executors, or add it with --py-files."
     try:
         imported = importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Unusable(f"it cannot be imported: {type(error).__name__}: {error}", remedy) from error
     try:
         found = getattr(imported, attribute)

@@ -103,6 +103,8 @@ class _Names:
         plain = tuple(sorted(item for item in some if isinstance(item, str)))
         if len(some) == 2 and plain in _WIDENED:
             return _PRIMITIVE[_WIDENED[plain]]
+        if not schema:
+            raise UnsupportedSchema("a union without types")
         if len(some) > 1:
             raise UnsupportedSchema(f"a union of {len(some)} types that are not null: {str(some)[:200]}")
         return self.type_of(some[0], space) if some else pa.null()

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
 from spark_groupsource.model.offsets import TIME_MAX_MS, TopicPartition
 from spark_groupsource.timeline.model import (
@@ -85,9 +85,7 @@ def line_of(value: object) -> EventLine | None:
     if not isinstance(value, dict):
         return None
     at, event = value.get("at"), value.get("event")
-    if isinstance(at, bool) or not isinstance(at, int | float) or not isinstance(event, str):
-        return None
-    if not 0 <= at < _NO_DATE:
+    if not _is_time(at) or not isinstance(event, str):
         return None
     details, process = value.get("details"), value.get("pid")
     return EventLine(
@@ -101,6 +99,11 @@ def _partitions(values: object) -> Iterator[TopicPartition]:
     for value in values if isinstance(values, list) else ():
         if isinstance(value, list) and len(value) >= 2 and isinstance(value[0], str) and _is_count(value[1]):
             yield TopicPartition(value[0], value[1])
+
+
+def _is_time(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a point in time with a date, in seconds since 1970, or a duration; NaN is neither."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _NO_DATE
 
 
 def _is_count(value: object) -> bool:
@@ -289,7 +292,7 @@ class _Member:
     def _happened(self, line: EventLine) -> None:
         if line.event == "completed":
             records, batch_ms = line.details.get("records"), line.details.get("batch_ms")
-            took_s = batch_ms / 1000 if isinstance(batch_ms, int | float) else 0.0
+            took_s = batch_ms / 1000 if _is_time(batch_ms) else 0.0
             count = records if isinstance(records, int) else 0
             # The lane has the time in which the process ran, and no batch begins before that.
             start = max(line.at - took_s, self._since if self._since is not None else line.at - took_s)
@@ -298,7 +301,7 @@ class _Member:
             total = line.details.get("total")
             if isinstance(total, dict) and _is_count(total.get("records")):
                 behind = total.get("behind_s")
-                behind_s = float(behind) if isinstance(behind, int | float) else None
+                behind_s = float(behind) if _is_time(behind) else None
                 self.lag.append(LagPoint(self._name, line.at, total["records"], behind_s))
         else:
             self.marks += _marks(self._name, line)

@@ -224,6 +224,7 @@ def test_credentials_are_in_no_plan_and_no_error(spark: SparkSession, registry: 
         ("http://127.0.0.1:1", {"subject": "s", "options": {"mode": "DROP"}}, "FAILFAST or PERMISSIVE"),
         ("http://127.0.0.1:1", {"subject": "s", "options": {"user": "x"}}, "'user'"),
         ("http://127.0.0.1:1", {"reader_schema": '["int", "string"]'}, "a union of 2 types"),
+        ("http://127.0.0.1:1", {"reader_schema": "[]"}, "a union without types"),
         ("http://127.0.0.1:1", {"reader_schema": "{"}, "gives no column type"),
         (
             "http://127.0.0.1:1",

@@ -133,10 +133,13 @@ def test_classes_that_are_none(strategies: ModuleType, found: type, reason: str)
     assert str(caught.value) == f"{MODULE}:Found {reason}"
 
 
-def test_a_module_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "groupkafka_test_broken.py").write_text("1 / 0")
+@pytest.mark.parametrize(
+    ("code", "said"), [("1 / 0", "ZeroDivisionError: division by zero"), ("import sys; sys.exit(3)", "SystemExit: 3")]
+)
+def test_a_module_that_fails(code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "groupkafka_test_broken.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(AssignorNotFound, match="cannot be imported: ZeroDivisionError: division by zero"):
+    with pytest.raises(AssignorNotFound, match=f"cannot be imported: {said}"):
         find("groupkafka_test_broken:C")
 
 

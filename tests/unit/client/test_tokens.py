@@ -12,6 +12,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -440,10 +441,15 @@ def test_without_its_extra_a_provider_names_it(
 
 @pytest.mark.parametrize(("name", "reason", "remedy"), [
     ("no_such_module:token", "No module named 'no_such_module'", "install no_such_module on the driver"),
+    ("groupkafka_test_exits:token", "SystemExit: 3", "install groupkafka_test_exits on the driver"),
     ("json:no_such_function", "no attribute 'no_such_function'", "name a function of json"),
     ("json:__name__", "no function but str", "name a function of json"),
 ])  # fmt: skip
-def test_the_remedy_for_a_function_fits_what_is_missing(name: str, reason: str, remedy: str) -> None:
+def test_the_remedy_for_a_function_fits_what_is_missing(
+    name: str, reason: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "groupkafka_test_exits.py").write_text("import sys; sys.exit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(Unusable, match=reason) as raised:
         callback_of(TokenLogin("tokenProvider", name, name))
     assert remedy in raised.value.remedy

@@ -97,6 +97,17 @@ def test_a_time_without_a_date_is_left_out(at: str) -> None:
     assert line_of(json.loads(f'{{"at": {at}, "event": "started"}}')) is None
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "-1", "true", "1" + "0" * 400])
+def test_a_duration_that_is_none_is_left_out(number: str) -> None:
+    completed = json.loads(f'{{"records": 5, "batch_ms": {number}}}')
+    lag = json.loads(f'{{"total": {{"records": 7, "behind_s": {number}}}}}')
+    found = timeline_of(files(
+        line(0, "started", "a"), line(2, "completed", "a", **completed), line(3, "lag", "a", **lag),
+    ))  # fmt: skip
+    assert [(block.start, block.end) for block in found.blocks] == [(2, 2)]
+    assert [(point.records, point.behind_s) for point in found.lag[:1]] == [(7, None)]
+
+
 def test_many_batches_are_joined_and_none_is_dropped() -> None:
     blocks = tuple(Block("a", "a", at / 10, at / 10 + 0.05, 3) for at in range(100_000))
     points = tuple(LagPoint("a", at / 10, at) for at in range(100_000))
