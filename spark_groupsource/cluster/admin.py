@@ -81,6 +81,9 @@ _LONGEST_REQUEST_S = 2 * CONTACT_TIMEOUT_S
 _PROBE_TIMEOUT_S = 3.0
 # A group's configuration. If it is not set, the answer has the brokers' group.consumer.session.timeout.ms.
 _SESSION_CONFIG = "consumer.session.timeout.ms"
+# What an admin client caches is renewed by requests only (`learn_leaders`), before it is too old.
+_CACHE_SETTINGS = {"topic.metadata.refresh.interval.ms": -1, "metadata.max.age.ms": 900_000}
+_LEADERS_FRESH_S = 300.0
 # Interval in seconds at which the client is polled for errors during a request.
 _LISTEN_S = 0.25
 
@@ -89,7 +92,7 @@ def admin_client(options: SourceOptions, transport: LastTransportError) -> Admin
     """Create a client for requests outside of the group. Raises `OptionError` for a setting that it refuses."""
     settings = outsider_settings(options, "admin", FETCH_SETTINGS, _CONSUMER_SETTINGS)
     with creating_client(options):
-        return new_admin(settings | {"error_cb": transport})
+        return new_admin(settings | _CACHE_SETTINGS | {"error_cb": transport})
 
 
 def answer_of(
@@ -112,6 +115,79 @@ def answer_of(
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the request was not answered"))
 
 
+class _Admin:
+    """The client for requests, and of which partitions it knows the leaders."""
+
+    def __init__(
+        self, make: Callable[[], AdminClient], clock: Clock, transport: LastTransportError, patience: Patience
+    ) -> None:
+        self._make = make
+        self._clock = clock
+        self._transport = transport
+        self._patience = patience
+        self._made: AdminClient | None = None
+        self._led: set[TopicPartition] = set()
+        self._led_until = Deadline(clock, _LEADERS_FRESH_S)
+
+    def client(self) -> AdminClient:
+        """Return the client; a new one after `forget`."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def forget(self) -> None:
+        """Make another client for the next request: this one continues to ask brokers that are away."""
+        self._made = None
+        self._led.clear()
+
+    def doubt_leaders(self) -> None:
+        """Learn the leaders anew before offsets are requested again."""
+        self._led.clear()
+
+    def result(self, future: Future[Any], topic: str) -> Any:
+        """Return the result of a request about a topic. Raises `_TopicError`."""
+        try:
+            return answer_of(self.client(), future, self._transport, self._patience)
+        except KafkaException as error:
+            raise _topic_error(topic, error) from None
+
+    def learn_leaders(self, wanted: Iterable[TopicPartition], timeout_s: float) -> None:
+        """Describe the topics of which the client does not know all leaders, so that it has them in its cache.
+
+        Raises `_TopicError` for a topic or partition that does not exist or has no leader.
+
+        Guards against:
+        1. A topic is deleted, or its leader is away. The client's cache says so, or has no entry of the topic.
+        2. A request for its offsets registers for changes of the cache, and uses its registration a little longer.
+        3. The cache changes at that moment: metadata for another request arrives, or the entry is too old. librdkafka's
+           main thread ends the request and frees it, while the calling thread still uses it
+           (`rd_kafka_topic_partition_list_query_leaders_async`, 2.16): the process dies of SIGSEGV, or the request is
+           never answered. A request for partitions whose leaders are all known registers for nothing.
+        """
+        if self._led_until.expired():
+            self._led.clear()
+        wanted = [partition for partition in wanted if partition not in self._led]
+        names = sorted({partition.topic for partition in wanted})
+        if not names:
+            return
+        if not self._led:
+            self._led_until = Deadline(self._clock, _LEADERS_FRESH_S)
+        futures = self.client().describe_topics(TopicCollection(names), request_timeout=timeout_s)
+        try:
+            found = {name: self.result(futures[name], name).partitions for name in names}
+        except _TopicError as error:
+            if error.cause.code() not in _AWAY:
+                raise
+            # The controller does not answer. The leaders may.
+            return
+        for topic, number in wanted:
+            if number >= len(found[topic]):
+                raise _TopicError(topic, KafkaError(KafkaError._UNKNOWN_PARTITION))
+            if found[topic][number].leader is None:
+                raise _TopicError(topic, KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+        self._led |= set(wanted)
+
+
 class LibrdkafkaCluster:
     """A `ClusterPort` on confluent-kafka's AdminClient.
 
@@ -127,23 +203,17 @@ class LibrdkafkaCluster:
         abandoned: Callable[[], bool] = lambda: False,
         make_client: Callable[[SourceOptions, LastTransportError], AdminClient] = admin_client,
     ) -> None:
-        self._make_client = make_client
         self._options = options
         self._clock = clock
         self._pause = pause
         self._abandoned = abandoned
         self._transport = LastTransportError(options.token_login, clock)
         self._patience = Patience(options, clock, self._transport)
-        self._admin: AdminClient | None = None
+        self._admin = _Admin(lambda: make_client(options, self._transport), clock, self._transport, self._patience)
         self._probe = Probe(options, self._transport)
         self._answered = False
         self._warned_without_ids = False
         self._topics: dict[str, TopicInfo] = {}  # as last returned
-
-    def _client(self) -> AdminClient:
-        if self._admin is None:
-            self._admin = self._make_client(self._options, self._transport)
-        return self._admin
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
         """See `ClusterPort`. A pattern must match the whole name, and never matches internal topics (`__...`)."""
@@ -156,7 +226,7 @@ class LibrdkafkaCluster:
         """Return all topics that the client may describe, with their partition counts."""
 
         def ask(timeout_s: float) -> dict[str, int]:
-            deadline, client = Deadline(self._clock, timeout_s), self._client()
+            deadline, client = Deadline(self._clock, timeout_s), self._admin.client()
             while True:
                 try:
                     # Short requests, because the client reports rejected credentials only between them.
@@ -204,15 +274,7 @@ class LibrdkafkaCluster:
         names = sorted({partition.topic for partition in wanted})
 
         def ask(timeout_s: float) -> LogSurvey:
-            """Request the ends first, then the rest in parallel.
-
-            Guards against:
-            1. The client does not know the leaders: it is new, or the topic was deleted.
-            2. A request for offsets makes it request metadata. A second request registers for the response.
-            3. The response arrives at that moment. librdkafka's main thread ends the second request and frees it, while
-               the calling thread still uses it (`rd_kafka_topic_partition_list_query_leaders_async`, 2.16): the process
-               dies of SIGSEGV, or the request is never answered. Once the ends are known, the leaders are known.
-            """
+            """Request the ends first, then the rest in parallel."""
             with self._checking_existence(wanted, timeout_s):
                 ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)()
                 beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
@@ -243,9 +305,9 @@ class LibrdkafkaCluster:
         """See `ClusterPort`."""
 
         def ask(timeout_s: float) -> frozenset[TopicPartition] | None:
-            future = self._client().describe_consumer_groups([group], request_timeout=timeout_s)[group]
+            future = self._admin.client().describe_consumer_groups([group], request_timeout=timeout_s)[group]
             try:
-                found = answer_of(self._client(), future, self._transport, self._patience)
+                found = answer_of(self._admin.client(), future, self._transport, self._patience)
             except KafkaException as error:
                 if kafka_error(error).code() in _AWAY:
                     raise _topic_error("?", error) from None
@@ -259,9 +321,9 @@ class LibrdkafkaCluster:
     def group_session_s(self, group: str) -> float | None:
         """See `ClusterPort`."""
         resource = ConfigResource(ResourceType.GROUP, group)
-        future = self._client().describe_configs([resource], request_timeout=_REQUEST_TIMEOUT_S)[resource]
+        future = self._admin.client().describe_configs([resource], request_timeout=_REQUEST_TIMEOUT_S)[resource]
         try:
-            found = answer_of(self._client(), future, self._transport)
+            found = answer_of(self._admin.client(), future, self._transport)
         except KafkaException as error:
             LOG.info("the group's configuration cannot be read: group=%s error=%s", group, kafka_error(error).str())
             return None
@@ -309,7 +371,7 @@ class LibrdkafkaCluster:
 
     def close(self) -> None:
         """See `ClusterPort`."""
-        self._admin = None
+        self._admin.forget()
         self._probe.close()
 
     # --- helpers: send a request, and return a function that waits for the response
@@ -326,7 +388,7 @@ class LibrdkafkaCluster:
             if error.cause.code() not in _AWAY or not self._topics.keys() >= set(names):
                 raise
             # This client would continue to ask the dead controller.
-            self._admin = None
+            self._admin.forget()
             return {name: self._topics[name] for name in names}
 
     def _partition_counts(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:
@@ -334,11 +396,11 @@ class LibrdkafkaCluster:
 
         A topic that the client may not describe is left out, since it is unknown whether it exists.
         """
-        futures = self._client().describe_topics(TopicCollection(sorted(names)), request_timeout=timeout_s)
+        futures = self._admin.client().describe_topics(TopicCollection(sorted(names)), request_timeout=timeout_s)
         counts: dict[str, int] = {}
         for name, future in futures.items():
             try:
-                counts[name] = len(self._result(future, name).partitions)
+                counts[name] = len(self._admin.result(future, name).partitions)
             except _TopicError as error:
                 if error.cause.code() in _AWAY:
                     raise
@@ -374,10 +436,10 @@ class LibrdkafkaCluster:
                 raise _Absent(topic, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, reason)) from None
 
     def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
-        futures = self._client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
+        futures = self._admin.client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
 
         def answers() -> dict[str, TopicInfo]:
-            described = {name: self._result(futures[name], name) for name in names}
+            described = {name: self._admin.result(futures[name], name) for name in names}
             found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in described.items()}
             self._topics |= found
             self._warn_without_ids(found)
@@ -402,11 +464,12 @@ class LibrdkafkaCluster:
         committed = self._options.read_committed and not uncommitted
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         request = {ClientPartition(tp.topic, tp.partition): _spec(edge) for tp, edge in wanted.items()}
-        futures = self._client().list_offsets(request, isolation_level=isolation, request_timeout=timeout_s)
+        self._admin.learn_leaders(wanted, timeout_s)
+        futures = self._admin.client().list_offsets(request, isolation_level=isolation, request_timeout=timeout_s)
 
         def answers() -> dict[TopicPartition, LogEnd | None]:
             return {
-                TopicPartition(part.topic, part.partition): _log_end(part, self._result(future, part.topic))
+                TopicPartition(part.topic, part.partition): _log_end(part, self._admin.result(future, part.topic))
                 for part, future in futures.items()
             }
 
@@ -429,7 +492,8 @@ class LibrdkafkaCluster:
             try:
                 answer = ask(timeout_s)
             except _TopicError as error:
-                self._client().poll(0)
+                self._admin.client().poll(0)
+                self._admin.doubt_leaders()
                 # A broker that has just started may not know all topics yet.
                 absent = absent or Deadline(self._clock, _UNKNOWN_TOPIC_PATIENCE_S)
                 absent = absent if isinstance(error, _Absent) else None
@@ -440,7 +504,7 @@ class LibrdkafkaCluster:
                     ) from None
                 if error.cause.code() in _AWAY:
                     # A client continues to ask the controller and the leaders that it knows, also dead ones.
-                    self._admin = None
+                    self._admin.forget()
                 self._patience()
                 left = None if left is None else left - 1
                 timeout_s = min(2 * timeout_s, CONTACT_TIMEOUT_S)
@@ -456,12 +520,6 @@ class LibrdkafkaCluster:
         if cause.code() in _STALE_METADATA:
             return not stale.expired()
         return cause.code() in _AWAY and not outage.expired()
-
-    def _result(self, future: Future[Any], topic: str) -> Any:
-        try:
-            return answer_of(self._client(), future, self._transport, self._patience)
-        except KafkaException as error:
-            raise _topic_error(topic, error) from None
 
 
 class _TopicError(Exception):

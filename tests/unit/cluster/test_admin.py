@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportErro
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S, LibrdkafkaCluster, answer_of
 from spark_groupsource.cluster.port import Edge, LogEnd, TopicInfo
 from spark_groupsource.errors import GroupKafkaError
-from spark_groupsource.model.offsets import NO_TOPIC_ID
+from spark_groupsource.model.offsets import NO_TOPIC_ID, TopicPartition
 from tests.unit.fakes import ManualClock, make_options, tp
 
 
@@ -24,6 +24,11 @@ from tests.unit.fakes import ManualClock, make_options, tp
 class Answer:
     offset: int
     leader_epoch: int = 3
+
+
+def parts(count: int, leaderless: Collection[int] = ()) -> list[SimpleNamespace]:
+    """Descriptions of partitions with their leaders."""
+    return [SimpleNamespace(leader=None if number in leaderless else "node") for number in range(count)]
 
 
 @dataclass
@@ -35,6 +40,8 @@ class FakeAdmin:
     timeouts_s: list[float] = field(default_factory=list)
     # How many partitions topics have, or the error of those that cannot be described.
     counts: dict[str, int | KafkaError] = field(default_factory=lambda: {tp(0).topic: 4})
+    leaderless: set[int] = field(default_factory=set)
+    described: int = 0
 
     def poll(self, timeout_s: float) -> None:
         """Tells nothing."""
@@ -59,12 +66,13 @@ class FakeAdmin:
         return answers
 
     def describe_topics(self, topics: Any, **_: object) -> dict[str, Future[Any]]:
+        self.described += 1
         described = {}
         for topic in topics.topic_names:
             count = self.counts.get(topic, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
             described[topic] = future = Future[Any]()
             if isinstance(count, int):
-                future.set_result(SimpleNamespace(topic_id="id", partitions=list(range(count))))
+                future.set_result(SimpleNamespace(topic_id="id", partitions=parts(count, self.leaderless)))
             else:
                 future.set_exception(KafkaException(count))
         return described
@@ -86,36 +94,33 @@ class OnDemand(Future[Answer]):
 class SlowAdmin(FakeAdmin):
     """Answers a request for offsets when its answer is waited for; the last one only once the topics are asked for.
 
-    Like librdkafka, it may crash when offsets are asked for while the leaders are unknown and a request is under way.
+    Like librdkafka, it may crash when offsets are asked for while the leaders are unknown.
     """
 
     sent: list[Future[Any]] = field(default_factory=list)
     controller_error: int | None = None
-    leaders_known: bool = False
 
     def list_offsets(
         self, request: dict[ClientPartition, Any], *, request_timeout: float, **_: object
     ) -> dict[ClientPartition, Future[Answer]]:
-        assert self.leaders_known or all(future.done() for future in self.sent), "SIGSEGV"
+        assert self.described, "SIGSEGV"
         answers: dict[ClientPartition, Future[Answer]] = {partition: OnDemand(self.answer) for partition in request}
         self.sent += answers.values()
         return answers
 
     def answer(self) -> None:
         asked = [(offset, future) for offset, future in enumerate(self.sent) if not future.done()]
-        assert not asked or self.described or not self.leaders_known, "waits before all requests are on their way"
+        assert len(self.sent) < 3 or self.described > 1, "waits before all requests are on their way"
         for offset, future in asked:
             future.set_result(Answer(offset))
-        self.leaders_known = True
 
     topic_id: object = "id"
-    described: bool = False
 
     def describe_topics(self, topics: Any, **_: object) -> dict[str, Future[Any]]:
-        self.described = True
+        self.described += 1
         described: Future[Any] = Future()
         if self.controller_error is None:
-            described.set_result(SimpleNamespace(topic_id=self.topic_id, partitions=[0, 1]))
+            described.set_result(SimpleNamespace(topic_id=self.topic_id, partitions=parts(2)))
         else:
             described.set_exception(KafkaException(KafkaError(self.controller_error)))
         return dict.fromkeys(topics.topic_names, described)
@@ -217,7 +222,6 @@ def test_a_process_that_was_stopped_has_not_waited_for_brokers() -> None:
 
 
 def test_a_survey_asks_for_the_ends_alone_and_for_the_rest_at_once() -> None:
-    """1. The leaders are unknown. 2. Two requests ask for them. 3. librdkafka frees one that is still being sent."""
     survey = cluster_of(SlowAdmin(), ManualClock()).survey([tp(0), tp(1)])
     assert survey.ends == {tp(0): LogEnd(0, 3), tp(1): LogEnd(1, 3)}
     assert survey.beginnings == {tp(0): LogEnd(2, 3), tp(1): LogEnd(3, 3)}
@@ -275,20 +279,53 @@ def test_p8_a_broker_that_does_not_know_a_topic_yet_is_asked_again() -> None:
         clock.advance(seconds)
         if clock.monotonic_s() > 1002.0:
             admin.errors.clear()
+            admin.counts[tp(0).topic] = 4
 
     cluster._pause = pause
     assert cluster.log_offsets(WANTED) == FOUND
 
 
-@pytest.mark.parametrize("count", [4, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)], ids=["there", "denied"])
-def test_m09_the_leaders_of_what_may_exist_are_waited_for(count: int | KafkaError) -> None:
-    """A leader is elected after a minute; whoever may not describe a topic cannot tell that it does not exist."""
+def test_m09_the_leaders_of_what_may_exist_are_waited_for() -> None:
+    """A leader is elected after a minute."""
     clock, admin = ManualClock(), FakeAdmin()
     cluster = cluster_of(admin, clock)
     cluster.log_offsets(WANTED)
-    admin.counts[tp(0).topic] = count
     admin.errors = [KafkaError._NOENT] * 60
     assert cluster.log_offsets(WANTED) == FOUND
+
+
+@pytest.mark.parametrize("wanted", [tp(1), tp(4), tp(0, "gone")], ids=["no leader", "no partition", "no topic"])
+def test_offsets_are_asked_only_of_leaders_that_the_client_knows(wanted: TopicPartition) -> None:
+    """1. A leader is unknown. 2. The request registers for the client's cache, which changes. 3. librdkafka crashes."""
+    admin = FakeAdmin(leaderless={1})
+    cluster = cluster_of(admin, ManualClock())
+    assert cluster.log_offsets(WANTED) == cluster.log_offsets(WANTED) == FOUND
+    assert (admin.asked, admin.described) == (2, 1)
+    with pytest.raises(GroupKafkaError):
+        cluster.log_offsets({wanted: Edge.LATEST})
+    assert admin.asked == 2
+
+
+def test_leaders_are_learned_again_after_an_error_and_after_minutes() -> None:
+    clock, admin = ManualClock(), FakeAdmin()
+    cluster = cluster_of(admin, clock)
+    cluster.log_offsets(WANTED)
+    admin.errors = [KafkaError.NOT_LEADER_FOR_PARTITION]
+    cluster.log_offsets(WANTED)
+    assert admin.described == 2
+    clock.advance(301.0)
+    cluster.log_offsets(WANTED)
+    cluster.log_offsets(WANTED)
+    assert admin.described == 3
+
+
+def test_a_topic_that_may_not_be_described_is_an_error_at_once() -> None:
+    clock, admin = ManualClock(), FakeAdmin()
+    admin.counts[tp(0).topic] = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    before_s = clock.monotonic_s()
+    with pytest.raises(GroupKafkaError, match="TOPIC_ACCESS_DENIED"):
+        cluster_of(admin, clock).log_offsets(WANTED)
+    assert (admin.asked, clock.monotonic_s()) == (0, before_s)
 
 
 @pytest.mark.parametrize("count", [None, 1], ids=["no topic", "fewer partitions"])
