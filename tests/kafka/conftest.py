@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.realkafka.jars import KAFKA_VERSION, RealKafkaError, version_of
 
 from .application import application
-from .harness import Independent, Query
+from .harness import Independent, Query, wait_for
 from .shared_broker import SharedBroker, shared_broker
 
 __all__ = ["application"]  # a fixture of another module
@@ -117,6 +117,8 @@ def read_all(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> Re
         writer = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", location)
         query = writer.trigger(availableNow=True).start()
         assert query.awaitTermination(120), "the query did not end"
+        # Its reader process commits, leaves the group, and removes its file.
+        wait_for("the reader's end", lambda: not list(Path(location, "groupkafka").glob("*.json")), 60)
         return spark.read.parquet(out)
 
     return run

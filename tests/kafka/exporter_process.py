@@ -19,7 +19,7 @@ Scraped = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
 def scrape(port: int) -> Scraped:
     """Return the values at a port by metric name and labels, parsed by prometheus_client."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     found: Scraped = {}
     for family in text_string_to_metric_families(text):
@@ -45,7 +45,7 @@ class ExporterProcess:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
 
     def alive(self) -> bool:
         """Return True; fail if the process has ended."""
@@ -70,13 +70,12 @@ class ExporterProcess:
                 found[given.get("topic", ""), int(given.get("partition", -1))] = value
         return found
 
-    def up(self) -> dict[str, float]:
-        """Return which groups are measured."""
-        return {
-            dict(labels)["group"]: at for labels, at in self.scrape().get("kafka_consumergroup_group_up", {}).items()
-        }
+    def up(self, scraped: Scraped | None = None) -> dict[str, float]:
+        """Return which groups are measured, now or in an earlier answer."""
+        found = (scraped or self.scrape()).get("kafka_consumergroup_group_up", {})
+        return {dict(labels)["group"]: at for labels, at in found.items()}
 
     def stop(self) -> int:
         """Stop it as a supervisor does; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(60)

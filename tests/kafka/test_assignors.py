@@ -20,6 +20,7 @@ from .test_takeover import with_protocol
 pytestmark = pytest.mark.kafka
 
 PARTITIONS = 8
+LONG_SESSION = {"kafka.session.timeout.ms": "45000"}
 
 
 class Group:
@@ -71,6 +72,15 @@ class Group:
             self.evidence,
         )
 
+    def wait_standbys(self, standbys: Mapping[str, int]) -> None:
+        """Wait until each query says so many standby partitions, which it learns by themselves."""
+        wait_for(
+            f"standby partitions {standbys}",
+            lambda: {name: self.counters(name).get("standby_partitions") for name in self.queries} == dict(standbys),
+            60,
+            self.evidence,
+        )
+
     def leave(self, name: str) -> float:
         """Stop a query between two batches; returns when."""
         query = self.queries.pop(name)
@@ -110,9 +120,9 @@ class Group:
 
 @pytest.fixture
 def team(application: Application, client: Independent, options: dict[str, str], tmp_path: Path) -> Group:
-    """A group whose topic has eight partitions."""
+    """A group whose topic has eight partitions, and whose members outlive a machine that stands still."""
     client.create_topic(options["subscribe"], PARTITIONS)
-    return Group(application, client, options, tmp_path)
+    return Group(application, client, options | LONG_SESSION, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +162,7 @@ def test_m16_a_standby_takes_over_at_the_committed_offset(team: Group) -> None:
     team.start("first", assignors="redundant", memberRedundancy="2")
     team.start("second", assignors="redundant", memberRedundancy="2")
     team.wait_shares({"first": 4, "second": 4})
-    standby = {name: team.counters(name)["standby_partitions"] for name in team.queries}
-    assert standby == {"first": 4, "second": 4}, team.evidence()
+    team.wait_standbys({"first": 4, "second": 4})
     team.produce()
     team.wait_read()
     before = len(team.told["second"].lines("assigned"))
@@ -162,7 +171,7 @@ def test_m16_a_standby_takes_over_at_the_committed_offset(team: Group) -> None:
     taken = team.told["second"].lines("assigned")
     assert len(taken) == before + 1, "one rebalance brings everything"
     print(f"a standby owned all {taken[-1]['at'] - stopped_at:.2f} s after query.stop() was called")
-    assert team.counters("second")["standby_partitions"] == 0
+    team.wait_standbys({"second": 0})
     team.produce()
     team.wait_read()
     team.check_each_once()
@@ -173,12 +182,7 @@ def test_m20_a_single_active_writer_and_its_standby(team: Group) -> None:
     team.start("first", assignors="single-active")
     team.wait_shares({"first": 8})
     team.start("second", assignors="single-active")
-    wait_for(
-        "the second to stand by",
-        lambda: team.counters("second").get("standby_partitions") == 8,
-        60,
-        team.evidence,
-    )
+    team.wait_standbys({"first": 0, "second": 8})
     team.wait_shares({"first": 8, "second": 0})
     team.produce()
     team.wait_read()
@@ -210,10 +214,14 @@ def test_m14_co_partitions_are_together(
     other = f"{topic}-other"
     client.create_topic(topic, 4)
     client.create_topic(other, 4)
-    chosen = options | {"subscribe": f"{topic},{other}", "assignors": "co-partitioned"}
+    chosen = options | LONG_SESSION | {"subscribe": f"{topic},{other}", "assignors": "co-partitioned"}
     queries = [application.start_query(name, chosen) for name in ("first", "second")]
-    wait_for("four each", lambda: sorted(map(len, client.members(group))) == [4, 4], 90, lambda: str(queries))
-    for owned in client.members(group):
+
+    def four_each() -> list[set[tuple[str, int]]] | None:
+        members = client.members(group)
+        return members if sorted(map(len, members)) == [4, 4] else None
+
+    for owned in wait_for("four each", four_each, 90, lambda: str(queries)):
         numbers = {name: {number for t, number in owned if t == name} for name in (topic, other)}
         assert numbers[topic] == numbers[other]
 
@@ -255,6 +263,7 @@ def test_what_cannot_be_fails_before_the_query_joins(team: Group, extra: dict[st
 def test_p6_m08_a_drain_beyond_the_session_timeout_is_clean(team: Group) -> None:
     """The first holds a batch for 9 s with a session of 6 s, while the second joins: its heartbeats go on."""
     gate = Gate()
+    team.options["kafka.session.timeout.ms"] = "6000"
     team.start("first", batch=gate, assignors="weighted", memberWeight="1")
     team.wait_shares({"first": 8})
     with released(gate), OffsetWatch(team.client, team.name) as watch:
@@ -282,8 +291,9 @@ def test_members_whose_subscriptions_differ(
     other = f"{topic}-other"
     client.create_topic(topic, 4)
     client.create_topic(other, 4)
-    both = application.start_query("both", options | {"subscribe": f"{topic},{other}", "assignors": "weighted"})
-    one = application.start_query("one", options | {"subscribe": other, "assignors": "weighted"})
+    weighted = options | LONG_SESSION | {"assignors": "weighted"}
+    both = application.start_query("both", weighted | {"subscribe": f"{topic},{other}"})
+    one = application.start_query("one", weighted | {"subscribe": other})
     wait_for(
         "all partitions, the first topic's with who subscribes to it",
         # Half of the other topic's each, and the first topic's four.

@@ -30,7 +30,7 @@ def test_the_same_queries_through_spark_connect(
     with (tmp_path / "log").open("wb") as log:
         run = subprocess.run(
             [sys.executable, str(_SCRIPT), json.dumps(settings)],
-            stdout=subprocess.PIPE, stderr=log, timeout=240, check=False, cwd=tmp_path,
+            stdout=subprocess.PIPE, stderr=log, timeout=400, check=False, cwd=tmp_path,
         )  # fmt: skip
     said = (tmp_path / "log").read_text(errors="replace")
     assert run.returncode == 0, said[-6000:]

@@ -334,8 +334,9 @@ def test_a_commit_that_the_coordinator_reads_late_moves_nothing_back(
 
 @pytest.fixture(scope="module")
 def three_brokers() -> Iterator[RealKafka]:
-    """Three brokers."""
-    with RealKafka(brokers=3) as cluster:
+    """Three brokers, none of which loses what it leads while it lives: not by a pause, and not by balancing."""
+    kept = {"broker.session.timeout.ms": 15_000, "auto.leader.rebalance.enable": "false"}
+    with RealKafka(brokers=3, properties=kept) as cluster:
         yield cluster
 
 

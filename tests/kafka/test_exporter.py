@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -114,21 +115,28 @@ def test_brokers_that_are_away_and_a_group_that_is_denied(topic: str, group: str
         words = ("--group", group, "--group", denied, "--interval", "0.5", "--cluster-name", "test")
         with ExporterProcess(tmp_path, kafka.bootstrap_servers, *words) as exporter:
             wait_for("both to be down", lambda: exporter.up() == {group: 0, denied: 0}, 60, exporter.said)
+
+            def shows(ups: dict[str, float], lag: dict[tuple[str, int], float]) -> Callable[[], bool]:
+                def check() -> bool:
+                    answer = exporter.scrape()
+                    return (exporter.up(answer), exporter.of_group("lag", group, answer)) == (ups, lag)
+
+                return check
+
             kafka.start_broker(1)
-            wait_for("both to be up", lambda: exporter.up() == {group: 1, denied: 1}, 60, exporter.said)
-            assert exporter.of_group("lag", group) == {(topic, 0): 1}
+            wait_for("both to be up", shows({group: 1, denied: 1}, {(topic, 0): 1}), 60, exporter.said)
             kafka.pause_broker(1)
-            paused_s = time.monotonic()
-            wait_for("both to be down again", lambda: exporter.up() == {group: 0, denied: 0}, 60, exporter.said)
-            assert time.monotonic() - paused_s < 60
-            assert exporter.of_group("lag", group) == {}
+            wait_for("both to be down again", shows({group: 0, denied: 0}, {}), 45, exporter.said)
             kafka.resume_broker(1)
-            wait_for("both to be up again", lambda: exporter.up() == {group: 1, denied: 1}, 60, exporter.said)
+            wait_for("both to be up again", shows({group: 1, denied: 1}, {(topic, 0): 1}), 60, exporter.said)
             allow(client, ResourceType.GROUP, denied, AclOperation.ALTER_CONFIGS)
-            wait_for("one to be denied", lambda: exporter.up() == {group: 1, denied: 0}, 60, exporter.said)
-            assert exporter.of_group("lag", group) == {(topic, 0): 1}
-            said = exporter.said()
-            assert f"group {denied} is not measured: [GROUPKAFKA.OTHER_GROUP_ACCESS_DENIED]" in said
-            assert said.count("the cluster is not measured: [GROUPKAFKA.") == 2
-            assert said.count("the cluster is measured again") == 2
+            wait_for("one to be denied", shows({group: 1, denied: 0}, {(topic, 0): 1}), 60, exporter.said)
+            refused = f"group {denied} is not measured: [GROUPKAFKA.OTHER_GROUP_ACCESS_DENIED]"
+            wait_for("the reason", lambda: refused in exporter.said(), 30, exporter.said)
+            # Once each, however many rounds an outage takes; a machine that stands still may have more of them.
+            told = [line.partition("the cluster is ")[2] for line in exporter.said().splitlines()]
+            told = [text.partition("]")[0] for text in told if text]
+            assert all(one != other for one, other in pairwise(told)), exporter.said()
+            assert told[0].startswith("not measured: [GROUPKAFKA.")
+            assert told.count("measured again") >= 2, exporter.said()
             assert exporter.stop() == 0

@@ -120,12 +120,12 @@ def test_p5_p6_a_zombie_plans_nothing_before_it_has_proven_its_membership(
 def test_p5_p6_a_proof_whose_answer_is_older_than_the_groups_session_proves_nothing(
     make_scene: Callable[[str], Scene],
 ) -> None:
-    """Under KIP-848, with a session of 8 s in the group's configuration. Guards against: 1. the first query has a plan,
-    and doubts its membership after a pause; the coordinator accepts its proof; 2. it is stopped before it has the
+    """Under KIP-848, with a session of 20 s in the group's configuration. Guards against: 1. the first query has a
+    plan, and doubts its membership after a pause; the coordinator accepts its proof; 2. it is stopped before it has the
     answer; the session expires, and the second query reads those records; 3. the first goes on with answer and plan.
     """
     scene = make_scene("kip848")
-    scene.client.set_group_session_timeout(scene.group, 8_000, 1_000)
+    scene.client.set_group_session_timeout(scene.group, 20_000, 1_000)
     with OffsetWatch(scene.client, scene.group) as watch:
         start_both(scene)
         first, second = scene.queries
@@ -155,6 +155,7 @@ def test_p5_p6_a_proof_whose_answer_is_older_than_the_groups_session_proves_noth
 def test_a_pause_shorter_than_the_session_costs_nothing(make_scene: Callable[[str], Scene]) -> None:
     """The membership is doubted, proven by a commit, and nothing moves."""
     scene = make_scene("cooperative")
+    scene.options["kafka.session.timeout.ms"] = "30000"
     start_both(scene)
     rebalances = [told.metrics()["rebalances"] for told in scene.told.values()]
     with stopped(scene.told["first"].reader_pid()):

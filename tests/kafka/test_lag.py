@@ -30,8 +30,8 @@ from .holding import Gate, Told, released
 pytestmark = pytest.mark.kafka
 
 HOUR_S = 3_600.0
-# What may pass between the production of a record and the look at it, or between two clocks on one machine.
-SLACK_S = 20.0
+# What may pass between the production of a record and the look at it. The ages of records are further apart.
+SLACK_S = 90.0
 
 Asked = dict[tuple[str, int], dict[str, Any]]
 
@@ -123,7 +123,7 @@ def test_safe_for_is_when_retention_takes_the_next_record(
     client: Independent, topic: str, group: str, tool: Tool
 ) -> None:
     """What is told is never too long, and the record goes soon after."""
-    client.create_topic(topic, 1, **{"retention.ms": "6000"})
+    client.create_topic(topic, 1, **{"retention.ms": "30000"})
     produce_at(client, topic, 0, [0.0])
     client.commit(group, {(topic, 0): 0})
     promised: list[tuple[float, float]] = []  # between these two, since an answer takes time
@@ -139,7 +139,7 @@ def test_safe_for_is_when_retention_takes_the_next_record(
     wait_for("the record's end", lost, 60)
     lost_s = time.time()
     (first_s, first_most_s), (later_s, later_most_s) = promised[0], promised[len(promised) // 2]
-    assert first_s <= lost_s < first_most_s + 30.0
+    assert first_s <= lost_s < first_most_s + 60.0
     assert later_s <= first_most_s + 1.0
     assert first_s <= later_most_s + 1.0
 
@@ -300,7 +300,7 @@ def test_a_broker_that_is_not_there(group: str, capsys: pytest.CaptureFixture[st
     assert "waiting for an answer from Kafka: servers=127.0.0.1:1 " in err
     assert "[GROUPKAFKA.BROKER_UNREACHABLE]" in err
     assert "127.0.0.1:1" in err
-    assert time.monotonic() - started_s < 40
+    assert time.monotonic() - started_s < 60
 
 
 # --- a running query
@@ -327,7 +327,8 @@ def test_the_lag_of_a_running_query(
         return check
 
     with released(gate):
-        query = application.start_query("query", options | told.options | {"metricsLagIntervalMs": "200"}, batch=gate)
+        chosen = options | {"metricsLagIntervalMs": "200", "kafka.session.timeout.ms": "45000"}
+        query = application.start_query("query", chosen | told.options, batch=gate)
         wait_for("the first event", lag_is(0, 0), 120, told.tail)
         produce_at(client, topic, 0, [300.0] * 3)
         gate.wait_reached(told.tail)
@@ -346,7 +347,7 @@ def test_the_lag_of_a_running_query(
     pid = told.reader_pid()
     query.stop()
     told.wait_for("left")
-    wait_for("the reader process's end", lambda: not Path(f"/proc/{pid}").exists(), 15, told.tail)
+    wait_for("the reader process's end", lambda: not Path(f"/proc/{pid}").exists(), 30, told.tail)
     assert told.lines()[-1]["event"] == "left"
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,13 @@ from .test_takeover import with_protocol
 pytestmark = pytest.mark.kafka
 
 MAX_BATCH_S = 6.0
+# The members outlive a machine that stands still.
+SESSION_MS = 45_000
+
+
+def owned(told: Mapping[str, Told]) -> list[int]:
+    """Return how many partitions each member has, by its own word."""
+    return [lines.metrics()["assigned_partitions"] for lines in told.values()]
 
 
 @pytest.mark.parametrize("protocol", ["eager", "cooperative", "kip848"])
@@ -34,8 +41,8 @@ def test_a_second_member_takes_over_from_a_sink_that_hangs(
     and gets its share.
     """
     if protocol == "kip848":
-        client.set_group_session_timeout(group, 6_000)
-    chosen = with_protocol(options, protocol)
+        client.set_group_session_timeout(group, SESSION_MS)
+    chosen = with_protocol(options | {"kafka.session.timeout.ms": str(SESSION_MS)}, protocol)
     client.create_topic(topic, 4)
     client.produce(topic, (f"a{n}" for n in range(40)), 4)
     gate, told = Gate(), {name: Told(tmp_path, name) for name in ("first", "second")}
@@ -66,7 +73,7 @@ def test_a_second_member_takes_over_from_a_sink_that_hangs(
             60,
             evidence,
         )
-        time.sleep(1.0)
+        wait_for("both to have taken their shares", lambda: owned(told) == [2, 2], 60, evidence)
         client.produce(topic, (f"c{n}" for n in range(40)), 4)
         everything = client.records(topic)
         wait_for(

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from .connect_server import connect_server
-from .harness import Independent
+from .harness import Independent, wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -78,14 +78,14 @@ def test_a_streaming_table_of_a_pipeline(
         client.produce(topic, (f"v{n}" for n in range(20)), 2)
         run_pipeline(tmp_path, remote)
         assert rows_of(tmp_path) == Counter({(n % 2, n // 2): 1 for n in range(done)})
-        assert client.lag(group, topic) == 0
+        wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30)
     assert [entry.name for entry in flow.iterdir()] == ["0"]
 
     client.produce(topic, (f"v{n}" for n in range(20)), 2)
     run_pipeline(tmp_path, remote, "--full-refresh-all")
     assert (flow / "1" / "commits").exists(), "a full refresh begins a checkpoint"
     assert rows_of(tmp_path) == Counter({(n % 2, n // 2): 1 for n in range(40, 60)}), "the group's offsets stay"
-    assert client.lag(group, topic) == 0
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30)
 
 
 def test_views_and_tables_in_sql(
@@ -106,6 +106,7 @@ def test_views_and_tables_in_sql(
     assert query.awaitTermination(120)
     found = spark.read.parquet(str(tmp_path / "rows")).collect()
     assert {(row.offset, row.value) for row in found} == {(n, f"v{n}") for n in range(0, 10, 2)}
+    wait_for("lag 0", lambda: client.lag(options["kafka.group.id"], topic) == 0, 30)
 
     columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in reader.load().schema)
     pairs = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())

@@ -52,6 +52,7 @@ def test_each_executor_reads_from_the_replica_in_its_own_rack(
             "spark.master": "local-cluster[2,1,600]", "spark.executor.memory": "600m",
             # Both executors are there before the first batch.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "200s",
         }  # fmt: skip
         environment = {"SPARK_HOME": str(spark_home), "PYTHONPATH": str(checkout.ROOT)}
         environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}

@@ -16,7 +16,7 @@ import pytest
 
 from .application import Application
 from .harness import Independent, wait_for
-from .test_assignors import PARTITIONS, Group
+from .test_assignors import LONG_SESSION, PARTITIONS, Group
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -107,7 +107,9 @@ def test_m19_rolling_upgrade(
 ) -> None:
     steps, last = UPGRADES[upgrade]
     client.create_topic(options["subscribe"], PARTITIONS)
-    team = Group(application, client, options, tmp_path)
+    if "kafka.group.protocol" in steps[-1]:
+        client.set_group_session_timeout(options["kafka.group.id"], 45_000)
+    team = Group(application, client, options | LONG_SESSION, tmp_path)
     for name in NAMES:
         start(team, name, steps[0])
     with load(team):

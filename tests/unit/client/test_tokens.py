@@ -74,7 +74,7 @@ def keeper(provider: Callable[[Any], Any], side: str = "the driver") -> TokenKee
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
@@ -153,7 +153,7 @@ def test_an_expired_token_is_waited_for(provider: Provider, monkeypatch: pytest.
 
 def test_refused_logins_may_pass_while_a_token_is_late(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the token has been expired for too long, or clients have had time to connect with the next one."""
-    monkeypatch.setattr(tokens, "_RECONNECT_S", 1.0)
+    monkeypatch.setattr(tokens, "_RECONNECT_S", 60.0)
     provider.life_s = 0.5
     kept = keeper(provider)
     assert not kept.recovers()
@@ -163,10 +163,11 @@ def test_refused_logins_may_pass_while_a_token_is_late(provider: Provider, monke
     wait_for(kept.recovers)
     monkeypatch.setattr(tokens, "_EXPIRED_S", 0.0)
     assert not kept.recovers()
-    monkeypatch.setattr(tokens, "_EXPIRED_S", 20.0)
-    provider.life_s, provider.error = 100.0, None
+    monkeypatch.setattr(tokens, "_EXPIRED_S", 60.0)
+    provider.life_s, provider.error = 200.0, None
     assert kept.current()
     assert kept.recovers()
+    monkeypatch.setattr(tokens, "_RECONNECT_S", 0.1)
     wait_for(lambda: not kept.recovers())
 
 
@@ -174,11 +175,17 @@ def test_refused_logins_may_pass_while_a_token_is_late(provider: Provider, monke
 def test_a_first_failure_is_repeated_and_reported(
     side: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokens, "_FIRST_S", 1.0)
-    monkeypatch.setattr(tokens, "_FIRST_EXECUTOR_S", 1.0)
+    limit = "_FIRST_S" if side == "the driver" else "_FIRST_EXECUTOR_S"
+    monkeypatch.setattr(tokens, limit, 60.0)
     provider.error = PermissionError(f"denied: client_secret={CANARY}, token={CANARY}")
+
+    def repeated(config: str | None) -> tuple[str, float]:
+        if provider.calls:
+            monkeypatch.setattr(tokens, limit, 0.0)
+        return provider(config)
+
     with pytest.raises(GroupKafkaError) as raised:
-        keeper(provider, side).current()
+        keeper(repeated, side).current()
     assert provider.calls >= 2
     text = str(raised.value)
     for part in ("TOKEN_PROVIDER_FAILED", "'tokenProvider'", "my.logins:token", "PermissionError: denied", side):
@@ -203,11 +210,13 @@ def test_an_error_without_a_text_is_reported(provider: Provider, monkeypatch: py
 def test_a_provider_that_hangs_is_reported(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "_FIRST_HANGS_S", 1.0)
     provider.hold.clear()
-    with pytest.raises(GroupKafkaError, match="it has not returned for 1 s"):
+    with pytest.raises(GroupKafkaError, match=r"it has not returned for [1-9]\d* s"):
         keeper(provider).current()
 
 
-def test_a_provider_that_cannot_be_imported_is_reported_at_once() -> None:
+def test_a_provider_that_cannot_be_imported_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_FIRST_S", 60.0)
+    monkeypatch.setattr(tokens, "_FIRST_HANGS_S", 60.0)
     login = TokenLogin("tokenProvider", "no.such:thing", "no.such:thing")
     kept = TokenKeeper(login, None, "the driver", lambda: callback_of(login))
     started = time.monotonic()
@@ -250,11 +259,14 @@ def test_the_token_is_set_right_after_construction(make: Callable[[dict[str, Any
     """Not by a callback, whose first call takes a second. The field that holds the client's handle is checked."""
     kept = keeper(provider)
     kept.current()
-    started = time.monotonic()
-    client = make(SETTINGS | {SETTING: kept})
-    assert time.monotonic() - started < 1.0
-    assert tokens._handle_of(client)
-    assert isinstance(client, (Consumer, AdminClient))
+    times_s = []
+    for _ in range(3):  # the machine may stand still in one of them
+        started = time.monotonic()
+        client = make(SETTINGS | {SETTING: kept})
+        times_s.append(time.monotonic() - started)
+        assert tokens._handle_of(client)
+        assert isinstance(client, (Consumer, AdminClient))
+    assert min(times_s) < 1.0
 
 
 def test_a_closed_client_gets_no_token(provider: Provider) -> None:

@@ -40,6 +40,10 @@ P0, P1 = tp(0), tp(1)
 R0, R1 = OffsetRange(P0, 10, 20), OffsetRange(P1, 0, 5)
 # Shorter than the heartbeat interval (no doubt), longer than the pause between two looks at the commit log.
 BRIEFLY_S = 0.6
+# How often a test looks for what comes after a few looks, and for how long it waits between two looks for an end.
+_LOOKS = 4_000
+_JOIN_S = 0.05
+_JOINS = round(WAIT_S / _JOIN_S)
 
 
 class CommitLog:
@@ -91,17 +95,19 @@ class Bed:
 
         `step_s` passes between two looks.
         """
-        for _ in range(400):
+        for number in range(_LOOKS):
             view = self.member.view()
             if predicate(view):
                 return view
-            self.tick()
+            self.group.fence()
             self.clock.advance(step_s)
+            if number > 100:  # another thread's turn
+                time.sleep(0.005)
         pytest.fail(f"waited in vain for {what}: {view}")
 
     def tick(self) -> None:
         """Let the event thread go round once: it polls, and says so."""
-        self.group.fence()
+        assert self.group.fence(WAIT_S)
 
     def go_round(self, times: int) -> None:
         """Let the event thread go round so often, with its usual pauses."""
@@ -131,7 +137,7 @@ class Bed:
 
     def gone(self) -> GroupView:
         """Wait until the member has left the group, and goes on."""
-        for _ in range(400):
+        for _ in range(_LOOKS):
             view = self.member.view()
             if ("close", None) in self.group.calls and not view.partitions:
                 return view
@@ -141,7 +147,7 @@ class Bed:
 
     def joined_again(self) -> None:
         """Wait until the member that had left has a client once more."""
-        for _ in range(400):
+        for _ in range(_LOOKS):
             if self.group.calls[-1][0] == "open":
                 return
             self.clock.advance(0.1)
@@ -151,8 +157,8 @@ class Bed:
     def stop(self) -> None:
         """Stop the member and wait for its end."""
         self.member.stop_now()
-        for _ in range(100):
-            if self.member.join(WAIT_S / 100):
+        for _ in range(_JOINS):
+            if self.member.join(_JOIN_S):
                 return
             self.clock.advance(0.1)
         pytest.fail(f"the member did not end: {self.member!r}")
@@ -174,8 +180,8 @@ def running(
 
 def ends(bed: Bed) -> None:
     """Wait until a member that was asked to stop has ended, without asking it more."""
-    for _ in range(100):
-        if bed.member.join(WAIT_S / 100):
+    for _ in range(_JOINS):
+        if bed.member.join(_JOIN_S):
             return
         bed.clock.advance(0.02)
     pytest.fail(f"the member did not end: {bed.member!r}")
@@ -217,8 +223,7 @@ def test_a_member_joins_again_with_its_topics() -> None:
         bed.member.subscribe(["a"])
         bed.own((0, 10))
         bed.group.tell_lost_answer()
-        bed.go_round(2)
-        assert bed.member.lost_answers == 1
+        bed.until("the lost answer", lambda _: bed.member.lost_answers == 1)
         bed.member.rejoin()
         assert bed.group.named("rejoin") == [("a",)]
 
@@ -411,7 +416,7 @@ def test_a_refused_commit_is_kept_and_sent_again(refusal: Refusal) -> None:
         bed.tick()
         assert committed(bed, 0) == 10
         bed.clock.advance(BRIEFLY_S)
-        bed.until("a second commit", lambda v: v.partitions[0].group == GroupOffset(20, "m"))
+        bed.until("a second commit", lambda v: v.partitions[0].group == GroupOffset(20, "m"), 0.1)
         assert len(bed.group.named("commit_later")) == 2
 
 
@@ -1138,7 +1143,7 @@ def test_partitions_that_were_given_up_are_lost_for_a_query_that_is_to_fail_then
 
 def looks_of(bed: Bed, count: int) -> None:
     """Let time pass until the log was looked at so often."""
-    for _ in range(400):
+    for _ in range(_LOOKS):
         if bed.log.looks >= count:
             return
         bed.clock.advance(0.05)

@@ -247,7 +247,7 @@ def test_a_store_that_hangs_delays_no_timeout(location: str, monkeypatch: pytest
     query, since_s = FakeQuery(), time.monotonic()
     query.reads(1)
     assert drain(query, timeout_s=0.3, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
-    assert (query.stops, time.monotonic() - since_s < 10) == (1, True)
+    assert (query.stops, time.monotonic() - since_s < 25) == (1, True)
     hangs.set()
 
 
@@ -262,14 +262,14 @@ def test_a_request_that_is_expensive_sets_its_own_pace(location: str, monkeypatc
 
         def ask(self) -> dict[str, Answer | None]:
             self.rounds.append(time.monotonic())
-            return {"the run": None}
+            return {"the run": Answer.COMPLETE if len(self.rounds) == 4 else None}
 
         def close(self) -> None:
             pass
 
     request = Expensive()
     monkeypatch.setattr(module, "_request_to", lambda query, location: request)
-    assert drain(FakeQuery(), timeout_s=1.0) is QueryEnd.CANCELLED  # type: ignore[arg-type]
+    assert drain(FakeQuery(), timeout_s=60.0) is QueryEnd.DRAINED  # type: ignore[arg-type]
     gaps = [later - earlier for earlier, later in pairwise(request.rounds)]
     assert gaps, "it is asked again"
     assert min(gaps) >= 0.3
@@ -318,6 +318,7 @@ def test_a_query_is_drained_when_all_its_sources_have_left(
     with reader(location, member):
         if found == 2:
             files = StopFiles(location)
+            wait_until(files.runs)  # whoever registers removes what another one has half written
             files.register_again(replace(Run.here("shop", 0), pid=os.getppid()))
             soon(lambda: [files.answer(run.name, Answer.COMPLETE) for run in files.runs() if run.pid == os.getppid()])
         end = drain(query, checkpoint_location=location)  # type: ignore[arg-type]
@@ -440,8 +441,8 @@ def test_the_end_of_the_jvm_stops_the_queries_of_all_threads(
         ending = threading.Thread(target=hook.run)
         ending.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         hook.release()
-        ending.join(10)
+        ending.join(60)
     assert ends == [QueryEnd.DRAINED] * 2
     assert not ending.is_alive()

@@ -372,7 +372,7 @@ some_value{name="b"} 0.0
 
 def get(port: int, path: str = "/metrics") -> tuple[int, str, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -412,11 +412,11 @@ def test_a_scrape_that_fails_is_not_the_last() -> None:
 def test_silent_connections_are_limited_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_groupsource.prometheus.server._Handler.timeout", 0.5)
     server = MetricsServer("127.0.0.1", 0, lambda: SAMPLES)
-    silent = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(20)]
+    silent = [socket.create_connection(("127.0.0.1", server.port), 60) for _ in range(20)]
     try:
         # The first 16 wait for their time limit, the others are closed at once.
         for connection in silent:
-            connection.settimeout(10)
+            connection.settimeout(60)
             with contextlib.suppress(ConnectionResetError):
                 assert connection.recv(1) == b""
         assert get(server.port)[0] == 200
