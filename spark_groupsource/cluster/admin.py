@@ -128,6 +128,8 @@ class _Admin:
         self._made: AdminClient | None = None
         self._led: set[TopicPartition] = set()
         self._led_until = Deadline(clock, _LEADERS_FRESH_S)
+        # Whether the controller has answered the last question about leaders.
+        self.controller_answers = True
 
     def client(self) -> AdminClient:
         """Return the client; a new one after `forget`."""
@@ -178,8 +180,10 @@ class _Admin:
         except _TopicError as error:
             if error.cause.code() not in _AWAY:
                 raise
-            # The controller does not answer. The leaders may.
+            # The leaders may answer all the same.
+            self.controller_answers = False
             return
+        self.controller_answers = True
         for topic, number in wanted:
             if number >= len(found[topic]):
                 raise _TopicError(topic, KafkaError(KafkaError._UNKNOWN_PARTITION))
@@ -262,6 +266,7 @@ class LibrdkafkaCluster:
 
         def ask(timeout_s: float) -> dict[TopicPartition, LogEnd | None]:
             with self._checking_existence(wanted, timeout_s):
+                self._admin.learn_leaders(wanted, timeout_s)
                 return self._offsets_sent(wanted, timeout_s, uncommitted=uncommitted)()
 
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
@@ -276,10 +281,11 @@ class LibrdkafkaCluster:
         def ask(timeout_s: float) -> LogSurvey:
             """Request the ends first, then the rest in parallel."""
             with self._checking_existence(wanted, timeout_s):
+                self._admin.learn_leaders(wanted, timeout_s)
                 ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)()
                 beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
-                topics = self._topics_sent(names, timeout_s)
-                return LogSurvey(ends, beginnings(), self._or_known(names, topics))
+                topics = self._topics_or_known_sent(names, timeout_s)
+                return LogSurvey(ends, beginnings(), topics())
 
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
 
@@ -376,20 +382,28 @@ class LibrdkafkaCluster:
 
     # --- helpers: send a request, and return a function that waits for the response
 
-    def _or_known(self, names: Sequence[str], topics: Callable[[], dict[str, TopicInfo]]) -> dict[str, TopicInfo]:
-        """Return the topics; as last known, if their leaders have answered but the controller does not answer.
+    def _topics_or_known_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
+        """Request topics; as last known, if their leaders have answered but the controller does not answer.
 
         A topic that was recreated meanwhile is noticed when the controller is back. What was read of it until then is
         read again from its beginning.
         """
-        try:
-            return topics()
-        except _TopicError as error:
-            if error.cause.code() not in _AWAY or not self._topics.keys() >= set(names):
-                raise
-            # This client would continue to ask the dead controller.
-            self._admin.forget()
-            return {name: self._topics[name] for name in names}
+        is_known = self._topics.keys() >= set(names)
+        if is_known and not self._admin.controller_answers:
+            return lambda: {name: self._topics[name] for name in names}
+        topics = self._topics_sent(names, timeout_s)
+
+        def answers() -> dict[str, TopicInfo]:
+            try:
+                return topics()
+            except _TopicError as error:
+                if error.cause.code() not in _AWAY or not is_known:
+                    raise
+                # This client would continue to ask the dead controller.
+                self._admin.forget()
+                return {name: self._topics[name] for name in names}
+
+        return answers
 
     def _partition_counts(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:
         """Return the partition counts of topics: 0 for a topic that does not exist.
@@ -461,10 +475,10 @@ class LibrdkafkaCluster:
     def _offsets_sent(
         self, wanted: Mapping[TopicPartition, Edge | int], timeout_s: float, *, uncommitted: bool = False
     ) -> Callable[[], dict[TopicPartition, LogEnd | None]]:
+        """Request offsets. The client has learned the leaders."""
         committed = self._options.read_committed and not uncommitted
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         request = {ClientPartition(tp.topic, tp.partition): _spec(edge) for tp, edge in wanted.items()}
-        self._admin.learn_leaders(wanted, timeout_s)
         futures = self._admin.client().list_offsets(request, isolation_level=isolation, request_timeout=timeout_s)
 
         def answers() -> dict[TopicPartition, LogEnd | None]:

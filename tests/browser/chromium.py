@@ -51,10 +51,13 @@ def opened(path: Path, width: int = 1280, height: int = 900) -> Iterator[Opened]
     """Open a timeline's page from its file, without a network, and wait until it is drawn."""
     with sync_playwright() as playwright:
         # As root, as in most containers, Chromium does not start with its sandbox. The page is our own.
-        browser = playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=browser_path(), args=["--no-sandbox"], timeout=_PATIENCE_MS
+        )
         try:
             context = browser.new_context(viewport={"width": width, "height": height}, offline=True)
             page = context.new_page()
+            page.set_default_timeout(_PATIENCE_MS)
             found = Opened(page)
             page.on("request", lambda request: found.requests.append(request.url))
             page.on("pageerror", lambda error: found.problems.append(str(error)))

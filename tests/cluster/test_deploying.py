@@ -91,7 +91,8 @@ def shell(spark_cluster: SparkCluster, kafka: SharedBroker, tmp_path_factory: py
 
 
 def _assert_all_read(client: Independent, group: str, out: Path) -> None:
-    assert client.committed(group) == client.ends(_TOPIC)
+    # The reader process may commit after the application's end.
+    wait_for("the commits", lambda: client.committed(group) == client.ends(_TOPIC), 60)
     assert ds.dataset(out / "flights", partitioning="hive").count_rows() == _RECORDS
 
 
@@ -175,11 +176,12 @@ def test_a_spark_connect_server(shell: Shell, records: Independent) -> None:
             env=shell.environment, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:] + log.read_text()[-4000:]
+        # Before the server and its reader process are ended.
+        wait_for("the commits", lambda: records.committed("connect") == records.ends(_TOPIC), 60)
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(120)
     assert f"rows: {_RECORDS}" in done.stdout
-    assert records.committed("connect") == records.ends(_TOPIC)
 
 
 def _listens(port: int, server: subprocess.Popen[bytes], log: Path) -> bool:

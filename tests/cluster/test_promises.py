@@ -111,4 +111,4 @@ def test_p1_p2_executors_python_and_a_worker_die(
     print(f"\n{protocol}: records={len(everything)} lost={len(lost)} doubled={doubled}")
     assert lost == set()
     assert doubled == {"a": [], "b": []}
-    assert client.lag(group, topic) == 0
+    wait_for("no lag", lambda: client.lag(group, topic) == 0, 60, lambda: str(client.committed(group)))

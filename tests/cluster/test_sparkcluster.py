@@ -77,7 +77,7 @@ def test_executors_daemons_and_workers_are_killed_and_come_back(tmp_path: Path) 
     with SparkCluster() as cluster, busy(cluster, tmp_path / "busy") as out:
         before = _with_daemons(cluster, 2)
         assert {one.worker for one in before} == set(cluster.workers) == {"worker-1", "worker-2"}
-        assert list(cluster.applications().values()) == ["busy"]
+        wait_for("the application", lambda: list(cluster.applications().values()) == ["busy"], 60)
 
         cluster.kill_executor(before[0])
         after = _with_daemons(cluster, 2)
@@ -98,7 +98,7 @@ def test_executors_daemons_and_workers_are_killed_and_come_back(tmp_path: Path) 
 
         cluster.decommission_worker("worker-2")
         wait_for("no executor there", lambda: {one.worker for one in cluster.executors()} == {"worker-1"}, 120)
-        assert cluster.registered_workers() == {"worker-1"}
+        wait_for("the master to know", lambda: cluster.registered_workers() == {"worker-1"}, 60)
         cluster.restart_worker("worker-2")
         _with_daemons(cluster, 2)
         seen = len(out.read_text().splitlines())

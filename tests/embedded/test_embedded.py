@@ -21,7 +21,7 @@ from spark_groupsource.embedded import broker as embedded
 from spark_groupsource.embedded import mock_cluster as _mockcluster
 
 _ROOT = Path(__file__).parents[2]
-_WAIT_S = 20.0
+_WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def _admin(kafka: EmbeddedKafka) -> AdminClient:
     return AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 200})
 
 
-def _end_offset(kafka: EmbeddedKafka, topic: str, partition: int, timeout_s: float = 5.0) -> int:
+def _end_offset(kafka: EmbeddedKafka, topic: str, partition: int, timeout_s: float = 30.0) -> int:
     asked = TopicPartition(topic, partition)
     admin = _admin(kafka)  # a client that is gone never answers its futures
     answer = admin.list_offsets({asked: OffsetSpec.latest()}, request_timeout=timeout_s)
@@ -159,7 +159,7 @@ def test_three_brokers_replicate_a_topic() -> None:
     with EmbeddedKafka(brokers=3, topics={"orders": 6}) as kafka:
         kafka.set_rack(2, "rack-b")  # no Python client shows racks: this only shows that the call is accepted
         assert kafka.bootstrap_servers.count("127.0.0.1:") == 3
-        cluster = _admin(kafka).list_topics(timeout=5)
+        cluster = _admin(kafka).list_topics(timeout=_WAIT_S)
         partitions = cluster.topics["orders"].partitions.values()
         assert {p.leader for p in partitions} <= {1, 2, 3}  # which one is chance
         assert {len(p.replicas) for p in partitions} == {3}
@@ -173,8 +173,8 @@ def test_a_new_topic_of_the_same_name_has_a_new_id(kafka: EmbeddedKafka) -> None
     admin = _admin(kafka)
 
     def topic_id() -> str:
-        asked = admin.describe_topics(TopicCollection(["orders"]), request_timeout=5)
-        return str(asked["orders"].result(10).topic_id)
+        asked = admin.describe_topics(TopicCollection(["orders"]), request_timeout=30)
+        return str(asked["orders"].result(_WAIT_S).topic_id)
 
     before = topic_id()
     assert topic_id() == before
@@ -187,7 +187,7 @@ def test_deleted_records_are_gone(kafka: EmbeddedKafka) -> None:
     kafka.produce("orders", [("k", str(i), 0) for i in range(5)])
     kafka.delete_records("orders", 0, 5)
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
-    assert consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=5) == (5, 5)
+    assert consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=_WAIT_S) == (5, 5)
     consumer.close()
     with pytest.raises(EmbeddedKafkaError, match="OFFSET_OUT_OF_RANGE"):
         kafka.delete_records("orders", 0, 6)
@@ -227,7 +227,7 @@ def test_injected_errors_come_once_each_and_in_order(kafka: EmbeddedKafka) -> No
     kafka.fail_next(ApiKey.OFFSET_COMMIT, KafkaError.UNKNOWN_MEMBER_ID)
     kafka.clear_failures(ApiKey.OFFSET_COMMIT)
     _commit(consumer, 3)
-    back = consumer.committed([TopicPartition("orders", 0)], timeout=5)[0]
+    back = consumer.committed([TopicPartition("orders", 0)], timeout=_WAIT_S)[0]
     assert (back.offset, back.metadata) == (3, "note")
     consumer.close()
 
@@ -266,11 +266,11 @@ def test_requests_show_where_the_coordinator_is() -> None:
 
 def test_a_topic_can_be_made_to_fail(kafka: EmbeddedKafka) -> None:
     kafka.fail_topic("orders", KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    error = _admin(kafka).list_topics("orders", timeout=5).topics["orders"].error
+    error = _admin(kafka).list_topics("orders", timeout=_WAIT_S).topics["orders"].error
     assert error is not None
     assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     kafka.fail_topic("orders", KafkaError.NO_ERROR)
-    assert _admin(kafka).list_topics("orders", timeout=5).topics["orders"].error is None
+    assert _admin(kafka).list_topics("orders", timeout=_WAIT_S).topics["orders"].error is None
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_threads_and_descriptors_are_given_back() -> None:
         with EmbeddedKafka(brokers=2, topics={"orders": 2}):
             pass
     _eventually("the threads to end", lambda: threads() <= before)
-    assert len(os.listdir("/proc/self/fd")) <= files
+    _eventually("the descriptors to be closed", lambda: len(os.listdir("/proc/self/fd")) <= files)
 
 
 def _command_line(*arguments: str) -> subprocess.Popen[str]:
@@ -341,7 +341,7 @@ def test_the_command_serves_other_processes_until_told_to_end(end: str | signal.
     name, _, servers = process.stdout.readline().strip().partition("=")
     assert name == "bootstrap.servers"
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    assert len(admin.list_topics(timeout=5).topics["flights"].partitions) == 12
+    assert len(admin.list_topics(timeout=_WAIT_S).topics["flights"].partitions) == 12
     if isinstance(end, signal.Signals):
         process.send_signal(end)
         process.wait(timeout=_WAIT_S)  # before its standard input ends, too

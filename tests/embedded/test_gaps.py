@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from spark_groupsource.embedded import ApiKey, EmbeddedKafka
 
-_WAIT_S = 20.0
+_WAIT_S = 60.0
 _RANGE: dict[str, Any] = {"partition.assignment.strategy": "range"}
 
 
@@ -81,8 +81,8 @@ def _poll_until(members: list[_Member], what: str, done: Callable[[], bool]) -> 
 
 def _offset(admin: AdminClient, topic: str, spec: OffsetSpec, **options: Any) -> int:
     asked = TopicPartition(topic, 0)
-    answer = admin.list_offsets({asked: spec}, request_timeout=5, **options)
-    return int(answer[asked].result(10).offset)
+    answer = admin.list_offsets({asked: spec}, request_timeout=30, **options)
+    return int(answer[asked].result(_WAIT_S).offset)
 
 
 def _code(call: Callable[[], Any]) -> int:
@@ -100,18 +100,18 @@ def test_a_partition_keeps_its_newest_5_mib(kafka: EmbeddedKafka, admin: AdminCl
 
 def test_an_empty_fetch_is_answered_after_the_full_wait(kafka: EmbeddedKafka) -> None:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "fetch.wait.max.ms": 1_500})
+    started = time.monotonic()  # before the fetch is sent
     consumer.assign([TopicPartition("orders", 0, 0)])
     deadline = time.monotonic() + _WAIT_S
     kafka.track_requests()
     while not kafka.requests(ApiKey.FETCH):
         assert time.monotonic() < deadline, "waited for the first fetch"
         consumer.poll(0.02)
-    started = time.monotonic()
     kafka.produce("orders", [("k", "v", 0)])
     message = consumer.poll(_WAIT_S)
     assert message is not None
     assert message.value() == b"v"
-    assert time.monotonic() - started > 0.8
+    assert time.monotonic() - started > 1.4
     consumer.close()
 
 
@@ -152,28 +152,28 @@ def test_no_topic_requests(admin: AdminClient) -> None:
 
 def test_who_creates_a_topic_by_looking(kafka: EmbeddedKafka, admin: AdminClient) -> None:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
-    assert consumer.list_topics("a", timeout=5).topics["a"].error is not None
+    assert consumer.list_topics("a", timeout=_WAIT_S).topics["a"].error is not None
     consumer.close()
-    assert admin.list_topics("b", timeout=5).topics["b"].error is None
-    assert sorted(admin.list_topics(timeout=5).topics) == ["b", "orders"]
-    assert len(admin.list_topics("b", timeout=5).topics["b"].partitions) == 4
+    assert admin.list_topics("b", timeout=_WAIT_S).topics["b"].error is None
+    assert sorted(admin.list_topics(timeout=_WAIT_S).topics) == ["b", "orders"]
+    assert len(admin.list_topics("b", timeout=_WAIT_S).topics["b"].partitions) == 4
 
 
 def test_groups_are_neither_described_nor_listed(admin: AdminClient) -> None:
-    described = admin.describe_consumer_groups(["g"], request_timeout=5)["g"]
-    assert _code(lambda: described.result(10)) == KafkaError._UNSUPPORTED_FEATURE
-    assert admin.list_consumer_groups(request_timeout=5).result(10).valid == []
+    described = admin.describe_consumer_groups(["g"], request_timeout=30)["g"]
+    assert _code(lambda: described.result(_WAIT_S)) == KafkaError._UNSUPPORTED_FEATURE
+    assert admin.list_consumer_groups(request_timeout=30).result(_WAIT_S).valid == []
 
 
 def test_commits_of_non_members(kafka: EmbeddedKafka, admin: AdminClient) -> None:
     def alter(group: str) -> Any:
         wanted = ConsumerGroupTopicPartitions(group, [TopicPartition("orders", 0, 3)])
-        done = admin.alter_consumer_group_offsets([wanted], request_timeout=5)[group].result(10)
+        done = admin.alter_consumer_group_offsets([wanted], request_timeout=30)[group].result(_WAIT_S)
         return done.topic_partitions[0].error
 
     def listed(group: str, partitions: list[TopicPartition] | None) -> list[int]:
         wanted = ConsumerGroupTopicPartitions(group, partitions)
-        answer = admin.list_consumer_group_offsets([wanted], request_timeout=5)[group].result(10)
+        answer = admin.list_consumer_group_offsets([wanted], request_timeout=30)[group].result(_WAIT_S)
         return [p.offset for p in answer.topic_partitions]
 
     assert alter("never-joined") is None
@@ -196,7 +196,7 @@ def test_leader_epoch_and_metadata_of_commits(kafka: EmbeddedKafka) -> None:
         return consumer.commit(offsets=[wanted], asynchronous=False)
 
     def read_back() -> TopicPartition:
-        return consumer.committed([TopicPartition("orders", 0)], timeout=5)[0]
+        return consumer.committed([TopicPartition("orders", 0)], timeout=_WAIT_S)[0]
 
     current = read_back().leader_epoch
     assert current is not None
@@ -215,7 +215,7 @@ def test_offsets_go_with_the_topic(kafka: EmbeddedKafka) -> None:
     consumer.commit(offsets=[TopicPartition("orders", 0, 3, "m")], asynchronous=False)
     kafka.delete_topic("orders")
     kafka.create_topic("orders", 2)
-    assert consumer.committed([TopicPartition("orders", 0)], timeout=5)[0].offset < 0
+    assert consumer.committed([TopicPartition("orders", 0)], timeout=_WAIT_S)[0].offset < 0
     consumer.close()
 
 
@@ -232,13 +232,14 @@ def test_an_eager_rebalance_refuses_commits_and_waits_for_the_session(kafka: Emb
         member.consumer.close()
 
 
-def test_a_rebalance_of_the_consumer_protocol_is_quick_and_takes_commits(kafka: EmbeddedKafka) -> None:
-    first = _Member(kafka, "g", **{"group.protocol": "consumer"})
-    _poll_until([first], "the first join", lambda: first.owned() == 2)
-    second = _Member(kafka, "g", **{"group.protocol": "consumer"})
-    both = [first, second]
-    took_s = _poll_until(both, "the second join", lambda: second.owned() == 1 and first.owned() == 1)
-    assert set(first.revoke_commits) == {KafkaError.NO_ERROR}
-    assert took_s < 5
-    for member in both:
-        member.consumer.close()
+def test_a_rebalance_of_the_consumer_protocol_is_quick_and_takes_commits() -> None:
+    with EmbeddedKafka(topics={"orders": 2}, session_timeout_ms=45_000) as kafka:
+        first = _Member(kafka, "g", **{"group.protocol": "consumer"})
+        _poll_until([first], "the first join", lambda: first.owned() == 2)
+        second = _Member(kafka, "g", **{"group.protocol": "consumer"})
+        both = [first, second]
+        took_s = _poll_until(both, "the second join", lambda: second.owned() == 1 and first.owned() == 1)
+        assert set(first.revoke_commits) == {KafkaError.NO_ERROR}
+        assert took_s < 30  # it waits for no session
+        for member in both:
+            member.consumer.close()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 Stream = Callable[..., DataFrame]
 
 
-def wait_for(what: str, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+def wait_for(what: str, condition: Callable[[], object], timeout_s: float = 120.0) -> None:
     """Wait until a condition is true; fail saying what was waited for."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -33,7 +33,7 @@ def committed(broker: EmbeddedKafka, group: str, topic: str, partitions: int) ->
     """Return the group's offsets, read by a client that shares no code with the source."""
     client = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
     try:
-        return [p.offset for p in client.committed([TopicPartition(topic, n) for n in range(partitions)], timeout=10)]
+        return [p.offset for p in client.committed([TopicPartition(topic, n) for n in range(partitions)], timeout=60)]
     finally:
         client.close()
 
@@ -81,7 +81,7 @@ def test_rows_schema_and_group_offsets(
     assert spark.table("rows").schema.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
     )
-    assert committed(embedded_kafka, "orders-pipeline", "orders", 2) == [1, 2]
+    wait_for("the commits", lambda: committed(embedded_kafka, "orders-pipeline", "orders", 2) == [1, 2])
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -130,7 +130,7 @@ def test_p8_lost_records_fail_the_query_or_are_skipped(
     assert sorted(read) == list(range(10))
     run(stream(failOnDataLoss="false"))
     assert sorted(read) == [*range(10), *range(60, 100)]
-    assert committed(embedded_kafka, "orders-pipeline", "orders", 1) == [100]
+    wait_for("the commit", lambda: committed(embedded_kafka, "orders-pipeline", "orders", 1) == [100])
 
 
 def test_a_batch_that_the_sink_drops_is_told(
@@ -146,8 +146,13 @@ def test_a_batch_that_the_sink_drops_is_told(
         writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint)
         assert writer.trigger(availableNow=True).start(folder).awaitTermination(120)
     assert [bytes(row.value) for row in spark.read.parquet(folder).collect()] == [b"v1"], "Spark drops the second one"
-    unread = [event for line in told.read_text().splitlines() if (event := json.loads(line))["event"] == "unread"]
-    assert [event["details"]["ranges"] for event in unread] == [[["orders", 0, 1, 2]]]
+
+    def unread() -> list[object]:
+        events = map(json.loads, told.read_text().splitlines())
+        return [event["details"]["ranges"] for event in events if event["event"] == "unread"]
+
+    wait_for("the event", unread)
+    assert unread() == [[["orders", 0, 1, 2]]]
 
 
 def test_a_schema_of_the_user_is_refused(spark: SparkSession, embedded_kafka: EmbeddedKafka) -> None:
@@ -161,4 +166,4 @@ def test_a_schema_of_the_user_is_refused(spark: SparkSession, embedded_kafka: Em
     }
     query = reader.options(**options).load().writeStream.format("noop").start()
     with pytest.raises(PySparkException, match="SCHEMA_FIXED"):
-        query.awaitTermination(60)
+        query.awaitTermination(120)

@@ -255,7 +255,7 @@ def test_the_environment_of_spark_submit_decides(
         for kind, listener in listeners.items()
     }
     jobs["executor"] |= {
-        "kafka.bootstrap.servers": embedded_kafka.bootstrap_servers, "kafkaConsumer.pollTimeoutMs": "5000"
+        "kafka.bootstrap.servers": embedded_kafka.bootstrap_servers, "kafkaConsumer.pollTimeoutMs": "30000"
     }  # fmt: skip
     script = tmp_path / "application.py"
     script.write_text(_APPLICATION)

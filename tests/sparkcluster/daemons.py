@@ -260,7 +260,7 @@ class Daemons:
         killed = list(members)
         for one in killed:
             self.send(one, signal.SIGKILL)
-        wait_until("killed daemons to disappear", 10.0, lambda: not any(self.alive(one) for one in killed))
+        wait_until("killed daemons to disappear", 60.0, lambda: not any(self.alive(one) for one in killed))
         for one in killed:
             one.pid = None
         self.save()
@@ -284,7 +284,7 @@ class Daemons:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_until("killed executors to disappear", 10.0, lambda: not {p.pid for p in process_table()} & set(pids))
+        wait_until("killed executors to disappear", 60.0, lambda: not {p.pid for p in process_table()} & set(pids))
 
     def end(self, timeout_s: float) -> None:
         """End everything: SIGTERM, then SIGKILL to what is still there after timeout_s."""

@@ -272,12 +272,12 @@ class SparkCluster(rundir.Owner):
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    wait_until(f"killed process {pid} to disappear", 10.0, lambda: all(one.pid != pid for one in process_table()))
+    wait_until(f"killed process {pid} to disappear", 60.0, lambda: all(one.pid != pid for one in process_table()))
 
 
 def _json(port: int) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/", timeout=5.0) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/", timeout=30.0) as answer:
             found: dict[str, Any] = json.loads(answer.read())
             return found
     except (OSError, ValueError):
