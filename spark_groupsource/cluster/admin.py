@@ -128,7 +128,7 @@ class _Admin:
         self._made: AdminClient | None = None
         self._led: set[TopicPartition] = set()
         self._led_until = Deadline(clock, _LEADERS_FRESH_S)
-        # Whether the controller has answered the last question about leaders.
+        # False if `learn_leaders` had a question for the controller, the last time, and got no answer.
         self.controller_answers = True
 
     def client(self) -> AdminClient:
@@ -166,6 +166,7 @@ class _Admin:
            (`rd_kafka_topic_partition_list_query_leaders_async`, 2.16): the process dies of SIGSEGV, or the request is
            never answered. A request for partitions whose leaders are all known registers for nothing.
         """
+        self.controller_answers = True
         if self._led_until.expired():
             self._led.clear()
         wanted = [partition for partition in wanted if partition not in self._led]
@@ -183,7 +184,6 @@ class _Admin:
             # The leaders may answer all the same.
             self.controller_answers = False
             return
-        self.controller_answers = True
         for topic, number in wanted:
             if number >= len(found[topic]):
                 raise _TopicError(topic, KafkaError(KafkaError._UNKNOWN_PARTITION))

@@ -253,7 +253,10 @@ def test_m09_plans_go_on_while_the_controller_is_away(code: int, goes_on: bool) 
             assert cluster.survey([tp(0)]).topics == known
             assert admin.described == before + 1
         admin.controller_error = None
-        admin.topic_id = "new"
+        cluster.survey([tp(0)])
+        admin.controller_error = code
+        assert cluster.survey([tp(0), tp(1)]).topics == known
+        admin.controller_error, admin.topic_id = None, "new"
         assert cluster.survey([tp(0)]).topics == {tp(0).topic: TopicInfo("new", 2)}
     else:
         with pytest.raises(GroupKafkaError):
