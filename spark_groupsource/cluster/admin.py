@@ -177,19 +177,33 @@ class _Admin:
             self._led_until = Deadline(self._clock, _LEADERS_FRESH_S)
         futures = self.client().describe_topics(TopicCollection(names), request_timeout=timeout_s)
         try:
-            found = {name: self.result(futures[name], name).partitions for name in names}
+            described = {name: self.result(futures[name], name).partitions for name in names}
+            found = {name: [part.leader is not None for part in parts] for name, parts in described.items()}
         except _TopicError as error:
             if error.cause.code() not in _AWAY:
                 raise
-            # The leaders may answer all the same.
             self.controller_answers = False
-            return
+            found = self._listed(names, timeout_s)
         for topic, number in wanted:
             if number >= len(found[topic]):
                 raise _TopicError(topic, KafkaError(KafkaError._UNKNOWN_PARTITION))
-            if found[topic][number].leader is None:
-                raise _TopicError(topic, KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+            if not found[topic][number]:
+                raise _TopicError(topic, KafkaError(KafkaError._NOENT, "a partition has no leader"))
         self._led |= set(wanted)
+
+    def _listed(self, names: Sequence[str], timeout_s: float) -> dict[str, list[bool]]:
+        """Return for each partition of the topics whether it has a leader, as any broker says. It knows the controller.
+
+        All topics are requested: brokers may create a topic that a request names.
+        """
+        try:
+            topics = self.client().list_topics(timeout=timeout_s).topics
+        except KafkaException as error:
+            raise _topic_error("?", error) from None
+        absent = next((name for name in names if name not in topics), None)
+        if absent is not None:
+            raise _TopicError(absent, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        return {name: [part.leader >= 0 for _, part in sorted(topics[name].partitions.items())] for name in names}
 
 
 class LibrdkafkaCluster:
@@ -420,6 +434,7 @@ class LibrdkafkaCluster:
                     raise
                 if error.cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     counts[name] = 0
+                    self._admin.doubt_leaders()
         return counts
 
     @contextmanager

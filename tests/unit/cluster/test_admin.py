@@ -99,11 +99,19 @@ class SlowAdmin(FakeAdmin):
 
     sent: list[Future[Any]] = field(default_factory=list)
     controller_error: int | None = None
+    leaders_known: bool = False
+    listed: int = 0
+
+    def list_topics(self, *, timeout: float) -> Any:
+        self.listed += 1
+        self.leaders_known = True
+        partitions = {number: SimpleNamespace(leader=0) for number in range(2)}
+        return SimpleNamespace(topics={tp(0).topic: SimpleNamespace(partitions=partitions)})
 
     def list_offsets(
         self, request: dict[ClientPartition, Any], *, request_timeout: float, **_: object
     ) -> dict[ClientPartition, Future[Answer]]:
-        assert self.described, "SIGSEGV"
+        assert self.leaders_known, "SIGSEGV"
         answers: dict[ClientPartition, Future[Answer]] = {partition: OnDemand(self.answer) for partition in request}
         self.sent += answers.values()
         return answers
@@ -118,6 +126,7 @@ class SlowAdmin(FakeAdmin):
 
     def describe_topics(self, topics: Any, **_: object) -> dict[str, Future[Any]]:
         self.described += 1
+        self.leaders_known |= self.controller_error is None
         described: Future[Any] = Future()
         if self.controller_error is None:
             described.set_result(SimpleNamespace(topic_id=self.topic_id, partitions=parts(2)))
@@ -247,11 +256,11 @@ def test_m09_plans_go_on_while_the_controller_is_away(code: int, goes_on: bool) 
     admin.sent.clear()
     admin.controller_error = code
     if goes_on:
-        for _ in range(3):
-            # A survey waits for the controller once.
-            before = admin.described
+        for listed, is_new in ((0, False), (1, True), (1, False)):
+            # A survey waits for the controller once. Any broker tells the leaders to a new client.
+            before, admin.leaders_known = admin.described, not is_new
             assert cluster.survey([tp(0)]).topics == known
-            assert admin.described == before + 1
+            assert (admin.described, admin.listed) == (before + 1, listed)
         admin.controller_error = None
         cluster.survey([tp(0)])
         admin.controller_error = code
@@ -295,13 +304,23 @@ def test_p8_a_broker_that_does_not_know_a_topic_yet_is_asked_again() -> None:
     assert cluster.log_offsets(WANTED) == FOUND
 
 
-def test_m09_the_leaders_of_what_may_exist_are_waited_for() -> None:
-    """A leader is elected after a minute."""
+@pytest.mark.parametrize("code", [KafkaError._NOENT, KafkaError._TRANSPORT])
+def test_m09_the_leaders_of_what_may_exist_are_waited_for(code: int) -> None:
+    """A leader is elected after more than a minute."""
     clock, admin = ManualClock(), FakeAdmin()
-    cluster = cluster_of(admin, clock)
+    cluster = LibrdkafkaCluster(make_options(), clock, clock.advance, make_client=lambda *_: admin)  # type: ignore[arg-type,return-value]
     cluster.log_offsets(WANTED)
-    admin.errors = [KafkaError._NOENT] * 60
+    admin.errors, admin.leaderless = [code], {0}
+    elected_s = clock.monotonic_s() + 70.0
+
+    def pause(seconds: float) -> None:
+        clock.advance(seconds)
+        if clock.monotonic_s() > elected_s:
+            admin.leaderless = set()
+
+    cluster._pause = pause
     assert cluster.log_offsets(WANTED) == FOUND
+    assert admin.asked == 3
 
 
 @pytest.mark.parametrize("wanted", [tp(1), tp(4), tp(0, "gone")], ids=["no leader", "no partition", "no topic"])
