@@ -521,6 +521,6 @@ def test_a_task_whose_brokers_are_gone_says_why(
     pool = ConsumerPool(
         lambda options, partitions, bulk: RangeConsumer(options, make, partitions, bulk=bulk), pause=None
     )
-    settings = ReadSettings(options_of(kafka, kafkaConsumer__pollTimeoutMs="10000"))
+    settings = ReadSettings(options_of(kafka, kafkaConsumer__pollTimeoutMs="1500"))
     with pytest.raises(ReadError, match=r"READ_STALLED.*Connect"):
         list(read_task(settings, (OffsetRange(P0, 0, 5),), pool))
