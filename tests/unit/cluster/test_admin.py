@@ -139,6 +139,18 @@ def cluster_of(admin: FakeAdmin, clock: ManualClock, abandoned: Callable[[], boo
     return LibrdkafkaCluster(make_options(), clock, clock.advance, abandoned, lambda *_: admin)  # type: ignore[arg-type,return-value]
 
 
+def heal_after(seconds: float, cluster: Any, clock: ManualClock, heal: Callable[[], object]) -> None:
+    """Let something heal later, while the cluster pauses between two requests."""
+    healed_s = clock.monotonic_s() + seconds
+
+    def pause(pause_s: float) -> None:
+        clock.advance(pause_s)
+        if clock.monotonic_s() > healed_s:
+            heal()
+
+    cluster._pause = pause
+
+
 WANTED = {tp(0): Edge.LATEST}
 FOUND = {tp(0): LogEnd(7, 3)}
 
@@ -291,16 +303,14 @@ def test_p8_what_does_not_exist_is_not_waited_for_as_a_leader_is(
 def test_p8_a_broker_that_does_not_know_a_topic_yet_is_asked_again() -> None:
     """A broker has just started, and knows the topic two seconds later."""
     clock, admin = ManualClock(), FakeAdmin(counts={})
-    cluster = LibrdkafkaCluster(make_options(), clock, clock.advance, make_client=lambda *_: admin)  # type: ignore[arg-type,return-value]
+    cluster = cluster_of(admin, clock)
     admin.errors = [KafkaError.UNKNOWN_TOPIC_OR_PART] * 100
 
-    def pause(seconds: float) -> None:
-        clock.advance(seconds)
-        if clock.monotonic_s() > 1002.0:
-            admin.errors.clear()
-            admin.counts[tp(0).topic] = 4
+    def learn() -> None:
+        admin.errors.clear()
+        admin.counts[tp(0).topic] = 4
 
-    cluster._pause = pause
+    heal_after(2.0, cluster, clock, learn)
     assert cluster.log_offsets(WANTED) == FOUND
 
 
@@ -308,17 +318,10 @@ def test_p8_a_broker_that_does_not_know_a_topic_yet_is_asked_again() -> None:
 def test_m09_the_leaders_of_what_may_exist_are_waited_for(code: int) -> None:
     """A leader is elected after more than a minute."""
     clock, admin = ManualClock(), FakeAdmin()
-    cluster = LibrdkafkaCluster(make_options(), clock, clock.advance, make_client=lambda *_: admin)  # type: ignore[arg-type,return-value]
+    cluster = cluster_of(admin, clock)
     cluster.log_offsets(WANTED)
     admin.errors, admin.leaderless = [code], {0}
-    elected_s = clock.monotonic_s() + 70.0
-
-    def pause(seconds: float) -> None:
-        clock.advance(seconds)
-        if clock.monotonic_s() > elected_s:
-            admin.leaderless = set()
-
-    cluster._pause = pause
+    heal_after(70.0, cluster, clock, admin.leaderless.clear)
     assert cluster.log_offsets(WANTED) == FOUND
     assert admin.asked == 3
 
