@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import spark_archive
-from tests.worker_ends import pytest_testnodedown
+from tests.worker_ends import pytest_sessionfinish, pytest_testnodedown
 
-__all__ = ["pytest_testnodedown"]  # a hook of pytest-xdist
+__all__ = ["pytest_sessionfinish", "pytest_testnodedown"]  # hooks of pytest and pytest-xdist
 
 # Without it Spark's workers are whatever python3 is on the path, and "fail to connect back".
 os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -14,6 +14,7 @@ import pytest
 
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 _END_S = 30.0
+_CRASHED = pytest.StashKey[bool]()
 
 
 def ending(code: int) -> str:
@@ -30,6 +31,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     """Write the exit code of a process that has ended without having been asked to."""
     if not error:
         return
+    node.config.stash[_CRASHED] = True
     process: subprocess.Popen[bytes] = node.gateway._io.popen
     try:
         found = ending(process.wait(_END_S))
@@ -37,3 +39,9 @@ def pytest_testnodedown(node: Any, error: object) -> None:
         found = f"it closed its channel, but is still there after {_END_S:.0f} s"
     reporter = node.config.pluginmanager.get_plugin("terminalreporter")
     reporter.write_line(f"[{node.gateway.id}] process {process.pid}: {found}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End with another exit code than that of failed tests (1) if a process crashed: some tests have not run at all."""
+    if session.config.stash.get(_CRASHED, False):
+        session.exitstatus = pytest.ExitCode.INTERRUPTED

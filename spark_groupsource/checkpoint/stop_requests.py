@@ -26,8 +26,9 @@ import json
 import os
 import re
 import socket
+import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import PurePosixPath
@@ -41,8 +42,10 @@ from spark_groupsource.checkpoint.log import TROUBLES, at_checkpoint, file_exist
 FOLDER = "groupkafka"
 VERSION = 1
 _RUN, _REQUEST, _SCRATCH = ".json", ".stop", ".tmp"
-# A run's files. No other file is ever removed.
-_NAME = re.compile(r"([0-9a-f]{32})\.(json|stop)(\.tmp)?")
+# A run's files, and the half of one that a writer which was killed left behind. No other file is ever removed.
+_NAME = re.compile(r"([0-9a-f]{32})\.(json|stop)(?P<scratch>(\.[0-9a-f]{32})?\.tmp)?")
+# A file is written in milliseconds; the clock of a shared folder may be another one.
+_SCRATCH_KEPT_S = 3600.0
 
 
 class Answer(Enum):
@@ -111,12 +114,11 @@ class StopFiles:
         def write(filesystem: fs.FileSystem, folder: str) -> None:
             if not _has_checkpoint(filesystem, folder):
                 raise FileNotFoundError("Spark has no checkpoint here; use the writer's location, with its scheme")
-            paths = _files(filesystem, folder)
-            others = {other.name for other in _runs_of(filesystem, paths) if run.may_live_beside(other)}
-            for path in paths:
-                name = _NAME.fullmatch(PurePosixPath(path).name)
-                if name is not None and name[1] not in others:
-                    _delete(filesystem, path)
+            files = _files(filesystem, folder)
+            others = {other.name for other in _runs_of(filesystem, files) if run.may_live_beside(other)}
+            for info in files:
+                if _is_left_behind(info, others):
+                    _delete(filesystem, info.path)
             _register(filesystem, folder, run)
 
         self._with(write)
@@ -289,14 +291,24 @@ def _register(filesystem: fs.FileSystem, folder: str, run: Run) -> None:
     _write(filesystem, f"{folder}/{run.name}{_RUN}", {"v": VERSION} | asdict(run))
 
 
-def _files(filesystem: fs.FileSystem, folder: str) -> list[str]:
+def _files(filesystem: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
     found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-    return [info.path for info in found if info.type == fs.FileType.File]
+    return [info for info in found if info.type == fs.FileType.File]
 
 
-def _runs_of(filesystem: fs.FileSystem, paths: Iterable[str]) -> tuple[Run, ...]:
+def _is_left_behind(info: fs.FileInfo, living: Collection[str]) -> bool:
+    """Return whether a file belongs to none of the living runs, or is half of a file that nobody writes any more."""
+    name = _NAME.fullmatch(info.base_name)
+    if name is None:
+        return False
+    if name["scratch"]:
+        return info.mtime_ns is not None and time.time() - info.mtime_ns / 1e9 > _SCRATCH_KEPT_S
+    return name[1] not in living
+
+
+def _runs_of(filesystem: fs.FileSystem, files: Iterable[fs.FileInfo]) -> tuple[Run, ...]:
     """Return the runs that are registered in these files."""
-    found = (_run_or_none(_read(filesystem, path)) for path in paths if path.endswith(_RUN))
+    found = (_run_or_none(_read(filesystem, info.path)) for info in files if info.path.endswith(_RUN))
     return tuple(run for run in found if run is not None)
 
 
@@ -310,9 +322,10 @@ def _read(filesystem: fs.FileSystem, path: str) -> dict[str, Any] | None:
 
 
 def _write(filesystem: fs.FileSystem, path: str, content: dict[str, Any]) -> None:
-    # Only a local file system shows half a file, and replaces one file by another in one step.
+    # Only a local file system shows half a file, and replaces one file by another in one step. Of two that write the
+    # same file at the same time, the later one stays.
     is_local = isinstance(filesystem, fs.LocalFileSystem)
-    target = f"{path}{_SCRATCH}" if is_local else path
+    target = f"{path}.{uuid.uuid4().hex}{_SCRATCH}" if is_local else path
     with filesystem.open_output_stream(target) as stream:
         stream.write(json.dumps(content, sort_keys=True).encode())
     if is_local:

@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,6 +124,37 @@ def test_a_run_of_another_application_is_a_leftover(location: Path) -> None:
     files.register(replace(run(), pid=os.getppid(), application="another"))
     files.register(one := run())
     assert files.runs() == (one,)
+
+
+def test_what_another_one_is_writing_stays_and_what_a_killed_writer_left_is_removed(location: Path) -> None:
+    files = StopFiles(str(location))
+    folder = location / "groupkafka"
+    folder.mkdir()
+    being_written = folder / f"{run().name}.json.{'a' * 32}.tmp"
+    being_written.write_text("{")
+    for name in (f"{run().name}.stop.{'b' * 32}.tmp", f"{run().name}.json.tmp"):
+        (folder / name).write_text("{")
+        os.utime(folder / name, (0, 0))
+    files.register(one := run())
+    assert {path.name for path in folder.iterdir()} == {being_written.name, f"{one.name}.json"}
+
+
+def test_many_who_ask_at_the_same_moment_all_write_a_whole_request(location: Path) -> None:
+    one = run()
+    StopFiles(str(location)).register(one)
+    together = threading.Barrier(8)
+
+    def ask(_number: int) -> None:
+        files = StopFiles(str(location))
+        for _ in range(20):
+            together.wait(60)
+            files.request(one.name, waits=True)
+            assert files.is_requested(one.name)
+            assert files.lacks_answer(one.name)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(8)))
+    assert names(location) == [".json", ".stop"]
 
 
 def test_nothing_is_written_where_spark_has_no_checkpoint(tmp_path: Path) -> None:
