@@ -69,7 +69,7 @@ def find(name: str) -> Choice:
     if module == "__main__":
         raise AssignorNotFound(
             f"{name} is defined in the script or notebook itself, but Spark starts another Python process for the "
-            f"source: put {attribute} into a module on PYTHONPATH or in --py-files"
+            f"source: put {attribute} into a module that is installed or on PYTHONPATH"
         )
     try:
         found = getattr(importlib.import_module(module), attribute, None)
@@ -77,7 +77,7 @@ def find(name: str) -> Choice:
         # A module may raise anything during import. A script that calls sys.exit would end the query's process.
         raise AssignorNotFound(
             f"module {module} cannot be imported: {type(error).__name__}: {error}; the source runs in its own Python"
-            " process, so the module must be installed there, on PYTHONPATH or in --py-files"
+            " process, so the module must be installed there or be on PYTHONPATH; --py-files does not reach it"
         ) from error
     if found is None:
         raise AssignorNotFound(f"module {module} has no {attribute}")

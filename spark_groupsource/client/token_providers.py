@@ -86,7 +86,7 @@ def _kind(value: object) -> str:
 
 def _function(name: str) -> Callback:
     module, _, attribute = name.partition(":")
-    remedy = f"install {module} on the driver and on all executors, or add it with --py-files."
+    remedy = f"install {module} on the driver and on all executors, or put it on their PYTHONPATH."
     try:
         imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:

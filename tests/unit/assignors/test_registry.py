@@ -85,13 +85,14 @@ def test_own_strategies(strategies: ModuleType) -> None:
         (
             "no_such:C",
             "module no_such cannot be imported: ModuleNotFoundError: No module named 'no_such'; the source runs in its"
-            " own Python process, so the module must be installed there, on PYTHONPATH or in --py-files",
+            " own Python process, so the module must be installed there or be on PYTHONPATH; --py-files does not reach"
+            " it",
         ),
         ("json:Nothing", "module json has no Nothing"),
         (
             "__main__:Mine",
             "__main__:Mine is defined in the script or notebook itself, but Spark starts another Python process for "
-            "the source: put Mine into a module on PYTHONPATH or in --py-files",
+            "the source: put Mine into a module that is installed or on PYTHONPATH",
         ),
         ("json:loads", "json:loads is not a subclass of Assignor"),
         ("json:JSONDecoder", "json:JSONDecoder is not a subclass of Assignor"),
