@@ -163,6 +163,12 @@ def read_spark_checkpoint(
     return SparkCheckpoint(completed, logged, sources)
 
 
+def has_open_batch(filesystem: fs.FileSystem, root: str) -> bool:
+    """Return whether the newest batch of Spark's offset log is not in its commit log: Spark runs it again."""
+    logged, completed = (_newest_number(filesystem, f"{root}/{name}") for name in ("offsets", "commits"))
+    return logged is not None and (completed is None or completed < logged)
+
+
 def _newest_number(filesystem: fs.FileSystem, folder: str) -> int | None:
     found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
     return max((int(info.base_name) for info in found if info.base_name.isdigit()), default=None)

@@ -10,7 +10,8 @@ ignores, and have the run's name:
 | `<run>.stop` with an answer | the reader, when its member has left | how the member left; whoever asked removes it |
 
 A run's name is never used twice, so a request that came too late stops nothing (rule R78). What a killed reader leaves
-behind is removed by the next one that starts with the checkpoint.
+behind is removed by the next one that starts with the checkpoint: its registration at once, and requests after hours,
+because somebody may still wait for the answer.
 
 Several may ask at the same time: the last one that waits for the answer removes it. Reading and writing a file again is
 not one step, so a request may be lost. Whoever waits then asks again, and the reader answers again.
@@ -37,15 +38,23 @@ from typing import Any
 from pyarrow import fs
 
 from spark_groupsource.checkpoint.location import scrubbed, shown_location
-from spark_groupsource.checkpoint.log import TROUBLES, at_checkpoint, file_exists, open_location, read_text
+from spark_groupsource.checkpoint.log import (
+    TROUBLES,
+    at_checkpoint,
+    file_exists,
+    has_open_batch,
+    open_location,
+    read_text,
+)
 
 FOLDER = "groupkafka"
 VERSION = 1
 _RUN, _REQUEST, _SCRATCH = ".json", ".stop", ".tmp"
 # A run's files, and the half of one that a writer which was killed left behind. No other file is ever removed.
-_NAME = re.compile(r"([0-9a-f]{32})\.(json|stop)(?P<scratch>(\.[0-9a-f]{32})?\.tmp)?")
-# A file is written in milliseconds; the clock of a shared folder may be another one.
-_SCRATCH_KEPT_S = 3600.0
+_NAME = re.compile(r"([0-9a-f]{32})\.(?P<kind>json|stop)(?P<scratch>(\.[0-9a-f]{32})?\.tmp)?")
+# Seconds. A file is written in milliseconds, and a request waited for at most for hours; the clock of a shared folder
+# may be another one.
+_KEPT_S = 6 * 3600.0
 
 
 class Answer(Enum):
@@ -203,6 +212,13 @@ class StopFiles:
         if text is not None and text != query:
             raise ValueError(f"the checkpoint belongs to another query: its id is {text}, and that of this one {query}")
 
+    def has_open_batch(self) -> bool:
+        """Return whether Spark has logged a batch that is not complete."""
+        found: bool = self._with(
+            lambda filesystem, folder: has_open_batch(filesystem, str(PurePosixPath(folder).parent))
+        )
+        return found
+
     # --- internals
 
     def _answer(self, run: str) -> Answer | None:
@@ -297,13 +313,19 @@ def _files(filesystem: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
 
 
 def _is_left_behind(info: fs.FileInfo, living: Collection[str]) -> bool:
-    """Return whether a file belongs to none of the living runs, or is half of a file that nobody writes any more."""
+    """Return whether a file belongs to none of the living runs, and nobody needs it any more.
+
+    A request stays for some hours, and half a file, too. Guards against:
+    1. `groupkafka stop --wait` asks a run. The run leaves cleanly, answers, and ends.
+    2. The query is started again, and its new run removes what is left of the old one, with the answer.
+    3. The command says that the run has ended without an answer.
+    """
     name = _NAME.fullmatch(info.base_name)
-    if name is None:
+    if name is None or name[1] in living:
         return False
-    if name["scratch"]:
-        return info.mtime_ns is not None and time.time() - info.mtime_ns / 1e9 > _SCRATCH_KEPT_S
-    return name[1] not in living
+    if name["scratch"] or name["kind"] == "stop":
+        return info.mtime_ns is not None and time.time() - info.mtime_ns / 1e9 > _KEPT_S
+    return True
 
 
 def _runs_of(filesystem: fs.FileSystem, files: Iterable[fs.FileInfo]) -> tuple[Run, ...]:

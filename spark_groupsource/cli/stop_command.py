@@ -75,8 +75,9 @@ def _answers(
         pause(_STEP_S)
         answers = ask_to_stop(files, answers)
     for run, answer in answers.items():
-        # A request without an answer stays: the query still stops.
-        files.forget(run, keep=answer is None)
+        # A request without an answer stays: the query still stops. So does one to a run that is not there: another
+        # application may have removed its file, and the run, which registers again, finds the request.
+        files.forget(run, keep=answer in (None, Answer.UNKNOWN))
     return answers
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType, TopicMetadata  # type: ignore[attr-defined]
 
 from spark_groupsource import errors
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, Patience, kafka_error, map_error
@@ -146,6 +146,14 @@ class _Admin:
         """Learn the leaders anew before offsets are requested again."""
         self._led.clear()
 
+    def saw(self, leaders: Mapping[str, Sequence[bool]]) -> None:
+        """Take notice of an answer that the client has put into its cache: whether each partition has a leader."""
+        self._led -= {
+            (topic, number)
+            for topic, number in self._led
+            if topic in leaders and not any(leaders[topic][number : number + 1])
+        }
+
     def result(self, future: Future[Any], topic: str) -> Any:
         """Return the result of a request about a topic. Raises `_TopicError`."""
         try:
@@ -203,7 +211,12 @@ class _Admin:
         absent = next((name for name in names if name not in topics), None)
         if absent is not None:
             raise _TopicError(absent, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
-        return {name: [part.leader >= 0 for _, part in sorted(topics[name].partitions.items())] for name in names}
+        return {name: _leaders(topics[name]) for name in names}
+
+
+def _leaders(topic: TopicMetadata) -> list[bool]:
+    """Return for each partition of a topic whether it has a leader."""
+    return [part.leader >= 0 for _, part in sorted(topic.partitions.items())]
 
 
 class LibrdkafkaCluster:
@@ -258,6 +271,7 @@ class LibrdkafkaCluster:
                     self._patience()
                     self._pause(self._options.fetch_retry_interval_s)
                 else:
+                    self._admin.saw({name: _leaders(topic) for name, topic in metadata.topics.items()})
                     return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
 
         return self._asked("ListTopics", ask, CONTACT_TIMEOUT_S)
@@ -469,6 +483,9 @@ class LibrdkafkaCluster:
 
         def answers() -> dict[str, TopicInfo]:
             described = {name: self._admin.result(futures[name], name) for name in names}
+            self._admin.saw(
+                {name: [one.leader is not None for one in topic.partitions] for name, topic in described.items()}
+            )
             found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in described.items()}
             self._topics |= found
             self._warn_without_ids(found)

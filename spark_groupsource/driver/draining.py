@@ -59,6 +59,15 @@ class Draining:
         if self.state() is DrainState.OVER or (available_now and not asked):
             raise self.error()
 
+    def caught_up(self) -> None:
+        """Remember that Spark runs no logged batch again that the member does not know of."""
+        if self._watch is not None:
+            self._watch.caught_up = True
+
+    def replay_error(self) -> MembershipError:
+        """Return the error of a logged batch that is not planned again: it is complete nowhere."""
+        return member_left(self._group, clean=False)
+
     def error(self) -> MembershipError:
         """Return the error that ends the query. It says whether the member has left without anything to repeat.
 

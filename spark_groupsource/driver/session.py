@@ -212,6 +212,8 @@ class Session:
         4. Plan.
         5. Fix the plan. If ownership has changed meanwhile, go back to 2.
         """
+        # Spark asks for a new batch when no logged one is left to run again.
+        self._draining.caught_up()
         if self._member.stopping:
             return self._drained(start)
         try:
@@ -389,11 +391,13 @@ class Session:
     def _replayed(self, end: SourceOffset) -> tuple[Task, ...]:
         """Return the tasks of a logged batch. Raises MEMBER_LEFT, whatever fails, after a request to stop."""
         try:
-            return self._replay(end)
+            tasks = self._replay(end)
         except (MembershipError, KafkaUnavailableError) as error:
             if not self._draining.explains(error):
                 raise
-            raise self._draining.error() from None
+            raise self._draining.replay_error() from None
+        self._draining.caught_up()
+        return tasks
 
     def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
         """Plan a logged batch again: its ranges, owned or not, without what is completed already (rule R11)."""

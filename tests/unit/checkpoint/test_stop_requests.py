@@ -106,6 +106,23 @@ def test_a_request_to_a_killed_run_does_not_stop_the_next_one(location: Path) ->
     files.register(new)
     assert not files.is_requested(new.name)
     assert files.runs() == (new,)
+    # Somebody may wait for the answer.
+    request = location / "groupkafka" / f"{old.name}.stop"
+    assert request.exists()
+    os.utime(request, (0, 0))
+    files.register(run())
+    assert names(location) == [".json"]
+
+
+def test_an_answer_outlives_the_start_of_the_next_run(location: Path) -> None:
+    files, old = StopFiles(str(location)), run()
+    files.register(old)
+    asked = ask_to_stop(files, {})
+    files.answer(old.name, Answer.COMPLETE)
+    files.unregister(old.name)
+    files.register(run())
+    assert ask_to_stop(files, asked) == {old.name: Answer.COMPLETE}
+    files.forget(old.name)
     assert names(location) == [".json"]
 
 
@@ -225,6 +242,24 @@ def test_a_member_that_has_left_by_itself_answers_a_late_request(location: Path)
     ask_to_stop(files, {})
     watch.finish()
     assert files.answer_of(one.name) is Answer.COMPLETE
+
+
+@pytest.mark.rule("R86")
+@pytest.mark.parametrize("how", [Answer.COMPLETE, Answer.INCOMPLETE])
+def test_a_stop_before_a_logged_batch_ran_again_is_not_complete(location: Path, how: Answer) -> None:
+    for folder, newest in {"offsets": 3, "commits": 2}.items():
+        (location / folder).mkdir()
+        for number in range(newest + 1):
+            (location / folder / str(number)).write_text("v1")
+    member, one, files = Leaving(), run(), StopFiles(str(location))
+    member.ended = True
+    watch = StopWatch(StopFiles(str(location)), one, member, 60.0)
+    watch.caught_up = how is Answer.COMPLETE
+    watch.start()
+    wait_until(lambda: files.runs() == (one,))
+    ask_to_stop(files, {})
+    watch.finish()
+    assert files.answer_of(one.name) is how
 
 
 def test_a_checkpoint_that_is_not_there_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

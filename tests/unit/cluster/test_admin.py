@@ -65,6 +65,13 @@ class FakeAdmin:
             answers[partition] = future
         return answers
 
+    def list_topics(self, *, timeout: float) -> Any:
+        topics = {}
+        for name, count in self.counts.items():
+            leaders = {number: SimpleNamespace(leader=-1 if number in self.leaderless else 0) for number in range(4)}
+            topics[name] = SimpleNamespace(partitions=leaders, count=count)
+        return SimpleNamespace(topics=topics)
+
     def describe_topics(self, topics: Any, **_: object) -> dict[str, Future[Any]]:
         self.described += 1
         described = {}
@@ -336,6 +343,23 @@ def test_offsets_are_asked_only_of_leaders_that_the_client_knows(wanted: TopicPa
     with pytest.raises(GroupKafkaError):
         cluster.log_offsets({wanted: Edge.LATEST})
     assert admin.asked == 2
+
+
+@pytest.mark.parametrize("seen_in", ["descriptions", "the list of topics"])
+def test_a_leader_that_another_answer_has_not_is_learned_again(seen_in: str) -> None:
+    """1. A leader is known. 2. It goes away, and another answer tells the client so. 3. Offsets are asked for."""
+    admin = FakeAdmin()
+    cluster = cluster_of(admin, ManualClock())
+    cluster.log_offsets(WANTED)
+    admin.leaderless = {0}
+    if seen_in == "descriptions":
+        cluster.describe([tp(0).topic])
+    else:
+        cluster.topics()
+    asked = admin.asked
+    with pytest.raises(GroupKafkaError):
+        cluster.log_offsets(WANTED)
+    assert admin.asked == asked
 
 
 def test_leaders_are_learned_again_after_an_error_and_after_minutes() -> None:

@@ -187,8 +187,28 @@ def test_a_stop_without_brokers_ends_available_now_and_a_replay_as_with_brokers(
     assert bed.session.latest_offset(START) is START
     replay = Bed()
     _stopped_without_brokers(replay)
-    with pytest.raises(MembershipError, match="MEMBER_LEFT"):
+    with pytest.raises(MembershipError, match=r"MEMBER_LEFT.*The batch in flight may be repeated"):
         replay.session.tasks(START, offset_of(OffsetRange(P0, 0, 5)))
+
+
+@pytest.mark.rule("R86")
+def test_a_query_is_caught_up_when_its_logged_batch_runs_again_or_spark_asks_for_the_next_one() -> None:
+    bed = Bed(startingOffsets="earliest", watched=True)
+    bed.join(P0)
+    bed.ends(p0=5)
+    _stopped_without_brokers(bed)
+    with pytest.raises(MembershipError, match="MEMBER_LEFT"):
+        bed.session.tasks(START, offset_of(OffsetRange(P0, 0, 5)))
+    assert not bed.watch.caught_up
+    again = Bed(startingOffsets="earliest", watched=True)
+    again.join(P0)
+    again.ends(p0=5)
+    again.session.tasks(START, offset_of(OffsetRange(P0, 0, 5)))
+    assert again.watch.caught_up
+    first = Bed(startingOffsets="earliest", watched=True)
+    first.join(P0)
+    first.session.latest_offset(START)
+    assert first.watch.caught_up
 
 
 @pytest.mark.rule("R79")
