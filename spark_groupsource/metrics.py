@@ -13,6 +13,7 @@ with a metrics line are never written or replaced, neither at the path nor at `<
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -35,6 +36,8 @@ LOG = logging.getLogger("spark_groupsource.metrics")
 MAX_FILE_BYTES = 32 * 1024 * 1024
 # The first bytes of every metrics file.
 _FIRST_LINE = re.compile(rb'\{"at":[0-9.e+]+,"details":\{')
+# Attempts to append a line, of which each may find the file full.
+_FULL_ATTEMPTS = 5
 # Attempts, and the pause in seconds between them, while an empty file of another thread or query has no first line.
 _READ_ATTEMPTS, _READ_PAUSE_S = 20, 0.02
 
@@ -245,11 +248,10 @@ class MetricsLog:
                 LOG.warning("option metricsPath: no metrics written: metricsPath=%s error=%s", path, error)
 
     def _append(self, path: str, line: bytes) -> None:
-        if _append_line(path, line, self._known):
-            return
-        _check_replaceable(f"{path}.1")
-        os.replace(path, f"{path}.1")
-        _append_line(path, line, self._known)
+        for _ in range(_FULL_ATTEMPTS):
+            if _append_line(path, line, self._known):
+                return
+        raise OSError(errno.EBUSY, "other queries fill the file as fast as it is emptied", path)
 
 
 def is_metrics_file(path: Path) -> bool:
@@ -266,7 +268,9 @@ class NotOursError(OSError):
 
 
 def _append_line(path: str, line: bytes, known: set[tuple[int, int]]) -> bool:
-    """Append a line to a metrics file, and create the file if it is missing. Return False if the file is full.
+    """Append a line to a metrics file, and create the file if it is missing.
+
+    Return False, and write nothing, if the file was full: it is then `<name>.1`.
 
     `known` has (device, inode) of files that are accepted without a check; the file is added. Raises `NotOursError` for
     a file that does not begin with a metrics line. This protects other files: an option names the path, and the person
@@ -276,7 +280,11 @@ def _append_line(path: str, line: bytes, known: set[tuple[int, int]]) -> bool:
         status = os.fstat(descriptor)
         size = status.st_size
         if size and size + len(line) > MAX_FILE_BYTES:
+            _rename_full(path, descriptor)
             return False
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            # The disk was full in the middle of the last line. It is left out by readers; this one shall not be.
+            line = b"\n" + line
         written = 0
         try:
             # One write to a file opened for appending: lines of several queries never mix.
@@ -287,6 +295,24 @@ def _append_line(path: str, line: bytes, known: set[tuple[int, int]]) -> bool:
                 os.unlink(path)
     known.add((status.st_dev, status.st_ino))
     return True
+
+
+def _rename_full(path: str, descriptor: int) -> None:
+    """Rename a full file to `<name>.1`, unless another writer has done it.
+
+    Guards against:
+    1. Two queries, or two threads of one, find the file full.
+    2. The first one renames it, and writes its line into a new file.
+    3. The second one renames the new file, and the older half of the history is gone.
+    """
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        current = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if os.path.samestat(current, os.fstat(descriptor)):
+        _check_replaceable(f"{path}.1")
+        os.replace(path, f"{path}.1")
 
 
 @contextmanager
@@ -300,7 +326,7 @@ def _appending(path: str, known: set[tuple[int, int]]) -> Iterator[int]:
     try:
         status = os.fstat(descriptor)
         if not is_new and (status.st_dev, status.st_ino) not in known:
-            _check_own(descriptor, path)
+            _check_own(descriptor, path, older=f"{path}.1")
         yield descriptor
     finally:
         os.close(descriptor)
@@ -315,8 +341,11 @@ def _open_existing(path: str, flags: int) -> int:
         raise
 
 
-def _check_own(descriptor: int, path: str) -> None:
-    """Raise `NotOursError` unless an opened file begins with a metrics line."""
+def _check_own(descriptor: int, path: str, older: str | None = None) -> None:
+    """Raise `NotOursError` unless an opened file begins with a metrics line.
+
+    It may also be empty beside a file of metrics, `older`: logrotate renames a file, and creates another one.
+    """
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise NotOursError(errno.EEXIST, "it is not a regular file", path)
     for _ in range(_READ_ATTEMPTS):
@@ -324,6 +353,9 @@ def _check_own(descriptor: int, path: str) -> None:
         if os.fstat(descriptor).st_size:
             break
         time.sleep(_READ_PAUSE_S)
+    else:
+        if older is not None and is_metrics_file(Path(older)):
+            return
     if not _FIRST_LINE.match(os.pread(descriptor, 100, 0)):
         raise NotOursError(errno.EEXIST, "it does not begin with a metrics line, so another program wrote it", path)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TextIO
 
 from spark_groupsource import errors
 from spark_groupsource.errors import CommandError
@@ -31,11 +34,11 @@ def read_files(paths: Sequence[Path], step: Callable[[str], object] = lambda _: 
 
 
 def _lines(path: Path, step: Callable[[str], object]) -> Iterator[EventLine]:
-    older = path.with_name(path.name + ".1")
-    for part in (older, path) if older.exists() else (path,):
+    with ExitStack() as stack:
         try:
-            step(f"reading {part} ({part.stat().st_size / 1e6:,.1f} MB)")
-            with part.open(encoding="utf-8", errors="replace") as file:
+            parts = _open_parts(path, stack)
+            for part, file in parts:
+                step(f"reading {part} ({os.fstat(file.fileno()).st_size / 1e6:,.1f} MB)")
                 for text in file:
                     try:
                         found = line_of(json.loads(text))
@@ -45,7 +48,27 @@ def _lines(path: Path, step: Callable[[str], object]) -> Iterator[EventLine]:
                         yield found
         except OSError as error:
             reason = error.strerror or str(error)
-            raise CommandError(errors.FILE_FAILED, path=part, verb="read", reason=reason) from None
+            raise CommandError(errors.FILE_FAILED, path=error.filename or path, verb="read", reason=reason) from None
+
+
+def _open_parts(path: Path, stack: ExitStack) -> list[tuple[Path, TextIO]]:
+    """Open a metrics file and its older part, if there is one; the older one is the first of the result.
+
+    Both are open before one is read: a query that renames its full file meanwhile takes nothing from the reader.
+    """
+    parts: list[tuple[Path, TextIO]] = []
+    for part in (path, path.with_name(path.name + ".1")):
+        try:
+            file = stack.enter_context(part.open(encoding="utf-8", errors="replace"))
+        except FileNotFoundError as error:
+            missing = error
+            continue
+        # Renamed between the two: the same file.
+        if not any(os.path.samestat(os.fstat(file.fileno()), os.fstat(other.fileno())) for _, other in parts):
+            parts.insert(0, (part, file))
+    if not parts:
+        raise missing
+    return parts
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

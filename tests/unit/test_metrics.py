@@ -166,6 +166,40 @@ def test_a_large_file_goes_on_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (tmp_path / "m.jsonl").stat().st_size <= 1000
 
 
+def test_two_writers_of_a_full_file_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. Both find it full. 2. The first one renames it and begins a new one. 3. The second one must not rename that."""
+    monkeypatch.setattr(metrics, "MAX_FILE_BYTES", 20_000)
+    replaced: list[str] = []
+    rename = metrics._rename_full
+
+    def twice(path: str, descriptor: int) -> None:
+        rename(path, descriptor)
+        append(Path(path))
+        rename(path, descriptor)
+        replaced.append(path)
+
+    monkeypatch.setattr(metrics, "_rename_full", twice)
+    path, written = tmp_path / "m.jsonl", 0
+    log = MetricsLog(str(path), "shop", ManualClock())
+    while not replaced:
+        log.write("started")
+        written += 1
+    assert len(lines(path)) == 2
+    assert len(lines(Path(f"{path}.1"))) == written - 1
+
+
+def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
+    """The disk was full in the middle of a line."""
+    path = tmp_path / "m.jsonl"
+    append(path, events=2)
+    os.truncate(path, path.stat().st_size - 40)
+    append(path)
+    first, torn, last = path.read_text().splitlines()
+    assert json.loads(first)["event"] == json.loads(last)["event"] == "started"
+    with pytest.raises(ValueError, match=r"Unterminated|delimiter|Expecting"):
+        json.loads(torn)
+
+
 # --- whose file it is
 
 
@@ -206,6 +240,17 @@ def test_a_file_that_is_emptied_goes_on(tmp_path: Path) -> None:
     os.truncate(path, 0)
     append(path, log=log)
     assert len(lines(path)) == 1
+
+
+def test_an_empty_file_beside_the_one_that_logrotate_renamed_goes_on(tmp_path: Path) -> None:
+    """As its `create` leaves it; also for a query that starts afterwards."""
+    path = tmp_path / "m.jsonl"
+    log = append(path)
+    for each in (log, None):
+        path.rename(f"{path}.1")
+        path.touch()
+        append(path, log=each)
+        assert len(lines(path)) == 1
 
 
 def test_no_link_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

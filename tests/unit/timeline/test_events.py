@@ -137,3 +137,19 @@ def test_a_file_without_a_line_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("hello\n")
     with pytest.raises(CommandError, match=r"FILE_FAILED.*no line of a metrics file"):
         read_files([tmp_path / "a.json"])
+
+
+def test_a_file_that_is_renamed_while_it_is_read_is_read_whole(tmp_path: Path) -> None:
+    path, older = tmp_path / "a.json", tmp_path / "a.json.1"
+    text = json.dumps({"at": 1.0, "event": "started", "group": "shop", "lineage": "L", "pid": 1, "partitions": []})
+    path.write_text(f"{text}\n" * 2)
+    older.write_text(f"{text}\n" * 3)
+
+    def rename(_step: str) -> None:
+        if path.read_text().count("\n") == 2:
+            path.replace(older)
+            path.write_text(f"{text}\n")
+
+    assert [len(file.lines) for file in read_files([path], rename)] == [5]
+    path.unlink()
+    assert [len(file.lines) for file in read_files([path])] == [2]
