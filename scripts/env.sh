@@ -36,13 +36,19 @@ _groupkafka_lock() {
     owner=$(cat "$lock/pid" 2>/dev/null || true)
     # Without a pid the owner is between its mkdir and its echo, or died there: give it 5 s.
     if { [ -n "$owner" ] && ! kill -0 "$owner" 2>/dev/null; } || { [ -z "$owner" ] && [ "$waited" -ge 5 ]; }; then
-      _groupkafka_say "removing the lock of process ${owner:-unknown}, which is gone"
-      rm -rf "$lock"
-      waited=0
-      continue
+      # One at a time, and only the lock that was looked at: another waiter may have taken it over meanwhile.
+      if mkdir "$lock.gone" 2>/dev/null; then
+        if [ "$(cat "$lock/pid" 2>/dev/null || true)" = "$owner" ]; then
+          _groupkafka_say "removing the lock of process ${owner:-unknown}, which is gone"
+          rm -rf "$lock"
+        fi
+        rmdir "$lock.gone"
+        waited=0
+        continue
+      fi
     fi
     if [ "$waited" -ge 900 ]; then
-      _groupkafka_say "waited 900 s for process $owner, which is setting up .venv (lock: $lock)"
+      _groupkafka_say "waited 900 s for process $owner, which is setting up .venv; if none is, remove $lock and $lock.gone"
       return 1
     fi
     [ $((waited % 15)) -ne 0 ] || _groupkafka_say "waiting for process ${owner:-unknown}, which is setting up .venv"

@@ -6,6 +6,7 @@ What they know of a cluster is in its run directory, so each command may come fr
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,11 @@ class Commands:
                 say(f"{self.name} is running already: {left.address} ({self.script} stop ends it)")
                 return 1
             left.remove()  # its process may be there although no client can use it: an executor, ZooKeeper
+        elif run_dir.exists():
+            # What is left of a `stop` that was interrupted. Another directory is the user's.
+            if run_dir != cache_dir() / self.folder and any(run_dir.iterdir()):
+                raise self.error(f"--run-dir {run_dir} exists, and {self.script} did not make it")
+            shutil.rmtree(run_dir)
         say(f"starting {self.name}")
         print(self.start(run_dir, given).address, flush=True)
         return 0

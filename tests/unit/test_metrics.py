@@ -167,7 +167,7 @@ def test_a_large_file_goes_on_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_two_writers_of_a_full_file_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1. Both find it full. 2. The first one renames it and begins a new one. 3. The second one must not rename that."""
+    """1. Both find it full. 2. The first one renames it and begins a new one. 3. The second one renames that one."""
     monkeypatch.setattr(metrics, "MAX_FILE_BYTES", 20_000)
     replaced: list[str] = []
     rename = metrics._rename_full

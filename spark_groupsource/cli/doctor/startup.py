@@ -6,12 +6,13 @@ again. `zipimport` (PEP 273) takes `module.pyc` from the archive if its magic nu
 compiles `module.py` otherwise.
 
 The original bytes of an archive stay in front of the new ones, so that a process that is running can still import from
-it, and the whole original stays beside it until `--undo`.
+it after the first change, and the whole original stays beside it until `--undo`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import marshal
@@ -38,6 +39,8 @@ _MARK = "groupkafka-bytecode.txt"
 _ORIGINAL = ".without-bytecode"
 # Modules below these folders are never imported by Spark's processes.
 _SKIPPED = ("/tests/", "/testing/")
+# A process keeps the places of an archive's entries. Those of the bytecode are gone, or are others.
+_RESTART = "Restart Spark applications that run: their Python processes can import nothing more from the old archive"
 # A header of bytecode that is never compared with its source (PEP 552): the archive's entries change together.
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 
@@ -65,6 +68,29 @@ def fix_startup(paths: Sequence[Path], print_line: PrintLine, step: PrintLine = 
     Raises `CommandError` if PySpark's version is not the archive's, or if an archive cannot be written; nothing is
     changed then.
     """
+    with _alone(paths):
+        _fix(paths, print_line, step)
+
+
+def undo_startup(paths: Sequence[Path], print_line: PrintLine) -> None:
+    """Put the original archives back. Raises `CommandError` if one was replaced since, or cannot be written."""
+    with _alone(paths):
+        _undo(paths, print_line)
+
+
+@contextlib.contextmanager
+def _alone(paths: Sequence[Path]) -> Iterator[None]:
+    """Wait until no other command changes the archives, as far as their file system has locks."""
+    folder = os.open(paths[0].parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _fix(paths: Sequence[Path], print_line: PrintLine, step: PrintLine) -> None:
     _check_version(paths[0])
     plain = []
     for path in paths:
@@ -78,18 +104,20 @@ def fix_startup(paths: Sequence[Path], print_line: PrintLine, step: PrintLine = 
     before_s = _import_s(paths)
     for path in plain:
         step(f"compiling the modules of {path}")
+        is_fixed = _mark_of(path) is not None
         try:
             count = _add_bytecode(path)
         except OSError as error:
             raise _not_writable(path, error) from error
         print_line(f"{path}: bytecode of {count} modules added for Python {platform.python_version()}")
+        if is_fixed:
+            print_line(_RESTART)
     step(f"measuring the import of {_RUNNER} again")
     print_line(f"import of {_RUNNER}: {before_s:.2f} s before, {_import_s(paths):.2f} s now")
     print_line("Python processes that Spark starts from now on use it. To undo: doctor --fix-startup --undo")
 
 
-def undo_startup(paths: Sequence[Path], print_line: PrintLine) -> None:
-    """Put the original archives back. Raises `CommandError` if one was replaced since, or cannot be written."""
+def _undo(paths: Sequence[Path], print_line: PrintLine) -> None:
     for path in paths:
         original = _original_of(path)
         if original == path:
@@ -101,6 +129,7 @@ def undo_startup(paths: Sequence[Path], print_line: PrintLine) -> None:
             except OSError as error:
                 raise _not_writable(path, error) from error
             print_line(f"{path}: the original is back")
+            print_line(_RESTART)
         else:
             # An installation of another PySpark has replaced the archive; its original is what it is.
             original.unlink()
