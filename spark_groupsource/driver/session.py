@@ -133,6 +133,7 @@ class Session:
         if self._watch is not None:
             # First, so that a query can be stopped while the brokers do not answer.
             self._watch.start()
+        reach("before-join", self._options.client_id)
         self._topics.match()
         self._topics.started_with(self._missing.describe(self._topics.names, known))
         if self._options.checkpoint_location is None:

@@ -14,7 +14,7 @@ from spark_groupsource import QueryEnd, drain
 
 from .application import Application
 from .harness import Independent, newest_commit, wait_for
-from .holding import Gate, released
+from .holding import Gate, Held, released
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -65,6 +65,35 @@ def test_a_long_trigger_is_not_waited_for(
     assert client.lag(group, topic) == 0
     assert client.member_count(group) == 0
     assert list((first.checkpoint / "groupkafka").iterdir()) == []
+
+
+@pytest.mark.rule("R86")
+def test_a_stop_before_the_batch_of_a_crash_ran_again_is_not_clean(
+    application: Application, client: Independent, options: dict[str, str], topic: str, group: str
+) -> None:
+    """1. A batch fails. 2. The query starts again. 3. It is asked to stop before it has planned that batch again."""
+
+    def fail(_number: int, _records: object) -> None:
+        raise RuntimeError("the sink fails")
+
+    client.create_topic(topic, 2)
+    client.produce(topic, (f"v{n}" for n in range(40)), 2)
+    first = application.start_query("first", options, batch=fail)
+    with pytest.raises(StreamingQueryException, match="the sink fails"):
+        first.query.awaitTermination(120)
+    held = Held("first", "before-join")
+    with released(held):
+        again = application.start_query("first", options)
+        held.wait_reached(again.__repr__)
+        asked = groupkafka_stop(again.checkpoint, "--wait", "60")
+        assert (asked.returncode, "INCOMPLETE" in asked.stderr) == (1, True), asked
+    with pytest.raises(StreamingQueryException, match=r"MEMBER_LEFT.*The batch in flight may be repeated"):
+        again.query.awaitTermination(120)
+    assert client.lag(group, topic) == 40
+    third = application.start_query("first", options)
+    third.wait_for_records(client.records(topic))
+    third.check()
+    assert third.completed_records() == dict.fromkeys(client.records(topic), 1)
 
 
 @pytest.mark.rule("R79")
