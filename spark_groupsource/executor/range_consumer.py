@@ -30,6 +30,9 @@ Invariant, by partition:
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
@@ -53,6 +56,8 @@ from spark_groupsource.executor.read_errors import end_of
 from spark_groupsource.executor.row_buffer import RecordSize, RowBuffer, partitions_to_drop
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
+
+LOG = logging.getLogger("spark_groupsource.executor")
 
 # Default of `max_kept_bytes`.
 _MAX_KEPT_BYTES = 8 * 1024 * 1024
@@ -105,6 +110,19 @@ class Histories:
             self._epochs.pop(partition, None)
 
 
+def on_own_thread(end: Callable[[], object]) -> None:
+    """Call `end` on a thread of its own. At the interpreter's end there are no new threads, and nothing is called."""
+
+    def run() -> None:
+        try:
+            end()
+        except Exception:
+            LOG.warning("a client that is not needed any more did not end", exc_info=True)
+
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=run, name="groupkafka-close", daemon=True).start()
+
+
 class RangeConsumer:
     """Read ranges as the module's docstring describes. One thread at a time.
 
@@ -121,8 +139,10 @@ class RangeConsumer:
         clock: Clock | None = None,
         *,
         bulk: bool = False,
+        apart: Callable[[Callable[[], object]], None] = on_own_thread,
     ) -> None:
         self.options = options
+        self._apart = apart
         self.partitions = partitions
         self.bulk = bulk
         self._clock = clock or SystemClock()
@@ -224,8 +244,16 @@ class RangeConsumer:
         return self._position[partition]
 
     def close(self) -> None:
-        """Free the client."""
-        self._client.close()
+        """Free the client, on a thread of its own: nobody waits for its end.
+
+        Guards against:
+        1. A topic is deleted and recreated. The next task closes the consumer that has read the old one (R59).
+        2. librdkafka never ends: one of its broker threads waits for the deleted topic's last reference (issue 4362 of
+           librdkafka).
+        3. The task never ends. Its batch does not complete, and every handover waits for the drain deadline.
+        """
+        # R87: the client may never end
+        self._apart(self._client.close)
 
     def finished(self, item: OffsetRange) -> bool:
         """Return whether all records of the range were returned."""

@@ -471,8 +471,9 @@ def range_consumer(
     partitions: int = 1,
     *,
     bulk: bool = False,
+    apart: Callable[[Callable[[], object]], None] = lambda end: end(),
 ) -> RangeConsumer:
-    """Return a range consumer on a scripted client."""
+    """Return a range consumer on a scripted client, which ends at once when it is closed."""
     options = options or make_options()
 
     def consumer(settings: dict[str, Any]) -> Any:
@@ -483,7 +484,7 @@ def range_consumer(
         settings = reading_client_settings(options, 8 * 1024 * 1024)
         return PythonClient(options, settings, consumer, admins=AdminClients(lambda *_: cast("AdminClient", client)))
 
-    return RangeConsumer(options, make, partitions, max_kept_bytes, client.clock, bulk=bulk)
+    return RangeConsumer(options, make, partitions, max_kept_bytes, client.clock, bulk=bulk, apart=apart)
 
 
 class FakeCluster:

@@ -54,10 +54,10 @@ P7 order. Per life, lineage and partition, a completed batch that begins at or b
 P8 no silent loss. Records that the rig deleted unread and that no "data_lost" event names (of a deleted topic: those
    that were planned, or that the product must have seen; and there must be a report). A report of what nobody had
    deleted, or of what the group had read (but for the query's newest batch, after the deletion of a topic: the driver
-   names just what it had planned). A query with failOnDataLoss=true that does not fail with the range. Offsets between
-   the plans of all completed batches (and below the first one) with known records that nobody deleted; and acknowledged
-   records inside a plan that are gone from the log and were not read. Offsets without records (transaction markers) are
-   nothing.
+   names just what it had planned); an empty report is right after the deletion of a topic of that name. A query with
+   failOnDataLoss=true that does not fail with the range. Offsets between the plans of all completed batches (and below
+   the first one) with known records that nobody deleted; and acknowledged records inside a plan that are gone from the
+   log and were not read. Offsets without records (transaction markers) are nothing.
 
 Not judged: a batch that never completed, beyond P3 and P7; whether a trimmed replay left out all that it might.
 """

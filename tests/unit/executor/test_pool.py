@@ -15,7 +15,7 @@ from spark_groupsource.executor.pool import (
     pool_key,
     queue_bytes,
 )
-from spark_groupsource.executor.range_consumer import RangeConsumer
+from spark_groupsource.executor.range_consumer import RangeConsumer, on_own_thread
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.model import SourceOptions
 from tests.unit.fakes import WAIT_S, FakeClient, ManualClock, make_options, range_consumer, tp
@@ -209,6 +209,34 @@ def test_a_consumer_that_cannot_be_positioned_is_closed() -> None:
     with pytest.raises(RuntimeError, match="no"):
         ConsumerPool(make, bed.clock, pause=None).borrow(OPTIONS, [at(0)])
     assert bed.clients[0].closed == 1
+
+
+@pytest.mark.rule("R87")
+def test_a_client_that_does_not_end_holds_up_nobody() -> None:
+    """1. The pool's consumer has read the old topic. 2. The next task closes it. 3. Its client does not end."""
+    ends, ended = threading.Event(), threading.Event()
+
+    class Endless(FakeClient):
+        def close(self) -> None:
+            ends.set()
+            ended.wait(WAIT_S)
+
+    clock = ManualClock()
+    clients = [Endless(clock), FakeClient(clock)]
+    made = iter(clients)
+
+    def make(options: SourceOptions, partitions: int, bulk: bool) -> RangeConsumer:
+        return range_consumer(next(made), options, partitions=partitions, bulk=bulk, apart=on_own_thread)
+
+    pool = ConsumerPool(make, clock, pause=None)
+    pool.give_back(OPTIONS, pool.borrow(OPTIONS, [at(0)], {"orders": "a"}))
+    try:
+        pool.borrow(OPTIONS, [at(0, 100)], {"orders": "b"})
+        assert ends.wait(WAIT_S)
+        assert clients[1].assigned == [[(P0, 100)]]
+        assert not ended.is_set()
+    finally:
+        ended.set()
 
 
 @pytest.mark.parametrize("rests", [False, True])

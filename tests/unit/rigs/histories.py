@@ -296,6 +296,19 @@ def recreated(*, unread: bool = False) -> Story:
     return story
 
 
+def recreated_with_another_partition() -> Story:
+    """The story of `recreated`, with a partition 2 that only the new topic has."""
+    story = recreated()
+    story.assign(31.9, "q2", 2)
+    story.write(2, 0, 10, topic_id="U")
+    story.commit(32.7, "q2#1", 2, (0, 0), topic_id="U")
+    story.plan(32.8, "q2#1", 4, {2: (0, 10)}, topic_id="U")
+    story.sink(32.9, "q2#1", 4, {2: (0, 10)})
+    story.complete(33.0, "q2#1", 4)
+    story.commit(33.1, "q2#1", 2, (0, 10), topic_id="U")
+    return story
+
+
 def cut_short(*, deleted: bool = True) -> Story:
     """A batch of [100, 110) is in flight when its topic is deleted: it reads [100, 104), and the rest is reported.
 

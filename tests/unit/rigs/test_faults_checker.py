@@ -25,6 +25,7 @@ from tests.unit.rigs.histories import (
     not_slow,
     record_id,
     recreated,
+    recreated_with_another_partition,
     texts,
     two_members,
     with_gap,
@@ -254,6 +255,13 @@ def test_records_that_went_with_their_topic_and_are_reported() -> None:
     story = recreated(unread=True)
     story.tell(32.0, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 100, 110]], reason="the topic was deleted")
     assert assert_good(story).figures.reported_lost == 10
+
+
+def test_a_partition_that_only_the_recreated_topic_has_is_named_with_nothing_in_it() -> None:
+    """A query that had another partition of the old topic does not know how many it had."""
+    story = recreated_with_another_partition()
+    story.tell(32.6, "q2", "data_lost", 2, ranges=[[TOPIC, 2, 0, 0]], possible=[[TOPIC, 2, 0, 0]])
+    assert assert_good(story).figures.reported_lost == 0
 
 
 def test_records_that_are_reported_as_lost_at_most() -> None:

@@ -21,6 +21,7 @@ from tests.unit.rigs.histories import (
     not_slow,
     record_id,
     recreated,
+    recreated_with_another_partition,
     swap,
     texts,
     two_members,
@@ -209,6 +210,14 @@ def test_the_beginning_of_a_recreated_topic_that_is_skipped() -> None:
     n = len(story.commits) - 2
     story.commits[n] = replace(story.commits[n], metadata=story.commits[n].metadata.replace("[0, 10]", "[5, 10]"))
     assert "in no completed batch: [0, 5)" in texts(assert_violated(story, "P1", "P8"), "P1")
+
+
+@pytest.mark.parametrize(("at", "span"), [(32.6, (0, 5)), (32.6, (50, 55)), (29.0, (0, 0))])
+def test_a_report_of_a_partition_that_only_the_recreated_topic_has(at: float, span: tuple[int, int]) -> None:
+    """Offsets that nobody had deleted; and an empty report before the deletion."""
+    story = recreated_with_another_partition()
+    story.tell(at, "q2", "data_lost", 2, ranges=[[TOPIC, 2, *span]])
+    assert "nobody had deleted" in texts(assert_violated(story, "P8"), "P8")
 
 
 def test_records_of_the_new_topic_in_a_batch_of_the_old_one() -> None:
