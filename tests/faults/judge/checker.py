@@ -40,7 +40,8 @@ P5 fenced. a) A commit below the group's offset, apart from resets, and from a s
 P6 bounded repeats. Records that were completed in two checkpoints. The two batches are told apart by who came to the
    partition first (a process that was stopped in the middle of planning logs its plan late), else by the plans' times.
    - A reset between the plans, and below the offset where the group was: normal from the offset that the group was
-     moved to, or from the checkpoint's own end if its first batch behind the reset begins there (`onConflict`).
+     moved to, or from the checkpoint's own end if its first batch behind the reset begins there (`onConflict`);
+     from 0 if the checkpoint ends in a deleted topic of that name.
    - The later batch is of a later life of the same checkpoint: normal for the last batch of the earlier life, and for a
      restored checkpoint from its own end up to the group's offset.
    - Else something unclean must have touched the earlier owner from the plan on (unclean.py): a fault of the rig that

@@ -149,19 +149,27 @@ class Repeats:
     def _from_reset(self, reset: Reset, later: Batch) -> int:
         """Return where the batch's checkpoint goes on after a reset: where the group is, or at its own end.
 
+        Its end in a topic of which it has read a deleted one alone is 0.
+
         It may have read the partition long ago, and others since. That is its right by the option `onConflict`: an
         offset that another program has set says nothing of what the group has read. Only for its first batch behind
         the reset, and those that follow on it.
         """
         log = reset.log
-        own = [b for b in self.facts.batches if b.checkpoint == later.checkpoint and log in b.ends]
-        before = [batch for batch in own if batch.planned_at <= reset.at]
-        after = [batch for batch in own if batch.planned_at > reset.at and batch.reads(log)]
-        if not before or not after:
+        own = [b for b in self.facts.batches if b.checkpoint == later.checkpoint]
+        after = [b for b in own if b.planned_at > reset.at and b.reads(log)]
+        if not after:
             return reset.after
-        end = max(before, key=lambda batch: batch.number).ends[log]
-        first = min(after, key=lambda batch: batch.number).ranges[log][0]
-        return min(end, reset.after) if first == end else reset.after
+        first = min(after, key=lambda batch: batch.number)
+        ends = [b for b in own if b.planned_at <= reset.at and log in b.ends]
+        newest = max((b for b in own if b.number < first.number), key=lambda batch: batch.number, default=None)
+        if ends:
+            end = max(ends, key=lambda batch: batch.number).ends[log]
+        elif newest is not None and newest.ids.get(log[0]) not in (None, "", log[1]):
+            end = 0
+        else:
+            return reset.after
+        return min(end, reset.after) if first.ranges[log][0] == end else reset.after
 
     def _count(self, name: str, spans: list[Range], offsets: list[int]) -> list[int]:
         rest = [offset for offset in offsets if not inside(offset, spans)] if spans else offsets

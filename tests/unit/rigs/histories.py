@@ -296,6 +296,30 @@ def recreated(*, unread: bool = False) -> Story:
     return story
 
 
+def rewound_after_recreation(*, start: int = 0, life: str = "q1#1") -> Story:
+    """The story of `recreated`, in which q1 has read the deleted topic only.
+
+    q2 reads the new one in two batches, and leaves. The rig moves the group from 20 to 15. `life` goes on at `start`.
+    """
+    story, later = recreated(), "q2#1"
+    story.write(0, 10, 20, topic_id="U")
+    story.plan(33.0, later, 4, {0: (10, 20)}, topic_id="U")
+    story.sink(33.3, later, 4, {0: (10, 20)})
+    story.complete(33.4, later, 4)
+    story.commit(33.5, later, 0, (10, 20), topic_id="U")
+    story.leave(34.0, "q2")
+    story.fault("group-rewound", "rig", 34.1, 38.0, moved=[[TOPIC, 0, 20, 15]])
+    story.commits.append(Commit(34.15, TOPIC, 0, 15, ""))
+    number = 3 if life == "q1#1" else 0
+    story.assign(35.0, life[:2], 0)
+    story.commit(36.0, life, 0, (start, start), topic_id="U")
+    story.plan(36.1, life, number, {0: (start, 20)}, topic_id="U")
+    story.sink(36.4, life, number, {0: (start, 20)})
+    story.complete(36.5, life, number)
+    story.commit(36.6, life, 0, (start, 20), topic_id="U")
+    return story
+
+
 def recreated_with_another_partition() -> Story:
     """The story of `recreated`, with a partition 2 that only the new topic has."""
     story = recreated()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from tests.unit.rigs.histories import (
     record_id,
     recreated,
     recreated_with_another_partition,
+    rewound_after_recreation,
     texts,
     two_members,
     with_gap,
@@ -255,6 +257,19 @@ def test_records_that_went_with_their_topic_and_are_reported() -> None:
     story = recreated(unread=True)
     story.tell(32.0, "q2", "data_lost", 0, ranges=[[TOPIC, 0, 100, 110]], reason="the topic was deleted")
     assert assert_good(story).figures.reported_lost == 10
+
+
+def test_a_query_that_has_read_the_deleted_topic_alone_begins_the_new_one_after_a_rewind() -> None:
+    """An offset without metadata has no topic id, so it may be one of the deleted topic."""
+    verdict = judged(rewound_after_recreation())
+    assert ("P6" in verdict.violated(), verdict.figures.repeats[RESET]) == (False, 20)
+
+
+@pytest.mark.parametrize("given", [{"start": 3}, {"life": "q3#1"}])
+def test_no_other_query_may_begin_it_again(given: dict[str, Any]) -> None:
+    """Nor one that begins elsewhere."""
+    verdict = judged(rewound_after_recreation(**given))
+    assert ("P6" in verdict.violated(), verdict.figures.repeats[RESET]) == (True, 5)
 
 
 def test_a_partition_that_only_the_recreated_topic_has_is_named_with_nothing_in_it() -> None:
