@@ -23,7 +23,7 @@ from spark_groupsource.client.answers import decoded_offsets
 from spark_groupsource.client.errors import LastTransportError, kafka_error, map_error, map_group_error
 from spark_groupsource.client.settings import base_settings, creating_client
 from spark_groupsource.client.tokens import new_consumer
-from spark_groupsource.clock import Clock
+from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.backends.commit_errors import DENIED, classify_refusal, denial
 from spark_groupsource.membership.backends.peers import others
@@ -73,6 +73,36 @@ _METADATA_REFRESH_MS = "5000"
 _STATISTICS_MS = "2000"
 
 
+# States of librdkafka's `rd_kafka_cgrp_join_state_names` in which the client is done, or waits for the other members.
+_SETTLED = frozenset(("steady", "wait-join", "wait-sync"))
+_UNSETTLED_AFTER_S = 30.0
+
+
+class _Joining:
+    """Tell once if the client stays in the middle of a rebalance, for which nobody else is to blame."""
+
+    def __init__(self, group: str, clock: Clock) -> None:
+        self._group = group
+        self._clock = clock
+        self._since_s: float | None = None
+        self._is_told = False
+
+    def saw(self, state: str) -> None:
+        """Take notice of the client's state in its group."""
+        now_s = self._clock.monotonic_s()
+        if state in _SETTLED:
+            self._since_s, self._is_told = None, False
+        elif self._since_s is None:
+            self._since_s = now_s
+        elif now_s - self._since_s >= _UNSETTLED_AFTER_S and not self._is_told:
+            self._is_told = True
+            LOG.warning(
+                "the client does not finish a rebalance, and the other members may wait for it: group=%s join_state=%s"
+                " for=%.0f s; if `groupkafka group` shows PreparingRebalance all the time, restart this query",
+                self._group, state, now_s - self._since_s,
+            )  # fmt: skip
+
+
 class LibrdkafkaGroup:
     """Implement `GroupPort` on `confluent_kafka.Consumer`."""
 
@@ -88,6 +118,7 @@ class LibrdkafkaGroup:
         self._listener: MemberListener | None = None
         self._callback_error: BaseException | None = None
         self._transport = LastTransportError(options.token_login, clock)
+        self._joining = _Joining(options.group_id, clock or SystemClock())
         self._unreleased = False
         self._joined = False
         # The member id under which a static member was assigned its partitions, and whether it has another id by now.
@@ -310,6 +341,7 @@ class LibrdkafkaGroup:
         if known:
             # The client is connected to its coordinator, so its identity was accepted.
             self._transport.worked()
+            self._joining.saw(group.get("join_state", "steady"))
         if group is not None and self._listener is not None:
             self._listener.on_coordinator(known)
 

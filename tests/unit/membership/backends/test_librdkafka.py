@@ -159,9 +159,9 @@ class Bed:
         self.client.settings["error_cb"](KafkaError(KafkaError._AUTHENTICATION, text))
         self.group.poll()
 
-    def tell_coordinator(self, state: str) -> None:
+    def tell_coordinator(self, state: str, **more: str) -> None:
         """Let the client tell how it stands with its coordinator."""
-        self.client.settings["stats_cb"](json.dumps({"cgrp": {"state": state}}))
+        self.client.settings["stats_cb"](json.dumps({"cgrp": {"state": state} | more}))
         self.group.poll()
 
     def tell_timeouts(self, coordinator: int, others: int) -> None:
@@ -180,6 +180,23 @@ class Bed:
 
 def item(number: int, offset: int = 5, topic: str = "orders") -> CommitItem:
     return CommitItem(tp(number, topic), offset, "m")
+
+
+# --- a rebalance that the client does not finish
+
+
+def test_a_client_that_stays_in_the_middle_of_a_rebalance_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed()
+    told = 0
+    for state, seconds, more in (
+        ("wait-metadata", 29.0, 0), ("steady", 1.0, 0), ("wait-join", 300.0, 0), ("init", 29.0, 0), ("init", 1.0, 0),
+        ("init", 60.0, 1), ("wait-metadata", 60.0, 0), ("steady", 1.0, 0), ("init", 1.0, 0), ("init", 30.0, 0),
+        ("init", 1.0, 1),
+    ):  # fmt: skip
+        bed.tell_coordinator("up", join_state=state)
+        told += more
+        assert caplog.text.count("does not finish a rebalance") == told, (state, seconds)
+        bed.clock.advance(seconds)
 
 
 # --- lost answers
