@@ -151,7 +151,7 @@ def read_spark_checkpoint(
     """
     try:
         filesystem, root = open_location(location)
-        logged, completed = (_newest_number(filesystem, f"{root}/{name}") for name in ("offsets", "commits"))
+        logged, completed = _newest_batches(filesystem, root)
         if logged is None:
             raise FileNotFoundError("no query has planned a batch with this checkpoint")
         if completed is None:
@@ -165,8 +165,13 @@ def read_spark_checkpoint(
 
 def has_open_batch(filesystem: fs.FileSystem, root: str) -> bool:
     """Return whether the newest batch of Spark's offset log is not in its commit log: Spark runs it again."""
-    logged, completed = (_newest_number(filesystem, f"{root}/{name}") for name in ("offsets", "commits"))
+    logged, completed = _newest_batches(filesystem, root)
     return logged is not None and (completed is None or completed < logged)
+
+
+def _newest_batches(filesystem: fs.FileSystem, root: str) -> tuple[int | None, int | None]:
+    """Return the newest batches of the offset log and of the commit log; None for one without a batch."""
+    return _newest_number(filesystem, f"{root}/offsets"), _newest_number(filesystem, f"{root}/commits")
 
 
 def _newest_number(filesystem: fs.FileSystem, folder: str) -> int | None:

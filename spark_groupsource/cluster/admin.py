@@ -17,7 +17,14 @@ from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType, TopicMetadata  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+    TopicDescription,
+    TopicMetadata,
+)
 
 from spark_groupsource import errors
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, Patience, kafka_error, map_error
@@ -146,12 +153,14 @@ class _Admin:
         """Learn the leaders anew before offsets are requested again."""
         self._led.clear()
 
-    def saw(self, leaders: Mapping[str, Sequence[bool]]) -> None:
-        """Take notice of an answer that the client has put into its cache: whether each partition has a leader."""
+    def saw(self, answer: Mapping[str, T], leaders: Callable[[T], list[bool]]) -> None:
+        """Forget the leaders of partitions that have none by an answer, which the client has put into its cache."""
+        known = {topic for topic, _ in self._led} & answer.keys()
+        found = {topic: leaders(answer[topic]) for topic in known}
         self._led -= {
             (topic, number)
             for topic, number in self._led
-            if topic in leaders and not any(leaders[topic][number : number + 1])
+            if topic in known and not any(found[topic][number : number + 1])
         }
 
     def result(self, future: Future[Any], topic: str) -> Any:
@@ -185,8 +194,7 @@ class _Admin:
             self._led_until = Deadline(self._clock, _LEADERS_FRESH_S)
         futures = self.client().describe_topics(TopicCollection(names), request_timeout=timeout_s)
         try:
-            described = {name: self.result(futures[name], name).partitions for name in names}
-            found = {name: [part.leader is not None for part in parts] for name, parts in described.items()}
+            found = {name: _leaders_described(self.result(futures[name], name)) for name in names}
         except _TopicError as error:
             if error.cause.code() not in _AWAY:
                 raise
@@ -217,6 +225,11 @@ class _Admin:
 def _leaders(topic: TopicMetadata) -> list[bool]:
     """Return for each partition of a topic whether it has a leader."""
     return [part.leader >= 0 for _, part in sorted(topic.partitions.items())]
+
+
+def _leaders_described(topic: TopicDescription) -> list[bool]:
+    """Return the same, from a description."""
+    return [part.leader is not None for part in topic.partitions]
 
 
 class LibrdkafkaCluster:
@@ -271,7 +284,7 @@ class LibrdkafkaCluster:
                     self._patience()
                     self._pause(self._options.fetch_retry_interval_s)
                 else:
-                    self._admin.saw({name: _leaders(topic) for name, topic in metadata.topics.items()})
+                    self._admin.saw(metadata.topics, _leaders)
                     return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
 
         return self._asked("ListTopics", ask, CONTACT_TIMEOUT_S)
@@ -483,9 +496,7 @@ class LibrdkafkaCluster:
 
         def answers() -> dict[str, TopicInfo]:
             described = {name: self._admin.result(futures[name], name) for name in names}
-            self._admin.saw(
-                {name: [one.leader is not None for one in topic.partitions] for name, topic in described.items()}
-            )
+            self._admin.saw(described, _leaders_described)
             found = {name: TopicInfo(str(one.topic_id), len(one.partitions)) for name, one in described.items()}
             self._topics |= found
             self._warn_without_ids(found)

@@ -64,10 +64,6 @@ class Draining:
         if self._watch is not None:
             self._watch.caught_up = True
 
-    def replay_error(self) -> MembershipError:
-        """Return the error of a logged batch that is not planned again: it is complete nowhere."""
-        return member_left(self._group, clean=False)
-
     def error(self) -> MembershipError:
         """Return the error that ends the query. It says whether the member has left without anything to repeat.
 

@@ -34,6 +34,7 @@ from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.session_length import SessionLength
+from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import Anchor, commit_items, metadata_of
@@ -396,7 +397,8 @@ class Session:
         except (MembershipError, KafkaUnavailableError) as error:
             if not self._draining.explains(error):
                 raise
-            raise self._draining.replay_error() from None
+            # The batch is logged, and complete nowhere.
+            raise member_left(self._options.group_id, clean=False) from None
         self._draining.caught_up()
         return tasks
 

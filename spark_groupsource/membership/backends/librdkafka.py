@@ -79,7 +79,7 @@ _UNSETTLED_AFTER_S = 30.0
 
 
 class _Joining:
-    """Tell once if the client stays in the middle of a rebalance, for which nobody else is to blame."""
+    """Warn once when the client has been in the middle of a rebalance for 30 s and waits for no other member."""
 
     def __init__(self, group: str, clock: Clock) -> None:
         self._group = group

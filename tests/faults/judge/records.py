@@ -249,7 +249,7 @@ def _false_reports(facts: Facts, readers: Readers) -> Iterator[Violation]:
 
 
 def _names_no_record(facts: Facts, report: Report) -> bool:
-    """Return whether an empty range says that the partition's topic had gone: a topic may come back with more of them.
+    """Return whether a report names no record of a topic that was deleted: it may come back with more partitions.
 
     A query of which others read the partitions knows the topic's former id, and not how many partitions it had. So it
     names those that only the new topic has, too, with nothing in them.

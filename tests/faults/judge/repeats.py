@@ -149,7 +149,7 @@ class Repeats:
     def _from_reset(self, reset: Reset, later: Batch) -> int:
         """Return where the batch's checkpoint goes on after a reset: where the group is, or at its own end.
 
-        Its end in a topic of which it has read a deleted one alone is 0.
+        A checkpoint that has read only a deleted topic of this name ends at 0.
 
         It may have read the partition long ago, and others since. That is its right by the option `onConflict`: an
         offset that another program has set says nothing of what the group has read. Only for its first batch behind
