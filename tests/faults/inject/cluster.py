@@ -121,7 +121,7 @@ def starve(rig: Rig) -> Done:
     try:
         wait_for("the hog's executors", 60, lambda: rig.spark.executors(hog.folder.name), rig.evidence)
         time.sleep(2.0)  # it takes all that is free
-        victim.app = rig.fleet.pool.cold(spark_dynamicAllocation_enabled="false")
+        victim.app = rig.fleet.pool.cold()
         rig.fleet.start(victim)
         wait_for(f"{victim.name} to own partitions", 120, lambda: rig.owners().get(victim.name), rig.evidence)
         rig.fleet.stop(other)
