@@ -175,8 +175,8 @@ READ_LIMIT_UNSUPPORTED = Condition(
 OFFSET_MALFORMED = Condition(
     "GROUPKAFKA.OFFSET_MALFORMED",
     "The stored {what} is not valid: {reason}",
-    "the checkpoint is damaged or belongs to another source: restore it, or start the query with a new"
-    " checkpoint location; it then continues from the group's committed offsets.",
+    "the checkpoint is damaged or belongs to another source: restore it, or start the query with a new checkpoint"
+    " location, and with Spark's file sink a new folder; it then continues from the group's committed offsets.",
 )
 OFFSET_TOO_NEW = Condition(
     "GROUPKAFKA.OFFSET_TOO_NEW",
@@ -187,7 +187,7 @@ OFFSET_OF_SPARKS_SOURCE = Condition(
     "GROUPKAFKA.OFFSET_OF_SPARKS_SOURCE",
     "The checkpoint belongs to a query of Spark's own Kafka source (format 'kafka').",
     "run 'python -m spark_groupsource adopt --from-checkpoint ...', which commits the offsets of that query to the"
-    " group; then start the query with a new checkpointLocation.",
+    " group; then start the query with a new checkpointLocation, and with Spark's file sink a new folder.",
 )
 
 # --- cluster
@@ -307,14 +307,14 @@ PARTITIONS_LOST = Condition(
     "GROUPKAFKA.PARTITIONS_LOST",
     "This member of group '{group}' lost {count} partitions without a handover. Option 'onPartitionsLost' has the value"
     " 'fail'. Partitions: {partitions}.",
-    "raise kafka.session.timeout.ms (under KIP-848 the brokers' group.consumer.session.timeout.ms), or set"
+    "raise kafka.session.timeout.ms (under KIP-848 the group's consumer.session.timeout.ms), or set"
     " onPartitionsLost=continue.",
 )
 NO_ASSIGNMENT = Condition(
     "GROUPKAFKA.NO_ASSIGNMENT",
     "Group '{group}' assigned no partition to this member within {timeout_s:.0f} s (member state {state}).",
-    "check the group's other members ('python -m spark_groupsource group --group {group} ...') and the coordinator's"
-    " log.",
+    "check the group's other members ('python -m spark_groupsource group --group {group} ...'): there may be more"
+    " members than partitions, or one whose batch takes long. Check the coordinator's log. Start the query again.",
     Retry.LATER,
 )
 MEMBER_NOT_ANSWERING = Condition(

@@ -79,7 +79,7 @@ COUNTERS: dict[str, str] = {
     "standby_partitions": "Number of partitions that the member reads when their active member leaves (strategies"
     " `redundant`, `single-active`).",
     "assignments": "Number of assignments with new partitions.",
-    "rebalances": "Number of times the member lost partitions, by how: clean (outcome COMPLETE of event `revoked`),"
+    "rebalances": "Number of times partitions left the member, by how: clean (outcome COMPLETE of event `revoked`),"
     " uncommitted (the same, but the coordinator did not accept all offsets of the handover), deadline, stopped (these"
     " outcomes), lost (this outcome, or event `lost`).",
     "drain_last_ms": "Duration for which the last revoke waited for the batch in flight, in ms.",

@@ -60,7 +60,7 @@ _STANDBY = _gauge(
 _ASSIGNMENTS = _counter("groupkafka_assignments_total", "Assignments with new partitions.")
 _REBALANCES = _counter(
     "groupkafka_rebalances_total",
-    "Number of times the member lost partitions, by how: the outcomes of counter `rebalances`.",
+    "Number of times partitions left the member, by how: the outcomes of counter `rebalances`.",
     ("group", "outcome"),
 )
 _DRAINS = _histogram("groupkafka_drain_seconds", "How long a revoke waited for the batch in flight.")

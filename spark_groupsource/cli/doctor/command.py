@@ -59,7 +59,7 @@ _CAUSES = (
 _LONGEST_CAUSE = 500
 _KIP_848 = "ConsumerGroupHeartbeat"
 _TOPIC_IDS = ("Metadata", 10)
-_INSTALL = "pip install groupkafka into {executable} on every machine, or set PYSPARK_PYTHON to a Python that has it"
+_INSTALL = "install groupkafka into {executable} on every machine, or set PYSPARK_PYTHON to a Python that has it"
 
 
 def _redacts(pattern: str) -> bool:
