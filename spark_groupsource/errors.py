@@ -338,8 +338,9 @@ CONFLICT = Condition(
     "GROUPKAFKA.CONFLICT",
     "The group's offsets and this query's checkpoint disagree. Option 'onConflict' has the value 'fail'. Details:"
     " {details}.",
-    "set onConflict=checkpoint to continue from the checkpoint's offsets, or onConflict=group to continue from the"
-    " group's.",
+    "set onConflict=checkpoint to continue from the checkpoint's offsets, which reads again what another consumer has"
+    " read, or onConflict=group to continue from the group's, which skips what lies between if the group is ahead"
+    " (docs/how-to/reset.md).",
 )
 
 # --- data
@@ -348,8 +349,9 @@ DATA_LOST = Condition(
     "GROUPKAFKA.DATA_LOST",
     "Unread records are missing on the broker, or may be missing. Option 'failOnDataLoss' has the value 'true'."
     " Ranges: {ranges}.",
-    "set failOnDataLoss=false to report missing records and continue (a recreated topic is then read from its"
-    " beginning); give a query that moves to another cluster a new checkpoint; raise the topic's retention.",
+    "set failOnDataLoss=false, until a batch is complete, to report missing records and continue (a recreated topic is"
+    " then read from its beginning); give a query that moves to another cluster a new checkpoint; raise the topic's"
+    " retention.",
 )
 READ_STALLED = Condition(
     "GROUPKAFKA.READ_STALLED",

@@ -45,8 +45,8 @@ def _histogram(name: str, meaning: str) -> Family:
 
 _INFO = _gauge(
     "groupkafka_info",
-    "Always 1. `lineage` is that of the checkpoint; `reading_path` is `c`, or `python` for the slower client in pure"
-    " Python, in the driver's process.",
+    "Always 1. `lineage` is that of the checkpoint; `reading_path` is what gathers records in the driver's process:"
+    " `c`, or the slower `python`.",
     ("group", "version", "client_id", "lineage", "reading_path", "protocol"),
 )
 _STATE = _gauge(
