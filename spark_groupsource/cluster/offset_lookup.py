@@ -29,6 +29,12 @@ def look_up(
     """Return the offset of each partition. `option` is the option's name, for errors.
 
     `unmatched_is_latest`: a time without a record at or after it resolves to the log's end; otherwise it is an error.
+
+    Guards against:
+    1. The log's end is 2, and no record has the time T or a later one. The lookup of T finds none.
+    2. A producer writes a record with a time after T, at offset 2.
+    3. The log's end is requested: 3. A query that starts there never reads offset 2.
+
     Raises `OptionError` also for a partition that the option does not name, and for an offset after the log's end.
     Another group's offset may be after the end of the committed records.
     """
@@ -48,6 +54,9 @@ def look_up(
             wanted[partition] = Edge.LATEST if start.latest else Edge.EARLIEST
         elif isinstance(start, AtTime):
             wanted[partition] = start.timestamp_ms
+    timed = [partition for partition, start in known.items() if isinstance(start, AtTime) and unmatched_is_latest]
+    # R88: before the times are looked up
+    ends = cluster.log_offsets(dict.fromkeys(timed, Edge.LATEST))
     answers = cluster.log_offsets(wanted)
     unmatched = [partition for partition, answer in answers.items() if answer is None]
     if unmatched and not unmatched_is_latest:
@@ -57,8 +66,8 @@ def look_up(
             f"a time at or before the newest record of every partition ({unmatched[0]} has none), or"
             " startingOffsetsByTimestampStrategy=latest",
         )
-    latest = cluster.log_offsets(dict.fromkeys(unmatched, Edge.LATEST))
-    return given | {partition: end.offset for partition, end in (answers | latest).items() if end is not None}
+    answers |= {partition: ends.get(partition) for partition in unmatched}
+    return given | {partition: end.offset for partition, end in answers.items() if end is not None}
 
 
 def includes_topic(subscription: Subscription, topic: str) -> bool:

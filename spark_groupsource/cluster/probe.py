@@ -133,6 +133,9 @@ class Probe:
             left.discard(partition)
             if not left:
                 break
+        if left and not sizes:
+            # After an outage, or when a topic was recreated, a client may wait for long before it asks again.
+            self.close()
         return {tp: sizes[tp] / max(1, ends[tp] - positions[tp]) for tp in sizes}
 
     def close(self) -> None:

@@ -17,10 +17,12 @@ from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.failpoints import reach
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import ReadBounds
-from spark_groupsource.planning.batch import plan_ranges, within_bytes
+from spark_groupsource.planning.batch import average_bytes, plan_ranges, within_bytes
 
 # Seconds until a log that ends before its position is checked again, where no later trigger would check it.
 _DOUBT_PAUSE_S = 0.5
+# Bytes of a record, before any was seen.
+_USUAL_BYTES = 1_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class BatchPlanner:
         self._losses = losses
         self._commits = commits
         self._name = name
+        self._usual_bytes = _USUAL_BYTES
 
     def step(self, positions: Mapping[TopicPartition, int], bounds: ReadBounds) -> Step:
         """Return the plan from these positions on, or why there is none.
@@ -96,7 +99,9 @@ class BatchPlanner:
         left = self._losses.skip_lost(backlogs, survey.beginnings)
         if bounds.max_bytes is not None:
             sizes = self._cluster.record_bytes({p: backlog.position for p, backlog in left.items() if backlog.size})
-            left = within_bytes(left, sizes, bounds.max_bytes)
+            # After an outage the client may find no record in time, and the backlog is at its largest.
+            self._usual_bytes = average_bytes(sizes, self._usual_bytes)
+            left = within_bytes(left, sizes, bounds.max_bytes, self._usual_bytes)
         ranges = plan_ranges(left, bounds.max_rows)
         if all(item.end == backlogs[item.partition].position for item in ranges):
             return NothingToRead()

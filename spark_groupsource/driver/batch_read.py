@@ -17,14 +17,16 @@ from spark_groupsource.options.offset_spec import AtGroup
 from spark_groupsource.planning.tasks import Task, pack_tasks, unmeasured_pack
 
 
-def batch_ranges(options: SourceOptions, cluster: ClusterPort) -> tuple[OffsetRange, ...]:
-    """Return the ranges to read, one per partition that has records to read.
+def batch_ranges(options: SourceOptions, cluster: ClusterPort) -> tuple[tuple[OffsetRange, ...], dict[str, str]]:
+    """Return the ranges to read, one per partition that has records to read, and the ids of the topics by name.
 
+    The ids are asked for before the offsets: if a topic is recreated between the two, its tasks read nothing of it.
     Raises `DataLossError` if a log no longer has the start and failOnDataLoss is true, and `OptionError` for a start
     beyond the end. If a group's offset is beyond the end, or the log begins there, nothing is read.
     """
     topics = cluster.matching_topics(options.subscription)
-    existing = partitions_of(options.subscription, cluster.describe(topics))
+    described = cluster.describe(topics)
+    existing = partitions_of(options.subscription, described)
     check_named(options.starting, existing)
     check_named(options.ending, existing)
     unmatched_is_latest = options.no_match_strategy is NoMatchStrategy.LATEST
@@ -45,7 +47,7 @@ def batch_ranges(options: SourceOptions, cluster: ClusterPort) -> tuple[OffsetRa
         ends |= _readable(cluster, {p: at for p, at in ends.items() if isinstance(options.ending.of(p), AtGroup)})
     beginnings = _beginnings(cluster, starts, options)
     found = [OffsetRange(p, beginnings[p], max(beginnings[p], ends[p])) for p in existing if p in starts and p in ends]
-    return tuple(item for item in found if len(item))
+    return tuple(item for item in found if len(item)), {topic: info.topic_id for topic, info in described.items()}
 
 
 def _readable(cluster: ClusterPort, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

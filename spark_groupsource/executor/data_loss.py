@@ -117,6 +117,9 @@ class LostRecords:
         # The reason from the wait is more useful than the result of a request now.
         waiting, reason = None, consumer.requests.reason
         missing = [item for item in ranges if not consumer.has_all_rows(item)]
+        if not missing:
+            # R89: nothing is missing, and yet the ranges do not end
+            raise stalled(ranges[0], consumer.position(ranges[0].partition), timeout_s, reason)
         for item in missing:
             cause = self._cause_of_silence(consumer, item, timeout_s)
             if not cause:

@@ -154,8 +154,10 @@ class ConsumerPool:
 
     def give_back(self, options: SourceOptions, consumer: RangeConsumer) -> None:
         """Keep a consumer for the next task."""
-        if consumer.bulk:
-            consumer.rest()
+        if consumer.bulk and _fails(consumer.rest):
+            # The task has all its rows.
+            consumer.close()
+            return
         with self._lock:
             self._idle.append(_Idle(pool_key(options), consumer, self._clock.monotonic_s(), options.group_id))
             if self._housekeeper is None and self._pause is not None:

@@ -393,6 +393,11 @@ class RangeConsumer:
         """Skip transaction markers without waiting for an end-of-partition event, which takes fetch.wait.max.ms.
 
         The client's position is used only after a first record: before, it may be that of an earlier assignment.
+
+        Guards against:
+        1. A task reads [10, 13): two records and a marker. More markers follow, up to 20, and the client passes them.
+        2. The next task reads [13, 20) with the same consumer. The client has nothing more to pass.
+        3. The leader cannot be reached, so that no end-of-partition event comes. The range never ends.
         """
         partition = item.partition
         if self._position[partition] >= item.end or partition in self._kept or partition not in self._begun:
@@ -400,10 +405,9 @@ class RangeConsumer:
         if partition in self._lost:
             # R64: the client may skip records that it cannot read and report a later position; they were not read
             return
-        passed = self._client.passed(partition)
-        if passed > self._fed[partition]:
-            self._fed[partition] = passed
-            self._position[partition] = max(self._position[partition], min(passed, item.end))
+        # R89: also what it had passed for an earlier task
+        passed = self._fed[partition] = max(self._fed[partition], self._client.passed(partition))
+        self._position[partition] = max(self._position[partition], min(passed, item.end))
 
     def _bound_kept(self, ranges: Sequence[OffsetRange]) -> None:
         """Keep rows within `max_kept_bytes`. The rows of the first range are returned now and not counted.

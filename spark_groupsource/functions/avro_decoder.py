@@ -24,6 +24,8 @@ _HEADER = 5
 _MAGIC = 0
 # An id that the registry did not know may be known later: registries replicate.
 _UNKNOWN_FOR_S = 30.0
+# A column that is not Avro has a new "schema id" in each value.
+_MAX_UNKNOWN = 1_000
 
 
 class BadRecord(ValueError):
@@ -106,16 +108,29 @@ class Decoder:
             except Exception:  # noqa: BLE001, S110
                 pass
             values.append(None if record is None else self._record(record))
-        return pa.array(values, self._type)
+        try:
+            return pa.array(values, self._type)
+        except (pa.ArrowException, OverflowError):
+            # fastavro does not check whether a number fits its type. Arrow does, and refuses all values for one.
+            return pa.array(map(self._fitting, column.to_pylist(), values), self._type)
 
     def _record(self, record: bytes) -> Any:
         try:
             return self._decoded(record)
         except BadRecord as error:
-            if self._reading.is_strict:
-                start = record[:_HEADER].hex()
-                raise errors.ReadError(errors.AVRO_RECORD_INVALID, start=start, reason=str(error)) from None
-            return None
+            return self._bad(record, error)
+
+    def _fitting(self, record: bytes, value: Any) -> Any:
+        try:
+            pa.array([value], self._type)
+        except (pa.ArrowException, OverflowError) as error:
+            return self._bad(record, error)
+        return value
+
+    def _bad(self, record: bytes, error: Exception) -> None:
+        if self._reading.is_strict:
+            start = record[:_HEADER].hex()
+            raise errors.ReadError(errors.AVRO_RECORD_INVALID, start=start, reason=str(error)[:300]) from None
 
     def _decoded(self, record: bytes) -> Any:
         head = record[:_HEADER]
@@ -140,6 +155,8 @@ class Decoder:
         try:
             writer = parsed_schema(self._registry, self._registry.by_id(int.from_bytes(head[1:], "big")))
         except (SchemaNotFound, BadRecord, fastavro.schema.SchemaParseException, ValueError) as error:
+            if len(self._unknown) >= _MAX_UNKNOWN:
+                self._unknown.clear()
             self._unknown[head] = (time.monotonic() + _UNKNOWN_FOR_S, str(error))
             raise BadRecord(str(error)) from None
         # fastavro compares unequal schemas once per record.

@@ -108,7 +108,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "maxBytesPerTrigger", read.integer(1), None, "bytes, an integer from 1",
         "Upper bound of bytes (keys, values and headers) per batch of this member, estimated from the size of the next"
-        " records of each partition.",
+        " records of each partition. If that cannot be seen, the last known average counts, or 1,000 bytes.",
     ),
     OptionSpec(
         "minPartitions", read.integer(1, 2**31 - 1), None, "an integer from 1",

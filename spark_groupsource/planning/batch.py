@@ -54,16 +54,22 @@ def _divide_exactly(sizes: Mapping[TopicPartition, int], limit: int) -> dict[Top
     return shares
 
 
+def average_bytes(record_bytes: Mapping[TopicPartition, float], otherwise: float) -> float:
+    """Return the average record size; `otherwise` if none is known."""
+    return sum(record_bytes.values()) / len(record_bytes) if record_bytes else otherwise
+
+
 def within_bytes(
-    backlogs: Mapping[TopicPartition, Backlog], record_bytes: Mapping[TopicPartition, float], max_bytes: int
+    backlogs: Mapping[TopicPartition, Backlog],
+    record_bytes: Mapping[TopicPartition, float],
+    max_bytes: int,
+    usual_bytes: float,
 ) -> dict[TopicPartition, Backlog]:
     """Shorten backlogs to about `max_bytes` in total; each keeps at least one offset.
 
-    A partition without a known record size gets the average one. If none is known, nothing is shortened.
+    A partition without a known record size gets the average one; `usual_bytes` if none is known.
     """
-    if not record_bytes:
-        return dict(backlogs)
-    average = sum(record_bytes.values()) / len(record_bytes)
+    average = average_bytes(record_bytes, usual_bytes)
     each = {partition: max(1.0, record_bytes.get(partition, average)) for partition in backlogs}
     shares = divide_limit({p: round(backlog.size * each[p]) for p, backlog in backlogs.items()}, max_bytes)
     return {

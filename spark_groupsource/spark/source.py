@@ -301,11 +301,9 @@ class GroupKafkaBatchReader(DataSourceReader):
         _log_to_stderr()
         cluster = LibrdkafkaCluster(self._options, SystemClock(), time.sleep)
         try:
-            ranges = batch_ranges(self._options, cluster)
-            topics = cluster.describe({item.partition.topic for item in ranges})
+            ranges, topic_ids = batch_ranges(self._options, cluster)
         finally:
             cluster.close()
-        topic_ids = {topic: info.topic_id for topic, info in topics.items()}
         tasks = batch_tasks(ranges, self._options)
         # Spark treats a source without partitions as one without a plan.
         return [GroupKafkaPartition(task, topic_ids) for task in tasks] or [GroupKafkaPartition(())]

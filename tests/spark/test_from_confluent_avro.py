@@ -183,6 +183,18 @@ def test_a_bad_record_is_an_error_that_says_why(spark: SparkSession, registry: S
         assert reason in str(caught.value)
 
 
+def test_a_number_that_does_not_fit_its_type_is_one_bad_record(spark: SparkSession, registry: SchemaRegistry) -> None:
+    """fastavro reads it, and Arrow refuses it with all values beside it."""
+    schema = {"type": "record", "name": "Count", "fields": [{"name": "n", "type": "int"}]}
+    (good,) = serialized(registry, schema, [{"n": 7}])
+    wide = good[:5] + by_hand(1, "long", 2**40)[5:]
+    values, strict = [good, wide, good], {"reader_schema": json.dumps(schema)}
+    frame = decoded(spark, values, registry.url, **strict, options={"mode": "PERMISSIVE"})
+    assert [row[0] for row in frame.selectExpr("o.n").collect()] == [7, None, 7]
+    with pytest.raises(Exception, match=r"AVRO_RECORD_INVALID.*1099511627776"):
+        decoded(spark, values, registry.url, **strict).collect()
+
+
 def test_no_record_is_null_because_the_registry_is_away(spark: SparkSession, registry: SchemaRegistry) -> None:
     (good,) = serialized(registry, ORDER, [order(7)])
     frame = decoded(spark, [good], registry.url, subject=SUBJECT, options={"mode": "PERMISSIVE"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from spark_groupsource.cluster.offset_lookup import check_named, look_up
@@ -74,6 +76,21 @@ def test_times() -> None:
     assert bed.find(AtTime(5), AtTime(6), latest=True) == {P0: 33, P1: 200}
     with pytest.raises(OptionError, match=r"value '6'.*orders-1 has none"):
         bed.find(AtTime(5), AtTime(6))
+
+
+@pytest.mark.rule("R88")
+def test_p1_a_record_that_is_written_while_its_time_is_looked_up_is_not_skipped() -> None:
+    """1. No record has the time. 2. One is written. 3. The start is where the log ended before."""
+    bed = Bed()
+
+    class Written(FakeCluster):
+        def log_offsets(self, wanted: Any, *, uncommitted: bool = False) -> Any:
+            found = FakeCluster.log_offsets(self, wanted, uncommitted=uncommitted)
+            self.ends[P0] += len(wanted)
+            return found
+
+    bed.cluster.__class__ = Written
+    assert bed.find(AtTime(5), latest=True) == {P0: 100}
 
 
 def test_a_partition_that_is_not_named() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.batch_read import batch_ranges, batch_tasks
 from spark_groupsource.errors import DataLossError, OptionError
 from spark_groupsource.options.model import Reads
@@ -23,7 +26,7 @@ class Bed:
         self.cluster.ends = {P0: 100, P1: 200}
 
     def ranges(self) -> list[str]:
-        return [str(item) for item in batch_ranges(self.options, self.cluster)]
+        return [str(item) for item in batch_ranges(self.options, self.cluster)[0]]
 
 
 def test_all_that_is_there() -> None:
@@ -167,7 +170,22 @@ def test_lost_records(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_tasks_follow_the_options() -> None:
     bed = Bed(minPartitions="4")
-    assert len(batch_tasks(batch_ranges(bed.options, bed.cluster), bed.options)) == 4
+    ranges, _ = batch_ranges(bed.options, bed.cluster)
+    assert len(batch_tasks(ranges, bed.options)) == 4
+
+
+def test_a_topic_that_is_recreated_while_its_range_is_looked_up() -> None:
+    """The range may be of the new topic. Its tasks have the old id, and so give out no row of it."""
+    bed = Bed()
+
+    class Recreating(FakeCluster):
+        def log_offsets(self, *given: Any, **more: Any) -> Any:
+            bed.cluster.topics["orders"] = TopicInfo("another", 2)
+            return FakeCluster.log_offsets(self, *given, **more)
+
+    bed.cluster.__class__ = Recreating
+    before = bed.cluster.topics["orders"].topic_id
+    assert batch_ranges(bed.options, bed.cluster)[1] == {"orders": before}
 
 
 @pytest.mark.parametrize(

@@ -391,6 +391,19 @@ def test_a_bulk_consumer_rests_between_tasks_and_serves_large_ones_only() -> Non
     assert bed.take(*_bulk(3, 4)) is large
 
 
+def test_a_consumer_that_cannot_rest_fails_no_task_that_has_ended() -> None:
+    bed = Bed()
+    large = bed.take(*_bulk(0, 1, 2))
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no")
+
+    bed.clients[-1].incremental_unassign = refuse  # type: ignore[method-assign,assignment]
+    bed.pool.give_back(OPTIONS, large)
+    assert bed.clients[-1].closed == 1
+    assert bed.take(*_bulk(0, 1, 2)) is not large
+
+
 def test_one_large_range_needs_no_bulk_consumer() -> None:
     """Nothing of it waits for its turn; the consumer keeps its place for the next batch."""
     assert not Bed().take(OffsetRange(P0, 0, 10**9)).bulk

@@ -132,6 +132,21 @@ def test_where_an_earlier_assignment_had_got_ends_nothing() -> None:
     assert taken(consumer, earlier) == [5]
 
 
+@pytest.mark.rule("R89")
+def test_markers_that_were_passed_for_an_earlier_range_end_the_next_one() -> None:
+    """1. The client passes markers beyond a range. 2. The next range is of these. 3. No event comes."""
+    consumer, client = consumer_of(records(0, 10, 11))
+    client.passed[P0] = 20
+    assert taken(consumer) == [10, 11]
+    following = OffsetRange(P0, 13, 20)
+    consumer.position_at([following])
+    assert taken(consumer, following) == []
+    assert consumer.finished(following)
+    after = OffsetRange(P0, 20, 22)
+    consumer.position_at([after])
+    assert not consumer.finished(after)
+
+
 def test_markers_do_not_hide_records_that_are_kept() -> None:
     consumer, client = consumer_of(records(0, 10, 11, 12, 13, 14))
     client.passed[P0] = 16

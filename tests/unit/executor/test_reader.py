@@ -138,6 +138,22 @@ def test_a_range_that_makes_no_progress_fails_at_the_deadline() -> None:
     assert repr(bed.pool) == "ConsumerPool(idle=0, resting=0)"
 
 
+@pytest.mark.rule("R89")
+def test_ranges_that_miss_nothing_and_do_not_end_fail_at_the_deadline() -> None:
+    """Whatever leads to it: without an end, the batch and every handover would wait for ever."""
+    bed = Bed(records(0, 10), kafkaConsumer__pollTimeoutMs="5000")
+
+    class Stuck(RangeConsumer):
+        def has_all_rows(self, item: OffsetRange) -> bool:
+            return True
+
+    made = bed.pool.borrow(bed.settings.options, [R0], {"orders": TOPIC_ID})
+    made.__class__ = Stuck
+    bed.pool.give_back(bed.settings.options, made)
+    with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0 returned no record for 5 s at offset 11"):
+        bed.read(R0)
+
+
 def test_a_silence_is_told_before_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed(records(0, 10), kafkaConsumer__pollTimeoutMs="60000")
     with pytest.raises(ReadError, match="READ_STALLED"):

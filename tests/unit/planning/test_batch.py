@@ -107,19 +107,19 @@ def test_what_the_log_held_up_to_its_end_it_held_up_to_every_offset_before() -> 
 def test_bytes_are_shared_out_by_the_size_of_each_partitions_records() -> None:
     """Records of 100 and 10 bytes: of 1,100 bytes each partition gets its share, in whole offsets."""
     backlogs = {P0: Backlog(0, 10, 3), P1: Backlog(5, 15, 3)}
-    shortened = within_bytes(backlogs, {P0: 100.0, P1: 10.0}, 550)
+    shortened = within_bytes(backlogs, {P0: 100.0, P1: 10.0}, 550, 1.0)
     assert shortened == {P0: Backlog(0, 5, 3), P1: Backlog(5, 10, 3)}
-    assert within_bytes(backlogs, {P0: 100.0, P1: 10.0}, 10_000) == backlogs
+    assert within_bytes(backlogs, {P0: 100.0, P1: 10.0}, 10_000, 1.0) == backlogs
 
 
 def test_a_record_larger_than_all_bytes_is_read_all_the_same() -> None:
-    assert within_bytes({P0: Backlog(7, 9)}, {P0: 5_000.0}, 100) == {P0: Backlog(7, 8)}
+    assert within_bytes({P0: Backlog(7, 9)}, {P0: 5_000.0}, 100, 1.0) == {P0: Backlog(7, 8)}
 
 
-def test_an_unknown_size_is_the_average_of_the_known_ones_and_none_limits_nothing() -> None:
+def test_an_unknown_size_is_the_average_of_the_known_ones_or_the_usual_one() -> None:
     backlogs = {P0: Backlog(0, 10), P1: Backlog(0, 10)}
-    assert within_bytes(backlogs, {P0: 10.0}, 100) == {P0: Backlog(0, 5), P1: Backlog(0, 5)}
-    assert within_bytes(backlogs, {}, 1) == backlogs
+    assert within_bytes(backlogs, {P0: 10.0}, 100, 1.0) == {P0: Backlog(0, 5), P1: Backlog(0, 5)}
+    assert within_bytes(backlogs, {}, 100, 25.0) == {P0: Backlog(0, 2), P1: Backlog(0, 2)}
 
 
 def test_an_end_before_the_position_gives_an_empty_range() -> None:
