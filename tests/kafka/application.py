@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -32,6 +33,7 @@ class Batch:
 
     number: int
     records: tuple[Record, ...]
+    values: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -85,6 +87,10 @@ class AppQuery:
         """Return how often each record is in a batch that Spark recorded as complete; a replay counts once."""
         return Counter(record for batch in self.sink.completed() for record in batch.records)
 
+    def completed_values(self) -> list[str]:
+        """Return the values in batches that Spark recorded as complete, in their order; a replay counts once."""
+        return [value for batch in self.sink.completed() for value in batch.values]
+
     def wait_for_records(self, wanted: set[Record], timeout_s: float = 120.0) -> None:
         """Wait until all of these records are in completed batches."""
         wait_for(
@@ -92,6 +98,15 @@ class AppQuery:
             lambda: self.check() and wanted <= self.completed_records().keys(),
             timeout_s,
             lambda: f"missing {sorted(wanted - self.completed_records().keys())[:10]}\n{self!r}",
+        )
+
+    def wait_for_values(self, wanted: set[str], timeout_s: float = 120.0) -> None:
+        """Wait until all of these values are in completed batches: a recreated topic has the old one's offsets."""
+        wait_for(
+            f"{self.name} to complete {len(wanted)} values",
+            lambda: self.check() and wanted <= set(self.completed_values()),
+            timeout_s,
+            lambda: f"missing {sorted(wanted - set(self.completed_values()))[:10]}\n{self!r}",
         )
 
     def check(self) -> bool:
@@ -102,6 +117,18 @@ class AppQuery:
     def stop(self) -> None:
         """Stop cleanly. The member leaves a moment later: its process looks at the commit log first."""
         self.query.stop()
+
+    def leave(self) -> None:
+        """Stop cleanly and wait until the member has left: its process removes its file then."""
+        self.stop()
+        files = self.checkpoint / "groupkafka"
+        wait_for(f"{self.name} to leave", lambda: not list(files.glob("*.json")), 60, self.__repr__)
+
+    def failure(self) -> str:
+        """Wait for the query's failure and return what it says."""
+        with pytest.raises(StreamingQueryException) as caught:
+            self.query.awaitTermination(120)
+        return str(caught.value)
 
 
 class Application:
@@ -130,9 +157,9 @@ class Application:
         sink = self._sinks.setdefault(location, Sink(location))
 
         def write(frame: DataFrame, number: int) -> None:
-            rows = frame.select("topic", "partition", "offset").collect()
+            rows = frame.selectExpr("topic", "partition", "offset", "string(value) as value").collect()
             records = tuple((row.topic, row.partition, row.offset) for row in rows)
-            sink.write(Batch(number, records))
+            sink.write(Batch(number, records, tuple(row.value or "" for row in rows)))
             if batch is not None:
                 batch(number, records)
 

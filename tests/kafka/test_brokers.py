@@ -14,6 +14,7 @@ from confluent_kafka import KafkaException
 from tests.realkafka.jars import RealKafkaError, version_of
 from tests.realkafka.realkafka import RealKafka
 
+from .application import Application
 from .harness import Independent, Query, wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.brokers]
@@ -56,7 +57,7 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[RealKafka]:
 
 def test_takeover_on_each_version(
     kafka: RealKafka, client: Independent, options: dict[str, str], topic: str, group: str,
-    start_query: Callable[..., Query],
+    start_query: Callable[..., Query], application: Application,
 ) -> None:  # fmt: skip
     """First alone, second joins, first is killed and second goes on: nothing is lost, no completed batch repeats."""
     client.create_topic(topic, 4)
@@ -65,13 +66,13 @@ def test_takeover_on_each_version(
     first.wait_for_records(client.records(topic))
     wait_for("lag 0", lambda: client.lag(group, topic) == 0, 60, first.log)
 
-    second = start_query("second", options)
-    wait_for("two each", lambda: sorted(map(len, client.members(group))) == [2, 2], 90, second.log)
+    second = application.start_query("second", options)
+    wait_for("two each", lambda: sorted(map(len, client.members(group))) == [2, 2], 90, second.__repr__)
     client.produce(topic, (f"b{n}" for n in range(200)), 4)
-    wait_for("lag 0 with two", lambda: client.lag(group, topic) == 0, 60, second.log)
+    wait_for("lag 0 with two", lambda: client.lag(group, topic) == 0, 60, second.__repr__)
     first.kill()
     client.produce(topic, (f"c{n}" for n in range(200)), 4)
-    wait_for("lag 0 after the takeover", lambda: client.lag(group, topic) == 0, 90, second.log)
+    wait_for("lag 0 after the takeover", lambda: client.lag(group, topic) == 0, 90, second.__repr__)
 
     times = first.completed_records() + second.completed_records()
     assert set(times) == client.records(topic)
@@ -89,7 +90,7 @@ class TestWithoutTopicIds:
 
     def test_a_topic_that_is_given_an_id_is_no_other_one(
         self, kafka: RealKafka, client: Independent, options: dict[str, str], topic: str, group: str,
-        start_query: Callable[..., Query],
+        start_query: Callable[..., Query], application: Application,
     ) -> None:  # fmt: skip
         """Guards against: 1. a query reads; 2. the brokers are upgraded, and give the topic an id; 3. it is taken for
         another topic of that name: a loss is reported, and its records are read again.
@@ -110,9 +111,9 @@ class TestWithoutTopicIds:
         client.produce(topic, (f"b{n}" for n in range(20)), 2)
         wait_for("lag 0 after the upgrade", lambda: client.lag(group, topic) == 0, 90, query.log)
         query.stop()
-        again = start_query("query", chosen)
+        again = application.start_query("query", chosen, checkpoint=query.checkpoint)
         client.produce(topic, (f"c{n}" for n in range(20)), 2)
-        wait_for("lag 0 after a restart", lambda: client.lag(group, topic) == 0, 90, again.log)
+        wait_for("lag 0 after a restart", lambda: client.lag(group, topic) == 0, 90, again.__repr__)
         again.stop()
         times = query.completed_records() + again.completed_records()
         assert set(times) == {record for record in client.records(topic) if record[2] >= 5}

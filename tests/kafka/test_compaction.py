@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from confluent_kafka import Producer
 
-from .harness import Independent, Query, wait_for
+from .application import Application
+from .harness import Independent, wait_for
 
 pytestmark = pytest.mark.kafka
 
 
 def test_a_compacted_topic_is_read_to_its_end(
-    client: Independent, options: dict[str, str], topic: str, group: str, start_query: Callable[..., Query]
+    client: Independent, options: dict[str, str], topic: str, group: str, application: Application
 ) -> None:
     """300 records of three keys, compacted to a few; the ranges cut through the gaps (maxOffsetsPerTrigger)."""
     config = {
@@ -39,8 +38,8 @@ def test_a_compacted_topic_is_read_to_its_end(
         return len(client.records(topic)) < 50
 
     wait_for("the log cleaner", compacted, 120)
-    query = start_query("query", options | {"maxOffsetsPerTrigger": "40"})
-    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 90, query.log)
+    query = application.start_query("query", options | {"maxOffsetsPerTrigger": "40"})
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 90, query.__repr__)
     query.stop()
     assert client.records(topic) <= query.records().keys()
     assert set(query.records().values()) == {1}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from spark_groupsource.driver.topics import REFRESH_S
 
-from .harness import Independent, Query, wait_for
+from .application import Application
+from .harness import Independent, wait_for
 from .holding import Held, Told, released
 
 pytestmark = pytest.mark.kafka
@@ -21,12 +21,7 @@ pytestmark = pytest.mark.kafka
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.rule("R4")
 def test_new_partitions_and_new_topics_are_read_from_their_beginning(
-    protocol: str,
-    client: Independent,
-    options: dict[str, str],
-    topic: str,
-    group: str,
-    start_query: Callable[..., Query],
+    protocol: str, client: Independent, options: dict[str, str], topic: str, group: str, application: Application
 ) -> None:
     """With startingOffsets=latest, what was there before is skipped; what appears later is not."""
     chosen = options | {"startingOffsets": "latest", "subscribePattern": f"{topic}.*", "kafka.group.protocol": protocol}
@@ -35,8 +30,8 @@ def test_new_partitions_and_new_topics_are_read_from_their_beginning(
         del chosen["kafka.session.timeout.ms"], chosen["kafka.heartbeat.interval.ms"]
     client.create_topic(topic, 2)
     client.produce(topic, (f"old{n}" for n in range(20)), 2)
-    query = start_query("query", chosen)
-    wait_for("pinned positions", lambda: client.committed(group) == client.ends(topic), 90, query.log)
+    query = application.start_query("query", chosen)
+    wait_for("pinned positions", lambda: client.committed(group) == client.ends(topic), 90, query.__repr__)
 
     client.produce(topic, (f"new{n}" for n in range(20)), 2)
     client.add_partitions(topic, 4)
@@ -45,25 +40,21 @@ def test_new_partitions_and_new_topics_are_read_from_their_beginning(
     client.create_topic(other, 2)
     client.produce(other, (f"other{n}" for n in range(20)), 2)
 
-    def read() -> set[str]:
-        return {value for batch in query.batches() for *_, value in batch["rows"]}
-
     wanted = {f"new{n}" for n in range(20)} | {f"grown{n}" for n in range(40)} | {f"other{n}" for n in range(20)}
-    wait_for("all later records", lambda: wanted <= read(), 90, lambda: f"{sorted(wanted - read())}\n{query.log()}")
-    assert read() == wanted
+    query.wait_for_values(wanted)
+    assert set(query.completed_values()) == wanted
     wait_for(
         "lag 0 on both topics",
         lambda: client.committed(group) == client.ends(topic) | client.ends(other),
         30,
-        query.log,
+        query.__repr__,
     )
     assert set(query.records().values()) == {1}
 
 
 def test_a_topic_that_is_found_with_new_partitions_of_another_starts_at_its_beginning(
-    client: Independent, options: dict[str, str], topic: str, group: str, tmp_path: Path,
-    start_query: Callable[..., Query],
-) -> None:  # fmt: skip
+    client: Independent, options: dict[str, str], topic: str, group: str, tmp_path: Path, application: Application
+) -> None:
     """The new partitions are pinned in the very trigger that finds the new topic, and before it is assigned."""
     told, other = Told(tmp_path, "query"), f"{topic}-more"
     chosen = options | told.options | {"startingOffsets": "latest", "subscribePattern": f"{topic}.*"}
@@ -71,17 +62,17 @@ def test_a_topic_that_is_found_with_new_partitions_of_another_starts_at_its_begi
     chosen["kafka.group.protocol"] = "consumer"
     del chosen["subscribe"], chosen["kafka.session.timeout.ms"], chosen["kafka.heartbeat.interval.ms"]
     client.create_topic(topic, 2)
-    query = start_query("query", chosen | {"kafka.client.id": "query"})
+    query = application.start_query("query", chosen)
     told.wait_for("assigned")
-    wait_for("pinned positions", lambda: client.committed(group) == client.ends(topic), 90, query.log)
+    wait_for("pinned positions", lambda: client.committed(group) == client.ends(topic), 90, query.__repr__)
     held = Held("query", "before-complete")
     with released(held):
-        held.wait_reached(query.log)
+        held.wait_reached(query.__repr__)
         client.add_partitions(topic, 4)
         client.create_topic(other, 2)
         client.produce(other, (f"other{n}" for n in range(20)), 2)
         wait_for(
-            "the new partitions", lambda: told.lines("assigned") and len(client.members(group)[0]) == 4, 60, query.log
+            "the new partitions", lambda: told.lines("assigned") and len(client.members(group)[0]) == 4, 60, told.tail
         )
         # Until the pattern is matched again.
         time.sleep(REFRESH_S)
@@ -89,7 +80,7 @@ def test_a_topic_that_is_found_with_new_partitions_of_another_starts_at_its_begi
 
 
 def test_a_new_topic_that_shares_24_bits_with_a_known_one_is_read_from_its_beginning(
-    client: Independent, options: dict[str, str], topic: str, group: str, start_query: Callable[..., Query]
+    client: Independent, options: dict[str, str], topic: str, group: str, application: Application
 ) -> None:
     """Guards against: 1. a group begins at "latest" with some topics; 2. a topic is created whose SHA-256 begins with
     the 24 bits of one of them; 3. a query that has not seen it appear takes it for that one, and skips its records.
@@ -100,9 +91,9 @@ def test_a_new_topic_that_shares_24_bits_with_a_known_one_is_read_from_its_begin
     for each in topics:
         client.create_topic(each, 1)
     client.produce(topics[0], ["old"], 1)
-    query = start_query("first", chosen)
-    wait_for("pinned positions", lambda: len(client.committed(group)) == len(topics), 90, query.log)
-    query.stop()
+    query = application.start_query("first", chosen)
+    wait_for("pinned positions", lambda: len(client.committed(group)) == len(topics), 90, query.__repr__)
+    query.leave()
 
     known = {hashlib.sha256(f"{name}/{each}".encode()).digest()[:3] for name, each in client.topic_ids(topics).items()}
     names = (f"{topic}-new-{number}" for number in itertools.count())
@@ -110,8 +101,8 @@ def test_a_new_topic_that_shares_24_bits_with_a_known_one_is_read_from_its_begin
     new = next(name for name in names if hashlib.sha256(name.encode()).digest()[:3] in known)
     client.create_topic(new, 1)
     client.produce(new, (f"new{n}" for n in range(10)), 1)
-    query = start_query("second", chosen)
-    wait_for("a start position of the new topic", lambda: (new, 0) in client.committed(group), 90, query.log)
+    query = application.start_query("second", chosen)
+    wait_for("a start position of the new topic", lambda: (new, 0) in client.committed(group), 90, query.__repr__)
     query.wait_for_records(client.records(new))
     assert set(query.records()) == client.records(new)
 
@@ -119,52 +110,51 @@ def test_a_new_topic_that_shares_24_bits_with_a_known_one_is_read_from_its_begin
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 @pytest.mark.rule("R5")
 def test_p8_what_a_new_partition_lost_before_it_was_noticed_is_told(
-    starting: str, client: Independent, options: dict[str, str], topic: str, group: str,
-    start_query: Callable[..., Query],
-) -> None:  # fmt: skip
+    starting: str, client: Independent, options: dict[str, str], topic: str, group: str, application: Application
+) -> None:
     """The query is down; a partition is added and filled, and its first records are removed; the query starts."""
     client.create_topic(topic, 1)
     client.produce(topic, (f"old{n}" for n in range(10)), 1)
-    query = start_query("query", options | {"startingOffsets": starting})
-    wait_for("a committed start", lambda: client.committed(group) == client.ends(topic), 90, query.log)
+    query = application.start_query("query", options | {"startingOffsets": starting})
+    wait_for("a committed start", lambda: client.committed(group) == client.ends(topic), 90, query.__repr__)
     client.produce(topic, (f"more{n}" for n in range(10)), 1)
     query.wait_for_records({record for record in client.records(topic) if record[2] >= 10})
-    query.stop()
+    query.leave()
     client.add_partitions(topic, 2)
     client.produce(topic, (f"new{n}" for n in range(40)), 2)
     client.delete_records(topic, 1, 5)
 
-    query = start_query("query", options | {"startingOffsets": starting})
-    assert query.wait_ended() == 1
-    assert "DATA_LOST" in query.failure()
-    assert f"{topic}-1 [0, 5)" in query.failure()
+    query = application.start_query("query", options | {"startingOffsets": starting})
+    failure = query.failure()
+    assert "DATA_LOST" in failure
+    assert f"{topic}-1 [0, 5)" in failure
 
-    query = start_query("query", options | {"startingOffsets": starting, "failOnDataLoss": "false"})
+    query = application.start_query("query", options | {"startingOffsets": starting, "failOnDataLoss": "false"})
     query.wait_for_records({record for record in client.records(topic) if record[1] == 1 or record[2] >= 20})
-    wait_for("lag 0", lambda: client.committed(group) == client.ends(topic), 30, query.log)
+    wait_for("lag 0", lambda: client.committed(group) == client.ends(topic), 30, query.__repr__)
 
 
 @pytest.mark.rule("R35")
 def test_p8_a_topic_that_was_made_anew_is_not_mistaken_for_the_old_one(
-    client: Independent, options: dict[str, str], topic: str, group: str, start_query: Callable[..., Query]
+    client: Independent, options: dict[str, str], topic: str, group: str, application: Application
 ) -> None:
     """Deleted and made again with more records than were read: an error; or, when wanted, read from its beginning."""
     client.create_topic(topic, 1)
     client.produce(topic, (f"old{n}" for n in range(10)), 1)
-    query = start_query("query", options)
+    query = application.start_query("query", options)
     query.wait_for_records(client.records(topic))
-    query.stop()
+    query.leave()
     client.delete_topic(topic)
     client.create_topic(topic, 1)
     client.produce(topic, (f"new{n}" for n in range(30)), 1)
 
-    query = start_query("query", options)
-    assert query.wait_ended() == 1
-    assert "DATA_LOST" in query.failure()
-    assert "deleted and recreated" in query.failure()
+    query = application.start_query("query", options)
+    failure = query.failure()
+    assert "DATA_LOST" in failure
+    assert "deleted and recreated" in failure
 
-    query = start_query("query", options | {"failOnDataLoss": "false"})
-    query.wait_for_records(client.records(topic))
-    query.stop()
-    assert [v for batch in query.batches() for *_, v in batch["rows"]] == [f"new{n}" for n in range(30)]
+    query = application.start_query("query", options | {"failOnDataLoss": "false"})
+    query.wait_for_values({f"new{n}" for n in range(30)})
+    query.leave()
+    assert query.completed_values()[10:] == [f"new{n}" for n in range(30)]
     assert client.committed(group) == client.ends(topic)

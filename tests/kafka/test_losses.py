@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from confluent_kafka.admin import AdminClient
 
 from tests.realkafka.realkafka import RealKafka
 
-from .harness import Independent, Query, wait_for
+from .application import Application
+from .harness import Independent, wait_for
 from .holding import Held, Told, released
 from .test_drain import Scene, make_scene
+from .test_takeover import with_protocol
 
 __all__ = ["make_scene"]
 
@@ -49,41 +51,35 @@ def test_p8_records_deleted_between_the_plan_and_the_read_are_skipped(
 # --- topics that are deleted
 
 
-@pytest.fixture(params=["classic", "consumer"])
-def protocol(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Return the options of a group protocol."""
-    if request.param == "classic":
-        return {}
-    return {"kafka.group.protocol": "consumer"}
-
-
-def for_protocol(options: dict[str, str], protocol: dict[str, str]) -> dict[str, str]:
-    """Return the options with those of the protocol; under KIP-848 the broker sets the intervals."""
-    dropped = ("kafka.session.timeout.ms", "kafka.heartbeat.interval.ms") if protocol else ()
-    return {name: value for name, value in options.items() if name not in dropped} | protocol
-
-
 @pytest.mark.rule("R38")
 def test_p8_a_topic_with_unread_records_is_deleted_while_the_query_runs(
-    client: Independent, options: dict[str, str], protocol: dict[str, str], topic: str, tmp_path: Path,
-    start_query: Callable[..., Query],
-) -> None:  # fmt: skip
-    """failOnDataLoss=false: the other topic goes on, and what is known to be lost is told; true: the query fails."""
+    client: Independent, options: dict[str, str], topic: str, tmp_path: Path, application: Application
+) -> None:
+    """failOnDataLoss=false: the other topic goes on, and what is known to be lost is told; true: the query fails.
+
+    Under KIP-848: test_deleted_topics.py and test_topics_come_and_go.py.
+    """
     other, metrics = f"{topic}-other", Told(tmp_path, "going-on")
     client.create_topic(topic, 1)
     client.create_topic(other, 1)
-    options = for_protocol(options, protocol) | {"subscribe": f"{topic},{other}", "maxOffsetsPerTrigger": "10"}
-    going_on = start_query("going-on", options | {"failOnDataLoss": "false"} | metrics.options, batch_s=2)
-    failing = start_query("failing", options | {"kafka.group.id": f"{topic}-failing"}, batch_s=2)
+    options = options | {"subscribe": f"{topic},{other}", "maxOffsetsPerTrigger": "10"}
+
+    def take_long(*_: object) -> None:
+        time.sleep(2)
+
+    going_on = application.start_query(
+        "going-on", options | {"failOnDataLoss": "false"} | metrics.options, batch=take_long
+    )
+    failing = application.start_query("failing", options | {"kafka.group.id": f"{topic}-failing"}, batch=take_long)
     client.produce(topic, (f"old{n}" for n in range(200)), 1)
     for query in going_on, failing:
-        wait_for("a batch", query.records, evidence=query.log)
+        wait_for("a batch", query.completed_records, evidence=query.__repr__)
     client.delete_topic(topic)
     client.produce(other, (f"other{n}" for n in range(5)), 1)
-    assert failing.wait_ended() == 1
-    assert "DATA_LOST" in failing.failure()
-    assert f"{topic}-0 [" in failing.failure()
-    assert "the topic was deleted" in failing.failure()
+    failure = failing.failure()
+    assert "DATA_LOST" in failure
+    assert f"{topic}-0 [" in failure
+    assert "the topic was deleted" in failure
     going_on.wait_for_records({(other, 0, offset) for offset in range(5)})
 
     def told() -> list[tuple[Any, ...]]:
@@ -103,121 +99,123 @@ def test_p8_a_topic_with_unread_records_is_deleted_while_the_query_runs(
     assert len(read() & unread()) <= 10
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_p8_a_topic_that_is_made_anew_under_a_running_query_is_told_by_its_id(
-    client: Independent, options: dict[str, str], protocol: dict[str, str], topic: str,
-    start_query: Callable[..., Query],
-) -> None:  # fmt: skip
+    protocol: str, client: Independent, options: dict[str, str], topic: str, group: str, application: Application
+) -> None:
     """More records than before: by offset alone nothing would seem to be missing."""
     client.create_topic(topic, 1)
     client.produce(topic, (f"old{n}" for n in range(10)), 1)
-    options = for_protocol(options, protocol)
-    going_on = start_query("going-on", options | {"failOnDataLoss": "false"})
-    failing = start_query("failing", options | {"kafka.group.id": f"{topic}-failing"})
+    options = with_protocol(options, "kip848") if protocol == "consumer" else options
+    going_on = application.start_query("going-on", options | {"failOnDataLoss": "false"})
+    failing = application.start_query("failing", options | {"kafka.group.id": f"{topic}-failing"})
     for query in going_on, failing:
         query.wait_for_records({(topic, 0, offset) for offset in range(10)})
     client.delete_topic(topic)
     client.create_topic(topic, 1)
     client.produce(topic, (f"new{n}" for n in range(30)), 1)
-    assert failing.wait_ended() == 1
     assert f"{topic}-0 [10, 10): the topic was deleted" in failing.failure()
-    wait_for("the new records", lambda: len(going_on.completed_records()) == 30, evidence=going_on.log)
-    values = [value for batch in going_on.batches() for *_, value in batch["rows"]]
-    assert values == [f"old{n}" for n in range(10)] + [f"new{n}" for n in range(30)]
+    going_on.wait_for_values({f"new{n}" for n in range(30)})
+    assert going_on.completed_values() == [f"old{n}" for n in range(10)] + [f"new{n}" for n in range(30)]
+    wait_for("the commit", lambda: client.committed(group) == client.ends(topic), evidence=going_on.__repr__)
 
 
 def test_p8_a_topic_that_is_made_anew_with_fewer_partitions_goes_on_with_those(
-    client: Independent, options: dict[str, str], protocol: dict[str, str], topic: str, group: str,
-    start_query: Callable[..., Query],
-) -> None:  # fmt: skip
-    """The group takes the others from the member at its next look at the topic, which may be minutes away."""
+    client: Independent, options: dict[str, str], topic: str, group: str, application: Application
+) -> None:
+    """The group takes the others from the member at its next look at the topic, which may be minutes away.
+
+    Under KIP-848: test_deleted_topics.py and test_topics_come_and_go.py.
+    """
     client.create_topic(topic, 3)
     client.produce(topic, (f"old{n}" for n in range(30)), 3)
-    options = for_protocol(options, protocol)
-    going_on = start_query("going-on", options | {"failOnDataLoss": "false"})
-    failing = start_query("failing", options | {"kafka.group.id": f"{topic}-failing"})
+    going_on = application.start_query("going-on", options | {"failOnDataLoss": "false"})
+    failing = application.start_query("failing", options | {"kafka.group.id": f"{topic}-failing"})
     for query in going_on, failing:
-        wait_for("the old records", lambda query=query: len(query.completed_records()) == 30, evidence=query.log)
+        query.wait_for_values({f"old{n}" for n in range(30)})
     client.delete_topic(topic)
     client.create_topic(topic, 1)
     client.produce(topic, (f"new{n}" for n in range(30)), 1)
-    assert failing.wait_ended() == 1
-    assert "DATA_LOST" in failing.failure()
-    assert "the topic was deleted" in failing.failure()
-    going_on.wait_for_records({(topic, 0, offset) for offset in range(30)})
-    values = [value for batch in going_on.batches() for *_, value in batch["rows"]]
-    assert values[30:] == [f"new{n}" for n in range(30)]
-    wait_for("the commit", lambda: client.committed(group) == client.ends(topic), evidence=going_on.log)
+    failure = failing.failure()
+    assert "DATA_LOST" in failure
+    assert "the topic was deleted" in failure
+    going_on.wait_for_values({f"new{n}" for n in range(30)})
+    assert going_on.completed_values()[30:] == [f"new{n}" for n in range(30)]
+    wait_for("the commit", lambda: client.committed(group) == client.ends(topic), evidence=going_on.__repr__)
 
 
 @pytest.mark.rule("R39")
 def test_p8_a_topic_that_comes_back_with_fewer_partitions_between_two_runs(
-    client: Independent, options: dict[str, str], topic: str, start_query: Callable[..., Query]
+    client: Independent, options: dict[str, str], topic: str, application: Application
 ) -> None:
     """Told at the start, for nobody is assigned what is gone; a batch later the checkpoint knows of it no more."""
     client.create_topic(topic, 2)
     client.produce(topic, (f"old{n}" for n in range(20)), 2)
-    query = start_query("query", options)
+    query = application.start_query("query", options)
     query.wait_for_records(client.records(topic))
-    query.stop()
+    query.leave()
     client.delete_topic(topic)
     client.create_topic(topic, 1)
     client.produce(topic, (f"new{n}" for n in range(5)), 1)
-    failing = start_query("query", options)
-    assert failing.wait_ended() == 1
+    failing = application.start_query("query", options)
     assert f"{topic}-1 [10, 10): the topic was deleted and recreated with fewer partitions" in failing.failure()
 
-    going_on = start_query("query", options | {"failOnDataLoss": "false"})
-    going_on.wait_for_records({(topic, 0, offset) for offset in range(5)})
-    going_on.stop()
+    going_on = application.start_query("query", options | {"failOnDataLoss": "false"})
+    going_on.wait_for_values({f"new{n}" for n in range(5)})
+    going_on.leave()
     client.produce(topic, ["more"], 1)
-    strict = start_query("query", options)
-    strict.wait_for_records({(topic, 0, 5)})
+    strict = application.start_query("query", options)
+    strict.wait_for_values({"more"})
 
 
 # --- a truncated log
 
 
-@pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
 @pytest.mark.rule("R45")
 def test_p8_a_log_that_an_unclean_leader_election_truncated(
-    running: bool, tmp_path: Path, topic: str, group: str, start_query: Callable[..., Query]
+    tmp_path: Path, topic: str, group: str, application: Application
 ) -> None:
     """Twenty records are read; a replica that has ten of them becomes the leader and takes thirty new ones.
 
-    failOnDataLoss=true: fails; false: skips those that have the offsets of what was read, and tells it.
+    One query runs meanwhile, the other one is stopped. failOnDataLoss=true: fails; false: skips those that have the
+    offsets of what was read, and tells it.
     """
-    told = tmp_path / "metrics"
+    names = ("running", "stopped")
+    told = {name: Told(tmp_path, name) for name in names}
     with RealKafka(brokers=3) as kafka:
         client = Independent(kafka.bootstrap_servers)
         client.create_replicated(topic, [2, 3], {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"})
-        options = {
-            "kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": group, "subscribe": topic,
-            "startingOffsets": "earliest", "kafka.session.timeout.ms": "6000", "metricsPath": str(told),
+        shared = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest",
+            "kafka.session.timeout.ms": "6000",
         }  # fmt: skip
+        options = {name: shared | told[name].options | {"kafka.group.id": f"{group}-{name}"} for name in names}
         client.produce(topic, (f"kept{n}" for n in range(10)), 1)
-        # The first question to the group's coordinator creates the topic of offsets; with ZooKeeper that takes as many
+        # The first question to a group's coordinator creates the topic of offsets; with ZooKeeper that takes as many
         # brokers as it gets replicas.
         assert client.committed(group) == {}
         kafka.kill_broker(3)
         wait_for("a single replica", lambda: client.replicas(topic) == (2, {2}))
         client.produce(topic, (f"cut{n}" for n in range(10)), 1)
-        query = start_query("query", options)
-        query.wait_for_records({(topic, 0, offset) for offset in range(20)})
-        if not running:
-            query.stop()
+        queries = {name: application.start_query(name, options[name]) for name in names}
+        for query in queries.values():
+            query.wait_for_records({(topic, 0, offset) for offset in range(20)})
+        queries["stopped"].leave()
         kafka.kill_broker(2)
         kafka.start_broker(3)
         wait_for("the other replica", lambda: client.replicas(topic)[0] == 3)
         client.produce(topic, (f"new{n}" for n in range(30)), 1)
-        if not running:
-            query = start_query("query", options)
-        assert query.wait_ended() == 1
-        assert f"{topic}-0 [10, 20): the log was truncated" in query.failure()
-        query = start_query("query", options | {"failOnDataLoss": "false"})
-        wait_for("the new records", lambda: len(query.completed_records()) >= 20, evidence=query.log)
-        query.stop()
-        values = {value for batch in query.batches() for *_, value in batch["rows"]}
-        assert values == {f"new{n}" for n in range(10, 30)}
-        assert client.committed(group) == {(topic, 0): 40}
-        losses = [json.loads(line)["details"] for line in told.read_text().splitlines() if '"data_lost"' in line]
-        assert [loss["ranges"] for loss in losses] == [[[topic, 0, 10, 20]]]
+        queries["stopped"] = application.start_query("stopped", options["stopped"])
+        for name in names:
+            failure = queries[name].failure()
+            assert f"{topic}-0 [10, 20): the log was truncated" in failure, f"{name}: {failure}"
+        skipping = [application.start_query(name, options[name] | {"failOnDataLoss": "false"}) for name in names]
+        for query in skipping:
+            query.wait_for_values({f"new{n}" for n in range(10, 30)})
+            query.leave()
+            values = query.completed_values()[20:]
+            assert values == [f"new{n}" for n in range(10, 30)], f"{query.name}: {values}"
+            committed = client.committed(f"{group}-{query.name}")
+            assert committed == {(topic, 0): 40}, f"{query.name}: {committed}"
+            losses = [line["details"]["ranges"] for line in told[query.name].lines("data_lost")]
+            assert losses == [[[topic, 0, 10, 20]]], f"{query.name}: {losses}"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from .application import Application
 from .harness import Independent, Query, planned_records, wait_for
 
 pytestmark = pytest.mark.kafka
@@ -19,8 +20,9 @@ StartQuery = Callable[..., Query]
 
 
 def test_p3_restart_from_the_checkpoint_after_sigkill_replays_the_same_batch(
-    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
-) -> None:
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery,
+    application: Application,
+) -> None:  # fmt: skip
     """Killed after the sink has written batch N and before Spark recorded it: batch N runs again, the same."""
     client.create_topic(topic, 3)
     client.produce(topic, (f"a{n}" for n in range(300)), 3)
@@ -39,14 +41,14 @@ def test_p3_restart_from_the_checkpoint_after_sigkill_replays_the_same_batch(
     client.produce(topic, (f"c{n}" for n in range(300)), 3)
     assert client.committed(group) == committed, "an incomplete batch moved the group's offset"
 
-    after = start_query("query", options)
+    after = application.start_query("query", options, checkpoint=before.checkpoint)
     after.wait_for_records(client.records(topic) - before.records().keys())
-    wait_for("lag 0 after the restart", lambda: client.lag(group, topic) == 0, 60, after.log)
+    wait_for("lag 0 after the restart", lambda: client.lag(group, topic) == 0, 60, after.__repr__)
     after.stop()
 
-    replayed = next(batch for batch in after.batches() if batch["batch"] == 1)
-    assert {value[0] for *_, value in replayed["rows"]} == {"b"}, "the replay read other records"
-    assert Counter((t, p, o) for t, p, o, _ in replayed["rows"]) == Counter(planned)
+    replayed = next(batch for batch in after.sink.batches if batch.number == 1)
+    assert {value[0] for value in replayed.values} == {"b"}, "the replay read other records"
+    assert Counter(replayed.records) == Counter(planned)
     first = before.batches()[0]
     total = after.completed_records()
     total.update((t, p, o) for t, p, o, _ in first["rows"])
@@ -55,27 +57,27 @@ def test_p3_restart_from_the_checkpoint_after_sigkill_replays_the_same_batch(
 
 
 def test_restart_without_the_checkpoint_goes_on_from_the_group(
-    tmp_path: Path, client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
+    tmp_path: Path, client: Independent, options: dict[str, str], topic: str, group: str, application: Application
 ) -> None:
     """A lost checkpoint costs nothing: the group remembers, and a clean stop had committed everything."""
     client.create_topic(topic, 3)
     client.produce(topic, (f"a{n}" for n in range(300)), 3)
-    before = start_query("query", options)
+    before = application.start_query("query", options)
     before.wait_for_records(client.records(topic))
-    before.stop()
+    before.leave()
     assert client.committed(group) == client.ends(topic), "the last batch before the stop was not committed"
 
     client.produce(topic, (f"b{n}" for n in range(300)), 3)
-    after = start_query("query", options, checkpoint=str(tmp_path / "another"))
-    wait_for("the new records", lambda: len(after.records()) >= 300, evidence=after.log)
-    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, after.log)
+    after = application.start_query("query", options, checkpoint=tmp_path / "another")
+    after.wait_for_values({f"b{n}" for n in range(300)})
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, after.__repr__)
     after.stop()
-    assert {value[0] for batch in after.batches() for *_, value in batch["rows"]} == {"b"}
+    assert {value[0] for value in after.completed_values()} == {"b"}
     assert set(after.records().values()) == {1}
 
 
 def test_p6_a_long_trigger_hands_over_and_stops_without_a_repeat(
-    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
+    client: Independent, options: dict[str, str], topic: str, group: str, application: Application
 ) -> None:
     """With the writer's checkpointLocation, Spark's commit log tells what the next trigger would tell much later.
 
@@ -84,20 +86,19 @@ def test_p6_a_long_trigger_hands_over_and_stops_without_a_repeat(
     """
     client.create_topic(topic, 4)
     client.produce(topic, (f"a{n}" for n in range(400)), 4)
-    first = start_query("first", options, trigger={"processingTime": "10 minutes"})
+    first = application.start_query("first", options, trigger={"processingTime": "10 minutes"})
     first.wait_for_records(client.records(topic))
-    second = start_query("second", options, trigger={"processingTime": "10 minutes"})
-    second.wait_started()
+    second = application.start_query("second", options, trigger={"processingTime": "10 minutes"})
     wait_for(
         "the handover",
         lambda: sorted(map(len, client.members(group))) == [2, 2],
         60,
-        lambda: f"{first.log()}\n{second.log()}",
+        lambda: f"{first}\n{second}",
     )
     moved = client.committed(group)
     assert len([p for p, end in client.ends(topic).items() if moved.get(p) == end]) >= 2, moved
     first.stop()
-    wait_for("the last batch committed", lambda: client.lag(group, topic) == 0, 30, first.log)
+    wait_for("the last batch committed", lambda: client.lag(group, topic) == 0, 30, first.__repr__)
     second.stop()
     total = first.completed_records() + second.completed_records()
     assert set(total) == client.records(topic)
@@ -105,8 +106,9 @@ def test_p6_a_long_trigger_hands_over_and_stops_without_a_repeat(
 
 
 def test_p4_a_long_trigger_commits_when_its_batch_ends(
-    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
-) -> None:
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery,
+    application: Application,
+) -> None:  # fmt: skip
     """Lag tools need not wait for the next trigger, and a crash before it repeats nothing."""
     client.create_topic(topic, 4)
     client.produce(topic, (f"a{n}" for n in range(400)), 4)
@@ -114,26 +116,26 @@ def test_p4_a_long_trigger_commits_when_its_batch_ends(
     first.wait_for_records(client.records(topic))
     wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, first.log)
     first.kill()
-    second = start_query("second", options)
+    second = application.start_query("second", options)
     client.produce(topic, (f"b{n}" for n in range(40)), 4)
-    wait_for("the new records", lambda: len(second.records()) >= 40, 90, second.log)
+    second.wait_for_values({f"b{n}" for n in range(40)})
     second.stop()
-    assert {value[0] for batch in second.batches() for *_, value in batch["rows"]} == {"b"}
+    assert {value[0] for value in second.completed_values()} == {"b"}
     assert set(second.records().values()) == {1}
 
 
 def test_stop_leaves_the_group_at_once(
-    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
+    client: Independent, options: dict[str, str], topic: str, group: str, application: Application
 ) -> None:
     """`query.stop()` does not wait for the session timeout, here 45 s."""
     client.create_topic(topic, 1)
     client.produce(topic, ["a"], 1)
-    query = start_query("query", options | {"kafka.session.timeout.ms": "45000"})
+    query = application.start_query("query", options | {"kafka.session.timeout.ms": "45000"})
     query.wait_for_records(client.records(topic))
     query.stop()
-    stopped_s = float((query.out / "stopped").read_text())
+    stopped_s = time.monotonic()
     wait_for("an empty group", lambda: client.members(group) == [], 20)
-    assert time.time() - stopped_s < 40
+    assert time.monotonic() - stopped_s < 40
 
 
 def test_a_killed_jvm_leaves_no_orphan_member(

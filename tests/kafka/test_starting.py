@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -122,18 +121,23 @@ def test_assign_commits_without_being_a_member(read_all: ReadAll, filled: str, c
 
 @pytest.mark.parametrize("committed", [False, True], ids=["nothing is committed", "all is read"])
 def test_assign_in_a_group_with_members_fails(
-    committed: bool, read_all: ReadAll, filled: str, start_query: Callable[..., Any], options: dict[str, str],
-    client: Independent, group: str, tmp_path: Path,
-) -> None:  # fmt: skip
+    committed: bool, read_all: ReadAll, filled: str, client: Independent, group: str, tmp_path: Path
+) -> None:
     """Before it reads anything, also where there is nothing to read and to commit."""
     if committed:
         client.commit(group, {(filled, 0): 10})
     client.create_topic(f"{filled}-other", 1)
     client.produce(f"{filled}-other", ["one"], 1)
-    member = start_query("member", options | {"subscribe": f"{filled}-other"})
-    member.wait_for_records({(f"{filled}-other", 0, 0)})
-    with pytest.raises(StreamingQueryException, match=r"ASSIGN_GROUP_IN_USE"):
-        assigned(read_all, "assigned", filled, 0)
+    member = Consumer(
+        {"bootstrap.servers": client.bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"}
+    )
+    try:
+        member.subscribe([f"{filled}-other"])
+        wait_for("the member's first record", lambda: member.poll(0.5) is not None)
+        with pytest.raises(StreamingQueryException, match=r"ASSIGN_GROUP_IN_USE"):
+            assigned(read_all, "assigned", filled, 0)
+    finally:
+        member.close()
     assert not list(tmp_path.glob("**/assigned/offsets/[0-9]*"))
 
 

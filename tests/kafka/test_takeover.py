@@ -27,7 +27,8 @@ def with_protocol(options: dict[str, str], protocol: str) -> dict[str, str]:
     return chosen
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+# "weighted" in one process: test_m13_queries_share_by_a_strategy_and_take_over.
+@pytest.mark.parametrize("protocol", ["cooperative", "eager", "kip848"])
 def test_p1_p2_p6_two_queries_share_and_take_over(
     protocol: str,
     client: Independent,
