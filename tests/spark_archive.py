@@ -10,6 +10,7 @@ archive (JEP 350) if it was made by the same Java from the same jars, and starts
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -17,8 +18,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-
-import pyspark
 
 # The queries are short: what the optimizing compiler and a parallel collector compute would never pay off.
 _SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -54,16 +53,16 @@ def _java_home() -> str:
 
 def archive() -> Path:
     """Return where the archive of this Java and this PySpark is, or would be."""
-    key = hashlib.sha256(f"{pyspark.__version__} {_java_home()}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{importlib.metadata.version('pyspark')} {_java_home()}".encode()).hexdigest()[:12]
     return Path(sys.prefix) / f"spark-{key}.jsa"
 
 
 def jvm_options() -> str:
-    """Return the options of the tests' Spark JVMs, for the environment variable SPARK_SUBMIT_OPTS."""
+    """Return the options of the tests' Spark JVMs: drivers (SPARK_SUBMIT_OPTS), executors, masters and workers."""
     made = archive()
     # Xlog: a JVM with another class path, such as Spark Connect's, does not map the archive and need not report it.
-    mapped = f" -XX:SharedArchiveFile={made} -Xshare:auto -Xlog:cds=off -Xlog:class+path=off" if made.exists() else ""
-    return _SHORT_LIVED + mapped
+    quiet = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+    return f"{_SHORT_LIVED} -XX:SharedArchiveFile={made} -Xshare:auto {quiet}" if made.exists() else _SHORT_LIVED
 
 
 def make() -> None:

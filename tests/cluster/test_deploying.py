@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 import pytest
 import yaml
 
+from tests import spark_archive
 from tests.kafka.harness import Independent, wait_for
 from tests.kafka.shared_broker import SharedBroker
 from tests.realkafka.cluster import free_ports
@@ -45,13 +46,14 @@ class Shell:
         self.folder = folder
         self.cluster = cluster
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
+        settings = (f'"-D{name}={value}"' for name, value in cluster.conf(cores=2).items())
         self.environment = kept | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}",
             "SPARK_HOME": str(spark_home()),
             "SPARK_LOCAL_IP": "127.0.0.1",
             # What makes an application fit on this machine; the page's commands name a file of settings already.
             "SPARK_DRIVER_MEMORY": "600m",
-            "SPARK_SUBMIT_OPTS": " ".join(f'"-D{name}={value}"' for name, value in cluster.conf(cores=2).items()),
+            "SPARK_SUBMIT_OPTS": " ".join([spark_archive.jvm_options(), *settings]),
             "GROUPKAFKA": str(_ROOT),
             "CLUSTER": cluster.master_url,
             "BOOTSTRAP": kafka.bootstrap_servers,

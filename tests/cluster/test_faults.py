@@ -14,7 +14,6 @@ _KINDS = "executor-killed,task-failed,allocation-scaled,spark-worker-killed"
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.usefixtures("kafka")  # skipped without a real Kafka, as all tests here
 def test_p1_to_p8_hold_under_faults_of_a_spark_cluster(tmp_path: Path) -> None:
     """Four kinds of the nine; `scripts/faults --cluster` has all."""
     assert_rig_passes(tmp_path, "--cluster", "--smoke", "--kinds", _KINDS)

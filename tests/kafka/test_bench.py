@@ -15,14 +15,14 @@ from tests.benchmarks.plan import GROUPS
 from tests.benchmarks.processes import is_available
 from tests.realkafka.jars import RealKafkaError, find_java
 
-from .harness import run_script
+from .harness import need_kafka, run_script
 
 pytestmark = [pytest.mark.kafka, pytest.mark.alone]
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.usefixtures("kafka")  # skipped without a real Kafka, as all tests here
 def test_every_case_of_the_benchmark_runs(tmp_path: Path) -> None:
+    need_kafka()
     try:
         peer_jars(find_java())
     except RealKafkaError as error:

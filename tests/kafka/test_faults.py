@@ -12,6 +12,5 @@ pytestmark = [pytest.mark.kafka, pytest.mark.alone]
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.usefixtures("kafka")  # skipped without a real Kafka, as all tests here
 def test_p1_to_p8_hold_under_every_kind_of_fault(tmp_path: Path) -> None:
     assert_rig_passes(tmp_path, "--short")

@@ -236,12 +236,12 @@ def queries(
 
 @contextmanager
 def producing(client: Independent, topic: str) -> Iterator[None]:
-    """Produce some records every 100 ms meanwhile."""
+    """Produce some records every second meanwhile: between any two refreshes."""
     end = threading.Event()
 
     def produce() -> None:
         number = 0
-        while not end.wait(0.1):
+        while not end.wait(1.0):
             client.produce(topic, [f"{number}-{part}" for part in range(4)], 2)
             number += 1
 

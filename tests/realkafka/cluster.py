@@ -20,7 +20,14 @@ from functools import partial
 from pathlib import Path
 
 from tests.realkafka import rundir
-from tests.realkafka.jars import KAFKA_VERSION, RealKafkaError, class_path, find_java, version_of
+from tests.realkafka.jars import (
+    KAFKA_VERSION,
+    RealKafkaError,
+    archive_options,
+    class_path,
+    find_java,
+    version_of,
+)
 
 # Listeners of a cluster with keys and users, named after their security protocols.
 SECURE_LISTENERS = ("SASL_PLAINTEXT", "SSL", "SASL_SSL")
@@ -289,11 +296,13 @@ class Cluster:
 
     def java_command(self, main_class: str, *arguments: object) -> list[str]:
         java = find_java()
+        jars = class_path(java, self.version)
         return [
             *(str(java), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", self._mark),
             f"-Dlog4j2.configurationFile={self.run_dir}/log4j2.properties",
+            *archive_options(java, jars),
             *self.java_options,
-            *("-cp", class_path(java, self.version), main_class, *map(str, arguments)),
+            *("-cp", jars, main_class, *map(str, arguments)),
         ]
 
     def spawn(self, broker: Broker) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -55,6 +57,7 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "groupkafka"
 
 
+@functools.cache
 def _java_major(java: Path) -> int | None:
     try:
         run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
@@ -147,3 +150,18 @@ def class_path(java: Path, version: str = KAFKA_VERSION) -> str:
     if len(logging) == len(_LOGGING_JARS):
         jars = [*logging, *(j for j in jars if not j.name.startswith(("slf4j-", "log4j-")))]
     return os.pathsep.join(str(j) for j in jars)
+
+
+def class_archive(java: Path, jars: str) -> Path:
+    """Return where the class archive of this Java and this class path is, or would be; see archive.py."""
+    release = java.resolve().parent.parent / "release"
+    key = f"{java.resolve()} {release.read_text() if release.is_file() else ''} {jars}"
+    return Path(sys.prefix) / f"kafka-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsa"
+
+
+def archive_options(java: Path, jars: str) -> list[str]:
+    """Return the options of a JVM that maps the class archive, if there is one and the JVM can."""
+    made = class_archive(java, jars)
+    # Xlog: a JVM that cannot starts without, and need not report it.
+    quiet = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
+    return [f"-XX:SharedArchiveFile={made}", *quiet] if made.exists() else []

@@ -54,6 +54,7 @@ class RealKafka(rundir.Owner):
         those at `bootstrap_servers`, and the brokers among themselves, do without it.
     version: of Kafka; fetched when it is not there.
     security: keys, users and rights (security.py), and listeners for them: `secure_servers`.
+    java_options: of the JVMs, besides those that all have.
     Errors are RealKafkaError. One thread at a time.
     """
 
@@ -67,6 +68,7 @@ class RealKafka(rundir.Owner):
         proxied: bool = False,
         security: Security | None = None,
         version: str = KAFKA_VERSION,
+        java_options: Sequence[str] = (),
         start_timeout_s: float = _START_TIMEOUT_S,
     ) -> None:
         if brokers < 1:
@@ -80,6 +82,7 @@ class RealKafka(rundir.Owner):
         self._proxied = proxied
         self._security = security
         self._version = version
+        self._java_options = list(java_options)
         self._timeout_s = start_timeout_s
         self._cluster: Cluster | None = None
         self._proxy: KafkaProxy | None = None
@@ -166,7 +169,8 @@ class RealKafka(rundir.Owner):
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         cluster.write_log_settings()
         secured = {} if self._security is None else self._security.prepare(cluster.run_dir)
-        cluster.java_options = [] if self._security is None else self._security.java_options()
+        secure_options = [] if self._security is None else self._security.java_options()
+        cluster.java_options = [*self._java_options, *secure_options]
         users = [] if self._security is None else self._security.format_arguments()
         for one in cluster.brokers:
             folder = cluster.folder(one.id)

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
+from tests import spark_archive
 from tests.realkafka import rundir
 from tests.realkafka.jars import find_java
 
@@ -204,7 +205,7 @@ class Daemons:
             "SPARK_PUBLIC_DNS": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.folder(one.name) / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "SPARK_DAEMON_JAVA_OPTS": spark_archive.jvm_options(),
         }
 
     def write_settings(self, one: Daemon) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import spark_archive
 from tests.realkafka import rundir
 from tests.realkafka.cluster import free_ports
 from tests.realkafka.jars import RealKafkaError, find_java
@@ -115,7 +116,7 @@ class SparkCluster(rundir.Owner):
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "600m",
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.executor.extraJavaOptions": spark_archive.jvm_options(),
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.streaming.pollingDelay": "50ms",
