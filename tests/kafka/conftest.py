@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -12,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.realkafka.jars import KAFKA_VERSION, RealKafkaError, version_of
+from tests.realkafka.jars import KAFKA_VERSION, version_of
 
 from .application import application
-from .harness import Independent, Query, wait_for
+from .harness import NO_KAFKA, Independent, Query, skipped, wait_for
 from .shared_broker import SharedBroker, shared_broker
 
 __all__ = ["application"]  # a fixture of another module
@@ -39,13 +38,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[
     """Return one real broker for all tests, also for those in the other processes of pytest-xdist."""
     own = tmp_path_factory.getbasetemp()
     folder = own if worker_id == "master" else own.parent
-    try:
-        with shared_broker(folder) as broker:
-            yield broker
-    except RealKafkaError as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(f"NO REAL KAFKA, the promises are not shown: {error}")
+    with skipped(NO_KAFKA), shared_broker(folder) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests import checkout
 from tests.realkafka.jars import RealKafkaError, class_path, find_java
 
 Record = tuple[str, int, int]
+NO_KAFKA = "NO REAL KAFKA, the promises are not shown"
 _PATIENCE = 2.0  # tests run two at a time
 _PASSING = {
     KafkaError.NOT_COORDINATOR,
@@ -55,16 +57,23 @@ def run_script(command: Sequence[str], output: Path, timeout_s: float) -> tuple[
     return code, output.read_text(errors="replace")
 
 
-def need_kafka() -> None:
-    """Skip a test that starts brokers of its own where none can be had; in CI that is a failure."""
+@contextmanager
+def skipped(text: str, without: type[Exception] = RealKafkaError) -> Iterator[None]:
+    """Skip a test, with this text, for what a machine may lack; in CI that is a failure."""
     import pytest  # here, since processes below the tests import this module, too
 
     try:
-        class_path(find_java())
-    except RealKafkaError as error:
+        yield
+    except without as error:
         if os.environ.get("CI") == "true":
             raise
-        pytest.skip(f"NO REAL KAFKA, the promises are not shown: {error}")
+        pytest.skip(f"{text}: {error}")
+
+
+def need_kafka() -> None:
+    """Skip a test that starts brokers of its own where none can be had."""
+    with skipped(NO_KAFKA):
+        class_path(find_java())
 
 
 def assert_rig_passes(folder: Path, *arguments: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from .application import Application
-from .harness import Independent, Query, wait_for
+from .harness import Independent, Query, skipped, wait_for
 from .holding import Told
 from .libhdfs import Libhdfs, LibhdfsMissing, libhdfs
 
@@ -54,12 +54,8 @@ def hadoop(tmp_path: Path) -> Libhdfs:
     """Return a libhdfs; its folder is beside the checkpoints."""
     folder = tmp_path / "libhdfs"
     folder.mkdir()
-    try:
+    with skipped("NO LIBHDFS, a checkpoint on HDFS is not shown", LibhdfsMissing):
         return libhdfs(folder)
-    except LibhdfsMissing as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(f"NO LIBHDFS, a checkpoint on HDFS is not shown: {error}")
 
 
 @pytest.mark.parametrize("given", ["", "-Xmx48m"])
