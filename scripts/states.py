@@ -21,14 +21,16 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "states.md"
 HEAD = """# States of the member
 
-Written by `scripts/states.py` from the tables of `spark_groupsource/membership/machine.py`; do not edit.
+<!-- Written by scripts/states.py from the tables of spark_groupsource/membership/machine.py; do not edit. -->
+
+The states of a member, as the log, `metricsPath` and the metric `groupkafka_state` show them.
 
 Two small machines run side by side. They meet in one place: a revoke hands over as soon as the batch in flight holds
 none of its partitions, so a partition changes its owner between two batches. A pair of state and event that is in no
 table raises `IllegalTransition` and changes nothing.
 """
 
-STOPS = """The answer goes to whoever asked: `run_until_stopped`, `drain` or `groupkafka stop` ([how](how-to/stop.md)).
+STOPS = """The answer goes to the one who asked: `run_until_stopped`, `drain` or `groupkafka stop` ([how](how-to/stop.md)).
 """
 NEXT = """## Next
 

@@ -349,9 +349,10 @@ DATA_LOST = Condition(
     "GROUPKAFKA.DATA_LOST",
     "Unread records are missing on the broker, or may be missing. Option 'failOnDataLoss' has the value 'true'."
     " Ranges: {ranges}.",
-    "set failOnDataLoss=false, until a batch is complete, to report missing records and continue (a recreated topic is"
-    " then read from its beginning); give a query that moves to another cluster a new checkpoint; raise the topic's"
-    " retention.",
+    "to go on without these records, start the query with failOnDataLoss=false: it reports this loss and any other until"
+    " you set it back after a completed batch, and reads a recreated topic from its beginning. A query that moves to"
+    " another cluster needs a new checkpoint, and startingOffsets=earliest or the offsets of your choice. Raise the"
+    " topic's retention.",
 )
 READ_STALLED = Condition(
     "GROUPKAFKA.READ_STALLED",
@@ -416,8 +417,8 @@ STOP_UNREACHABLE = Condition(
 STOP_UNCLEAN = Condition(
     "GROUPKAFKA.STOP_UNCLEAN",
     "Not all members have left cleanly: {runs}.",
-    "without an answer, the batch in flight takes longer than --wait, or the process was killed: the request stays, and"
-    " the query stops after its batch. Otherwise check the log of the query's reader.",
+    "no answer has two causes: the batch in flight takes longer than --wait, and then the query still stops after it; or"
+    " the process was killed, and nothing more happens. Otherwise check the log of the query's reader.",
     Retry.LATER,
 )
 GROUP_HAS_MEMBERS = Condition(
@@ -447,7 +448,8 @@ ORIGIN_UNUSABLE = Condition(
 GROUP_HAS_OFFSETS = Condition(
     "GROUPKAFKA.GROUP_HAS_OFFSETS",
     "Group '{group}' already has other offsets of these partitions: {partitions}.",
-    "choose a new group, or add --overwrite to replace these offsets.",
+    "choose a new group. Or write a savepoint, and add --overwrite to replace these offsets: checkpoints of the group's"
+    " older queries then do not count any more, as after a reset.",
 )
 OFFSETS_BEHIND_END = Condition(
     "GROUPKAFKA.OFFSETS_BEHIND_END",

@@ -48,6 +48,7 @@ def spark_session(jars: Sequence[Path], folder: Path, cores: int = 2) -> Iterato
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
+        "spark.sql.shuffle.partitions": "2",  # for the aggregation: a few rows, on two cores
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
