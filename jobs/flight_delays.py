@@ -6,7 +6,7 @@
 Each started copy, with its own --checkpoint, is a member of the consumer group; copies share the topic's partitions.
 Settings come from conf/flight_delays.properties; arguments win over them. State does not move between members: partial
 aggregates merge by adding them up. Each batch owns a directory: a batch that this query runs again leaves one result.
-After a crash another member writes the records under its own name: remove duplicate rows by topic, partition and offset.
+After a crash another member writes the records under its own name: remove duplicate rows by topic, partition, offset.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def parse_arguments(arguments: list[str]) -> dict[str, str]:
 
 def main(settings: dict[str, str]) -> None:
     """Run until the topic is read (available-now), the job is idle for long enough, or SIGTERM or SIGINT arrives."""
-    # A batch's aggregates are a few hundred rows: Spark's default of 200 shuffle tasks would take longer than the batch.
+    # A batch's aggregates are a few hundred rows: Spark's default of 200 shuffle tasks takes longer than the rest.
     of_spark = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
     spark = SparkSession.builder.appName("flight-delays").config(map=of_spark).getOrCreate()
     spark.streams.addListener(ProgressListener())

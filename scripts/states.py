@@ -30,7 +30,7 @@ none of its partitions, so a partition changes its owner between two batches. A 
 table raises `IllegalTransition` and changes nothing.
 """
 
-STOPS = """The answer goes to the one who asked: `run_until_stopped`, `drain` or `groupkafka stop` ([how](how-to/stop.md)).
+STOPS = """The answer goes to what asked: `run_until_stopped`, `drain` or `groupkafka stop` ([how](how-to/stop.md)).
 """
 NEXT = """## Next
 

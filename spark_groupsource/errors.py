@@ -349,10 +349,10 @@ DATA_LOST = Condition(
     "GROUPKAFKA.DATA_LOST",
     "Unread records are missing on the broker, or may be missing. Option 'failOnDataLoss' has the value 'true'."
     " Ranges: {ranges}.",
-    "to go on without these records, start the query with failOnDataLoss=false: it reports this loss and any other until"
-    " you set it back after a completed batch, and reads a recreated topic from its beginning. A query that moves to"
-    " another cluster needs a new checkpoint, and startingOffsets=earliest or the offsets of your choice. Raise the"
-    " topic's retention.",
+    "to go on without these records, start the query with failOnDataLoss=false: it reports this loss and any other, and"
+    " reads a recreated topic from its beginning. Set it back when a batch is complete. A query that moves to another"
+    " cluster needs a new checkpoint, and startingOffsets=earliest or the offsets of your choice. Raise the topic's"
+    " retention.",
 )
 READ_STALLED = Condition(
     "GROUPKAFKA.READ_STALLED",
@@ -417,8 +417,8 @@ STOP_UNREACHABLE = Condition(
 STOP_UNCLEAN = Condition(
     "GROUPKAFKA.STOP_UNCLEAN",
     "Not all members have left cleanly: {runs}.",
-    "no answer has two causes: the batch in flight takes longer than --wait, and then the query still stops after it; or"
-    " the process was killed, and nothing more happens. Otherwise check the log of the query's reader.",
+    "no answer has two causes: the batch in flight takes longer than --wait, and the query still stops after it; or the"
+    " process was killed, and nothing more happens. Otherwise check the log of the query's reader.",
     Retry.LATER,
 )
 GROUP_HAS_MEMBERS = Condition(

@@ -62,8 +62,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "startingTimestamp", read.integer(0), None, "milliseconds since the epoch, 0 or more",
-        "As `startingOffsets`, for a partition for which the group has no offset: the first record at or after this time."
-        " Takes precedence over `startingOffsetsByTimestamp`. To move a group that has offsets, use the command"
+        "As `startingOffsets`, where the group has no offset: start at the first record at or after this time. Takes"
+        " precedence over `startingOffsetsByTimestamp`. To move a group that has offsets, use the command"
         " [`reset`](../how-to/reset.md).",
     ),
     OptionSpec(
@@ -100,8 +100,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "minOffsetsPerTrigger", read.integer(1), None, "an integer from 1",
         "A batch of this member waits until its partitions have this many offsets to read, or until `maxTriggerDelay`"
-        " has passed. Until then these records count as lag. The first batch after a start does not wait, as in Spark, nor"
-        " does `Trigger.AvailableNow`. At most `maxOffsetsPerTrigger`.",
+        " has passed. Until then these records count as lag. The first batch after a start does not wait, as in Spark,"
+        " nor does `Trigger.AvailableNow`. At most `maxOffsetsPerTrigger`.",
     ),
     OptionSpec(
         "maxTriggerDelay", read.duration_s, None, "a duration such as 500ms, 30s, 15m, 1h",
@@ -144,10 +144,10 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "maxBatchMs", read.integer(1, 2**31 - 1), None, "milliseconds, an integer from 1",
         "No limit of a batch's size: how long a batch may take before the member gives up its partitions, like Kafka's"
-        " consumers after max.poll.interval.ms. The next owners read the batch again. The batch is not cancelled, and the member"
-        " rejoins when it has ended. Without this option, a hanging sink keeps its partitions until a rebalance"
-        " revokes them and `drainTimeoutMs` has passed. With `kafka.group.instance.id` the partitions stay until the"
-        " session has expired. Needs `checkpointLocation`; with `assign` it has no effect.",
+        " consumers after max.poll.interval.ms. The next owners read the batch again. The batch is not cancelled, and"
+        " the member rejoins when it has ended. Without this option, a hanging sink keeps its partitions until a"
+        " rebalance revokes them and `drainTimeoutMs` has passed. With `kafka.group.instance.id` the partitions stay"
+        " until the session has expired. Needs `checkpointLocation`; with `assign` it has no effect.",
     ),
     OptionSpec(
         "onPartitionsLost", read.choice(OnPartitionsLost), OnPartitionsLost.CONTINUE, "continue, fail",
