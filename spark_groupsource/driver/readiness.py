@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.errors import MembershipError
+from spark_groupsource.driver.assignment_check import AssignmentCheck
+from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import member_left
@@ -52,9 +53,11 @@ class CommitWait:
         self._member = member
         self._metrics = metrics
         self._pause = pause
-        # Set while batches go on without commits. When it expires, the group may have ended the member's session.
-        self._behind: Deadline | None = None
-        self._reported_cut_off = False
+        # Since when batches go on without commits; None if they do not. In seconds of the monotonic clock.
+        self._behind_s: float | None = None
+        # Since when the member is cut off, in the same way, and whether that is logged.
+        self._cut_off_s: float | None = None
+        self._reported = False
 
     def accepted(self) -> bool:
         """Wait until the group has accepted all completed offsets (rule R9).
@@ -63,21 +66,21 @@ class CommitWait:
         before planning. A coordinator that stays unavailable delays one trigger. Batches then go on without commits
         until one is accepted.
         """
+        if self._behind_s is not None and (self._member.accepted_s > self._behind_s or self._member.view().committed):
+            self._behind_s = None
+            self._metrics.write("commits", behind=False)
         patience = Deadline(self._clock, COMMIT_S)
         # R9: the group must hold all completed offsets
-        while not (accepted := self._member.view().committed) and self._behind is None:
+        while not self._member.view().committed and self._behind_s is None:
             if self._member.stopping:
                 return False
             if patience.expired():
                 text = "batches go on, although no commit was accepted for %.0f s: group=%s"
                 LOG.warning(text, COMMIT_S, self._options.group_id)
-                self._behind = Deadline(self._clock, self._length.shortest_s)
+                self._behind_s = self._clock.monotonic_s()
                 self._metrics.write("commits", behind=True)
                 return False
             self._pause(_PAUSE_S)
-        if accepted and self._behind is not None:
-            self._behind, self._reported_cut_off = None, False
-            self._metrics.write("commits", behind=False)
         return True
 
     def cut_off(self, view: GroupView) -> bool:
@@ -89,15 +92,20 @@ class CommitWait:
         """
         if not librdkafka_has(self._options.assignors) or self._options.subscription.partitions:
             return False
+        now_s, session_s = self._clock.monotonic_s(), self._length.shortest_s
         # R71: the group may have ended the session
-        if view.committed or self._behind is None or not self._behind.expired():
+        if view.committed or now_s - self._member.accepted_s < session_s:
+            self._cut_off_s, self._reported = None, False
             return False
-        if not self._reported_cut_off:
-            self._reported_cut_off = True
+        if self._cut_off_s is None:
+            self._cut_off_s = now_s
+        # The commit of a long batch may have been sent just now.
+        if not self._reported and now_s - self._cut_off_s >= COMMIT_S:
+            self._reported = True
             LOG.warning(
                 "nothing is planned until a commit is accepted, because none was for %.0f s and the group may have"
                 " assigned the partitions to others: group=%s",
-                self._length.shortest_s, self._options.group_id,
+                session_s, self._options.group_id,
             )  # fmt: skip
         return True
 
@@ -110,6 +118,7 @@ class Readiness:
         options: SourceOptions,
         length: SessionLength,
         commits: CommitWait,
+        check: AssignmentCheck,
         *,
         clock: Clock,
         member: MembershipThread,
@@ -118,6 +127,7 @@ class Readiness:
         self._options = options
         self._length = length
         self._commits = commits
+        self._check = check
         self._clock = clock
         self._member = member
         self._pause = pause
@@ -130,8 +140,9 @@ class Readiness:
     def settled_view(self, *, available_now: bool) -> GroupView | None:
         """Wait until the member may plan. Return None if that takes longer than a trigger should.
 
-        Only the first call of a session waits for an assignment that is not empty. Raises `MembershipError` with
-        AvailableNow if the query is stopping or the assignment takes too long.
+        Only the first call of a session waits for an assignment that is not empty. Raises with AvailableNow:
+        `MembershipError` if the query is stopping or the assignment takes too long, `KafkaUnavailableError` if the
+        member has partitions and the coordinator does not answer for that long.
         """
         settle = Deadline(self._clock, SETTLE_S)
         longest_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S
@@ -144,6 +155,8 @@ class Readiness:
                     raise member_left(self._options.group_id, clean=False)
                 return None
             view = self._member.view()
+            # R84: also while the member waits for its first assignment
+            self._check.run(view)
             settled = view.settled and not self._commits.cut_off(view)
             # Such a query has nothing to read, and must not end as if it had read all. The member's error is raised.
             if available_now and not view.partitions and self._member.assignment_refused:
@@ -162,10 +175,14 @@ class Readiness:
                     return view if settled else None
             self._pause(_SETTLE_PAUSE_S)
 
-    def _no_assignment(self, view: GroupView) -> MembershipError:
+    def _no_assignment(self, view: GroupView) -> GroupKafkaError:
+        timeout_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S
+        if view.partitions:
+            fetches = any(owned.group is None for owned in view.partitions)
+            reason = f"the group's coordinator has not accepted it for {timeout_s:.0f} s"
+            return KafkaUnavailableError(
+                errors.CLUSTER_REQUEST_FAILED, request="OffsetFetch" if fetches else "OffsetCommit", reason=reason
+            )
         return MembershipError(
-            errors.NO_ASSIGNMENT,
-            group=self._options.group_id,
-            timeout_s=self._length.longest_s + AVAILABLE_NOW_MARGIN_S,
-            state=view.state.name,
+            errors.NO_ASSIGNMENT, group=self._options.group_id, timeout_s=timeout_s, state=view.state.name
         )

@@ -110,11 +110,11 @@ class Session:
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
         commits = CommitWait(options, self._length, clock=clock, member=member, metrics=metrics, pause=pause)
-        self._readiness = Readiness(options, self._length, commits, clock=clock, member=member, pause=pause)
+        check = AssignmentCheck(options.group_id, clock=clock, cluster=cluster, member=member)
+        self._readiness = Readiness(options, self._length, commits, check, clock=clock, member=member, pause=pause)
         self._planner = BatchPlanner(
             cluster, logs=self._logs, starts=self._starts, losses=self._losses, commits=commits, name=options.client_id
         )
-        self._check = AssignmentCheck(options.group_id, clock=clock, cluster=cluster, member=member)
         self._available_now = False
 
     def __repr__(self) -> str:
@@ -254,7 +254,6 @@ class Session:
         while deadline is None or not deadline.expired():
             view = self._readiness.settled_view(available_now=self._available_now)
             if view is not None:
-                self._check.run(view)
                 view = self._missing.leave_out_of(view, known)
             if view is None or not view.partitions:
                 return start
@@ -304,9 +303,9 @@ class Session:
 
     def commit(self, end: SourceOffset) -> None:
         """Handle Spark's own, late report that the batch that ends at `end` is complete."""
-        self.start()
-        # A query with several sources may have batches of the others when this one is drained.
-        self._draining.call(lambda: self._member.complete(end))
+        # A query with several sources may have batches of the others when this one is drained, or was never started.
+        if self._started:
+            self._draining.call(lambda: self._member.complete(end))
 
     def _complete(self, start: SourceOffset) -> None:
         reach("before-complete", self._options.client_id)

@@ -31,6 +31,7 @@ from spark_groupsource.model.commit_metadata import (
     metadata_of,
 )
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, newer, same_topic
+from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import NoMatchStrategy, OnConflict, SourceOptions
 from spark_groupsource.planning.start_position import (
     Basis,
@@ -85,6 +86,8 @@ class StartPositions:
         self._metrics = metrics
         self._pause = pause
         self._reported_too_many = False
+        # The conflict that was decided last, and the lineage that it led to, until the group has accepted that.
+        self._decided: tuple[str, str] | None = None
         self.truncation = TruncationWatch(cluster, clock, state, read_committed=options.read_committed)
 
     def establish(
@@ -139,6 +142,7 @@ class StartPositions:
         items += decided_again(behind, before, own.name, start.lineage)
         # R1: positions count only when the group has accepted them
         if self._member.establish(positions, items, view.assignment):
+            self._decided = None
             self._state.positioned(positions)
             self._report_forgotten(decisions, ends, group)
         else:
@@ -293,9 +297,17 @@ class StartPositions:
         """Return the group's offsets of any partitions.
 
         Raises `KafkaUnavailableError` if the coordinator does not answer in time.
+
+        Guards against, for a member on kafka-python:
+        1. A restarted query has a batch to run again. It joins the group, and the group waits for another member, which
+           drains a batch for up to its `kafka.max.poll.interval.ms`.
+        2. Until the group has rebalanced, no offset is fetched. Two minutes later the query would fail.
         """
         wanted = list(partitions)
-        deadline = StepDeadline(self._clock, FETCH_TIMEOUT_S, _FETCH_STEP_S)
+        timeout_s = FETCH_TIMEOUT_S
+        if not librdkafka_has(self._options.assignors):
+            timeout_s += self._options.rebalance_timeout_s
+        deadline = StepDeadline(self._clock, timeout_s, _FETCH_STEP_S)
         while True:
             found = self._member.fetch_offsets(wanted)
             if len(found) == len(wanted):
@@ -304,17 +316,20 @@ class StartPositions:
                 raise KafkaUnavailableError(
                     errors.CLUSTER_REQUEST_FAILED,
                     request="OffsetFetch",
-                    reason=f"the group's coordinator did not answer within {FETCH_TIMEOUT_S:.0f} s",
+                    reason=f"the group's coordinator did not answer within {timeout_s:.0f} s",
                 )
             self._pause(_PAUSE_S)
 
     def settle_conflict(self, details: str, lineage: str) -> str:
         """Return the name of the lineage to continue with: a new one if there are `details` of a conflict.
 
-        Raises `MembershipError` with onConflict=fail.
+        The same conflict is decided and reported once, however often the group refuses the start positions that follow
+        from it. Raises `MembershipError` with onConflict=fail.
         """
         if not details:
             return lineage
+        if self._decided is not None and self._decided[0] == details:
+            return self._decided[1]
         if self._options.on_conflict is OnConflict.FAIL:
             raise MembershipError(errors.CONFLICT, details=details)
         lineage = SourceOffset.initial().lineage
@@ -323,6 +338,7 @@ class StartPositions:
             self._options.on_conflict.value, self._options.group_id, lineage, details,
         )  # fmt: skip
         self._metrics.write("conflict", on_conflict=self._options.on_conflict.value, ranges=details)
+        self._decided = details, lineage
         return lineage
 
     def _resolve(self, decisions: list[StartDecision], described: Mapping[str, TopicInfo]) -> dict[TopicPartition, int]:

@@ -31,7 +31,7 @@ UNRELEASED_MARGIN_S = 15.0
 class Reopening:
     """Replace the client when that is `due`. Event thread only.
 
-    `serve_commands(wait_s)` and `stop_requested()` are those of `Member`.
+    `serve_commands(wait_s)` is that of `Member`. `may_leave()` is whether the member leaves now.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Reopening:
         report: MemberReport,
         length: SessionLength,
         serve_commands: Callable[[float], None],
-        stop_requested: Callable[[], bool],
+        may_leave: Callable[[], bool],
     ) -> None:
         self._options = options
         self._port = port
@@ -51,7 +51,7 @@ class Reopening:
         self._report = report
         self._length = length
         self._serve_commands = serve_commands
-        self._stop_requested = stop_requested
+        self._may_leave = may_leave
         # The deadline by which the old session must have ended.
         self._unreleased: Deadline | None = None
         self.due = False
@@ -69,14 +69,20 @@ class Reopening:
         self._unreleased = None
 
     def run(self, listener: MemberListener) -> None:
-        """Replace the client: 1. close, 2. pause, 3. open.
+        """Replace the client: 1. close, 2. pause, 3. open. A member that may leave now opens none.
 
         Raises `MembershipError` (INSTANCE_ID_IN_USE) if the old session did not end in time.
+
+        Guards against:
+        1. A member is in the pause between two clients. It is stopped.
+        2. The new client joins. A static member does not leave: the group waits for it for a session timeout.
         """
         self._port.close()
         pause = Deadline(self._clock, _PAUSE_S)
-        while not (pause.expired() or self._stop_requested()):
+        while not (pause.expired() or self._may_leave()):
             self._serve_commands(_STEP_S)
+        if self._may_leave():
+            return
         if self._unreleased is not None and self._unreleased.expired():
             group, value = self._options.group_id, self._options.instance_id
             reason = "its session did not end in time"

@@ -85,6 +85,8 @@ class CompletionWatch:
         self._serve_commands = serve_commands
         self._on_complete = on_complete
         self._schedule = CheckSchedule(clock, is_local=log.is_local)
+        # Whether somebody waits for the batch: then `_pace` counts, and not the schedule.
+        self._often = False
         self._pace = Pace(clock, PROBE_INTERVAL_S)
         self._requests: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -107,6 +109,7 @@ class CompletionWatch:
 
         If the answer is not `wanted` now, the interval passes without a check.
         """
+        self._often = False
         if self.busy:
             self._report_hanging()
         elif self._schedule.due(flight) and flight is not None:
@@ -117,6 +120,7 @@ class CompletionWatch:
 
     def check_often(self, flight: FlightBatch | None) -> None:
         """Check while a revoke or a stop waits for the batch."""
+        self._often = True
         if self.busy:
             self._report_hanging()
         elif flight is not None and self._pace.due():
@@ -155,8 +159,14 @@ class CompletionWatch:
             self._run(lambda: self._compare(start))
 
     def wait_s(self, longest_s: float) -> float:
-        """Return how long the event thread may wait, in seconds: at most `longest_s`."""
-        return longest_s if self.busy else self._schedule.wait_s(longest_s)
+        """Return how long the event thread may wait, in seconds: at most `longest_s`.
+
+        Guards against:
+        1. A batch is in flight, and the schedule has its next check, with a local log.
+        2. A stop, or maxBatchMs, begins to wait for the batch. Its checks do not move the schedule.
+        3. The schedule's check is overdue, so the event thread waits no more: it takes a core until the batch ends.
+        """
+        return longest_s if self.busy or self._often else self._schedule.wait_s(longest_s)
 
     def close(self) -> None:
         """Let the thread end as soon as it has its answer. The process does not wait for that."""

@@ -49,6 +49,11 @@ from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, of_
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 
 
+def _is_behind(group: GroupOffset, item: CommitItem) -> bool:
+    """Return whether the group's offset is before the item's."""
+    return group.offset is None or group.offset < item.offset
+
+
 @dataclass(slots=True)
 class Owned:
     """A partition of this member. `group` is the group's offset as last fetched or acknowledged.
@@ -69,9 +74,8 @@ class Owned:
         """Return the completed offset that the group does not have yet; None if it is not beyond the group's."""
         if self.completed is None or self.group is None:
             return None
-        known = -1 if self.group.offset is None else self.group.offset
         # R12: only forward
-        return self.completed if self.completed.offset > known else None
+        return self.completed if _is_behind(self.group, self.completed) else None
 
     def position(self) -> int | None:
         """Return the next offset to plan; None until the group has accepted a start position."""
@@ -412,6 +416,17 @@ class MemberMachine:
         read = {item.partition for item in self._flight.items} if self._flight else set()
         read |= self._unaccepted.keys()
         return tuple(p for p in partitions if p in read and p in self._owned and self._owned[p].group is None)
+
+    def unaccepted(self) -> tuple[TopicPartition, ...]:
+        """Return the partitions of completed batches whose end the group has not accepted, owned or not."""
+        return tuple(self._unaccepted)
+
+    def has_passed(self, fetched: Mapping[TopicPartition, GroupOffset]) -> bool:
+        """Return whether the group, with these offsets, needs none of the ends that it has not accepted from here."""
+        return all(
+            partition in fetched and not (resumes(item, fetched[partition]) and _is_behind(fetched[partition], item))
+            for partition, item in self._unaccepted.items()
+        )
 
     def proof(self) -> tuple[CommitItem, ...]:
         """Return a small commit that proves the membership: one partition of each topic (rule R69).

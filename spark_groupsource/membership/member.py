@@ -99,6 +99,8 @@ class Member:
         self.lost_answers = 0
         # When the last batch was known to be complete, in seconds of the monotonic clock.
         self.completed_s = 0.0
+        # When the coordinator accepted a commit for the last time, in seconds of the monotonic clock.
+        self.accepted_s = clock.monotonic_s()
         # Whether the member has left without a batch in flight and with all offsets committed; None before it has left.
         self.left_clean: bool | None = None
         self._topics: tuple[str, ...] = ()
@@ -113,7 +115,7 @@ class Member:
         )  # fmt: skip
         self._reopening = Reopening(
             options, port, clock,
-            report=self._report, length=length, serve_commands=serve_commands, stop_requested=lambda: stop.requested,
+            report=self._report, length=length, serve_commands=serve_commands, may_leave=self._may_leave,
         )  # fmt: skip
         # The handover that a revoke waits for, once it is due.
         self._hand_over: HandOver | None = None
@@ -150,6 +152,7 @@ class Member:
         if self._is_out_of_the_group:
             self._completion.check_often(self.machine.flight)
             return
+        self._raise_error()
         if self._reopening.due:
             self._reopen()
             return
@@ -158,13 +161,16 @@ class Member:
         if self.machine.state is MemberState.JOINED and self.machine.owned_partitions() and self._takes_too_long():
             self._give_up()
             return
-        if self.error is not None:
-            raise self.error
+        self._raise_error()
         self._fetch_offsets()
         if self._committer.free:
             self.proof.prove()
         self._check_completion()
         self._committer.send_pending()
+
+    def _raise_error(self) -> None:
+        if self.error is not None:
+            raise self.error
 
     def _fetch_offsets(self) -> None:
         """Fetch the group's offsets of newly assigned partitions."""
@@ -299,7 +305,8 @@ class Member:
 
     def rejoin(self) -> None:
         """Hand over all partitions, and join again. The client revokes them in its next rounds (rule R84)."""
-        if self.machine.state is MemberState.JOINED and not self._reopening.due:
+        joins = (MemberState.JOINING, MemberState.JOINED, MemberState.REJOINING)
+        if self.machine.state in joins and not self._reopening.due:
             self._port.rejoin(self._topics)
 
     def establish(self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int) -> bool:
@@ -352,6 +359,8 @@ class Member:
     def _handle_answer(self, result: CommitResult) -> None:
         """Handle the answer to a commit."""
         self.machine.offsets_acknowledged(result.acknowledged)
+        if result.acknowledged:
+            self.accepted_s = self._clock.monotonic_s()
         lost = result.refused_as(Refusal.LOST)
         self._report.answered(result, lost)
         # R20: Spark's next call raises it
@@ -527,14 +536,29 @@ class Member:
         if self.machine.state in FINAL_STATES:
             return
         self._committer.before_release(self.machine.pending())
-        self.left_clean = outcome is DrainOutcome.COMPLETE and not self.machine.pending()
+        self.left_clean = outcome is DrainOutcome.COMPLETE and self._group_has_all_ends()
         self._port.close()
         if self.machine.state not in FINAL_STATES:
             self.machine.handle(Left())
         self._report.left(outcome)
 
+    def _group_has_all_ends(self) -> bool:
+        """Return whether the group has the ends of all completed batches, so that nothing of them is repeated.
+
+        Guards against:
+        1. A query dies inside a batch and is started again. Spark runs the batch again at once, and it completes while
+           the new member still waits for the session of the dead one to end.
+        2. The query is asked to stop. The member owns nothing, so nothing is committed.
+        3. The asker is told that nothing is repeated. The next owner starts where the group is, and repeats the batch.
+        """
+        if self.machine.pending():
+            return False
+        # R90: also those of partitions that the member does not own
+        wanted = self.machine.unaccepted()
+        return not wanted or self.machine.has_passed(self._port.fetch_offsets(wanted, _LAST_ANSWER_S))
+
     def _reopen(self) -> None:
-        """Join again with a new client."""
+        """Join again with a new client, unless the member leaves meanwhile."""
         self._given_up = None
         self._reopening.run(self)
         self._committer.forget()

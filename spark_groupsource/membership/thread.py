@@ -39,7 +39,7 @@ _CALL_STEP_S = 0.5
 
 
 class MembershipThread:
-    """Run one member. Start it once; `request_stop` and `join` end it."""
+    """Run one member. `start` begins; `request_stop` and `join` end it."""
 
     def __init__(
         self,
@@ -74,8 +74,9 @@ class MembershipThread:
     # --- for other threads
 
     def start(self) -> None:
-        """Start the thread, which creates the client and waits for a subscription."""
-        self._thread.start()
+        """Start the thread, once: it creates the client and waits for a subscription."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def request_stop(self) -> None:
         """Ask the thread to leave the group when the batch in flight is complete, and to end (see `stopping`).
@@ -106,6 +107,14 @@ class MembershipThread:
         Meaningful after the thread's end. True for a member that was never started.
         """
         return self._member.error is None and self._member.left_clean is not False
+
+    @property
+    def accepted_s(self) -> float:
+        """When the coordinator accepted a commit of this member for the last time, in seconds of the monotonic clock.
+
+        Before the first one, the time at which the query was started.
+        """
+        return self._member.accepted_s
 
     @property
     def failed(self) -> bool:

@@ -116,6 +116,8 @@ class SourceOptions:
     prefetch_memory_bytes: int
     session_timeout_s: float
     heartbeat_interval_s: float
+    # How long a rebalance waits for members that drain a batch.
+    rebalance_timeout_s: float
     group_protocol: GroupProtocol
     # Empty: the client's own strategies, set by kafka.partition.assignment.strategy.
     assignors: tuple[str, ...]

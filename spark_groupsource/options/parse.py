@@ -415,6 +415,7 @@ def _assemble(
         "prefetch_memory_bytes": values["kafkaConsumer.prefetchMemoryBytes"],
         "session_timeout_s": int(client.get("session.timeout.ms", "45000")) / 1000,
         "heartbeat_interval_s": int(client.get("heartbeat.interval.ms", "3000")) / 1000,
+        "rebalance_timeout_s": max_poll_interval_ms / 1000,
         "group_protocol": GroupProtocol(client.get("group.protocol", "classic").lower()),
         "assignors": names,
         "member_weight": values["memberWeight"],

@@ -7,7 +7,7 @@ import pytest
 from spark_groupsource import errors
 from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.model.offsets import TopicPartition
-from tests.unit.driver.session_bed import P0, P1, START, Bed
+from tests.unit.driver.session_bed import P0, P1, START, Bed, ranges
 
 ME = "this member"
 
@@ -54,6 +54,37 @@ def test_an_assignment_that_the_member_has_not_taken_counts_too() -> None:
     bed = bed_with(P0, P1, REFUNDS)
     bed.member.lost_answers = 1
     assert trigger(bed, 15) == 1
+
+
+@pytest.mark.parametrize("before", ["its first one", "after a loss"])
+@pytest.mark.rule("R84")
+def test_a_member_without_partitions_whose_assignment_was_lost_joins_again(before: str) -> None:
+    """Nobody reads the partition meanwhile, and no revocation is pending that would end that."""
+    if before == "after a loss":
+        bed = bed_with(P0)
+        bed.member.lose(P0, P1)
+    else:
+        bed = Bed(startingOffsets="earliest")
+        bed.member.member_id = ME
+        bed.member.start()
+        bed.cluster.assignments[ME] = frozenset({P0})
+    bed.member.lost_answers = 1
+    assert trigger(bed, 40) == 1
+
+
+@pytest.mark.rule("R84")
+def test_available_now_joins_again_while_it_waits_for_its_assignment() -> None:
+    bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer")
+    bed.member.member_id = ME
+    bed.member.start()
+    bed.ends(p0=5)
+    bed.cluster.assignments[ME] = frozenset({P0})
+    bed.member.lost_answers = 1
+    bed.member.during_view = lambda: (
+        bed.member.assign(P0) if bed.member.named("rejoin") and not bed.member.machine.owned_partitions() else None
+    )
+    bed.session.prepare_available_now()
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
 
 
 def test_the_coordinator_is_not_asked_while_no_answer_is_lost() -> None:

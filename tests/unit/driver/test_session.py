@@ -168,6 +168,17 @@ def _stopped_without_brokers(bed: Bed) -> None:
 
 
 @pytest.mark.rule("R79")
+def test_sparks_commit_does_not_start_a_member_after_a_stop() -> None:
+    """1. A query has two sources, and is stopped before one of them has started its member, 2. the other source has
+    a batch, and Spark reports its end to both."""
+    bed = Bed(startingOffsets="earliest", watched=True)
+    bed.member.stopping = True
+    assert bed.session.latest_offset(START) is START
+    bed.session.commit(START)
+    assert not bed.member.named("start")
+
+
+@pytest.mark.rule("R79")
 def test_a_stop_while_the_brokers_do_not_answer_fails_no_query() -> None:
     """The request ends the query's wait for the brokers."""
     bed = Bed(startingOffsets="earliest")

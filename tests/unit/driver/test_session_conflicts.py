@@ -36,6 +36,22 @@ def test_a_conflict_is_decided_and_makes_a_new_lineage(
     assert bed.committed() == {0: 95}
 
 
+def test_a_conflict_is_decided_and_reported_once_however_often_its_start_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Start positions wait for the answer to a commit of another partition."""
+    bed = Bed()
+    bed.member.committed[P0] = GroupOffset(90, "moved by hand")
+    bed.member.refused_establishes = 40
+    bed.join(P0)
+    bed.ends(p0=95)
+    with caplog.at_level(logging.WARNING):
+        end = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)))
+    assert ranges(end) == ["orders-0 [70, 95)"]
+    assert caplog.text.count("conflict, decided by") == 1
+    assert f"lineage={end.lineage}" in caplog.text
+
+
 def test_a_conflict_may_fail_the_query() -> None:
     bed = Bed(onConflict="fail")
     bed.member.committed[P0] = GroupOffset(90, "moved by hand")

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from spark_groupsource.errors import DataLossError, MembershipError
+from spark_groupsource.errors import DataLossError, KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.model.commit_metadata import GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
@@ -26,6 +26,29 @@ def test_a_logged_batch_is_read_again_as_it_was_owned_or_not() -> None:
     (batch,) = bed.member.named("replay")
     assert isinstance(batch, FlightBatch)
     assert batch.end == logged
+
+
+@pytest.mark.parametrize(("assignors", "goes_on"), [("weighted", True), ("range", False)])
+def test_a_replay_waits_while_others_of_its_group_drain(assignors: str, goes_on: bool) -> None:
+    """1. The query is restarted with a logged batch, and joins its group, 2. the group waits for a member that drains a
+    long batch; a member on kafka-python gets no offsets meanwhile."""
+    bed = Bed(assignors=assignors)
+    bed.join(P0)
+    bed.member.fetches_answered = False
+    logged = offset_of(OffsetRange(P0, 10, 20))
+    began_s = bed.clock.monotonic_s()
+    pause = bed.session._starts._pause
+
+    def until_drained(seconds: float) -> object:
+        bed.member.fetches_answered = bed.clock.monotonic_s() - began_s > 250.0
+        return pause(seconds)
+
+    bed.session._starts._pause = until_drained
+    if goes_on:
+        assert replayed(bed, logged) == ["orders-0 [10, 20)"]
+    else:
+        with pytest.raises(KafkaUnavailableError, match="OffsetFetch failed"):
+            replayed(bed, logged)
 
 
 def test_a_replay_keeps_the_leader_epochs() -> None:

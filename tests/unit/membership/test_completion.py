@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 
-from spark_groupsource.membership.completion import CheckSchedule
+from spark_groupsource.membership.completion import PROBE_INTERVAL_S, CheckSchedule, CompletionWatch
 from spark_groupsource.model.offsets import OffsetRange
 from tests.unit.fakes import ManualClock, flight, tp
+from tests.unit.membership.test_thread import CommitLog
 
 BATCH, NEXT = flight(OffsetRange(tp(0), 0, 10)), flight(OffsetRange(tp(0), 10, 20))
 STEP_S = 0.02
@@ -62,6 +64,26 @@ def test_every_batch_is_looked_at_from_its_own_beginning() -> None:
     assert lookout.due(NEXT)
     lookout.checked()
     assert not lookout.due(NEXT), "the next look is later"
+
+
+def test_the_event_thread_rests_while_somebody_waits_for_a_batch() -> None:
+    """Guards against: 1. nobody waits for the batch, and the next look into a local log is planned, 2. a stop begins to
+    wait, with looks of its own, 3. the planned look is overdue for ever, and the event thread never rests again.
+    """
+    clock, log = ManualClock(), CommitLog(is_local=True)
+    watch = CompletionWatch(
+        log, clock, post=lambda job: job(), serve_commands=lambda _: None, on_complete=lambda end, waits: None
+    )
+    watch.check_sometimes(BATCH, wanted=False)
+    clock.advance(10.0)
+    assert watch.wait_s(STEP_S) == 0.0
+    for looks in range(1, 4):
+        clock.advance(PROBE_INTERVAL_S)
+        watch.check_often(BATCH)
+        while watch.busy:
+            time.sleep(0.001)
+        assert (log.looks, watch.wait_s(STEP_S)) == (looks, STEP_S)
+    watch.close()
 
 
 def test_nothing_in_flight_or_a_store_that_costs_a_request_means_no_look() -> None:

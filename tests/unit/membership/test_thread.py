@@ -217,6 +217,14 @@ def test_the_same_subscription_is_not_sent_twice() -> None:
     assert bed.group.named("subscribe") == [("a",), ("a", "b")]
 
 
+def test_a_second_start_changes_nothing() -> None:
+    """The first one may have ended with an error before the caller knew that it had started the member."""
+    with running() as bed:
+        bed.member.start()
+        bed.tick()
+        assert len(bed.group.named("open")) == 1
+
+
 @pytest.mark.rule("R84")
 def test_a_member_joins_again_with_its_topics() -> None:
     with running() as bed:
@@ -1029,6 +1037,49 @@ def test_a_stop_by_signal_waits_for_a_batch_that_runs_again_before_its_member_ha
         assert committed(bed, 0) == 20
 
 
+@pytest.mark.parametrize("how", ["Spark's word", "the log", "a stop at once"])
+@pytest.mark.rule("R90")
+def test_p6_a_stop_is_not_clean_if_the_end_of_a_batch_could_not_be_committed(how: str) -> None:
+    """1. Spark runs a logged batch again, 2. it is complete before the member has joined, 3. the query is stopped: the
+    next owner repeats the batch."""
+    with running() as bed:
+        bed.group.committed[P0] = GroupOffset(10, "pin")
+        bed.member.replay(flight(R0))
+        bed.log.complete.add(flight(R0).end)
+        if how == "a stop at once":
+            bed.stop()
+        else:
+            if how == "Spark's word":
+                bed.member.complete(flight(R0).end)
+            bed.member.request_stop()
+            ends(bed)
+        assert committed(bed, 0) == 10
+        assert not bed.member.left_clean
+
+
+@pytest.mark.rule("R90")
+def test_a_stop_is_clean_if_others_have_passed_what_could_not_be_committed() -> None:
+    with running() as bed:
+        bed.group.committed[P0] = GroupOffset(20, "of the next owner")
+        bed.member.replay(flight(R0))
+        bed.member.complete(flight(R0).end)
+        bed.stop()
+        assert bed.member.left_clean
+
+
+@pytest.mark.rule("R90")
+def test_a_stop_is_not_clean_if_the_groups_offset_is_not_known() -> None:
+    with running() as bed:
+        bed.group.committed[P0] = GroupOffset(10, "pin")
+        bed.group.unanswered_fetches = 1_000_000
+        bed.member.replay(flight(R0))
+        bed.group.assign(P0)
+        bed.until("the assignment", lambda v: v.state is MemberState.JOINED)
+        bed.member.complete(flight(R0).end)
+        bed.stop()
+        assert not bed.member.left_clean
+
+
 def test_a_revoke_while_a_stop_by_signal_waits_still_waits_for_the_batch() -> None:
     """The sequence of a process group's SIGTERM: 1. a second member joins, 2. SIGTERM, 3. the batch ends."""
     with running() as bed:
@@ -1136,6 +1187,8 @@ def test_partitions_that_were_given_up_are_lost_for_a_query_that_is_to_fail_then
         bed.clock.advance(31.0)
         with pytest.raises(MembershipError, match="PARTITIONS_LOST"):
             bed.gone()
+        assert bed.member.join(WAIT_S)
+        assert len(bed.group.named("open")) == 1, "it does not join again to fail"
 
 
 # --- a store that hangs
@@ -1695,6 +1748,17 @@ def test_a_static_member_subscribes_once_its_client_is_made_anew() -> None:
         bed.clock.advance(1.0)
         bed.group.wait_for("the next client", lambda: len(bed.group.named("subscribe")) == 2)
     assert bed.group.named("subscribe") == [("orders",), ("orders", "refunds")]
+
+
+def test_a_static_member_that_is_stopped_between_two_clients_opens_no_other() -> None:
+    """It would not leave again: the group would wait for it for a session timeout."""
+    with running(kafka__group__instance__id="one") as bed:
+        bed.member.subscribe(["orders"])
+        bed.group.leave_instance_id_unreleased()
+        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        bed.member.request_stop()
+        ends(bed)
+        assert len(bed.group.named("open")) == 1
 
 
 def test_a_static_member_does_not_wait_for_ever() -> None:

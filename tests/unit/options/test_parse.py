@@ -87,6 +87,7 @@ def test_defaults() -> None:
         prefetch_memory_bytes=64 * 1024 * 1024,
         session_timeout_s=45.0,
         heartbeat_interval_s=3.0,
+        rebalance_timeout_s=300.0,
         group_protocol=GroupProtocol.CLASSIC,
         assignors=(),
         member_weight=None,
