@@ -255,8 +255,11 @@ class MetricsLog:
 
 
 def is_metrics_file(path: Path) -> bool:
-    """Return whether a file exists and begins with a metrics line."""
+    """Return whether a regular file exists and begins with a metrics line."""
     try:
+        # A pipe is not read: this may be its only writer, and would wait for itself.
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             return _FIRST_LINE.match(file.read(100)) is not None
     except OSError:

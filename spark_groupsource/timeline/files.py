@@ -17,11 +17,12 @@ from spark_groupsource.timeline.events import EventLine, MetricsFile, groups_of,
 def read_files(paths: Sequence[Path], step: Callable[[str], object] = lambda _: None) -> list[MetricsFile]:
     """Read the files of one group's queries, and for each the older part `<name>.1` if there is one.
 
-    `step` gets the name of what is read next.
+    `step` gets the name of what is read next. No file is read twice.
 
     A line that is not complete is left out: a killed process may leave one. Raises `CommandError` if a file cannot be
     read, if it has no line of a metrics file, or if the files are of several groups.
     """
+    paths = _without_repeats(paths)
     names = _names(paths)
     files = [MetricsFile(name, tuple(_lines(path, step))) for name, path in zip(names, paths, strict=True)]
     for path, file in zip(paths, files, strict=True):
@@ -31,6 +32,28 @@ def read_files(paths: Sequence[Path], step: Callable[[str], object] = lambda _: 
     if len(groups) > 1:
         raise CommandError(errors.SEVERAL_GROUPS, groups=", ".join(groups))
     return files
+
+
+def _without_repeats(paths: Sequence[Path]) -> list[Path]:
+    """Leave out files that are read with another path: a shell expands `a.json*` to a.json and a.json.1."""
+    kept: list[Path] = []
+    for path in paths:
+        older = [_older_part(other) for other in paths if other is not path]
+        if not any(_is_same(path, other) for other in (*kept, *older)):
+            kept.append(path)
+    return kept
+
+
+def _older_part(path: Path) -> Path:
+    # `with_name` raises ValueError for a path without a name: / and .
+    return Path(f"{path}.1")
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path == other or path.samefile(other)
+    except OSError:
+        return False
 
 
 def _lines(path: Path, step: Callable[[str], object]) -> Iterator[EventLine]:
@@ -57,7 +80,7 @@ def _open_parts(path: Path, stack: ExitStack) -> list[tuple[Path, TextIO]]:
     Both are open before one is read: a query that renames its full file meanwhile takes nothing from the reader.
     """
     parts: list[tuple[Path, TextIO]] = []
-    for part in (path, path.with_name(path.name + ".1")):
+    for part in (path, _older_part(path)):
         try:
             file = stack.enter_context(part.open(encoding="utf-8", errors="replace"))
         except FileNotFoundError as error:
@@ -72,8 +95,14 @@ def _open_parts(path: Path, stack: ExitStack) -> list[tuple[Path, TextIO]]:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return a short name for each file: its own without the ending, with folders where several have the same."""
-    parts = [path.absolute().with_suffix("").parts for path in paths]
+    """Return a short name for each file: its own without the ending, with folders where several have the same.
+
+    Endings stay if the names of two files of a folder differ in nothing else: `m.host1` and `m.host2` are two queries.
+    """
+    whole = [path.absolute().parts for path in paths]
+    parts = [(*own[:-1], Path(own[-1]).stem) for own in whole]
+    if len(set(parts)) < len(set(whole)):
+        parts = whole
     names = []
     for own in parts:
         length = 1

@@ -308,3 +308,17 @@ def test_a_groups_name_is_no_command_to_a_shell(tmp_path: Path) -> None:
     subprocess.run(["/bin/sh", str(path)], check=False, capture_output=True, timeout=60)
     assert not (tmp_path / "ran").exists()
     assert lines(path)[0]["group"].startswith("$(touch")
+
+
+def test_a_pipe_is_no_metrics_file_and_is_not_read() -> None:
+    reader, writer = os.pipe()
+    try:
+        # Without data in it, a read would wait for ever.
+        text = b'{"at":1.0,"details":{' + b" " * 200
+        os.write(writer, text)
+        assert not metrics.is_metrics_file(Path(f"/dev/fd/{writer}"))
+        os.set_blocking(reader, False)
+        assert os.read(reader, 1_000) == text
+    finally:
+        os.close(reader)
+        os.close(writer)

@@ -153,3 +153,37 @@ def test_a_file_that_is_renamed_while_it_is_read_is_read_whole(tmp_path: Path) -
     assert [len(file.lines) for file in read_files([path], rename)] == [5]
     path.unlink()
     assert [len(file.lines) for file in read_files([path])] == [2]
+
+
+def whole(path: Path, lineage: str, *, at: float = 1.0) -> Path:
+    """Write a metrics file of a query with one batch."""
+    lines = ({"event": "started"}, {"event": "assigned", "partitions": [["orders", 0]]},
+             {"event": "completed", "details": {"records": 5, "batch_ms": 100}})  # fmt: skip
+    common = {"group": "shop", "pid": ord(lineage), "lineage": lineage}
+    path.write_text("".join(json.dumps({"at": at + n, **common, **one}) + "\n" for n, one in enumerate(lines)))
+    return path
+
+
+def test_the_older_part_is_not_read_twice_if_it_is_named_too(tmp_path: Path) -> None:
+    paths = [whole(tmp_path / "a.json", "a", at=9.0), whole(tmp_path / "a.json.1", "a")]
+    link = tmp_path / "link.json.1"
+    link.symlink_to(paths[1])
+    for given in (paths, paths[::-1], [*paths, link]):
+        found = read_files(given)
+        assert [(file.name, len(file.lines)) for file in found] == [("a", 6)]
+        assert timeline_of(found).subtitle == "1 query, 1 partition, 2 batches, 10 records, 0 handovers"
+    assert [(file.name, len(file.lines)) for file in read_files(paths[1:])] == [("a.json", 3)]
+
+
+def test_files_whose_names_differ_only_in_the_ending_are_two_queries(tmp_path: Path) -> None:
+    paths = [whole(tmp_path / "m.host1", "a"), whole(tmp_path / "m.host2", "b"), whole(tmp_path / "m.host1.log", "c")]
+    assert timeline_of(read_files(paths)).queries == ("m.host1", "m.host2", "m.host1.log")
+    (tmp_path / "x").mkdir()
+    folders = [paths[0], whole(tmp_path / "x" / "m.host1", "b")]
+    assert timeline_of(read_files(folders)).queries == (f"{tmp_path.name}/m", "x/m")
+
+
+@pytest.mark.parametrize("folder", ["/", ".", "..", "/tmp"])
+def test_a_folder_is_refused(folder: str) -> None:
+    with pytest.raises(CommandError, match=r"FILE_FAILED.*cannot be read: Is a directory"):
+        read_files([Path(folder)])
