@@ -178,10 +178,10 @@ class NativeClient:
             self._queue, max_records, int(timeout_s * 1000), _LINGER_MS, self._include_headers, max_bytes
         )
         items = [self._event(entry) if entry[0] != _KIND_RUN else chunk_of(entry, self._constants) for entry in found]
-        if not found or found[-1][0] != _KIND_RUN:
-            self._serve_main_queue()
-        elif self._transport.authentication_failed:
+        if found and found[-1][0] == _KIND_RUN and self._transport.authentication_failed:
             self._transport.worked()
+        # Also after a full batch: the client limits neither the number nor the size of the events in this queue.
+        self._serve_main_queue()
         if not found:
             items.append(trouble(self._transport))
         return [item for item in items if item is not None]

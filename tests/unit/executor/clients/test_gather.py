@@ -400,3 +400,36 @@ def test_a_refused_identity_is_forgotten_when_rows_come(gather: ModuleType) -> N
             client._transport(KafkaError(KafkaError._AUTHENTICATION, "invalid token"))
         told.append([type(item) for item in client.receive(10, MIB, 0.1)])
     assert told == [[IdentityRefused], [Chunk], [Trouble], [EndOfPartition], [Trouble]]
+
+
+class Chatty(Bare):
+    """A client whose main queue gets `per_call` events with each call that returns these runs."""
+
+    def __init__(self, per_call: int, *found: list[Any]) -> None:
+        super().__init__(*found)
+        self.queued, self.asked = 0, 0
+        self._per_call = per_call
+
+    def __call__(self, name: str, *args: object) -> int:
+        if name == "queue_poll":
+            self.asked += 1
+            self.queued, event = max(0, self.queued - 1), min(1, self.queued)
+            return event
+        return super().__call__(name, *args)
+
+    def gather(self, *args: object) -> list[Any]:
+        self.queued += self._per_call
+        return super().gather(*args)
+
+
+@pytest.mark.parametrize(("per_call", "asked"), [(0, 1), (4, 5)])
+def test_events_are_read_also_after_full_calls(gather: ModuleType, per_call: int, asked: int) -> None:
+    """A reader that always finds records must not leave errors and log lines in the client's memory."""
+    calls = 20
+    runs = [run(gather, Script(*records(0, 1))) for _ in range(calls)]
+    library: Any = Chatty(per_call, *runs)
+    client = NativeClient(make_options(), {"logger": logging.getLogger("unit")}, library)
+    for number in range(1, calls + 1):
+        assert [type(item) for item in client.receive(2, MIB, 0.1)] == [Chunk]
+        assert library.queued == 0
+        assert library.asked == number * asked
