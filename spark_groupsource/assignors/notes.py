@@ -8,7 +8,6 @@ read them. Only data without such a field is here. The data comes from other mem
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -44,7 +43,7 @@ class MemberNote:
         fields = _decode(raw, {"held": bool, "data": str, "offers": list})
         try:
             data = base64.b64decode(str(fields["data"]), validate=True)
-        except binascii.Error as error:
+        except ValueError as error:
             raise WireError(f"data is not base64: {error}") from None
         offers = fields["offers"]
         return cls(bool(fields["held"]), data, tuple(map(str, offers)) if isinstance(offers, list) else ())
