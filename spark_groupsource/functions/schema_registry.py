@@ -65,13 +65,16 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Registry:
-    """Requests schemas. Not thread-safe; a Python worker runs one task at a time."""
+    """Requests schemas. Not thread-safe; a Python worker runs one task at a time.
+
+    Raises `OptionError` if the file `ca_location` cannot be used.
+    """
 
     def __init__(self, settings: RegistrySettings, pause_s: float = _PAUSE_S) -> None:
         self._settings = settings
         self._pause_s = pause_s
         remember(secret for secret in (settings.user_info.partition(":")[2], settings.bearer_token) if secret)
-        context = ssl.create_default_context(cafile=settings.ca_location or None)
+        context = _tls_context(settings.ca_location)
         # No proxies but those of the environment, and no other scheme than http and https.
         self._opener = urllib.request.OpenerDirector()
         for handler in (
@@ -112,6 +115,17 @@ class Registry:
                 time.sleep(self._pause_s * 2**attempt)
         raise errors.KafkaUnavailableError(
             errors.SCHEMA_REGISTRY_FAILED, url=self._settings.shown, path=path, reason=reason
+        ) from None
+
+
+def _tls_context(ca_location: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_location or None)
+    except OSError as error:
+        # The error of a missing file does not name it. A file that is not PEM is an `SSLError`, also an `OSError`.
+        allowed = f"a PEM file of certificates, on the driver and on executors; here: {error.strerror or error}"
+        raise errors.OptionError(
+            errors.OPTION_INVALID, option="ssl.ca.location", value=ca_location, allowed=allowed
         ) from None
 
 
