@@ -318,6 +318,8 @@ def _append(producer: Producer, topic: str, chunk: list[dict[str, Any]], deadlin
     request in flight. Idempotence does not help, since this broker checks sequence numbers only for transactions.
     Waiting for each chunk makes that rare, but librdkafka may still split a chunk, so the offsets are checked.
     """
+    from confluent_kafka import KafkaException  # noqa: PLC0415  (needed only for produce)
+
     failed: list[str] = []
     places: list[tuple[int, int]] = [(-1, -1)] * len(chunk)
 
@@ -328,7 +330,12 @@ def _append(producer: Producer, topic: str, chunk: list[dict[str, Any]], deadlin
             places[index] = (message.partition() or 0, message.offset() or 0)
 
     for index, arguments in enumerate(chunk):
-        producer.produce(topic, on_delivery=partial(delivered, index), **arguments)
+        try:
+            producer.produce(topic, on_delivery=partial(delivered, index), **arguments)
+        except (KafkaException, BufferError) as error:
+            # The client refuses this record. Those before it are sent all the same.
+            failed += [str(error)] * (len(chunk) - index)
+            break
     left = producer.flush(max(0.0, deadline - time.monotonic()))
     if failed or left:
         reason = failed[0] if failed else "not acknowledged in time"

@@ -138,6 +138,13 @@ def test_a_lost_order_is_an_error() -> None:
         embedded._append(producer, "orders", [{"value": "a"}, {"value": "b"}], time.monotonic() + 1)
 
 
+def test_a_record_that_the_client_refuses_is_an_error_and_the_ones_before_it_stay(kafka: EmbeddedKafka) -> None:
+    with pytest.raises(EmbeddedKafkaError, match=r"produce to orders: 1 records failed: .*MSG_SIZE_TOO_LARGE"):
+        kafka.produce("orders", [("k", "before", 0), ("k", bytes(9_000_000), 0), ("k", "after", 0)])
+    assert [m.value() for m in _read(kafka, "orders", 0, 1)] == [b"before"]
+    assert _end_offset(kafka, "orders", 0) == 1
+
+
 def test_large_records_pass(kafka: EmbeddedKafka) -> None:
     kafka.produce("orders", [("k", os.urandom(1_500_000), 0), ("k", "after", 0)])
     assert _end_offset(kafka, "orders", 0) == 2
