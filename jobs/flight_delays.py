@@ -78,6 +78,14 @@ def read_properties(path: Path) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
+def idle_seconds(settings: dict[str, str]) -> float:
+    """Return job.stop-when-idle, infinity if it is not set. Raises ValueError if it is no number of seconds."""
+    seconds = float(settings.get("job.stop-when-idle") or "inf")
+    if not seconds >= 0:  # NaN is not
+        raise ValueError(f"{seconds} s")
+    return seconds
+
+
 def parse_arguments(arguments: list[str]) -> dict[str, str]:
     """Return the settings: those of the file, replaced by arguments, replaced by each --option."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0], allow_abbrev=False)
@@ -93,6 +101,10 @@ def parse_arguments(arguments: list[str]) -> dict[str, str]:
     wrong = [f"no KEY=VALUE: {key}" for key, separator, _ in options if not separator]
     wrong += [f"unknown: {key}" for key in settings if key.startswith("job.") and key not in ARGUMENTS.values()]
     wrong += [f"missing: {', '.join(missing)}"] if missing else []
+    try:
+        idle_seconds(settings)
+    except ValueError:
+        wrong.append(f"not a number of seconds: job.stop-when-idle={settings['job.stop-when-idle']}")
     return parser.error("; ".join(wrong)) if wrong else settings
 
 
@@ -114,7 +126,7 @@ def main(settings: dict[str, str]) -> None:
     every = settings.get("job.trigger", "1 second")
     trigger = {"availableNow": True} if every == "available-now" else {"processingTime": every}
     writer = records.writeStream.queryName("flight-delays").foreachBatch(write).options(**checkpoint).trigger(**trigger)
-    end = run_until_stopped(writer.start(), idle_s=float(settings.get("job.stop-when-idle") or "inf"))
+    end = run_until_stopped(writer.start(), idle_s=idle_seconds(settings))
     print(f"flight-delays stopped: {end.name}", flush=True)
     spark.stop()
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from jobs import flight_delays
-from jobs.flight_delays import parse_arguments, read_properties
+from jobs.flight_delays import idle_seconds, parse_arguments, read_properties
 
-MAX_LINES = 120
+MAX_LINES = 150
 REQUIRED = [
     "--bootstrap-servers",
     "h:9092",
@@ -58,6 +59,21 @@ def test_an_option_without_a_value_is_named(empty: list[str], capsys: pytest.Cap
     with pytest.raises(SystemExit):
         parse_arguments([*empty, *REQUIRED, "--option", "includeHeaders"])
     assert "no KEY=VALUE: includeHeaders\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["60s", "-1", "nan"])
+def test_an_idle_time_that_is_no_number_is_named(
+    empty: list[str], capsys: pytest.CaptureFixture[str], seconds: str
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments([*empty, *REQUIRED, f"--stop-when-idle={seconds}", "--option", "includeHeaders"])
+    text = f"no KEY=VALUE: includeHeaders; not a number of seconds: job.stop-when-idle={seconds}\n"
+    assert text in capsys.readouterr().err
+
+
+def test_without_an_idle_time_the_job_is_never_idle(empty: list[str]) -> None:
+    assert idle_seconds(parse_arguments([*empty, *REQUIRED, "--stop-when-idle", "1.5"])) == 1.5
+    assert idle_seconds({"job.stop-when-idle": ""}) == idle_seconds({}) == math.inf
 
 
 def test_arguments_win_over_the_file(tmp_path: Path) -> None:
