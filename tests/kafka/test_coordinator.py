@@ -232,17 +232,19 @@ def test_the_coordinator_fails_in_a_phase_of_a_rebalance(
     assert repeated == set()
 
 
+@pytest.mark.parametrize(("member", "times"), [("first-member", 2), ("second-member", 4)])
 @pytest.mark.rule("R84")
-def test_an_answer_with_a_revoke_comes_too_late_for_the_client(
-    make_group: Callable[[str], Group], proxy: KafkaProxy
+def test_an_answer_with_a_change_of_the_assignment_comes_too_late_for_the_client(
+    member: str, times: int, make_group: Callable[[str], Group], proxy: KafkaProxy
 ) -> None:
     """1. The second member joins. 2. The first one's answers, which take partitions from it, take 2.5 s, and its
-    heartbeat interval is 1 s. 3. The coordinator does not repeat what it has said.
+    heartbeat interval is 1 s. Or the second one's, which give it its first partitions. 3. The coordinator does not
+    repeat what it has said.
     """
     group = make_group("kip848")
     group.start_first()
     late = Rule(
-        Api.CONSUMER_GROUP_HEARTBEAT, client="first-member", on=On.RESPONSE, action=Action.DELAY, delay_s=2.5, times=2
+        Api.CONSUMER_GROUP_HEARTBEAT, client=member, on=On.RESPONSE, action=Action.DELAY, delay_s=2.5, times=times
     )
     with OffsetWatch(group.client, group.name) as watch:
         with Producing(group.client.bootstrap_servers, group.topic):
