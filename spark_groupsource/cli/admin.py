@@ -90,11 +90,13 @@ class LibrdkafkaGroupAdmin:
         Raises the first broker's error if any broker does not answer: its groups would be missing.
         """
         try:
+            # Each broker lists its own groups, and the client does not renew its list of brokers by itself.
+            self._client.list_topics(timeout=CONTACT_TIMEOUT_S)
             answer = self._ask(lambda timeout: self._client.list_consumer_groups(request_timeout=timeout))
-            if answer.errors:
-                raise answer.errors[0]
         except KafkaException as error:
             raise self._mapped(error, "ListGroups") from None
+        if answer.errors:
+            raise self._mapped(KafkaException(answer.errors[0]), "ListGroups")
         return sorted(group.group_id for group in answer.valid)
 
     def member_names(self) -> tuple[str, ...]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_groupsource import errors
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
-from spark_groupsource.errors import CommandError
+from spark_groupsource.cli.exporter.rounds import Exporter, TimeLimit
+from spark_groupsource.cli.group.describe import PlainGroups
+from spark_groupsource.errors import CommandError, KafkaUnavailableError
 from spark_groupsource.model.commit_metadata import CommitItem
+from tests.unit.cli.exporter.test_command import FakeKafka, up
 from tests.unit.fakes import ManualClock, make_options, tp
 
 # More than fits into one request of 500 KB.
@@ -48,3 +54,74 @@ def test_a_commit_that_was_taken_in_part_says_so(monkeypatch: pytest.MonkeyPatch
     assert "more. " in text
     assert len(text) < 2_000
     admin_that_takes(3, monkeypatch).commit(ITEMS)
+
+
+class FakeClient:
+    """An AdminClient that knows the brokers of its last metadata request; each broker lists its own groups."""
+
+    def __init__(self, brokers: dict[str, Sequence[str]]) -> None:
+        self.brokers = brokers
+        self.known = set(brokers)
+        self.errors: list[KafkaError] = []
+        self.away: KafkaError | None = None
+
+    def list_topics(self, timeout: float) -> None:
+        assert timeout > 0, "without a limit it waits for ever"
+        if self.away is not None:
+            raise KafkaException(self.away)
+        self.known = set(self.brokers)
+
+    def list_consumer_groups(self, request_timeout: float) -> Future[Any]:
+        assert request_timeout > 0
+        groups = [SimpleNamespace(group_id=group) for broker in self.known for group in self.brokers.get(broker, ())]
+        found: Future[Any] = Future()
+        found.set_result(SimpleNamespace(valid=groups, errors=self.errors))
+        return found
+
+    def poll(self, _timeout: float) -> None:
+        """Have nothing to report."""
+
+
+def admin_on(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> LibrdkafkaGroupAdmin:
+    monkeypatch.setattr("spark_groupsource.cli.admin.admin_client", lambda *_: client)
+    return LibrdkafkaGroupAdmin(make_options(), ManualClock(), lambda _: None)
+
+
+def test_the_list_of_groups_is_not_complete_without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client reports it beside the groups of the other brokers, and by a `KafkaError`, which is no exception."""
+    client = FakeClient({"one": ["a"], "two": ["b"]})
+    client.errors = [KafkaError(KafkaError._TRANSPORT)]
+    with pytest.raises(KafkaUnavailableError) as caught:
+        admin_on(client, monkeypatch).group_names()
+    assert caught.value.condition is errors.BROKER_UNREACHABLE
+
+
+def test_the_list_of_groups_has_those_of_a_broker_that_came_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards against: 1. the client connects, 2. a broker is added, and becomes the coordinator of some groups, 3. the
+    client asks the brokers that it knows, and these groups are missing without an error."""
+    client = FakeClient({"one": ["a", "b"]})
+    admin = admin_on(client, monkeypatch)
+    assert admin.group_names() == ["a", "b"]
+    client.brokers = {"one": ["a"], "two": ["b", "c"]}
+    assert admin.group_names() == ["a", "b", "c"]
+
+
+def test_the_list_of_groups_without_any_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient({"one": ["a"]})
+    client.away = KafkaError(KafkaError._TRANSPORT)
+    with pytest.raises(KafkaUnavailableError):
+        admin_on(client, monkeypatch).group_names()
+
+
+def test_the_exporter_goes_on_without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, kafka, said = FakeClient({"one": ["a"]}), FakeKafka(a={tp(0): 20}, b={tp(0): 30}), list[str]()
+    groups, clock = PlainGroups(admin_on(client, monkeypatch)), ManualClock()
+    monkeypatch.setattr(groups, "describe", kafka.describe)
+    exporter = Exporter(
+        "c", ["b"], "a", requests=kafka, groups=groups, clock=clock, limit=TimeLimit(clock), warn=said.append
+    )
+    exporter.round()
+    client.errors = [KafkaError(KafkaError._TRANSPORT)]
+    exporter.round()
+    assert [line.partition(":")[0] for line in said] == ["the list of groups is not measured"]
+    assert up(exporter) == {"a": 1, "b": 1}
