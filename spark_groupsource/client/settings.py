@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -34,8 +34,12 @@ EXECUTOR_ROLE = "executor"
 _MEMBER_SETTINGS = (
     r"group\..*|session\.timeout\.ms|heartbeat\.interval\.ms|max\.poll\..*|partition\.assignment\.strategy"
 )
-# Settings for fetching records, left out for clients that fetch few or none.
-FETCH_SETTINGS = r"fetch\..*|queued\..*|max\.partition\.fetch\.bytes"
+# Settings for fetching records, left out for clients that fetch few or none. A consumer uses message.max.bytes only as
+# the minimum of fetch.max.bytes: it reads larger records, too.
+FETCH_SETTINGS = r"fetch\..*|queued\..*|max\.partition\.fetch\.bytes|message\.max\.bytes"
+_RECEIVED = "receive.message.max.bytes"
+# librdkafka's default of it.
+_RECEIVED_BYTES = 100_000_000
 _PASSWORDS = {"ssl.key.password", "ssl.keystore.password"}
 
 
@@ -85,6 +89,20 @@ def assigned_consumer_settings(options: SourceOptions, role: str, *left_out: str
         "enable.partition.eof": True,
         "allow.auto.create.topics": False,
     }
+
+
+def few_records_settings(options: SourceOptions, role: str) -> dict[str, Any]:
+    """Return `assigned_consumer_settings` for a client that reads few records, without `FETCH_SETTINGS`.
+
+    A receive.message.max.bytes above librdkafka's default is kept: an answer with a very large record needs it. A
+    smaller one is left out: librdkafka refuses it if it has no room for the client's own fetch.max.bytes.
+    """
+    settings = assigned_consumer_settings(options, role, FETCH_SETTINGS)
+    # librdkafka reports a value that is no number.
+    with suppress(ValueError):
+        if int(settings.get(_RECEIVED, str(_RECEIVED_BYTES)), 0) < _RECEIVED_BYTES:
+            del settings[_RECEIVED]
+    return settings
 
 
 @contextmanager

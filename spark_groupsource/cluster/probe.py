@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client.answers import partition_of, received
 from spark_groupsource.client.errors import LastTransportError, mapped_errors
-from spark_groupsource.client.settings import FETCH_SETTINGS, assigned_consumer_settings, creating_client
+from spark_groupsource.client.settings import creating_client, few_records_settings
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
@@ -145,7 +145,7 @@ class Probe:
             consumer.close()
 
     def _client(self, more: Mapping[str, Any] = {}) -> Consumer:
-        settings = assigned_consumer_settings(self._options, "probe", FETCH_SETTINGS) | _SETTINGS
+        settings = few_records_settings(self._options, "probe") | _SETTINGS
         with creating_client(self._options):
             return self._make_consumer({**settings, **more, "error_cb": self._transport})
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 
 from spark_groupsource.client.answers import partition_of, received
 from spark_groupsource.client.errors import LastTransportError, mapped_errors
-from spark_groupsource.client.settings import FETCH_SETTINGS, assigned_consumer_settings, creating_client
+from spark_groupsource.client.settings import creating_client, few_records_settings
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.admin import LibrdkafkaCluster, admin_client, answer_of
@@ -171,7 +171,7 @@ class LibrdkafkaLagRequests:
 
     def _reader(self) -> Consumer:
         if self._consumer is None:
-            settings = assigned_consumer_settings(self._options, "lag", FETCH_SETTINGS) | _SETTINGS
+            settings = few_records_settings(self._options, "lag") | _SETTINGS
             with creating_client(self._options):
                 self._consumer = new_consumer({**settings, "error_cb": self._transport})
         return self._consumer

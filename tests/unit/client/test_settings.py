@@ -1,0 +1,73 @@
+"""Settings of clients that read few records: what they leave out of the user's, and what the client takes beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.client.settings import few_records_settings
+from spark_groupsource.client.tokens import new_consumer
+from spark_groupsource.cluster.admin import admin_client
+from spark_groupsource.cluster.probe import Probe
+from spark_groupsource.lag import measure
+from spark_groupsource.options.model import SourceOptions
+from tests.unit.fakes import ManualClock, make_options
+
+MIB = 1024 * 1024
+
+
+def make_probe(options: SourceOptions) -> None:
+    made: list[Consumer] = []
+
+    def make(settings: dict[str, Any]) -> Consumer:
+        made.append(new_consumer(settings))
+        return made[0]
+
+    probe = Probe(options, LastTransportError(None), make)
+    assert probe.diverged({}, 0.0) == {}
+    assert made
+
+
+def make_lag_reader(options: SourceOptions) -> None:
+    requests = measure.LibrdkafkaLagRequests(options, ManualClock(), lambda _: None)
+    requests._reader()
+    requests.close()
+
+
+def make_admin(options: SourceOptions) -> None:
+    admin_client(options, LastTransportError(None))
+
+
+@pytest.mark.parametrize("make", [make_probe, make_lag_reader, make_admin])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kafka.message.max.bytes": "8000000"},
+        {"kafka.receive.message.max.bytes": "2000000"},
+        {"kafka.receive.message.max.bytes": "0x200000"},
+        {"kafka.message.max.bytes": "3000000", "kafka.receive.message.max.bytes": "3000512"},
+        {"kafka.message.max.bytes": "8000000", "kafka.fetch.max.bytes": "8000000"},
+        {"kafka.receive.message.max.bytes": str(200 * MIB)},
+        {"kafka.queued.max.messages.kbytes": "100"},
+    ],
+)
+def test_what_executors_accept_ends_no_lag_report(make: Any, settings: dict[str, str]) -> None:
+    """The client refuses some combinations with its own fetch.max.bytes; no broker is needed for that."""
+    make(make_options(**settings))
+
+
+@pytest.mark.parametrize("size", [100_000_000, 200 * MIB])
+def test_an_answer_with_a_very_large_record_has_room(size: int) -> None:
+    """librdkafka drops the connection for an answer above the limit, by default 100,000,000 bytes."""
+    options = make_options(**{"kafka.receive.message.max.bytes": str(size), "kafka.message.max.bytes": str(size)})
+    settings = few_records_settings(options, "lag")
+    assert settings["receive.message.max.bytes"] == str(size)
+    assert "message.max.bytes" not in settings
+
+
+def test_a_value_that_is_no_number_is_left_to_the_client() -> None:
+    options = make_options(**{"kafka.receive.message.max.bytes": "much"})
+    assert few_records_settings(options, "lag")["receive.message.max.bytes"] == "much"
