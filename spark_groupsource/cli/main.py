@@ -51,6 +51,7 @@ from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.lag.measure import LibrdkafkaLagRequests
 from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.redaction import MaskSecrets
 from spark_groupsource.spark.executor_facts import probe_executors
 
 # The exit code of shells for a program that SIGINT has ended.
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OutputClosedError:
         return 0
     except KeyboardInterrupt:
-        if output.used and _runs_until_stopped(command):
+        if isinstance(command, ExporterCommand) or (output.used and _is_watching(command)):
             return 0
         warn("interrupted")
         return INTERRUPTED
@@ -98,10 +99,8 @@ def _carry_out_here(command: StartupCommand | StopCommand | TimelineCommand, out
         fix_startup(archives(), output.print_line, output.step)
 
 
-def _runs_until_stopped(command: Command) -> bool:
-    if isinstance(command, LagCommand | GroupCommand):
-        return command.watch_s is not None
-    return isinstance(command, ExporterCommand)
+def _is_watching(command: Command) -> bool:
+    return isinstance(command, LagCommand | GroupCommand) and command.watch_s is not None
 
 
 def _changes_something(command: Command) -> bool:
@@ -195,7 +194,12 @@ def _exporter(command: ExporterCommand, options: SourceOptions, output: Output) 
 
 
 class _ToStderr(logging.Handler):
-    """Print a log's lines to the current stderr."""
+    """Print a log's lines to the current stderr, without secrets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The client's last error may contain a part of a setting.
+        self.addFilter(MaskSecrets())
 
     def emit(self, record: logging.LogRecord) -> None:
         warn(record.getMessage())

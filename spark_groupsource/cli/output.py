@@ -1,7 +1,7 @@
 """Write the command line's output: results to stdout, warnings and errors to stderr.
 
-The reader of either may close it (`| head`). That interrupts no work: a command with --execute still commits, and a
-monitor gets its exit code.
+The reader of either may close it (`| head`), or its disk is full. That interrupts no work: a command with --execute
+still commits, and a monitor gets its exit code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TextIO, TypeAlias
 # Prints one line of output, or one warning.
 PrintLine: TypeAlias = Callable[[str], object]
 
-STDOUT_CLOSED = "stdout is closed: the command continues, and the rest of its output is shown here"
+STDOUT_CLOSED = "stdout cannot be written to: the command continues, and the rest of its output is shown here"
 
 
 class OutputClosedError(Exception):
@@ -58,13 +58,15 @@ def warn(line: str) -> None:
     _written(line, sys.stderr)
 
 
-def _written(line: str, stream: TextIO) -> bool:
-    """Write a line at once; return False if the stream was closed by its reader."""
+def _written(line: str, stream: TextIO | None) -> bool:
+    """Write a line at once; return False if the stream is closed (`| head`, `>&-`) or takes no more (a full disk)."""
+    if stream is None:
+        return False
     # A name that the stream's encoding cannot represent must not end a command that has changed something.
     encoding = stream.encoding or "utf-8"
     try:
         print(line.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
-    except BrokenPipeError:
+    except OSError:
         # Discard all further output, also Python's own at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +20,11 @@ from spark_groupsource.cli import main as program
 from spark_groupsource.cli import output
 from spark_groupsource.cli.main import main
 from spark_groupsource.cli.progress import Progress
+from spark_groupsource.client.errors import WAITING
 from spark_groupsource.errors import BROKER_UNREACHABLE, KafkaUnavailableError
 from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.redaction import MASK, remember
+from tests.checkout import ROOT
 from tests.unit.checkpoint.test_log import v1
 from tests.unit.cli.group.test_command import FakeCluster as FakeGroupCluster
 from tests.unit.cli.test_adopt_origins import ORDERS, written
@@ -149,6 +154,39 @@ def test_watching_ends_when_nobody_reads(words: list[str], cluster: str, request
         assert main([*words, "--watch", "20"]) == 0
 
 
+@contextmanager
+def stdout_of(stream: object) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "stdout", stream)
+        yield
+
+
+def test_a_reset_is_committed_also_with_a_closed_stdout(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of `>&-`: Python has no stdout then."""
+    with stdout_of(None):
+        assert main([*RESET, "--execute"]) == 0
+    assert len(bed.admin.committed) == 1
+    assert capsys.readouterr().err.startswith(f"{output.STDOUT_CLOSED}\npartition ")
+
+
+@pytest.mark.usefixtures("requests")
+@pytest.mark.parametrize(("bound", "code"), [("89", 3), ("90", 0)])
+def test_a_lag_on_a_full_disk_keeps_its_exit_code(bound: str, code: int) -> None:
+    with open("/dev/full", "w") as full, stdout_of(full):
+        assert main([*LAG, "--max-lag", bound]) == code
+
+
+def test_a_program_whose_output_cannot_be_written_ends_as_usual(tmp_path: Path) -> None:
+    """With what Python itself does at its exit."""
+    code = "import sys; from spark_groupsource.cli.output import Output; Output(str).print_line('done'); sys.exit(3)"
+    for redirection in (">&-", ">/dev/full", ">&- 2>&-"):
+        ended = subprocess.run(
+            ["sh", "-c", f'exec "$0" -c "$1" {redirection}', sys.executable, code],
+            check=False, capture_output=True, text=True, cwd=ROOT,
+        )  # fmt: skip
+        assert (ended.returncode, ended.stderr) == (3, ""), redirection
+
+
 # --- Ctrl-C
 
 
@@ -211,6 +249,18 @@ def test_an_interrupt_before_anything_is_changed(
     assert capsys.readouterr().err == "interrupted\n"
 
 
+def test_a_signal_is_the_usual_end_of_the_exporter_also_before_its_first_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "serve_metrics", interrupt)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main(["exporter", "--bootstrap-servers", "127.0.0.1:1", "--group", "shop"]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_name_that_the_encoding_of_stdout_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """LANG=C: what was committed is told all the same."""
     written_to = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
@@ -270,3 +320,12 @@ def test_no_step_is_shown_between_rounds(steps: list[str], monkeypatch: pytest.M
     interrupt_pauses(monkeypatch)
     assert main([*LAG, "--watch", "600"]) == 0
     assert steps[-1] == ""
+
+
+@pytest.mark.usefixtures("requests")
+def test_a_wait_that_is_shown_has_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    """The client's last error may contain a part of `sasl.oauthbearer.config`."""
+    assert main(LAG) == 0
+    remember(["canary-of-a-client-secret"])
+    WAITING.warning("waiting for an answer from Kafka: last_error=%s", "unknown value canary-of-a-client-secret")
+    assert capsys.readouterr().err == f"waiting for an answer from Kafka: last_error=unknown value {MASK}\n"
