@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,19 +79,34 @@ def _pin_to_json(pin: Pin) -> dict[str, object]:
 
 
 def write_savepoint(path: Path, savepoint: Savepoint) -> None:
-    """Write the file completely or not at all; replace an existing one. Raises `CommandError`."""
+    """Write the file completely or not at all; replace an existing one. Raises `CommandError`.
+
+    A symbolic link stays: the file that it names is written. A pipe or a device is refused, also behind a link.
+    """
     scratch = ""
     try:
-        descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        _check_replaceable(path)
+        target = Path(os.path.realpath(path))
+        descriptor, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(savepoint.to_text())
             stream.flush()
             os.fsync(stream.fileno())
-        Path(scratch).replace(path)
+        Path(scratch).replace(target)
     except OSError as error:
         if scratch:
             Path(scratch).unlink(missing_ok=True)
         raise CommandError(errors.FILE_FAILED, path=path, verb="written", reason=error.strerror or error) from None
+
+
+def _check_replaceable(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        reason = "it is a directory" if stat.S_ISDIR(mode) else "it is a pipe, a device or a socket"
+        raise CommandError(errors.FILE_FAILED, path=path, verb="written", reason=reason)
 
 
 def read_savepoint(path: Path) -> Savepoint:

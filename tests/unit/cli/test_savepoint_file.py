@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -135,6 +136,41 @@ def test_a_place_that_cannot_be_written(name: str, reason: str, tmp_path: Path) 
     with pytest.raises(CommandError, match=f"FILE_FAILED.*cannot be written: .*{reason}"):
         write_savepoint(tmp_path / "folder" / name, FULL)
     assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    there = tmp_path / "shared" / "friday.json"
+    link = tmp_path / "latest.json"
+    link.symlink_to(Path("shared") / "friday.json")
+    for _ in ("the file does not exist", "it does"):
+        write_savepoint(link, FULL)
+        assert link.is_symlink()
+        assert read_savepoint(there) == FULL
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["latest.json", "shared"]
+    assert [entry.name for entry in there.parent.iterdir()] == ["friday.json"]
+
+
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(CommandError, match=r"FILE_FAILED.*cannot be written: Too many levels of symbolic links"):
+        write_savepoint(tmp_path / "a", FULL)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("through_a_link", [False, True])
+def test_a_pipe_is_left_alone(through_a_link: bool, tmp_path: Path) -> None:
+    """Also a device: as root, the command would replace /dev/null by a file."""
+    pipe = path = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if through_a_link:
+        path = tmp_path / "link"
+        path.symlink_to(pipe)
+    with pytest.raises(CommandError, match=r"FILE_FAILED.*cannot be written: it is a pipe, a device or a socket"):
+        write_savepoint(path, FULL)
+    assert pipe.is_fifo()
+    assert path.is_symlink() == through_a_link
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
