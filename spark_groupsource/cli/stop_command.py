@@ -5,7 +5,7 @@ Exit codes: see the help of `stop`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from spark_groupsource import errors
 from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles, ask_to_stop
@@ -45,39 +45,63 @@ def stop_query(
             return
         for run in runs:
             files.request(run.name, waits=True)
-        # R78: a query that is started while this waits is not asked
-        answers = _answers(files, [run.name for run in runs], Deadline(clock, command.wait_s), pause, step)
+        shown = {run.name: _shown(run) for run in runs}
+        answers = _answers(files, shown, Deadline(clock, command.wait_s), print_line=print_line, pause=pause, step=step)
     except ValueError as error:
         raise CommandError(errors.STOP_UNREACHABLE, location=files.name, reason=error) from None
     unclean = []
-    for run in runs:
-        answer = answers.get(run.name)
+    for name, answer in answers.items():
         if answer is Answer.COMPLETE:
-            print_line(f"has left: {_shown(run)}")
+            print_line(f"has left: {shown[name]}")
         else:
             text = f"no answer within {command.wait_s:g} s" if answer is None else f"{answer.name}, {answer.value}"
-            unclean.append(f"{_shown(run)}: {text}")
+            unclean.append(f"{shown[name]}: {text}")
     if unclean:
         raise CommandError(errors.STOP_UNCLEAN, runs="; ".join(unclean))
 
 
 def _answers(
     files: StopFiles,
-    runs: Iterable[str],
+    shown: dict[str, str],
     deadline: Deadline,
+    *,
+    print_line: PrintLine,
     pause: Callable[[float], object],
     step: PrintLine,
 ) -> dict[str, Answer | None]:
-    answers = ask_to_stop(files, dict.fromkeys(runs))
+    """Return the answers of the runs in `shown`, a text by run, and of those that it adds.
+
+    Guards against:
+    1. A query with two sources starts. Only the first one has registered when the command asks.
+    2. The second one registers, and is asked, too (`ask_to_stop`).
+    3. It leaves with its batch incomplete, or not at all. The command knows the first run's answer only, and exits
+       with 0.
+    """
+    # R78: a query that is started while this waits is not asked
+    answers = _asked(files, dict.fromkeys(shown), shown, print_line)
     while None in answers.values() and not deadline.expired():
         left = sum(answer is not None for answer in answers.values())
         step(f"{left} of {len(answers)} members have left; waiting {deadline.remaining_s():.0f} s more at most")
         pause(_STEP_S)
-        answers = ask_to_stop(files, answers)
+        answers = _asked(files, answers, shown, print_line)
     for run, answer in answers.items():
         # A request without an answer stays: the query still stops. So does one to a run that is not there: another
         # application may have removed its file, and the run, which registers again, finds the request.
         files.forget(run, keep=answer in (None, Answer.UNKNOWN))
+    return answers
+
+
+def _asked(
+    files: StopFiles, asked: dict[str, Answer | None], shown: dict[str, str], print_line: PrintLine
+) -> dict[str, Answer | None]:
+    """Ask again, see `ask_to_stop`. Add the runs that are asked for the first time to `shown`, and print them."""
+    answers = ask_to_stop(files, asked)
+    late = answers.keys() - shown.keys()
+    runs = {run.name: run for run in files.runs()} if late else {}
+    for name in sorted(late):
+        # Its file is deleted if it has ended since.
+        shown[name] = _shown(runs[name]) if name in runs else f"run={name}"
+        print_line(f"asked to stop: {shown[name]}")
     return answers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +63,38 @@ def test_an_answer_is_waited_for(location: Path, answer: Answer | None) -> None:
             stop_query(command, clock, print_line=lines.append, pause=pause)
         unanswered = answer in (None, Answer.UNKNOWN)
         assert files.is_requested(RUN.name) == unanswered, "without an answer the query still has to stop"
+
+
+@pytest.mark.parametrize("answer", [Answer.COMPLETE, Answer.INCOMPLETE, None])
+def test_a_second_source_that_registers_late_is_judged_too(tmp_path: Path, answer: Answer | None) -> None:
+    (tmp_path / "metadata").write_text("{}")
+    clock, files, lines = ManualClock(), StopFiles(str(tmp_path)), list[str]()
+    # Two processes that live: a run removes those of the dead when it registers.
+    first, second = replace(RUN, pid=os.getppid()), replace(RUN, name="b" * 32, pid=os.getpid())
+    files.register(first)
+
+    def pause(seconds: float) -> None:
+        clock.advance(seconds)
+        if clock.now_s == 1000.5:
+            files.register(second)
+        if clock.now_s == 1002:
+            files.answer(first.name, Answer.COMPLETE)
+            files.unregister(first.name)
+        if clock.now_s == 1003 and answer is not None:
+            files.answer(second.name, answer)
+            files.unregister(second.name)
+
+    command = StopCommand(str(tmp_path), 10)
+    early, late = (SHOWN.replace("4711", str(run.pid)) for run in (first, second))
+    asked = [f"asked to stop: {early}", f"asked to stop: {late}", f"has left: {early}"]
+    if answer is Answer.COMPLETE:
+        stop_query(command, clock, print_line=lines.append, pause=pause)
+        assert lines == [*asked, f"has left: {late}"]
+    else:
+        text = "no answer within 10 s" if answer is None else answer.name
+        with pytest.raises(CommandError, match=f"STOP_UNCLEAN.*{late}: {text}"):
+            stop_query(command, clock, print_line=lines.append, pause=pause)
+        assert lines == asked
 
 
 @pytest.mark.rule("R78")
