@@ -347,13 +347,14 @@ def _add_stop(parser: argparse.ArgumentParser) -> None:
 def _add_adopt(parser: argparse.ArgumentParser) -> None:
     origin = parser.add_mutually_exclusive_group(required=True)
     origin.add_argument(
-        "--from-checkpoint", metavar="LOCATION",
+        "--from-checkpoint", type=_some_text, metavar="LOCATION",
         help="checkpointLocation of the old query's writer: a path, or a URI (hdfs:, s3a:, gs: ...)",
     )  # fmt: skip
-    origin.add_argument("--from-group", metavar="OTHER", help="the other group, which is only read")
+    origin.add_argument("--from-group", type=_some_text, metavar="OTHER", help="the other group, which is only read")
     parser.add_argument(
-        "--source", metavar="N", help="source id, if the checkpoint has several Kafka sources: 0, 1 ..., or its name"
-    )
+        "--source", type=_some_text, metavar="N",
+        help="source id, if the checkpoint has several Kafka sources: 0, 1 ..., or its name",
+    )  # fmt: skip
     parser.add_argument(
         "--topic", type=_some_text, action="append", default=[], metavar="T",
         help="adopt this topic only; may be given more than once (default: all topics that the old query has read)",
@@ -403,15 +404,18 @@ def _port(text: str) -> int:
 
 
 def _regular_expression(text: str) -> str:
+    text = _some_text(text)
     try:
-        re.compile(_some_text(text))
+        re.compile(text)
     except re.error as error:
         raise argparse.ArgumentTypeError(f"'{text}' is not a regular expression: {error}") from None
     return text
 
 
 def _some_text(text: str) -> str:
-    if not text.strip():
+    """Return the text without white space around it, as the options of a query are read."""
+    text = text.strip()
+    if not text:
         raise argparse.ArgumentTypeError("it is empty")
     try:
         text.encode()

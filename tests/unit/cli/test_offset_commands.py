@@ -116,6 +116,11 @@ def test_target_refused(words: list[str], reason: str) -> None:
             ResetCommand(replace(CONNECTION, config=Path("c")), Target(TargetKind.SAVEPOINT, path=Path("f"))),
         ),
         (["savepoint", *GIVEN, "f"], SavepointCommand(CONNECTION, Path("f"))),
+        # Of a file with the line ends of Windows.
+        (
+            ["savepoint", "--bootstrap-servers", "broker:9092\r", "--group", "shop\r", "f"],
+            SavepointCommand(CONNECTION, Path("f")),
+        ),
     ],
 )
 def test_arguments(words: list[str], command: Command) -> None:
@@ -138,6 +143,10 @@ def test_arguments(words: list[str], command: Command) -> None:
         (["reset", *GIVEN, "--to", "latest", "--zzz"], "unrecognized arguments: --zzz\n"),
         (["reset", *GIVEN, "--to", "tomorrow"], "argument --to: 'tomorrow' is not initial"),
         (["savepoint", *GIVEN], "FILE"),
+        (["adopt", *GIVEN, "--from-group", ""], "argument --from-group: it is empty"),
+        (["adopt", *GIVEN, "--from-group", f" {GIVEN[-1]}"], "argument --from-group: it is the same as --group"),
+        (["adopt", *GIVEN, "--from-checkpoint", " "], "argument --from-checkpoint: it is empty"),
+        (["adopt", *GIVEN, "--from-checkpoint", "/c", "--source", ""], "argument --source: it is empty"),
     ],
 )
 def test_wrong_arguments_end_with_code_2(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
