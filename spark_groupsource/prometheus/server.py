@@ -122,7 +122,12 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer on a thread; close the connection at once if too many are open."""
         if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
+            try:
+                super().process_request(request, client_address)
+            except BaseException:
+                # No thread could be started. The caller closes the connection.
+                self._free.release()
+                raise
         else:
             self.shutdown_request(request)
 

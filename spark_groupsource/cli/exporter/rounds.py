@@ -128,13 +128,15 @@ class Exporter:
                 self._matching = tuple(sorted(filter(self._matches, names)))
         groups = dict.fromkeys((*self._named, *self._matching))
         self._measured = {group: self._measured.get(group) for group in groups}
+        asked = {_CLUSTER, _LIST, *map(_named, groups)}
+        self._trouble = {what: kind for what, kind in self._trouble.items() if what in asked}
         for number, group in enumerate(groups, 1):
             if topics is None:
                 # The brokers are away. Each group would wait for them.
                 self._measured[group] = None
                 continue
             step(f"first measurement: group {group}, {number:,} of {len(groups):,}")
-            self._measured[group] = self._attempt(f"group {group}", partial(self._measure, group, topics))
+            self._measured[group] = self._attempt(_named(group), partial(self._measure, group, topics))
             self._publish()
             if self._measured[group] is None and self._were_away:
                 # Old lags of the other groups would hide an outage that began in this round.
@@ -188,3 +190,8 @@ class Exporter:
 
     def _publish(self) -> None:
         self._published = dict(self._measured), self._round_s
+
+
+def _named(group: str) -> str:
+    """Return the group's name in warnings."""
+    return f"group {group}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import socketserver
 import subprocess
 import sys
 import urllib.error
@@ -313,6 +314,19 @@ def test_a_group_that_has_committed_nothing_lags_by_all_that_its_members_read() 
     assert "offset" not in found
 
 
+def test_the_error_of_a_group_that_was_deleted_is_forgotten() -> None:
+    """Guards against an exporter that keeps a text for each group that there ever was."""
+    kafka = FakeKafka(a={P0: 20}, b={P0: 30})
+    made, said = exporter(kafka, pattern=".")
+    kafka.broken["a"] = RuntimeError("no")
+    made.round()
+    deleted = kafka.offsets.pop("a")
+    made.round()
+    kafka.offsets["a"] = deleted
+    made.round()
+    assert said == ["group a is not measured: no"] * 2
+
+
 def test_an_unexpected_error_ends_nothing_and_shows_no_secret() -> None:
     kafka = FakeKafka(a={P0: 20})
     made, said = exporter(kafka, "a")
@@ -426,6 +440,25 @@ def test_silent_connections_are_limited_and_end(monkeypatch: pytest.MonkeyPatch)
         server.close()
 
 
+def test_connections_that_get_no_thread_are_not_counted() -> None:
+    """Guards against: 1. the process has no thread left for some connections, 2. each of them takes a place for ever,
+    3. after 16 of them the metrics cannot be read any more."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    server = MetricsServer("127.0.0.1", 0, lambda: SAMPLES)
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(socketserver.ThreadingMixIn, "process_request", refuse)
+            for _ in range(20):
+                with socket.create_connection(("127.0.0.1", server.port), 60) as connection:
+                    assert connection.recv(1) == b""
+        assert get(server.port)[0] == 200
+    finally:
+        server.close()
+
+
 def test_a_histogram_has_as_many_counts_as_it_needs() -> None:
     with pytest.raises(ValueError, match="2 bounds need 3 counts"):
         Distribution((1.0, 2.0), (1, 2), 3.0)
@@ -450,6 +483,7 @@ def test_arguments() -> None:
     found = command("--group", "a", "--group", "b", "--group", "a")
     assert (found.groups, found.pattern, found.address, found.port) == (("a", "b"), None, "127.0.0.1", 8000)
     assert (found.interval_s, found.cluster_name, found.connection.group) == (15.0, "here:9092", "")
+    assert command("--group-pattern", "x.*\r").pattern == "x.*"
     found = command("--group-pattern", "x.*", "--port", "0", "--interval", "2", "--cluster-name", "prod")
     assert (found.groups, found.pattern, found.port, found.cluster_name) == ((), "x.*", 0, "prod")
 
