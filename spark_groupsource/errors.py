@@ -483,6 +483,11 @@ OTHER_PYSPARK_ARCHIVE = Condition(
     "'{path}' is PySpark {archived}, but PySpark {installed} is installed here.",
     "set SPARK_HOME to the folder of PySpark {installed}, or install PySpark {archived}.",
 )
+ARCHIVE_NOT_IMPORTED = Condition(
+    "GROUPKAFKA.ARCHIVE_NOT_IMPORTED",
+    "PySpark cannot be imported from '{path}' with {python}: {reason}",
+    "install what is missing into this Python, or run the command with the Python that Spark starts.",
+)
 SEVERAL_GROUPS = Condition(
     "GROUPKAFKA.SEVERAL_GROUPS",
     "The metrics files are of several groups: {groups}.",

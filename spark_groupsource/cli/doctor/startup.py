@@ -65,8 +65,8 @@ def archives() -> list[Path]:
 def fix_startup(paths: Sequence[Path], print_line: PrintLine, step: PrintLine = ignore_step) -> None:
     """Add bytecode of this Python to the archives that have none, show the time that it saves, and how to undo it.
 
-    Raises `CommandError` if PySpark's version is not the archive's, or if an archive cannot be written; nothing is
-    changed then.
+    Raises `CommandError` if PySpark's version is not the archive's, or if an archive cannot be imported or written;
+    nothing is changed then.
     """
     with _alone(paths):
         _fix(paths, print_line, step)
@@ -113,7 +113,12 @@ def _fix(paths: Sequence[Path], print_line: PrintLine, step: PrintLine) -> None:
         if is_fixed:
             print_line(_RESTART)
     step(f"measuring the import of {_RUNNER} again")
-    print_line(f"import of {_RUNNER}: {before_s:.2f} s before, {_import_s(paths):.2f} s now")
+    try:
+        now_s = _import_s(paths)
+    except CommandError:
+        _undo(plain, print_line)
+        raise
+    print_line(f"import of {_RUNNER}: {before_s:.2f} s before, {now_s:.2f} s now")
     print_line("Python processes that Spark starts from now on use it. To undo: doctor --fix-startup --undo")
 
 
@@ -132,7 +137,10 @@ def _undo(paths: Sequence[Path], print_line: PrintLine) -> None:
             print_line(_RESTART)
         else:
             # An installation of another PySpark has replaced the archive; its original is what it is.
-            original.unlink()
+            try:
+                original.unlink()
+            except OSError as error:
+                raise _not_writable(original, error) from error
             print_line(f"{path}: was replaced since, and is left as it is")
 
 
@@ -212,13 +220,20 @@ def _add_bytecode(path: Path) -> int:
 
 
 def _import_s(paths: Sequence[Path]) -> float:
-    """Return the seconds that a new Python takes to import what plans batches: the best of three."""
+    """Return the seconds that a new Python takes to import what plans batches: the best of three.
+
+    Raises `CommandError` if it cannot be imported.
+    """
     command = [sys.executable, "-c", f"import {_RUNNER}"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     taken = []
     for _ in range(3):
         started = time.monotonic()
-        subprocess.run(command, env=environment, check=True, capture_output=True)  # noqa: S603 - our own
+        ended = subprocess.run(command, env=environment, check=False, capture_output=True)  # noqa: S603 - our own
+        if ended.returncode != 0:
+            lines = ended.stderr.decode(errors="replace").split("\n")
+            reason = next((line for line in reversed(lines) if line.strip()), f"exit code {ended.returncode}")
+            raise CommandError(errors.ARCHIVE_NOT_IMPORTED, path=paths[0], python=sys.executable, reason=reason)
         taken.append(time.monotonic() - started)
     return min(taken)
 

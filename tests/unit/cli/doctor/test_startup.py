@@ -166,6 +166,48 @@ def test_an_archive_of_a_newer_installation_is_not_replaced_by_the_old_original(
     assert digests(folder)["pyspark.zip"] == newer
 
 
+class _Run:
+    """Stands for `subprocess.run`: the first imports work, the others fail."""
+
+    def __init__(self, working: int) -> None:
+        self.left = working
+
+    def __call__(self, command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        self.left -= 1
+        said = b"Traceback:\nModuleNotFoundError: No module named 'pandas'\n\n"
+        return subprocess.CompletedProcess(command, int(self.left < 0), b"", said)
+
+
+@pytest.mark.parametrize("working", [0, 3, 4])
+def test_an_archive_that_cannot_be_imported_is_left_as_it_was(
+    working: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if the import fails only with the bytecode."""
+    before = digests(folder)
+    monkeypatch.setattr("spark_groupsource.cli.doctor.startup.subprocess.run", _Run(working))
+    assert main(["doctor", "--fix-startup"]) == 1
+    said = capsys.readouterr().err
+    assert "GROUPKAFKA.ARCHIVE_NOT_IMPORTED" in said
+    assert f"with {sys.executable}: ModuleNotFoundError: No module named 'pandas'" in said
+    assert digests(folder) == before
+
+
+def test_an_original_that_cannot_be_removed_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    path = small_archive(tmp_path, pyspark.__version__)
+    original = path.with_name("pyspark.zip.without-bytecode")
+    shutil.copy2(path, original)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert main(["doctor", "--fix-startup", "--undo"]) == 1
+    assert f"File '{original}' cannot be changed: Permission denied" in capsys.readouterr().err
+
+
 def test_without_an_archive_the_error_names_the_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
