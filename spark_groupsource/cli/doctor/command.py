@@ -127,7 +127,9 @@ def of_machine(where: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("versions", Verdict.WRONG, f"{where}: the source's Python does not run: {facts['failed']}", cure)
         return
     versions = {name: value for name, value in facts["versions"].items() if value is not None}
-    text = f"{where}: Python {facts['python']}, " + ", ".join(f"{name} {value}" for name, value in versions.items())
+    text = f"{where}: " + ", ".join(
+        f"{name} {value}" for name, value in ({"Python": facts["python"]} | versions).items()
+    )
     missing = [name for name in NEEDED if name not in versions]
     if tuple(map(int, facts["python"].split(".")[:2])) < LEAST_PYTHON:
         yield Finding("versions", Verdict.WRONG, text, f"use Python {'.'.join(map(str, LEAST_PYTHON))} or newer")

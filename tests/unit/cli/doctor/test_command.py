@@ -511,3 +511,11 @@ def test_the_exit_code(
     monkeypatch.setattr(program, "LibrdkafkaFacts", lambda *_: cluster)
     assert program.main(["doctor", "--bootstrap-servers", "b:1", "--topic", "orders"]) == code
     assert re.search(r"^skipped +executors", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_python_without_any_package_of_ours() -> None:
+    """As the guide to `doctor` shows it."""
+    missing = "ModuleNotFoundError: No module named 'spark_groupsource'"
+    facts = FACTS | {"python": "3.11.7", "versions": dict.fromkeys(FACTS["versions"]), "missing": missing}
+    found = next(finding for finding in of_machine("executor a", facts) if finding.check == "versions")
+    assert found.text == f"executor a: Python 3.11.7 ({missing})"
