@@ -34,7 +34,7 @@ class AssignmentCheck:
     4. The member keeps the partition and reads on, if the coordinator has not deleted its topic. The next owner waits,
        and so do all partitions of the same exchange, until `kafka.max.poll.interval.ms` has passed. Then the
        coordinator removes the member, and its batch in flight is read twice. If the answer gave the member its first
-       partition, nobody reads that until the next rebalance.
+       partition, nobody would read that until the next rebalance.
     """
 
     def __init__(self, group: str, *, clock: Clock, cluster: ClusterPort, member: MembershipThread) -> None:
