@@ -55,7 +55,9 @@ class CommitWait:
         self._pause = pause
         # Since when batches go on without commits; None if they do not. In seconds of the monotonic clock.
         self._behind_s: float | None = None
-        # Since when the member is cut off, in the same way, and whether that is logged.
+        # When the group had all completed offsets, at the last look.
+        self._committed_s = clock.monotonic_s()
+        # Since when the member is cut off, and whether that is logged.
         self._cut_off_s: float | None = None
         self._reported = False
 
@@ -93,8 +95,10 @@ class CommitWait:
         if not librdkafka_has(self._options.assignors) or self._options.subscription.partitions:
             return False
         now_s, session_s = self._clock.monotonic_s(), self._length.shortest_s
+        if view.committed:
+            self._committed_s = now_s
         # R71: the group may have ended the session
-        if view.committed or now_s - self._member.accepted_s < session_s:
+        if now_s - max(self._committed_s, self._member.accepted_s) < session_s:
             self._cut_off_s, self._reported = None, False
             return False
         if self._cut_off_s is None:

@@ -218,6 +218,23 @@ def test_p6_a_member_whose_last_accepted_commit_is_older_than_a_session_plans_no
 
 
 @pytest.mark.rule("R71")
+def test_m09_batches_go_on_without_the_coordinator_after_a_pause_without_records() -> None:
+    """The pause says nothing about the coordinator: it had all completed offsets until just now."""
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    first = bed.session.latest_offset(START)
+    for _ in range(100):
+        assert bed.session.latest_offset(first) is first
+        bed.clock.advance(1.0)
+    bed.member.takes_commits = False
+    bed.ends(p0=9)
+    second = bed.session.latest_offset(first)
+    bed.ends(p0=11)
+    assert ranges(bed.session.latest_offset(second)) == ["orders-0 [9, 11)"]
+
+
+@pytest.mark.rule("R71")
 def test_a_long_batch_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:
     """Its commit is answered soon after it was sent."""
     bed = Bed(startingOffsets="earliest")
