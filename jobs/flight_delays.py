@@ -110,9 +110,10 @@ def parse_arguments(arguments: list[str]) -> dict[str, str]:
 
 def main(settings: dict[str, str]) -> None:
     """Run until the topic is read (available-now), the job is idle for long enough, or SIGTERM or SIGINT arrives."""
-    # A batch's aggregates are a few hundred rows: Spark's default of 200 shuffle tasks takes longer than the rest.
-    of_spark = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
-    spark = SparkSession.builder.appName("flight-delays").config(map=of_spark).getOrCreate()
+    spark = SparkSession.builder.appName("flight-delays").config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    if spark.sparkContext.getConf().get("spark.sql.shuffle.partitions") is None:
+        # A batch's aggregates are a few hundred rows: Spark's default of 200 shuffle tasks takes longer than the rest.
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
     spark.streams.addListener(ProgressListener())
     source = {key: value for key, value in settings.items() if not key.startswith("job.")}
     # The source needs the writer's checkpoint: it sees there that a batch is complete, and that it is asked to stop.

@@ -76,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GroupKafkaError as error:
         warn(str(error))
         return 1
-    except OutputClosedError:
-        return 0
+    except OutputClosedError as closed:
+        return 1 if closed.failed else 0
     except KeyboardInterrupt:
         if isinstance(command, ExporterCommand) or (output.used and _is_watching(command)):
             return 0

@@ -15,11 +15,15 @@ from typing import TextIO, TypeAlias
 # Prints one line of output, or one warning.
 PrintLine: TypeAlias = Callable[[str], object]
 
-STDOUT_CLOSED = "stdout cannot be written to: the command continues, and the rest of its output is shown here"
+STDOUT_CLOSED = "stdout is closed: the command continues, and the rest of its output is shown here"
 
 
 class OutputClosedError(Exception):
-    """The reader has closed the output of --watch."""
+    """The output of --watch is closed. `failed`: not by its reader, but because nothing can be written to it."""
+
+    def __init__(self, *, failed: bool) -> None:
+        super().__init__(failed)
+        self.failed = failed
 
 
 class Output:
@@ -33,13 +37,17 @@ class Output:
         self.step = step
         self.used = False
         self._closed = False
+        self._failed = False
         self._rest_to_stderr = rest_to_stderr
 
     def print_line(self, line: str) -> None:
         """Write a line."""
         self.used = True
-        if not self._closed and not _written(line, sys.stdout):
-            self._closed = True
+        error = None if self._closed else _write(line, sys.stdout)
+        if error is not None:
+            self._closed, self._failed = True, not isinstance(error, BrokenPipeError)
+            if self._failed:
+                warn(f"stdout cannot be written to: {error.strerror or error}")
             if self._rest_to_stderr:
                 warn(STDOUT_CLOSED)
         if self._closed and self._rest_to_stderr:
@@ -48,28 +56,28 @@ class Output:
     def pause(self, seconds: float) -> None:
         """Wait between two rounds of --watch. Raises `OutputClosedError`."""
         if self._closed:
-            raise OutputClosedError
+            raise OutputClosedError(failed=self._failed)
         self.step("")
         time.sleep(seconds)
 
 
 def warn(line: str) -> None:
     """Write a line to stderr."""
-    _written(line, sys.stderr)
+    _write(line, sys.stderr)
 
 
-def _written(line: str, stream: TextIO | None) -> bool:
-    """Write a line at once; return False if the stream is closed (`| head`, `>&-`) or takes no more (a full disk)."""
+def _write(line: str, stream: TextIO | None) -> OSError | None:
+    """Write a line at once. Return the error if the stream is closed (`| head`, `>&-`) or full; nothing is raised."""
     if stream is None:
-        return False
+        return BrokenPipeError()
     # A name that the stream's encoding cannot represent must not end a command that has changed something.
     encoding = stream.encoding or "utf-8"
     try:
         print(line.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
-    except OSError:
+    except OSError as error:
         # Discard all further output, also Python's own at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
-        return False
-    return True
+        return error
+    return None

@@ -53,13 +53,9 @@ class CommitWait:
         self._member = member
         self._metrics = metrics
         self._pause = pause
-        # Since when batches go on without commits; None if they do not. In seconds of the monotonic clock.
-        self._behind_s: float | None = None
-        # When the group had all completed offsets, at the last look.
-        self._committed_s = clock.monotonic_s()
-        # Since when the member is cut off, and whether that is logged.
-        self._cut_off_s: float | None = None
-        self._reported = False
+        # Set while batches go on without commits. When it expires, the group may have ended the member's session.
+        self._behind: Deadline | None = None
+        self._reported_cut_off = False
 
     def accepted(self) -> bool:
         """Wait until the group has accepted all completed offsets (rule R9).
@@ -68,21 +64,21 @@ class CommitWait:
         before planning. A coordinator that stays unavailable delays one trigger. Batches then go on without commits
         until one is accepted.
         """
-        if self._behind_s is not None and (self._member.accepted_s > self._behind_s or self._member.view().committed):
-            self._behind_s = None
-            self._metrics.write("commits", behind=False)
         patience = Deadline(self._clock, COMMIT_S)
         # R9: the group must hold all completed offsets
-        while not self._member.view().committed and self._behind_s is None:
+        while not (accepted := self._member.view().committed) and self._behind is None:
             if self._member.stopping:
                 return False
             if patience.expired():
                 text = "batches go on, although no commit was accepted for %.0f s: group=%s"
                 LOG.warning(text, COMMIT_S, self._options.group_id)
-                self._behind_s = self._clock.monotonic_s()
+                self._behind = Deadline(self._clock, self._length.shortest_s)
                 self._metrics.write("commits", behind=True)
                 return False
             self._pause(_PAUSE_S)
+        if accepted and self._behind is not None:
+            self._behind, self._reported_cut_off = None, False
+            self._metrics.write("commits", behind=False)
         return True
 
     def cut_off(self, view: GroupView) -> bool:
@@ -94,22 +90,15 @@ class CommitWait:
         """
         if not librdkafka_has(self._options.assignors) or self._options.subscription.partitions:
             return False
-        now_s, session_s = self._clock.monotonic_s(), self._length.shortest_s
-        if view.committed:
-            self._committed_s = now_s
         # R71: the group may have ended the session
-        if now_s - max(self._committed_s, self._member.accepted_s) < session_s:
-            self._cut_off_s, self._reported = None, False
+        if view.committed or self._behind is None or not self._behind.expired():
             return False
-        if self._cut_off_s is None:
-            self._cut_off_s = now_s
-        # The commit of a long batch may have been sent just now.
-        if not self._reported and now_s - self._cut_off_s >= COMMIT_S:
-            self._reported = True
+        if not self._reported_cut_off:
+            self._reported_cut_off = True
             LOG.warning(
                 "nothing is planned until a commit is accepted, because none was for %.0f s and the group may have"
                 " assigned the partitions to others: group=%s",
-                session_s, self._options.group_id,
+                self._length.shortest_s, self._options.group_id,
             )  # fmt: skip
         return True
 

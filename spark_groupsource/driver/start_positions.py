@@ -303,20 +303,21 @@ class StartPositions:
            drains a batch for up to its `kafka.max.poll.interval.ms`.
         2. Until the group has rebalanced, no offset is fetched. Two minutes later the query would fail.
         """
-        wanted = list(partitions)
-        timeout_s = FETCH_TIMEOUT_S
-        if not librdkafka_has(self._options.assignors):
-            timeout_s += self._options.rebalance_timeout_s
-        deadline = StepDeadline(self._clock, timeout_s, _FETCH_STEP_S)
+        wanted, clock = list(partitions), self._clock
+        deadline = StepDeadline(clock, FETCH_TIMEOUT_S, _FETCH_STEP_S)
+        drained = StepDeadline(clock, FETCH_TIMEOUT_S + self._options.rebalance_timeout_s, _FETCH_STEP_S)
+        began_s = clock.monotonic_s()
         while True:
             found = self._member.fetch_offsets(wanted)
             if len(found) == len(wanted):
                 return found
-            if deadline.expired() or self._member.stopping:
+            others_drain = not librdkafka_has(self._options.assignors) and self._metrics.counters["coordinator_known"]
+            if (drained if others_drain else deadline).expired() or self._member.stopping:
+                waited_s = clock.monotonic_s() - began_s
                 raise KafkaUnavailableError(
                     errors.CLUSTER_REQUEST_FAILED,
                     request="OffsetFetch",
-                    reason=f"the group's coordinator did not answer within {timeout_s:.0f} s",
+                    reason=f"the group's coordinator did not answer within {waited_s:.0f} s",
                 )
             self._pause(_PAUSE_S)
 

@@ -422,11 +422,15 @@ class MemberMachine:
         return tuple(self._unaccepted)
 
     def has_passed(self, fetched: Mapping[TopicPartition, GroupOffset]) -> bool:
-        """Return whether the group, with these offsets, needs none of the ends that it has not accepted from here."""
-        return all(
-            partition in fetched and not (resumes(item, fetched[partition]) and _is_behind(fetched[partition], item))
-            for partition, item in self._unaccepted.items()
-        )
+        """Return whether the group, with these offsets, needs none of the ends that it has not accepted from here.
+
+        It does not need the end of a deleted topic, nor one from before a reset.
+        """
+
+        def needs(item: CommitItem, group: GroupOffset) -> bool:
+            return group.offset is not None and _is_behind(group, item) and not overruled(item, group)
+
+        return all(p in fetched and not needs(item, fetched[p]) for p, item in self._unaccepted.items())
 
     def proof(self) -> tuple[CommitItem, ...]:
         """Return a small commit that proves the membership: one partition of each topic (rule R69).

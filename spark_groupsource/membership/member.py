@@ -99,8 +99,6 @@ class Member:
         self.lost_answers = 0
         # When the last batch was known to be complete, in seconds of the monotonic clock.
         self.completed_s = 0.0
-        # When the coordinator accepted a commit for the last time, in seconds of the monotonic clock.
-        self.accepted_s = clock.monotonic_s()
         # Whether the member has left without a batch in flight and with all offsets committed; None before it has left.
         self.left_clean: bool | None = None
         self._topics: tuple[str, ...] = ()
@@ -359,8 +357,6 @@ class Member:
     def _handle_answer(self, result: CommitResult) -> None:
         """Handle the answer to a commit."""
         self.machine.offsets_acknowledged(result.acknowledged)
-        if result.acknowledged:
-            self.accepted_s = self._clock.monotonic_s()
         lost = result.refused_as(Refusal.LOST)
         self._report.answered(result, lost)
         # R20: Spark's next call raises it
@@ -530,7 +526,7 @@ class Member:
         self._fetch_for_release(self.machine.owned_partitions())
         self._apply(self.machine.handle(StopRequested()))
         answer = Deadline(self._clock, _LAST_ANSWER_S)
-        while not self._committer.free and not answer.expired():
+        while not (self._committer.free or self._reopening.due or answer.expired()):
             self._serve_commands(_STEP_S)
             self._port.poll()
         if self.machine.state in FINAL_STATES:
@@ -555,7 +551,9 @@ class Member:
             return False
         # R90: also those of partitions that the member does not own
         wanted = self.machine.unaccepted()
-        return not wanted or self.machine.has_passed(self._port.fetch_offsets(wanted, _LAST_ANSWER_S))
+        # While the client is replaced nobody can be asked.
+        known = {} if self._reopening.due else self._port.fetch_offsets(wanted, _LAST_ANSWER_S) if wanted else {}
+        return self.machine.has_passed(known)
 
     def _reopen(self) -> None:
         """Join again with a new client, unless the member leaves meanwhile."""

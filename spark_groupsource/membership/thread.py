@@ -109,14 +109,6 @@ class MembershipThread:
         return self._member.error is None and self._member.left_clean is not False
 
     @property
-    def accepted_s(self) -> float:
-        """When the coordinator accepted a commit of this member for the last time, in seconds of the monotonic clock.
-
-        Before the first one, the time at which the query was started.
-        """
-        return self._member.accepted_s
-
-    @property
     def failed(self) -> bool:
         """Whether an error has ended the member."""
         return self._member.error is not None

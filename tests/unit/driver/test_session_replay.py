@@ -28,11 +28,15 @@ def test_a_logged_batch_is_read_again_as_it_was_owned_or_not() -> None:
     assert batch.end == logged
 
 
-@pytest.mark.parametrize(("assignors", "goes_on"), [("weighted", True), ("range", False)])
-def test_a_replay_waits_while_others_of_its_group_drain(assignors: str, goes_on: bool) -> None:
+@pytest.mark.parametrize(
+    ("assignors", "known", "goes_on"), [("weighted", True, True), ("weighted", False, False), ("range", True, False)]
+)
+def test_a_replay_waits_while_others_of_its_group_drain(assignors: str, known: bool, goes_on: bool) -> None:
     """1. The query is restarted with a logged batch, and joins its group, 2. the group waits for a member that drains a
-    long batch; a member on kafka-python gets no offsets meanwhile."""
+    long batch; a member on kafka-python gets no offsets meanwhile. It does not wait so long for a coordinator that is
+    away."""
     bed = Bed(assignors=assignors)
+    bed.session._metrics.counters["coordinator_known"] = known
     bed.join(P0)
     bed.member.fetches_answered = False
     logged = offset_of(OffsetRange(P0, 10, 20))

@@ -92,6 +92,30 @@ def complete(machine: MemberMachine, batch: FlightBatch) -> tuple[Effect, ...]:
     return machine.handle(BatchCompleted(batch.end))
 
 
+@pytest.mark.parametrize(
+    ("held", "passed"),
+    [
+        (GroupOffset(50, CommitMetadata("own", "id", 50, 50, Pin(0, 1)).to_text()), False),
+        (GroupOffset(50, CommitMetadata("new", "id", 50, 50, Pin(0, 1), instead_of="own").to_text()), False),
+        (GroupOffset(50, "of another program"), False),
+        (GroupOffset(100, CommitMetadata("other", "id", 50, 100, Pin(0, 1)).to_text()), True),
+        (GroupOffset(0, CommitMetadata("own", "new id", 0, 0, Pin(0, 1)).to_text()), True),
+        (GroupOffset(None), True),
+        (None, False),
+    ],
+    ids=["its start", "a decided conflict", "a foreign offset", "passed", "a recreated topic", "deleted", "no answer"],
+)
+@pytest.mark.rule("R90")
+def test_what_the_group_needs_of_a_batch_that_could_not_be_committed(held: GroupOffset | None, passed: bool) -> None:
+    machine = MemberMachine()
+    machine.handle(Started())
+    item_100 = CommitItem(P0, 100, CommitMetadata("own", "id", 50, 100, Pin(0, 1)).to_text())
+    batch = FlightBatch(offset_of(OffsetRange(P0, 50, 100)), (item_100,))
+    complete(machine, batch)
+    assert machine.unaccepted() == (P0,)
+    assert machine.has_passed({} if held is None else {P0: held}) is passed
+
+
 def test_every_event_has_a_sample() -> None:
     """A new event must come with a row in the tests below."""
     assert set(GROUP_EVENTS) == _concrete(GroupEvent)

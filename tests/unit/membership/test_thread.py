@@ -1057,6 +1057,35 @@ def test_p6_a_stop_is_not_clean_if_the_end_of_a_batch_could_not_be_committed(how
         assert not bed.member.left_clean
 
 
+@pytest.mark.rule("R79")
+@pytest.mark.rule("R90")
+def test_a_stop_between_two_clients_is_not_clean_and_no_failure() -> None:
+    """The same of a static member, whose old session has not ended: nobody can be asked for the group's offset."""
+    with running(kafka__group__instance__id="one") as bed:
+        bed.member.subscribe(["orders"])
+        bed.group.committed[P0] = GroupOffset(10, "pin")
+        bed.member.replay(flight(R0))
+        bed.member.complete(flight(R0).end)
+        bed.group.leave_instance_id_unreleased()
+        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        bed.member.request_stop()
+        ends(bed)
+        assert (bed.member.failed, bed.member.left_clean) == (False, False)
+
+
+@pytest.mark.rule("R90")
+def test_a_stop_of_a_member_that_has_given_its_partitions_up_is_no_failure() -> None:
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.clock.advance(31.0)
+        bed.gone()
+        bed.log.complete.add(flight(R0).end)
+        bed.member.request_stop()
+        ends(bed)
+        assert not bed.member.failed
+
+
 @pytest.mark.rule("R90")
 def test_a_stop_is_clean_if_others_have_passed_what_could_not_be_committed() -> None:
     with running() as bed:
