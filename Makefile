@@ -11,7 +11,7 @@ run: ## Run the demo: two members share a topic, and one takes over from the oth
 test: ## Run the unit tests and the core promises on real brokers (10 minutes)
 	bash scripts/test
 
-test-full: ## Run every test (about 50 minutes)
+test-full: ## Run every test (about 40 minutes)
 	bash scripts/test --full
 
 lint: ## Check types and style
