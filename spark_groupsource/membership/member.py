@@ -62,8 +62,8 @@ _LAST_ANSWER_S = 2.0
 class Member:
     """Run one member on the event thread. Owns the state machine and the group client.
 
-    Every method runs on the event thread; none is safe elsewhere. `serve_commands(wait_s)` runs the commands of other
-    threads, and `post(command)` adds one. `stop` has the request to leave.
+    Every method runs on the event thread; only `check` is safe elsewhere. `serve_commands(wait_s)` runs the commands
+    of other threads, and `post(command)` adds one. `stop` has the request to leave.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Member:
         if self._is_out_of_the_group:
             self._completion.check_often(self.machine.flight)
             return
-        self._raise_error()
+        self.check()
         if self._reopening.due:
             self._reopen()
             return
@@ -159,14 +159,15 @@ class Member:
         if self.machine.state is MemberState.JOINED and self.machine.owned_partitions() and self._takes_too_long():
             self._give_up()
             return
-        self._raise_error()
+        self.check()
         self._fetch_offsets()
         if self._committer.free:
             self.proof.prove()
         self._check_completion()
         self._committer.send_pending()
 
-    def _raise_error(self) -> None:
+    def check(self) -> None:
+        """Raise the error that ended the member, if one did. Safe on any thread."""
         if self.error is not None:
             raise self.error
 
@@ -278,11 +279,13 @@ class Member:
             self.completed_s = self._clock.monotonic_s()
             self._report.completed(sum(map(len, before.end.ranges)), self.completed_s - self._fixed_s)
 
-    def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
+    def fetch_offsets(
+        self, partitions: Sequence[TopicPartition], timeout_s: float = _OFFSET_FETCH_TIMEOUT_S
+    ) -> dict[TopicPartition, GroupOffset]:
         """Return the group's offsets of any partitions; nothing while the client is replaced."""
         if self._reopening.due:
             return {}
-        return self._port.fetch_offsets(partitions, _OFFSET_FETCH_TIMEOUT_S)
+        return self._port.fetch_offsets(partitions, timeout_s)
 
     @property
     def id_by_topic_ids(self) -> str:
@@ -551,9 +554,7 @@ class Member:
             return False
         # R90: also those of partitions that the member does not own
         wanted = self.machine.unaccepted()
-        # While the client is replaced nobody can be asked.
-        known = {} if self._reopening.due else self._port.fetch_offsets(wanted, _LAST_ANSWER_S) if wanted else {}
-        return self.machine.has_passed(known)
+        return not wanted or self.machine.has_passed(self.fetch_offsets(wanted, _LAST_ANSWER_S))
 
     def _reopen(self) -> None:
         """Join again with a new client, unless the member leaves meanwhile."""

@@ -120,8 +120,7 @@ class MembershipThread:
 
     def check(self) -> None:
         """Raise the error that ended the member, if one did."""
-        if self._member.error is not None:
-            raise self._member.error
+        self._member.check()
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Set the topics of the subscription. The group rebalances when they change."""

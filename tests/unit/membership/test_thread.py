@@ -154,6 +154,11 @@ class Bed:
             time.sleep(0.005)
         pytest.fail(f"it has not joined: {self.group.calls}")
 
+    def refuse_the_first_client(self) -> None:
+        """Let the group refuse its instance id, and wait until the member has closed it."""
+        self.group.leave_instance_id_unreleased()
+        self.group.wait_for("the end of the first client", lambda: len(self.group.named("close")) == 1)
+
     def stop(self) -> None:
         """Stop the member and wait for its end."""
         self.member.stop_now()
@@ -176,6 +181,17 @@ def running(
         yield bed
     finally:
         bed.stop()
+
+
+@contextmanager
+def given_up() -> Iterator[Bed]:
+    """A member whose batch takes longer than maxBatchMs, so that it has left the group."""
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
+        bed.own((0, 10))
+        bed.fix(R0)
+        bed.clock.advance(31.0)
+        bed.gone()
+        yield bed
 
 
 def ends(bed: Bed) -> None:
@@ -1066,8 +1082,7 @@ def test_a_stop_between_two_clients_is_not_clean_and_no_failure() -> None:
         bed.group.committed[P0] = GroupOffset(10, "pin")
         bed.member.replay(flight(R0))
         bed.member.complete(flight(R0).end)
-        bed.group.leave_instance_id_unreleased()
-        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        bed.refuse_the_first_client()
         bed.member.request_stop()
         ends(bed)
         assert (bed.member.failed, bed.member.left_clean) == (False, False)
@@ -1075,11 +1090,7 @@ def test_a_stop_between_two_clients_is_not_clean_and_no_failure() -> None:
 
 @pytest.mark.rule("R90")
 def test_a_stop_of_a_member_that_has_given_its_partitions_up_is_no_failure() -> None:
-    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
-        bed.own((0, 10))
-        bed.fix(R0)
-        bed.clock.advance(31.0)
-        bed.gone()
+    with given_up() as bed:
         bed.log.complete.add(flight(R0).end)
         bed.member.request_stop()
         ends(bed)
@@ -1181,11 +1192,7 @@ def test_a_batch_that_takes_too_long_while_the_store_hangs_costs_the_partitions_
 
 
 def test_a_batch_that_takes_too_long_ends_by_the_commit_log_too() -> None:
-    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
-        bed.own((0, 10))
-        bed.fix(R0)
-        bed.clock.advance(31.0)
-        bed.gone()
+    with given_up() as bed:
         bed.log.complete.add(flight(R0).end)
         bed.joined_again()
         assert committed(bed, 0) == 10
@@ -1200,11 +1207,7 @@ def test_a_batch_that_takes_too_long_ends_a_drain() -> None:
 
 
 def test_a_member_without_its_partitions_leaves_at_once_on_a_signal() -> None:
-    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
-        bed.own((0, 10))
-        bed.fix(R0)
-        bed.clock.advance(31.0)
-        bed.gone()
+    with given_up() as bed:
         bed.member.request_stop()
         ends(bed)
 
@@ -1744,8 +1747,7 @@ def test_a_client_that_does_not_close_is_no_reason_to_hang(caplog: pytest.LogCap
 def test_a_static_member_opens_anew_until_the_old_session_has_ended() -> None:
     with running(kafka__group__instance__id="one") as bed:
         bed.member.subscribe(["orders"])
-        bed.group.leave_instance_id_unreleased()
-        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        bed.refuse_the_first_client()
         for _ in range(20):
             bed.member.view()
         assert len(bed.group.named("open")) == 1
@@ -1759,8 +1761,7 @@ def test_a_static_member_has_no_offsets_while_its_client_is_made_anew() -> None:
     """The old one is closed, a second passes, the next one is opened; a replay asks for the offsets meanwhile."""
     with running(kafka__group__instance__id="one") as bed:
         bed.member.subscribe(["orders"])
-        bed.group.leave_instance_id_unreleased()
-        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        bed.refuse_the_first_client()
         assert bed.member.fetch_offsets([P0]) == {}
         bed.clock.advance(1.0)
         bed.group.wait_for("the next client", lambda: len(bed.group.named("open")) == 2)
@@ -1771,8 +1772,7 @@ def test_a_static_member_subscribes_once_its_client_is_made_anew() -> None:
     """As above; a new topic matches the pattern meanwhile."""
     with running(kafka__group__instance__id="one") as bed:
         bed.member.subscribe(["orders"])
-        bed.group.leave_instance_id_unreleased()
-        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        bed.refuse_the_first_client()
         bed.member.subscribe(["orders", "refunds"])
         bed.clock.advance(1.0)
         bed.group.wait_for("the next client", lambda: len(bed.group.named("subscribe")) == 2)
@@ -1783,8 +1783,7 @@ def test_a_static_member_that_is_stopped_between_two_clients_opens_no_other() ->
     """It would not leave again: the group would wait for it for a session timeout."""
     with running(kafka__group__instance__id="one") as bed:
         bed.member.subscribe(["orders"])
-        bed.group.leave_instance_id_unreleased()
-        bed.group.wait_for("the end of the first client", lambda: len(bed.group.named("close")) == 1)
+        bed.refuse_the_first_client()
         bed.member.request_stop()
         ends(bed)
         assert len(bed.group.named("open")) == 1
@@ -1792,8 +1791,7 @@ def test_a_static_member_that_is_stopped_between_two_clients_opens_no_other() ->
 
 def test_a_static_member_does_not_wait_for_ever() -> None:
     with running(kafka__group__instance__id="one") as bed:
-        bed.group.leave_instance_id_unreleased()
-        bed.group.wait_for("the end of the refused client", lambda: len(bed.group.named("close")) == 1)
+        bed.refuse_the_first_client()
         bed.clock.advance(1000.0)
         assert bed.member.join(WAIT_S)
         with pytest.raises(MembershipError, match=r"INSTANCE_ID_IN_USE.*'one'"):
