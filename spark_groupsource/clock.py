@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Protocol
 
@@ -78,6 +79,38 @@ class StepDeadline:
         self._left_s -= min(now_s - self._checked_s, self._step_s)
         self._checked_s = now_s
         return self._left_s <= 0.0
+
+
+class WaitingClock:
+    """A clock for deadlines of a loop that is not always its own master: it counts waiting, not standing still.
+
+    `count` ends a stretch of time, of which no more than the given seconds count.
+    """
+
+    __slots__ = ("_clock", "_counted_at_s", "_left_out_s")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._left_out_s = 0.0
+        self._counted_at_s = clock.monotonic_s()
+
+    def count(self, at_most_s: float = math.inf) -> None:
+        """Count the time since the last call, but no more than `at_most_s` of it."""
+        now_s = self._clock.monotonic_s()
+        self._left_out_s += max(0.0, now_s - self._counted_at_s - at_most_s)
+        self._counted_at_s = now_s
+
+    def monotonic_s(self) -> float:
+        """Return seconds since a fixed moment, without those that did not count."""
+        return self._clock.monotonic_s() - self._left_out_s
+
+    def boottime_s(self) -> float:
+        """Return the boot time of the clock beneath: all of it."""
+        return self._clock.boottime_s()
+
+    def epoch_s(self) -> float:
+        """Return the epoch of the clock beneath."""
+        return self._clock.epoch_s()
 
 
 class Pace:

@@ -364,7 +364,7 @@ READ_STALLED = Condition(
 READ_FAILED = Condition(
     "GROUPKAFKA.READ_FAILED",
     "Partition {topic}-{partition} cannot be read at offset {offset}: {reason}",
-    "see the broker's log; Spark retries the task.",
+    "see the broker's log; Spark tries the task again on a cluster, and with local[N,4].",
     Retry.LATER,
 )
 TIMESTAMP_IMPOSSIBLE = Condition(

@@ -64,7 +64,8 @@ EVENTS: dict[str, str] = {
     "data_lost": "Unread records are missing on the broker (`ranges`, `reason`). `possible` has ranges of which the"
     " lost part is not known; they are not counted.",
     "unread": "A batch is complete, but Spark did not read it: a file sink dropped it, or the query ignores its rows.",
-    "lag": "The lag of the member's partitions: a row for each in `details.lag`, sums in `details.total`.",
+    "lag": "The lag of the member's partitions: a row for each in `details.lag`, sums in `details.total`. Partitions"
+    " that have no leader are in `details.leaderless` only, because their lag is not known.",
     "stopping": "SIGTERM arrived while a batch was in flight; the member waits for the batch.",
     "gave-up": "A batch took longer than `maxBatchMs` (`batch_ms`), so the member gave up its partitions.",
     "failed": "The member met an error that only a restart can resolve (`error`).",
@@ -130,8 +131,12 @@ class EventTotals:
         self.batch_seconds = Histogram.empty(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
         self.batch_records = Histogram.empty(*(10.0**power for power in range(8)))
         self.commits_behind = False
-        # As in `details.lag` of the last event `lag`.
+        # As in `details.lag` of the last event `lag`; empty while the lag cannot be measured.
         self.lag: tuple[Sequence[Any], ...] = ()
+
+    def forget_lag(self) -> None:
+        """Have no lag until the next event `lag`. For the thread that writes these events."""
+        self.lag = ()
 
     def add(self, event: str, at_s: float, details: Mapping[str, Any]) -> None:
         """Count one event."""

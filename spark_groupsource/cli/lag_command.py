@@ -6,11 +6,11 @@ Exit codes: see the help of `lag`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import LagCommand, shown_time
-from spark_groupsource.cli.group.view import DescribedMember
+from spark_groupsource.cli.group.view import NO_LEADER, DescribedMember, total_note
 from spark_groupsource.cli.output import PrintLine
 from spark_groupsource.cli.progress import ignore_step
 from spark_groupsource.cli.text_table import aligned
@@ -18,7 +18,7 @@ from spark_groupsource.clock import Clock
 from spark_groupsource.errors import CommandError
 from spark_groupsource.lag.measure import LagRequests
 from spark_groupsource.lag.model import Lag, lag_of, shown_duration, shown_note, total
-from spark_groupsource.model.offsets import every_partition
+from spark_groupsource.model.offsets import TopicPartition, every_partition
 
 Members = Callable[[], Sequence[DescribedMember]]
 
@@ -28,6 +28,9 @@ BEYOND = 3
 AGE_UNKNOWN = (
     "--max-behind: the age of the next unread record is not known, which counts as beyond the bound (it needs the right"
     " READ on the topic, a record that arrives within 10 s, and a record with a timestamp)"
+)
+LEADERLESS = (
+    "--max-lag, --max-behind: the lag of partitions that have no leader is not known, which counts as beyond the bound"
 )
 
 
@@ -48,19 +51,21 @@ def report_lag(
     what the command does next.
     """
     while True:
-        lags = measured_lags(command, requests, clock, members, warn, step=step)
+        lags, leaderless = measured_lags(command, requests, clock, members, warn, step=step)
         now_ms = int(clock.epoch_s() * 1000)
         if command.as_json:
-            print_line(lag_json(command.connection.group, now_ms, lags))
+            print_line(lag_json(command.connection.group, now_ms, lags, leaderless))
         else:
             if command.watch_s is not None:
                 print_line(f"{shown_time(now_ms)}  group {command.connection.group}")
-            for line in lag_table(lags):
+            for line in lag_table(lags, leaderless):
                 print_line(line)
+        if leaderless and _is_bounded(command):
+            warn(f"{LEADERLESS}: {', '.join(map(str, leaderless))}")
         unknown = [str(lag.partition) for lag in lags if not lag.age_known]
         if unknown and command.max_behind_s is not None:
             warn(f"{AGE_UNKNOWN}: {', '.join(unknown)}")
-        if is_beyond(command, lags):
+        if is_beyond(command, lags, leaderless):
             return BEYOND
         if command.watch_s is None:
             return 0
@@ -75,8 +80,10 @@ def measured_lags(
     warn: PrintLine,
     *,
     step: PrintLine = ignore_step,
-) -> list[Lag]:
+) -> tuple[list[Lag], dict[TopicPartition, int | None]]:
     """Return the lag of all partitions of the group's topics, or of the topics that the user named.
+
+    The second value has the committed offsets of partitions that have no leader: their lag is not known.
 
     Steps: 1. all topics, 2. the group's offsets on them; without any, its members' topics, 3. the lag inputs.
     """
@@ -101,13 +108,18 @@ def measured_lags(
     wanted = command.topics or read
     chosen = every_partition({topic: topics[topic] for topic in wanted})
     step(f"reading the log ends and next records of {len(chosen):,} partitions")
-    found = requests.lag_inputs({partition: committed.get(partition) for partition in chosen})
+    leaderless = {partition: committed.get(partition) for partition in chosen}
+    found = requests.lag_inputs(leaderless)
     now_ms = int(clock.epoch_s() * 1000)
-    return sorted((lag_of(lag_input, now_ms) for lag_input in found), key=lambda lag: lag.partition)
+    for lag_input in found:
+        del leaderless[lag_input.partition]
+    return sorted((lag_of(lag_input, now_ms) for lag_input in found), key=lambda lag: lag.partition), leaderless
 
 
-def is_beyond(command: LagCommand, lags: list[Lag]) -> bool:
-    """Return whether the lag exceeds a bound that the user gave; an unknown age counts as exceeding it."""
+def is_beyond(command: LagCommand, lags: list[Lag], leaderless: Mapping[TopicPartition, int | None]) -> bool:
+    """Return whether the lag exceeds a bound that the user gave; an unknown lag or age counts as exceeding it."""
+    if leaderless and _is_bounded(command):
+        return True
     records, _, behind_s, _ = total(lags)
     too_many = command.max_lag is not None and records > command.max_lag
     if command.max_behind_s is None:
@@ -116,12 +128,20 @@ def is_beyond(command: LagCommand, lags: list[Lag]) -> bool:
     return too_many or too_old or not all(lag.age_known for lag in lags)
 
 
-def lag_table(lags: list[Lag]) -> list[str]:
+def _is_bounded(command: LagCommand) -> bool:
+    return command.max_lag is not None or command.max_behind_s is not None
+
+
+def lag_table(lags: list[Lag], leaderless: Mapping[TopicPartition, int | None]) -> list[str]:
     """Return the lag as aligned lines, with the total and notes at the end."""
     records, lost, behind_s, safe_s = total(lags)
-    lost_note = f"{lost} lost" if lost else ""
-    last = ("total", "", "", "", str(records), shown_duration(behind_s), shown_duration(safe_s), lost_note)
-    lines = aligned([_HEADER, *map(_cells, lags), last], left={0, 7})
+    note = total_note(lost, len(leaderless))
+    last = ("total", "", "", "", str(records), shown_duration(behind_s), shown_duration(safe_s), note)
+    rows = {lag.partition: _cells(lag) for lag in lags}
+    for (topic, number), offset in leaderless.items():
+        shown = "-" if offset is None else str(offset)
+        rows[TopicPartition(topic, number)] = (topic, str(number), shown, "-", "-", "-", "-", NO_LEADER)
+    lines = aligned([_HEADER, *(rows[partition] for partition in sorted(rows)), last], left={0, 7})
     unknown = sorted({lag.partition.topic for lag in lags if not lag.retention.known})
     if unknown:
         takes = "a real Kafka broker, and the right DESCRIBE_CONFIGS on the topic"
@@ -138,20 +158,26 @@ def _cells(lag: Lag) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def lag_json(group: str, now_ms: int, lags: list[Lag]) -> str:
+def lag_json(group: str, now_ms: int, lags: list[Lag], leaderless: Mapping[TopicPartition, int | None] = {}) -> str:
     """Return the lag as one line of JSON; durations in seconds, null for none or not known."""
     records, lost, behind_s, safe_s = total(lags)
+    rows: dict[TopicPartition, dict[str, object]] = {
+        lag.partition: {
+            "topic": lag.partition.topic, "partition": lag.partition.partition, "committed": lag.committed,
+            "end": lag.end, "lag": lag.records, "lost": lag.lost, "behind_s": lag.behind_s, "safe_s": lag.safe_s,
+            "retention_ms": lag.retention.after_ms, "retention_bytes": lag.retention.above_bytes,
+        }
+        for lag in lags
+    }  # fmt: skip
+    for (topic, number), offset in leaderless.items():
+        rows[TopicPartition(topic, number)] = {
+            "topic": topic, "partition": number, "committed": offset, "end": None, "lag": None, "lost": None,
+            "behind_s": None, "safe_s": None, "retention_ms": None, "retention_bytes": None,
+        }  # fmt: skip
     value = {
         "group": group,
         "at_ms": now_ms,
-        "partitions": [
-            {
-                "topic": lag.partition.topic, "partition": lag.partition.partition, "committed": lag.committed,
-                "end": lag.end, "lag": lag.records, "lost": lag.lost, "behind_s": lag.behind_s, "safe_s": lag.safe_s,
-                "retention_ms": lag.retention.after_ms, "retention_bytes": lag.retention.above_bytes,
-            }
-            for lag in lags
-        ],
+        "partitions": [rows[partition] for partition in sorted(rows)],
         "total": {"lag": records, "lost": lost, "behind_s": behind_s, "safe_s": safe_s},
-    }  # fmt: skip
+    }
     return json.dumps(value, separators=(",", ":"))

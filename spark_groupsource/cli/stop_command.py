@@ -37,15 +37,12 @@ def stop_query(
         runs = files.runs()
         if not runs:
             raise CommandError(errors.STOP_NO_QUERY, location=files.name)
-        for run in runs:
-            print_line(f"asked to stop: {_shown(run)}")
-        if command.wait_s is None:
-            for run in runs:
-                files.request(run.name, waits=False)
-            return
-        for run in runs:
-            files.request(run.name, waits=True)
         shown = {run.name: _shown(run) for run in runs}
+        for name, text in shown.items():
+            files.request(name, waits=command.wait_s is not None)
+            print_line(f"asked to stop: {text}")
+        if command.wait_s is None:
+            return
         answers = _answers(files, shown, Deadline(clock, command.wait_s), print_line=print_line, pause=pause, step=step)
     except ValueError as error:
         raise CommandError(errors.STOP_UNREACHABLE, location=files.name, reason=error) from None

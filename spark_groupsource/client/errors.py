@@ -126,6 +126,8 @@ _UNREACHABLE = {
     KafkaError._TIMED_OUT,
     KafkaError._WAIT_COORD,
 }
+# The client's own two codes also stand for a broker's answer.
+_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _PROTOCOL_CONFLICT = {
     KafkaError.INCONSISTENT_GROUP_PROTOCOL,
     KafkaError.GROUP_ID_NOT_FOUND,
@@ -173,10 +175,17 @@ def map_error(
     """Map a client's error to the one of the catalogue that names the option, the value and what to do.
 
     `waited_s` is the time that unreachable brokers had to answer.
+
+    Guards against:
+    1. A provider of tokens is away. The client reports that, and goes on with the token that it has.
+    2. A broker answers a request: the topic does not exist.
+    3. Reported as rejected credentials, a deleted topic would end a query that can go on without it.
     """
     code = error.code()
     servers = options.bootstrap_servers
-    if code in AUTHENTICATION or transport.authentication_failed:
+    # The client's own codes are below UNKNOWN.
+    answered = code >= KafkaError.UNKNOWN or code in _NO_TOPIC
+    if code in AUTHENTICATION or (transport.authentication_failed and not answered):
         reason = transport.reason_or(error.str())
         return AccessError(errors.AUTHENTICATION_FAILED, servers=servers, reason=reason)
     if code in _UNREACHABLE:
@@ -187,7 +196,7 @@ def map_error(
             reason=transport.reason_or(error.str()),
         )
     subscription = options.subscription
-    if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):
+    if code in _NO_TOPIC:
         return OptionError(errors.TOPIC_UNKNOWN, option=subscription.option, value=subscription.value, topic=topic)
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return AccessError(

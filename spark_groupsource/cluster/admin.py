@@ -91,6 +91,8 @@ _SESSION_CONFIG = "consumer.session.timeout.ms"
 # What an admin client caches is renewed by requests only (`learn_leaders`), before it is too old.
 _CACHE_SETTINGS = {"topic.metadata.refresh.interval.ms": -1, "metadata.max.age.ms": 900_000}
 _LEADERS_FRESH_S = 300.0
+# At most this many partitions are named in an error.
+_NAMED = 10
 # Interval in seconds at which the client is polled for errors during a request.
 _LISTEN_S = 0.25
 
@@ -170,10 +172,17 @@ class _Admin:
         except KafkaException as error:
             raise _topic_error(topic, error) from None
 
-    def learn_leaders(self, wanted: Iterable[TopicPartition], timeout_s: float) -> None:
+    def require_leaders(self, wanted: Iterable[TopicPartition], timeout_s: float) -> None:
+        """Learn the leaders, see `learn_leaders`. Raises `_TopicError` if a partition has none."""
+        leaderless = sorted(self.learn_leaders(wanted, timeout_s))
+        if leaderless:
+            reason = f"partitions that have no leader: {', '.join(map(str, leaderless[:_NAMED]))}"
+            raise _TopicError(leaderless[0].topic, KafkaError(KafkaError._NOENT, reason))
+
+    def learn_leaders(self, wanted: Iterable[TopicPartition], timeout_s: float) -> set[TopicPartition]:
         """Describe the topics of which the client does not know all leaders, so that it has them in its cache.
 
-        Raises `_TopicError` for a topic or partition that does not exist or has no leader.
+        Return the partitions that have no leader. Raises `_TopicError` for a topic or partition that does not exist.
 
         Guards against:
         1. A topic is deleted, or its leader is away. The client's cache says so, or has no entry of the topic.
@@ -189,7 +198,7 @@ class _Admin:
         wanted = [partition for partition in wanted if partition not in self._led]
         names = sorted({partition.topic for partition in wanted})
         if not names:
-            return
+            return set()
         if not self._led:
             self._led_until = Deadline(self._clock, _LEADERS_FRESH_S)
         futures = self.client().describe_topics(TopicCollection(names), request_timeout=timeout_s)
@@ -200,12 +209,12 @@ class _Admin:
                 raise
             self.controller_answers = False
             found = self._listed(names, timeout_s)
-        for topic, number in wanted:
-            if number >= len(found[topic]):
-                raise _TopicError(topic, KafkaError(KafkaError._UNKNOWN_PARTITION))
-            if not found[topic][number]:
-                raise _TopicError(topic, KafkaError(KafkaError._NOENT, "a partition has no leader"))
-        self._led |= set(wanted)
+        for partition in wanted:
+            if partition.partition >= len(found[partition.topic]):
+                raise _TopicError(str(partition), KafkaError(KafkaError._UNKNOWN_PARTITION))
+        led = {partition for partition in wanted if found[partition.topic][partition.partition]}
+        self._led |= led
+        return set(wanted) - led
 
     def _listed(self, names: Sequence[str], timeout_s: float) -> dict[str, list[bool]]:
         """Return for each partition of the topics whether it has a leader, as any broker says. It knows the controller.
@@ -302,33 +311,41 @@ class LibrdkafkaCluster:
         self, wanted: Mapping[TopicPartition, Edge | int], *, uncommitted: bool = False
     ) -> dict[TopicPartition, LogEnd | None]:
         """See `ClusterPort`."""
-        if not wanted:
-            return {}
 
         def ask(timeout_s: float) -> dict[TopicPartition, LogEnd | None]:
             with self._checking_existence(wanted, timeout_s):
-                self._admin.learn_leaders(wanted, timeout_s)
+                self._admin.require_leaders(wanted, timeout_s)
                 return self._offsets_sent(wanted, timeout_s, uncommitted=uncommitted)()
 
-        return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
+        return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S) if wanted else {}
 
     def survey(self, partitions: Iterable[TopicPartition]) -> LogSurvey:
         """See `ClusterPort`."""
         wanted = list(partitions)
-        if not wanted:
-            return LogSurvey({}, {}, {})
         names = sorted({partition.topic for partition in wanted})
 
         def ask(timeout_s: float) -> LogSurvey:
             """Request the ends first, then the rest in parallel."""
             with self._checking_existence(wanted, timeout_s):
-                self._admin.learn_leaders(wanted, timeout_s)
+                self._admin.require_leaders(wanted, timeout_s)
                 ends = self._offsets_sent(dict.fromkeys(wanted, Edge.LATEST), timeout_s)()
                 beginnings = self._offsets_sent(dict.fromkeys(wanted, Edge.EARLIEST), timeout_s)
                 topics = self._topics_or_known_sent(names, timeout_s)
                 return LogSurvey(ends, beginnings(), topics())
 
-        return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S)
+        return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S) if wanted else LogSurvey({}, {}, {})
+
+    def log_bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Return (beginning, end) of the logs. Partitions that have no leader are left out, and not waited for."""
+        wanted = list(partitions)
+
+        def ask(timeout_s: float) -> dict[TopicPartition, tuple[int, int]]:
+            with self._checking_existence(wanted, timeout_s):
+                led = sorted(set(wanted) - self._admin.learn_leaders(wanted, timeout_s))
+                ends = self._offsets_sent(dict.fromkeys(led, Edge.LATEST), timeout_s)()
+                return _bounds(self._offsets_sent(dict.fromkeys(led, Edge.EARLIEST), timeout_s)(), ends)
+
+        return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S) if wanted else {}
 
     def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """See `ClusterPort`."""
@@ -485,11 +502,7 @@ class LibrdkafkaCluster:
     def _check_exist(self, partitions: Iterable[TopicPartition], timeout_s: float) -> None:
         """Raise `_Absent` for the first partition that does not exist."""
         every = sorted(partitions)
-        counts = self._partition_counts({partition.topic for partition in every}, timeout_s)
-        for topic, number in every:
-            if number >= counts.get(topic, number + 1):
-                reason = "the topic or partition does not exist"
-                raise _Absent(topic, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, reason)) from None
+        _check_counts(every, self._partition_counts({partition.topic for partition in every}, timeout_s))
 
     def _topics_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
         futures = self._admin.client().describe_topics(TopicCollection(list(names)), request_timeout=timeout_s)
@@ -522,7 +535,8 @@ class LibrdkafkaCluster:
         committed = self._options.read_committed and not uncommitted
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         request = {ClientPartition(tp.topic, tp.partition): _spec(edge) for tp, edge in wanted.items()}
-        futures = self._admin.client().list_offsets(request, isolation_level=isolation, request_timeout=timeout_s)
+        send = self._admin.client().list_offsets
+        futures = send(request, isolation_level=isolation, request_timeout=timeout_s) if request else {}
 
         def answers() -> dict[TopicPartition, LogEnd | None]:
             return {
@@ -592,6 +606,17 @@ class _Absent(_TopicError):
     """The cluster reports that a topic or one of its partitions does not exist."""
 
 
+def _check_counts(partitions: Iterable[TopicPartition], counts: Mapping[str, int]) -> None:
+    """Raise `_Absent` for the first partition that does not exist. A topic without a count may exist."""
+    for partition in partitions:
+        topic, number = partition
+        count = counts.get(topic, number + 1)
+        if number >= count:
+            reason = "the topic or partition does not exist"
+            missing = str(partition) if count else topic
+            raise _Absent(missing, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, reason)) from None
+
+
 def _topic_error(topic: str, error: KafkaException) -> _TopicError:
     return _TopicError(topic, kafka_error(error))
 
@@ -601,6 +626,14 @@ def _spec(edge: Edge | int) -> Any:
     if edge is Edge.EARLIEST:
         return spec.earliest()
     return spec.latest() if edge is Edge.LATEST else spec.for_timestamp(edge)
+
+
+def _bounds(
+    beginnings: Mapping[TopicPartition, LogEnd | None], ends: Mapping[TopicPartition, LogEnd | None]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Return (beginning, end) of the logs of which both are known."""
+    edges = ((partition, beginning, ends[partition]) for partition, beginning in beginnings.items())
+    return {partition: (low.offset, high.offset) for partition, low, high in edges if low and high}
 
 
 def _log_end(part: ClientPartition, answer: Any) -> LogEnd | None:

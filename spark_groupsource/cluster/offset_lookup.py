@@ -35,8 +35,8 @@ def look_up(
     2. A producer writes a record with a time after T, at offset 2.
     3. The log's end is requested: 3. A query that starts there never reads offset 2.
 
-    Raises `OptionError` also for a partition that the option does not name, and for an offset after the log's end.
-    Another group's offset may be after the end of the committed records.
+    Raises `OptionError` also for a partition that the option does not name, and for an offset after the log's end. A
+    start, or another group's offset, may be after the end of the committed records.
     """
     unnamed = sorted(partition for partition, start in starts.items() if start is None)
     if unnamed:
@@ -47,7 +47,8 @@ def look_up(
     of_groups = _of_other_groups(cluster, known)
     known |= of_groups
     given = {partition: start.offset for partition, start in known.items() if isinstance(start, AtOffset)}
-    _check_given(cluster, given, of_groups.keys(), option)
+    waits = given.keys() if option == "startingOffsets" else of_groups.keys()
+    _check_given(cluster, given, waits, option)
     wanted: dict[TopicPartition, Edge | int] = {}
     for partition, start in known.items():
         if isinstance(start, AtEdge):
@@ -151,14 +152,15 @@ def _of_other_groups(cluster: ClusterPort, starts: Mapping[TopicPartition, Start
 
 
 def _check_given(
-    cluster: ClusterPort, given: Mapping[TopicPartition, int], of_groups: Collection[TopicPartition], option: str
+    cluster: ClusterPort, given: Mapping[TopicPartition, int], may_wait: Collection[TopicPartition], option: str
 ) -> None:
     """Raise `OptionError` for an offset after the log's end. The plan reports one before the beginning as data loss.
 
-    A group that reads uncommitted records may be ahead of an open transaction, where the log ends for read_committed.
+    For read_committed a log ends at an open transaction. Offsets that `may_wait` may be after that: a group that reads
+    uncommitted records may be ahead, and a query that starts there waits for the transaction's end.
     """
     ends = cluster.log_offsets(dict.fromkeys(given, Edge.LATEST))
-    ahead = [p for p, end in ends.items() if p in of_groups and end is not None and given[p] > end.offset]
+    ahead = [p for p, end in ends.items() if p in may_wait and end is not None and given[p] > end.offset]
     ends |= cluster.log_offsets(dict.fromkeys(ahead, Edge.LATEST), uncommitted=True)
     for partition, end in sorted(ends.items()):
         if end is not None and given[partition] > end.offset:

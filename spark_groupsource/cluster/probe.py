@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from spark_groupsource.client.answers import partition_of, received
+from spark_groupsource.client.ending import on_own_thread
 from spark_groupsource.client.errors import LastTransportError, mapped_errors
 from spark_groupsource.client.settings import creating_client, few_records_settings
 from spark_groupsource.client.tokens import new_consumer
@@ -38,7 +39,8 @@ _TRUNCATED_AT = re.compile(r"log truncation detected.*broker end offset is (\d+)
 class Probe:
     """A consumer without a group, for reads of committed offsets and logs.
 
-    It is created at the first request and kept until `close`. `make_consumer` is for tests.
+    `record_bytes` keeps its client until `close`, unless a partition did not answer. Nobody waits for the end of a
+    client that has read. `make_consumer` is for tests.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Probe:
                     if left_s <= _DENIAL_CHECK_S or error.args[0].code() != KafkaError._TIMED_OUT:
                         raise
         finally:
+            # It has read no partition, so it ends.
             consumer.close()
 
     def diverged(
@@ -90,7 +93,8 @@ class Probe:
         try:
             return self._truncations(self._messages(consumer, wanted, timeout_s), positions)
         finally:
-            consumer.close()
+            # R87: the client may never end
+            on_own_thread(consumer.close)
 
     @staticmethod
     def _truncations(
@@ -119,6 +123,11 @@ class Probe:
         """Return the average number of bytes per offset (keys, values and headers) after these offsets.
 
         The estimate uses the first records of each partition. Partitions without a record in time are left out.
+
+        Guards against:
+        1. Topics A and B are read. B is deleted and recreated, and its leader epochs are lower than before.
+        2. The kept client ignores the new leaders of B, and asks the old ones again and again.
+        3. A answers, B never does: each plan waits for B until the timeout.
         """
         sizes: dict[TopicPartition, int] = {}
         ends: dict[TopicPartition, int] = {}
@@ -133,16 +142,23 @@ class Probe:
             left.discard(partition)
             if not left:
                 break
-        if left and not sizes:
-            # After an outage, or when a topic was recreated, a client may wait for long before it asks again.
+        if left:
+            # Also after an outage, a client may wait for long before it asks again.
             self.close()
         return {tp: sizes[tp] / max(1, ends[tp] - positions[tp]) for tp in sizes}
 
     def close(self) -> None:
-        """Free the client; idempotent."""
+        """Free the client; idempotent.
+
+        Guards against:
+        1. The client has read a topic, which is deleted and recreated.
+        2. The next plan drops the client. It never ends (issue 4362 of librdkafka).
+        3. The query's main thread waits for it, without an error.
+        """
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            consumer.close()
+            # R87: the client may never end
+            on_own_thread(consumer.close)
 
     def _client(self, more: Mapping[str, Any] = {}) -> Consumer:
         settings = few_records_settings(self._options, "probe") | _SETTINGS

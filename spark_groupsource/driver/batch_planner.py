@@ -85,17 +85,14 @@ class BatchPlanner:
         self._report_truncated(positions)
         enough = self._logs.enough(backlogs, bounds.min_rows)
         if not enough and not self._logs.suspicious(backlogs) and not self._logs.ids_due:
-            if self._logs.targets is not None and self._starts.truncation.in_doubt(positions):
-                # No later trigger would report it: the query would end, and no run of it would read the partition.
-                return TryAgain(_DOUBT_PAUSE_S)
-            return NothingToRead()
+            return self._nothing(positions)
         reach("before-survey", self._name)
         survey = self._logs.survey(backlogs)
         if self._starts.forget_recreated(backlogs, survey.topics) or not self._commits.accepted():
             return TryAgain()
         if not enough:
             self._starts.restore()
-            return NothingToRead()
+            return self._nothing(positions)
         left = self._losses.skip_lost(backlogs, survey.beginnings)
         if bounds.max_bytes is not None:
             sizes = self._cluster.record_bytes({p: backlog.position for p, backlog in left.items() if backlog.size})
@@ -106,6 +103,14 @@ class BatchPlanner:
         if all(item.end == backlogs[item.partition].position for item in ranges):
             return NothingToRead()
         return Plan(ranges, survey.topics)
+
+    def _nothing(self, positions: Mapping[TopicPartition, int]) -> Step:
+        """Return that there is nothing to read; with AvailableNow only if no log may have been truncated.
+
+        No later trigger would report that: the query would end, and no run of it would read the partition.
+        """
+        doubt = self._logs.targets is not None and self._starts.truncation.in_doubt(positions)
+        return TryAgain(_DOUBT_PAUSE_S) if doubt else NothingToRead()
 
     def _report_truncated(self, positions: Mapping[TopicPartition, int]) -> None:
         """Report logs that have lost records which were read already. Records that are there now are skipped."""

@@ -48,15 +48,15 @@ class Draining:
             self._end = Deadline(self._clock, END_AFTER_S)
         return DrainState.OVER if self._end.expired() else DrainState.DRAINED
 
-    def check(self, *, available_now: bool) -> None:
+    def check(self, *, ends_itself: bool) -> None:
         """Raise `MembershipError` if Spark must not get "no new data" any more.
 
-        With AvailableNow Spark takes that for the end of the query, as if all was read. That is right after a request
+        With AvailableNow and Once Spark takes that for the end of the query, as if all was read. That is right after a request
         to this query, and wrong after a signal that came to the reader process alone.
         """
         asked = self._watch is not None and self._watch.requested
         # R79: no error before the driver had time to stop the query
-        if self.state() is DrainState.OVER or (available_now and not asked):
+        if self.state() is DrainState.OVER or (ends_itself and not asked):
             raise self.error()
 
     def caught_up(self) -> None:

@@ -11,7 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.lag.measure import LagRequests
 from spark_groupsource.lag.model import Lag, lag_of, total
 from spark_groupsource.membership.machine import GroupView, MemberState
@@ -83,10 +85,14 @@ class LagThread:
         self._requests.close()
 
     def _measured(self) -> bool:
-        """Measure once. Return False if there is nothing to measure. An error is logged once until it is over."""
+        """Measure once. Return False if there is nothing to measure. An error is logged once until it is over.
+
+        After an error there is no lag for the port: an old one would hide the outage.
+        """
         try:
             measured = self._measure()
         except Exception as error:  # noqa: BLE001 - a query does not fail for its metrics
+            self._metrics.totals.forget_lag()
             if not self._trouble and not self._member.stopping:
                 self._trouble = True
                 LOG.warning("the lag is not measured: %s", error)
@@ -109,10 +115,14 @@ class LagThread:
         if not committed:
             return False
         lag_inputs = self._requests.lag_inputs(committed)
+        leaderless = sorted(committed.keys() - {lag_input.partition for lag_input in lag_inputs})
+        if not lag_inputs:
+            reason = f"partitions that have no leader: {', '.join(map(str, leaderless[:10]))}"
+            raise KafkaUnavailableError(errors.CLUSTER_REQUEST_FAILED, request="ListOffsets", reason=reason)
         now_ms = int(self._clock.epoch_s() * 1000)
         lags = [lag_of(lag_input, now_ms) for lag_input in lag_inputs]
         if not self._member.stopping:
-            self._metrics.write("lag", (lag.partition for lag in lags), **lag_details(lags))
+            self._metrics.write("lag", (lag.partition for lag in lags), **lag_details(lags), leaderless=leaderless)
         return True
 
 

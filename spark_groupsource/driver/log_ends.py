@@ -101,8 +101,12 @@ class LogWatch:
         return enough
 
     def suspicious(self, backlogs: Mapping[TopicPartition, Backlog]) -> bool:
-        """Return whether a log ends before its position, so that its topic may have been recreated."""
-        return self._targets is None and any(backlog.end < backlog.position for backlog in backlogs.values())
+        """Return whether a log ends before its position, so that its topic may have been recreated.
+
+        `Backlog.end` may be an AvailableNow target, which is no end of a log.
+        """
+        known = ((self._ends.get(partition), backlog.position) for partition, backlog in backlogs.items())
+        return any(end is not None and end.offset < position for end, position in known)
 
     @property
     def ids_due(self) -> bool:

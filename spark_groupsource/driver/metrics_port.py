@@ -96,7 +96,10 @@ _LAST = _gauge(
     ("group", "event"),
 )
 _LAG = _gauge(
-    "groupkafka_lag_records", "Unread records of a partition that the member owns, from the group's offset.", _PARTITION
+    "groupkafka_lag_records",
+    "Unread records of a partition that the member owns, from the group's offset. Missing while they cannot be"
+    " measured: the brokers are away, or the partition has no leader.",
+    _PARTITION,
 )
 _LAG_SECONDS = _gauge(
     "groupkafka_lag_seconds", "Age of the next unread record. Missing without one, or if it is not known.", _PARTITION

@@ -27,7 +27,7 @@ SETTLE_S = 1.0
 # Seconds. AvailableNow must not end because nothing is assigned yet: the session of a killed member must expire first.
 AVAILABLE_NOW_MARGIN_S = 30.0
 _SETTLE_PAUSE_S = 0.01
-_NO_PARTITIONS = "AvailableNow ends without a partition: other members own them (a static member also while stopped)"
+_NO_PARTITIONS = "the query ends without a partition: other members own them (a static member also while stopped)"
 # Seconds that a plan waits for the commit of the previous batch, once. Then batches go on without commits.
 COMMIT_S = 1.0
 # Seconds. The answer to a commit takes some milliseconds, and a trigger waits for it.
@@ -130,21 +130,21 @@ class Readiness:
         """Record that the member has begun to join."""
         self._first_assignment = Deadline(self._clock, FIRST_ASSIGNMENT_S)
 
-    def settled_view(self, *, available_now: bool) -> GroupView | None:
+    def settled_view(self, *, ends_itself: bool) -> GroupView | None:
         """Wait until the member may plan. Return None if that takes longer than a trigger should.
 
-        Only the first call of a session waits for an assignment that is not empty. Raises with AvailableNow:
+        Only the first call of a session waits for an assignment that is not empty. Raises if the query ends by itself:
         `MembershipError` if the query is stopping or the assignment takes too long, `KafkaUnavailableError` if the
         member has partitions and the coordinator does not answer for that long.
         """
         settle = Deadline(self._clock, SETTLE_S)
         longest_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S
-        patience = Deadline(self._clock, longest_s if available_now else SETTLE_S)
+        patience = Deadline(self._clock, longest_s if ends_itself else SETTLE_S)
         while True:
             self._member.check()
             if self._member.stopping:
-                if available_now:
-                    # For Spark, "no new data" is the end of AvailableNow.
+                if ends_itself:
+                    # For Spark, "no new data" would be the query's end.
                     raise member_left(self._options.group_id, clean=False)
                 return None
             view = self._member.view()
@@ -152,18 +152,18 @@ class Readiness:
             self._check.run(view)
             settled = view.settled and not self._commits.cut_off(view)
             # Such a query has nothing to read, and must not end as if it had read all. The member's error is raised.
-            if available_now and not view.partitions and self._member.assignment_refused:
+            if ends_itself and not view.partitions and self._member.assignment_refused:
                 settled = False
             if settled and view.partitions:
                 self._first_assignment = None
                 return view
             waits_first = self._first_assignment is not None and not self._first_assignment.expired()
             if not waits_first:
-                if available_now and not settled and patience.expired():
+                if ends_itself and not settled and patience.expired():
                     raise self._no_assignment(view)
-                if settle.expired() and not (available_now and not settled):
+                if settle.expired() and not (ends_itself and not settled):
                     self._first_assignment = None
-                    if available_now:
+                    if ends_itself:
                         LOG.warning("%s: group=%s", _NO_PARTITIONS, self._options.group_id)
                     return view if settled else None
             self._pause(_SETTLE_PAUSE_S)

@@ -115,7 +115,7 @@ class Session:
         self._planner = BatchPlanner(
             cluster, logs=self._logs, starts=self._starts, losses=self._losses, commits=commits, name=options.client_id
         )
-        self._available_now = False
+        self._available_now = self._once = False
 
     def __repr__(self) -> str:
         lineage = None if self._own is None else self._own.name
@@ -194,6 +194,16 @@ class Session:
             if error.condition != errors.TOPIC_UNKNOWN:
                 raise
 
+    @property
+    def _ends_itself(self) -> bool:
+        """Whether the query ends by itself, so that no later trigger reads what this one leaves (AvailableNow, Once).
+
+        Guards against:
+        1. A job with Trigger.Once is killed, and started again. The group still waits for the dead member's session.
+        2. The only trigger has no partitions. It would end as if there was nothing to read, and the job succeeds.
+        """
+        return self._available_now or self._once
+
     def _begin(self, known: Known) -> None:
         self.start(known)
         if self._available_now and self._logs.targets is None:
@@ -203,10 +213,12 @@ class Session:
 
     # --- planning
 
-    def latest_offset(self, start: SourceOffset, bounds: ReadBounds = UNBOUNDED) -> SourceOffset:
+    def latest_offset(
+        self, start: SourceOffset, bounds: ReadBounds = UNBOUNDED, *, once: bool = False
+    ) -> SourceOffset:
         """Complete the batch that ended at `start`, plan the next one and fix it.
 
-        Returns `start` itself if there is nothing to read.
+        Returns `start` itself if there is nothing to read. With `once` (Trigger.Once) there is no later trigger.
 
         1. Complete the last batch.
         2. Wait until the assignment has settled.
@@ -214,6 +226,7 @@ class Session:
         4. Plan.
         5. Fix the plan. If ownership has changed meanwhile, go back to 2.
         """
+        self._once = once
         # Spark asks for a new batch when no logged one is left to run again.
         self._draining.caught_up()
         if self._member.stopping:
@@ -229,7 +242,7 @@ class Session:
         """Complete the batch that ended at `start`, and plan nothing more, because a stop was requested (rule R79)."""
         if self._started:
             self._draining.call(lambda: self._complete(start))
-        self._draining.check(available_now=self._available_now)
+        self._draining.check(ends_itself=self._ends_itself)
         return start
 
     def _next_offset(self, start: SourceOffset, bounds: ReadBounds) -> SourceOffset:
@@ -252,7 +265,7 @@ class Session:
     def _planned(self, start: SourceOffset, known: Known, bounds: ReadBounds) -> SourceOffset:
         deadline: StepDeadline | None = None
         while deadline is None or not deadline.expired():
-            view = self._readiness.settled_view(available_now=self._available_now)
+            view = self._readiness.settled_view(ends_itself=self._ends_itself)
             if view is not None:
                 view = self._missing.leave_out_of(view, known)
             if view is None or not view.partitions:
@@ -260,7 +273,7 @@ class Session:
             deadline = deadline or self._planning_deadline()
             if any(owned.position is None for owned in view.partitions):
                 own, present = self._lineage(start), self._topics.present
-                self._go_by(self._starts.establish(view, start, present, own, waits=self._available_now))
+                self._go_by(self._starts.establish(view, start, present, own, waits=self._ends_itself))
                 self._logs.forget()
                 continue
             match self._planner.step(view.positions, bounds):
@@ -273,8 +286,8 @@ class Session:
                 case NothingToRead():
                     return start
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
-        if self._available_now:
-            # AvailableNow would end here with records unread.
+        if self._ends_itself:
+            # The query would end here with records unread.
             reason = f"the group accepted no start positions, or kept rebalancing, for {OUTAGE_TIMEOUT_S:.0f} s"
             raise KafkaUnavailableError(errors.CLUSTER_REQUEST_FAILED, request="latestOffset", reason=reason)
         return start
@@ -282,10 +295,10 @@ class Session:
     def _planning_deadline(self) -> StepDeadline:
         """Return the deadline by which a trigger must have a plan.
 
-        AvailableNow cannot leave it to the next trigger. It waits for an unavailable coordinator as long as for
-        unavailable brokers. A wait for the assignment has limits of its own and counts as one step only.
+        AvailableNow and Once cannot leave it to the next trigger. They wait for an unavailable coordinator as long as
+        for unavailable brokers. A wait for the assignment has limits of its own and counts as one step only.
         """
-        if self._available_now:
+        if self._ends_itself:
             return StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _PLAN_STEP_S)
         return StepDeadline(self._clock, PLAN_TIMEOUT_S, PLAN_TIMEOUT_S)
 

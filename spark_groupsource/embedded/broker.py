@@ -52,6 +52,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -118,7 +119,10 @@ def _destroy(library: Library, cluster: int, handle: int, owner_pid: int) -> Non
 
 
 class EmbeddedKafka:
-    """A running cluster of in-memory brokers with the ids 1 to `brokers`. Any thread may call any method.
+    """A running cluster of in-memory brokers with the ids 1 to `brokers`.
+
+    Any thread may call any method: `close` waits for calls of other threads, which are short. A `produce` that is under
+    way then fails.
 
     topics: name -> number of partitions, created at once. rebalance_delay_ms: how long a new classic group waits for
     more members (Kafka: 3000). session_timeout_ms, heartbeat_interval_ms: for groups with `group.protocol=consumer`;
@@ -137,6 +141,8 @@ class EmbeddedKafka:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: at least 1 is needed")
         self._library = Library(library_path())
+        # The finalizer does without: it runs when no thread can call a method any more.
+        self._lock = threading.Lock()
         handle = new_handle(self._library)
         cluster = self._library("mock_cluster_new", handle, brokers)
         if not cluster:
@@ -179,10 +185,12 @@ class EmbeddedKafka:
         return self._cluster
 
     def _call(self, name: str, *args: Any) -> Any:
-        return self._library(name, self._open(), *args)
+        with self._lock:
+            return self._library(name, self._open(), *args)
 
     def _check(self, name: str, *args: Any) -> None:
-        self._library.check(name, self._open(), *args)
+        with self._lock:
+            self._library.check(name, self._open(), *args)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -190,8 +198,14 @@ class EmbeddedKafka:
         return self._bootstrap_servers
 
     def close(self) -> None:
-        """Disconnect every client and drop all data. A second call does nothing."""
-        self._end()
+        """Disconnect every client and drop all data. A second call does nothing.
+
+        Guards against:
+        1. A thread is inside of a call, such as `requests`.
+        2. Another thread closes the broker. librdkafka frees what the call uses, and the process crashes.
+        """
+        with self._lock:
+            self._end()
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Create a topic, replicated to min(3, brokers) brokers. Raises an error if it exists."""
@@ -255,7 +269,8 @@ class EmbeddedKafka:
 
     def requests(self, *api_keys: int) -> list[SeenRequest]:
         """Return the requests of these types (default: all) since `track_requests` was called, oldest first."""
-        rows = seen_requests(self._library, self._handle, self._open())
+        with self._lock:
+            rows = seen_requests(self._library, self._handle, self._open())
         return [SeenRequest(*row) for row in rows if not api_keys or row[1] in api_keys]
 
     def track_requests(self) -> None:

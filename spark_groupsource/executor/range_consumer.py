@@ -30,13 +30,11 @@ Invariant, by partition:
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
+from spark_groupsource.client.ending import on_own_thread
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.executor.broker_requests import BrokerRequests
 from spark_groupsource.executor.clients.port import (
@@ -56,8 +54,6 @@ from spark_groupsource.executor.read_errors import end_of
 from spark_groupsource.executor.row_buffer import RecordSize, RowBuffer, partitions_to_drop
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
-
-LOG = logging.getLogger("spark_groupsource.executor")
 
 # Default of `max_kept_bytes`.
 _MAX_KEPT_BYTES = 8 * 1024 * 1024
@@ -108,19 +104,6 @@ class Histories:
         """Forget the epochs of partitions of which no fetched rows are left."""
         for partition in partitions:
             self._epochs.pop(partition, None)
-
-
-def on_own_thread(end: Callable[[], object]) -> None:
-    """Call `end` on a thread of its own. At the interpreter's end there are no new threads, and nothing is called."""
-
-    def run() -> None:
-        try:
-            end()
-        except Exception:
-            LOG.warning("a client that is not needed any more did not end", exc_info=True)
-
-    with contextlib.suppress(RuntimeError):
-        threading.Thread(target=run, name="groupkafka-close", daemon=True).start()
 
 
 class RangeConsumer:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from spark_groupsource.clock import Clock, Deadline, SystemClock
+from spark_groupsource.clock import Clock, Deadline, SystemClock, WaitingClock
 from spark_groupsource.executor.clients.choose import log_reading_path
 from spark_groupsource.executor.clients.rows import SmallBatches
 from spark_groupsource.executor.data_loss import LostRecords
@@ -34,6 +34,8 @@ from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.executor")
 _POLL_S = 0.1
+# How much of a call that waits for `_POLL_S` counts as waiting. If it took longer, the process stood still.
+_LONGEST_POLL_S = 5.0
 # How long no record may arrive before the task checks that the client may read, and that the topics exist with the
 # planned ids. Brokers that restart, or that refuse an identity for a moment, are usually back by then.
 _DOUBT_AFTER_S = 5.0
@@ -133,7 +135,7 @@ class _Reading:
     ) -> None:
         self._consumer = consumer
         self._ranges = ranges
-        self._clock = clock
+        self._clock = WaitingClock(clock)
         self._stall_timeout_s = stall_timeout_s
         self._proof = proof
         self._lost = lost
@@ -147,7 +149,23 @@ class _Reading:
         return bool(self._unfinished) or self._proof.has_unproven
 
     def step(self) -> list[pa.RecordBatch]:
-        """Read the next rows and advance the proof. Return the rows that are proven."""
+        """Read the next rows and advance the proof. Return the rows that are proven.
+
+        Only time within a step counts as silence of the brokers.
+
+        Guards against:
+        1. A task gives rows to Spark, whose sink takes longer for them than kafkaConsumer.pollTimeoutMs.
+        2. It goes on. Its other ranges have not been fetched yet, or their leader has closed the idle connection.
+        3. 0.1 s later the task fails, as if no record had come for all that time; or it takes a new leader that lags
+           for a log that has been truncated for long, and skips its records.
+        """
+        # R24: what Spark does with the rows is no silence of the brokers
+        self._clock.count(at_most_s=0.0)
+        proven = self._step()
+        self._clock.count()
+        return proven
+
+    def _step(self) -> list[pa.RecordBatch]:
         takes = bool(self._unfinished) and not self._proof.full
         if takes:
             self._take()
@@ -188,8 +206,10 @@ class _Reading:
         consumer = self._consumer
         before = _positions(consumer, self._unfinished)
         try:
+            self._clock.count()
             for rows in consumer.next_rows(self._unfinished, _POLL_S):
                 self._proof.hold(rows)
+            self._clock.count(_LONGEST_POLL_S)
         except OutOfRange as error:
             item = next(item for item in self._unfinished if item.partition == error.partition)
             if self._lost is None:

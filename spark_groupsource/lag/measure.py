@@ -15,7 +15,13 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from spark_groupsource.client.answers import partition_of, received
-from spark_groupsource.client.errors import LastTransportError, mapped_errors
+from spark_groupsource.client.errors import (
+    CONTACT_TIMEOUT_S,
+    WAITING,
+    LastTransportError,
+    kafka_error,
+    mapped_errors,
+)
 from spark_groupsource.client.settings import creating_client, few_records_settings
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.clock import Clock, Deadline
@@ -35,6 +41,8 @@ _FETCH_BYTES = 16 * 1024
 # librdkafka requires at least its message.max.bytes, by default 1,000,000.
 _ANSWER_BYTES = 4 * 1024 * 1024
 _CONFIGS_S = 5.0
+# The client reports these if no broker has answered.
+_UNANSWERED = {KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
 # One record of each partition suffices.
 _SETTINGS: dict[str, Any] = {
     # If records were removed after the log's beginning was requested, read the first one that is left.
@@ -58,10 +66,13 @@ class LagRequests(Protocol):
         """Return the committed offsets of any group; partitions without one are left out."""
 
     def log_bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Return (beginning, end) of these logs; those that are not known are left out."""
+        """Return (beginning, end) of these logs; partitions that have no leader are left out."""
 
     def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[LagInput]:
-        """Return the lag inputs of these partitions; `next_ms` is None if no record arrived in time or none is left."""
+        """Return the lag inputs of these partitions; those that have no leader are left out.
+
+        `next_ms` is None if no record arrived in time or none is left.
+        """
 
     def close(self) -> None:
         """Free the clients; idempotent."""
@@ -89,6 +100,8 @@ class LibrdkafkaLagRequests:
         self._transport = LastTransportError(options.token_login)
         self._cluster = LibrdkafkaCluster(options, clock, pause, abandoned)
         self._admin: AdminClient | None = None
+        self._admin_connects = Deadline(clock, 0.0)
+        self._retention_unanswered = False
         self._consumer: Consumer | None = None
 
     def topics(self) -> dict[str, int]:
@@ -106,11 +119,7 @@ class LibrdkafkaLagRequests:
         """See `LagRequests`."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for chunk in _chunks(partitions):
-            survey = self._cluster.survey(chunk)
-            for partition in chunk:
-                beginning, end = survey.beginnings[partition], survey.ends[partition]
-                if beginning is not None and end is not None:
-                    found[partition] = beginning.offset, end.offset
+            found |= self._cluster.log_bounds(chunk)
         return found
 
     def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[LagInput]:
@@ -181,21 +190,42 @@ class LibrdkafkaLagRequests:
     def _retentions(self, topics: set[str]) -> dict[str, Retention]:
         """Return the topics' retention; topics for which it cannot be read are left out.
 
-        It needs an extra right (DESCRIBE_CONFIGS), and nothing else depends on it, so errors are ignored.
+        It needs an extra right (DESCRIBE_CONFIGS), and nothing else depends on it, so a broker's error is ignored.
+
+        Guards against:
+        1. The client sends this to the controller that it knows. It requests nothing else, and learns of no other one.
+        2. That broker is gone for good.
+        3. No request is answered any more, and no alert can see that records are about to be lost.
         """
         if not topics:
             return {}
         if self._admin is None:
             self._admin = admin_client(self._options, self._transport)
+            self._admin_connects = Deadline(self._clock, CONTACT_TIMEOUT_S)
+        admin = self._admin
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(topics)]
-        found = {}
-        for resource, future in self._admin.describe_configs(resources, request_timeout=_CONFIGS_S).items():
+        found, unanswered = {}, False
+        for resource, future in admin.describe_configs(resources, request_timeout=_CONFIGS_S).items():
             try:
-                entries = answer_of(self._admin, future, self._transport)
-            except KafkaException:
-                continue
-            found[resource.name] = retention_of({name: str(entry.value) for name, entry in entries.items()})
+                entries = answer_of(admin, future, self._transport)
+            except KafkaException as error:
+                unanswered |= kafka_error(error).code() in _UNANSWERED
+            else:
+                found[resource.name] = retention_of({name: str(entry.value) for name, entry in entries.items()})
+        self._note_retention(unanswered)
         return found
+
+    def _note_retention(self, unanswered: bool) -> None:
+        if unanswered and self._admin_connects.expired():
+            # The next round makes another client, which asks the bootstrap servers.
+            self._admin = None
+        if unanswered and not self._retention_unanswered:
+            WAITING.warning(
+                "no broker reports the topics' retention, so the time until unread records are lost is not known:"
+                " servers=%s last_error=%s",
+                self._options.bootstrap_servers, self._transport.reason_or("none"),
+            )  # fmt: skip
+        self._retention_unanswered = unanswered
 
 
 def retention_of(config: Mapping[str, str]) -> Retention:

@@ -66,8 +66,8 @@ def _nothing() -> None:
 class CompletionWatch:
     """Check the commit log for the batch in flight. Event thread only, apart from the thread that it runs.
 
-    `post` runs a function on the event thread. `on_complete(end, waits)` is called there when the log has the batch
-    that ends at `end`. The callee compares `end` with the batch in flight: an answer may be late.
+    `post` runs a function on the event thread. `on_complete(end)` is called there when the log has the batch that ends
+    at `end`. The callee compares `end` with the batch in flight: an answer may be late.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CompletionWatch:
         *,
         post: Callable[[Callable[[], None]], object],
         serve_commands: Callable[[float], None],
-        on_complete: Callable[[SourceOffset, bool], object],
+        on_complete: Callable[[SourceOffset], object],
     ) -> None:
         self._log = log
         self._clock = clock
@@ -104,19 +104,13 @@ class CompletionWatch:
 
     # --- checks
 
-    def check_sometimes(self, flight: FlightBatch | None, *, wanted: bool) -> None:
-        """Check while nobody waits for the batch: only in a local log, and at intervals (see `CheckSchedule`).
-
-        If the answer is not `wanted` now, the interval passes without a check.
-        """
+    def check_sometimes(self, flight: FlightBatch | None) -> None:
+        """Check while nobody waits for the batch: only in a local log, and at intervals (see `CheckSchedule`)."""
         self._often = False
         if self.busy:
             self._report_hanging()
         elif self._schedule.due(flight) and flight is not None:
-            if wanted:
-                self._start(flight.end, waits=False)
-            else:
-                self._schedule.checked()
+            self._start(flight.end, waits=False)
 
     def check_often(self, flight: FlightBatch | None) -> None:
         """Check while a revoke or a stop waits for the batch."""
@@ -193,7 +187,7 @@ class CompletionWatch:
         if not waits:
             self._schedule.checked()
         if complete:
-            self._on_complete(end, waits)
+            self._on_complete(end)
         elif waits:
             self._denied = (end, began_s)
 

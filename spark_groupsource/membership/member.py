@@ -197,25 +197,13 @@ class Member:
         if self._stop_wait.begun or self._is_overdue():
             self._completion.check_often(flight)
         else:
-            # R24: no check before its partitions have arrived
-            self._completion.check_sometimes(flight, wanted=self._owns_all(flight))
+            self._completion.check_sometimes(flight)
 
-    def _owns_all(self, flight: FlightBatch | None) -> bool:
-        """Return whether the member owns all partitions of the batch.
-
-        Only then does a check that nobody waits for complete the batch (rule R24).
-        """
-        owned = set(self.machine.owned_partitions())
-        return flight is not None and all(item.partition in owned for item in flight.items)
-
-    def _complete_by_log(self, end: SourceOffset, waits: bool) -> None:
+    def _complete_by_log(self, end: SourceOffset) -> None:
         """Complete the batch that ends at `end`, because the commit log has it. The answer may be late (rule R23)."""
         flight = self.machine.flight
         # R23: the answer may be about an earlier batch
-        if self.machine.state in FINAL_STATES or flight is None or flight.end != end:
-            return
-        # R24: its partitions may not have arrived yet
-        if waits or self._owns_all(flight):
+        if self.machine.state not in FINAL_STATES and flight is not None and flight.end == end:
             self.apply(BatchCompleted(end))
 
     # --- a batch that takes too long

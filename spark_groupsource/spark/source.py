@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from spark_groupsource.driver.session import Session
 
 LOG = logging.getLogger("spark_groupsource")
+# The largest number of rows that Spark can name.
+_NO_LIMIT = sys.maxsize
 
 
 def source_schema(include_headers: bool) -> StructType:
@@ -169,6 +172,8 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         """Return option minOffsetsPerTrigger, maxOffsetsPerTrigger or maxBytesPerTrigger as Spark's read limit.
 
         Python has no composite limit: Spark gets the first one that is set, and the source applies the others itself.
+        It is never `ReadAllAvailable`: so that is Trigger.Once, which has no later trigger
+        (`org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution`).
         """
         options = self._options
         if options.min_offsets_per_trigger is not None:
@@ -176,7 +181,7 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
         return (
-            ReadAllAvailable() if options.max_bytes_per_trigger is None else ReadMaxBytes(options.max_bytes_per_trigger)
+            ReadMaxRows(_NO_LIMIT) if options.max_bytes_per_trigger is None else ReadMaxBytes(options.max_bytes_per_trigger)
         )
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -184,7 +189,7 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         bounds = self._bounds(limit)
         offset = parse_offset(start)
         session = self._driver()
-        end = session.latest_offset(offset, bounds)
+        end = session.latest_offset(offset, bounds, once=isinstance(limit, ReadAllAvailable))
         # Only without a new batch, because it may take a while.
         idle = end is offset and not session.stopping
         if idle and (standby := self._standby) is not None and (lane := self._fast_lane()) is not None:
@@ -198,7 +203,7 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         if isinstance(limit, ReadAllAvailable):
             return UNBOUNDED
         if isinstance(limit, ReadMaxRows):
-            return ReadBounds(limit.max_rows, max_bytes=max_bytes)
+            return ReadBounds(None if limit.max_rows == _NO_LIMIT else limit.max_rows, max_bytes=max_bytes)
         if isinstance(limit, ReadMinRows):
             return ReadBounds(self._options.max_offsets_per_trigger, limit.min_rows, max_bytes)
         if isinstance(limit, ReadMaxBytes):

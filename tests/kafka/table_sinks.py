@@ -1,4 +1,4 @@
-"""Sinks of query_process.py that write a shared Delta table, and an independent reader of such a table.
+"""Sinks of query_process.py that write a shared table of Delta or SQLite, and an independent reader of such a table.
 
 The code of the recipes is that of docs/how-to/sinks.md.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ def recipe(name: str, path: str) -> dict[str, Any]:
     for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
         if f"def {name}(" in code:
             assert "/lake/orders" in code, "the page's table has another path"
-            names: dict[str, Any] = {}
+            names: dict[str, Any] = {"__name__": "__main__"}  # so that functions are pickled with their code
             exec(compile(code.replace("/lake/orders", path), str(PAGE), "exec"), names)
             return names
     raise AssertionError(f"no Python code in {PAGE} defines {name}")
@@ -46,6 +48,8 @@ def table_writer(kind: str, frame: DataFrame, table: Path, after_write: Callable
     write: Write = names[kind]
     if "create_table" in names:
         names["create_table"](frame.sparkSession)
+    if "create_database_table" in names:
+        names["create_database_table"]()
 
     def write_and_wait(batch: DataFrame, number: int) -> None:
         write(batch, number)
@@ -61,7 +65,10 @@ def actions(table: Path) -> list[dict[str, Any]]:
 
 
 def table_records(table: Path) -> Counter[tuple[str, int, int]]:
-    """Return how often the table has each record, read without Delta."""
+    """Return how often the table has each record, read without Delta and without what wrote it."""
+    if (file := Path(f"{table}.db")).exists():
+        with closing(sqlite3.connect(file, timeout=60)) as database:
+            return Counter(database.execute("SELECT topic, kafka_partition, kafka_offset FROM orders").fetchall())
     files: set[str] = set()
     for action in actions(table):
         if "add" in action:

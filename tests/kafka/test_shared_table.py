@@ -1,4 +1,4 @@
-"""Two members append to one Delta table, on a real broker and across processes: handover, SIGKILL and restart."""
+"""Two members write one table, of Delta or a database, on a real broker: handover, SIGKILL and restart."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_p1_p2_p6_two_members_share_a_delta_table(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("sink", ["append_once_per_query", "merge_each_record_once"])
+@pytest.mark.parametrize("sink", ["append_once_per_query", "merge_each_record_once", "insert_each_record_once"])
 def test_p6_a_batch_that_another_member_repeats(
     sink: str, host: TableHost, conf: dict[str, str], client: Independent, options: dict[str, str], tmp_path: Path,
     start_query: Callable[..., Query],
@@ -165,7 +165,7 @@ def test_p6_a_batch_that_another_member_repeats(
     """1. a member has written a batch, 2. it is killed before Spark records that, 3. the other member takes over and
     repeats the batch, 4. the first one restarts and runs it again.
 
-    The id of a query protects its own batches only. MERGE by topic, partition and offset keeps each record once.
+    The id of a query protects its own batches only. A key of topic, partition and offset keeps each record once.
     """
     shared = Shared(sink, host, client, options, tmp_path)
     gate = tmp_path / "gate"

@@ -183,9 +183,12 @@ class Exporter:
         read = {partition.topic for partition in committed}
         read |= {partition.topic for member in members for partition in member.partitions} & topics.keys()
         read_partitions = every_partition({topic: topics[topic] for topic in read})
-        found = self._requests.lag_inputs({partition: committed.get(partition) for partition in read_partitions})
+        leaderless = {partition: committed.get(partition) for partition in read_partitions}
+        found = self._requests.lag_inputs(leaderless)
+        for one in found:
+            del leaderless[one.partition]
         ordered = tuple(sorted(found, key=lambda one: one.partition))
-        reading = GroupReading(group, self._clock.epoch_s(), ordered, description)
+        reading = GroupReading(group, self._clock.epoch_s(), ordered, description, leaderless)
         return _Measured(reading, tuple(group_samples(self._cluster, reading)))
 
     def _publish(self) -> None:

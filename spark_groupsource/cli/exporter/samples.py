@@ -7,9 +7,9 @@ estimate of the lag in seconds there is the age of the next unread record.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
+from spark_groupsource.cli.group.view import GroupDescription
 from spark_groupsource.lag.model import Lag, LagInput, lag_of, total
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.prometheus.families import Family, MetricKind, Sample
@@ -65,7 +65,8 @@ _LOST = _gauge(
 _AGE_UNKNOWN = _gauge(
     "kafka_consumergroup_group_age_unknown_partitions", _GROUP,
     "Number of partitions with unread records whose age is not known: no right READ on the topic, no record within"
-    " 10 s, or a record without a timestamp. Not in kafka-lag-exporter.",
+    " 10 s, or a record without a timestamp; and of partitions that have no leader, of which no lag is known. Not in"
+    " kafka-lag-exporter.",
 )  # fmt: skip
 _MEMBERS = _gauge("kafka_consumergroup_group_members", _GROUP, "Number of live members. Not in kafka-lag-exporter.")
 _STATE = _gauge(
@@ -95,12 +96,16 @@ GROUP_METRICS: tuple[Family, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class GroupReading:
-    """A group at one moment. `description` is None if the broker cannot describe groups (embedded)."""
+    """A group at one moment. `description` is None if the broker cannot describe groups (embedded).
+
+    `leaderless` has the committed offsets of partitions that have no leader: their lag is not known.
+    """
 
     group: str
     at_s: float
     inputs: tuple[LagInput, ...]
     description: GroupDescription | None = None
+    leaderless: Mapping[TopicPartition, int | None] = field(default_factory=dict)
 
 
 def group_samples(cluster: str, reading: GroupReading) -> Iterator[Sample]:
@@ -110,8 +115,17 @@ def group_samples(cluster: str, reading: GroupReading) -> Iterator[Sample]:
     # The first owner, if the group's strategy has given a partition to several.
     owners = {} if reading.description is None else reading.description.owners()
     name = (cluster, reading.group)
+
+    def labels(partition: TopicPartition) -> tuple[str, ...]:
+        owner = next(iter(owners.get(partition, ())), None)
+        member = ("", "", "") if owner is None else (owner.host, owner.member_id, owner.client_id)
+        return (*name, partition.topic, str(partition.partition), *member)
+
     for lag in lags:
-        yield from _partition_samples(name, lag, next(iter(owners.get(lag.partition, ())), None))
+        yield from _partition_samples(labels(lag.partition), lag)
+    for partition, offset in reading.leaderless.items():
+        if offset is not None:
+            yield _OFFSET.of(offset, *labels(partition))
     records, _, behind_s, safe_s = total(lags)
     yield _MAX_LAG.of(max((lag.records for lag in lags), default=0), *name)
     yield _MAX_LAG_SECONDS.of(behind_s or 0.0, *name)
@@ -120,7 +134,7 @@ def group_samples(cluster: str, reading: GroupReading) -> Iterator[Sample]:
         yield _TOPIC_SUM_LAG.of(sum(lag.records for lag in lags if lag.partition.topic == topic), *name, topic)
     if safe_s is not None:
         yield _MIN_TIME_TO_LOSS.of(safe_s, *name)
-    yield _AGE_UNKNOWN.of(sum(not lag.age_known for lag in lags), *name)
+    yield _AGE_UNKNOWN.of(sum(not lag.age_known for lag in lags) + len(reading.leaderless), *name)
     yield from _state_samples(name, reading.description)
     yield _MEASURED.of(reading.at_s, *name)
 
@@ -144,9 +158,7 @@ def log_samples(cluster: str, readings: Iterable[GroupReading]) -> Iterator[Samp
         yield _LATEST.of(one.end, *labels)
 
 
-def _partition_samples(name: tuple[str, str], lag: Lag, owner: DescribedMember | None) -> Iterator[Sample]:
-    member = ("", "", "") if owner is None else (owner.host, owner.member_id, owner.client_id)
-    labels = (*name, lag.partition.topic, str(lag.partition.partition), *member)
+def _partition_samples(labels: tuple[str, ...], lag: Lag) -> Iterator[Sample]:
     if lag.committed is not None:
         yield _OFFSET.of(lag.committed, *labels)
     yield _LAG.of(lag.records, *labels)

@@ -69,8 +69,10 @@ def read_report(
         wanted |= member.partitions | member.standby
     existing = sorted(partition for partition in wanted if partition.partition < topics.get(partition.topic, 0))
     step(f"reading the log ends of {len(existing):,} partitions")
+    bounds = requests.log_bounds(existing)
     lags = {
         partition: lag_of(LagInput(partition, committed.get(partition), beginning, end), now_ms=0)
-        for partition, (beginning, end) in requests.log_bounds(existing).items()
+        for partition, (beginning, end) in bounds.items()
     }
-    return GroupReport(description, lags)
+    leaderless = {partition: committed.get(partition) for partition in existing if partition not in bounds}
+    return GroupReport(description, lags, leaderless)

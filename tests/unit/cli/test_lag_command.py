@@ -42,6 +42,7 @@ class FakeLagRequests:
         self.retention = HOUR
         self.asked: list[dict[TopicPartition, int | None]] = []
         self.error: Exception | None = None
+        self.leaderless: set[TopicPartition] = set()
         self.timeless: dict[TopicPartition, bool] = {}  # unread, but without a time; whether no record is left
         self.warnings: list[str] = []
         self.members: list[DescribedMember] = []
@@ -70,6 +71,7 @@ class FakeLagRequests:
                 self.retention, self.timeless.get(p, False),
             )
             for p, at in reversed(committed.items())
+            if p not in self.leaderless
         ]  # fmt: skip
 
     def close(self) -> None:
@@ -111,7 +113,7 @@ def run(command: LagCommand, requests: FakeLagRequests, pauses: int = 0) -> tupl
 
 
 def measured(command: LagCommand, requests: FakeLagRequests) -> list[Lag]:
-    return measured_lags(command, requests, requests.clock, requests.live, requests.warnings.append)
+    return measured_lags(command, requests, requests.clock, requests.live, requests.warnings.append)[0]
 
 
 # --- the command
@@ -221,6 +223,34 @@ def test_an_age_that_is_not_known_may_be_any(none_left: bool, code: int, request
     assert requests.warnings == []
 
 
+def test_a_partition_without_a_leader_is_shown_without_a_lag(requests: FakeLagRequests) -> None:
+    requests.leaderless = {REFUNDS, P1}
+    code, said = run(COMMAND, requests)
+    note = "not known: the partition has no leader"
+    assert (code, said) == (
+        0,
+        [
+            "topic    partition  committed  end  lag  behind  safe for",
+            "orders           0        100  100    0       -         -",
+            f"orders           1          -    -    -       -         -  {note}",
+            f"refunds          0          4    -    -       -         -  {note}",
+            "total                                 0       -         -  2 partitions are not known",
+        ],
+    )
+    _, (line,) = run(replace(COMMAND, as_json=True), requests)
+    first, _, last = json.loads(line)["partitions"]
+    assert first.keys() == last.keys()
+    assert last | {"committed": None} == {"topic": "refunds", "partition": 0} | dict.fromkeys(list(first)[2:])
+    assert last["committed"] == 4
+
+
+@pytest.mark.parametrize("bound", [{"max_lag": 1_000}, {"max_behind_s": 1_000.0}])
+def test_a_partition_without_a_leader_may_have_any_lag(bound: dict[str, Any], requests: FakeLagRequests) -> None:
+    requests.leaderless = {REFUNDS}
+    assert run(replace(COMMAND, **bound, as_json=True), requests)[0] == 3
+    assert [warning.rpartition(": ")[2] for warning in requests.warnings] == ["refunds-0"]
+
+
 def test_watch(requests: FakeLagRequests) -> None:
     code, said = run(replace(COMMAND, watch_s=30.0, topics=("refunds",)), requests, pauses=1)
     assert code == -1
@@ -312,11 +342,12 @@ class Bed:
         self.member.start()
         self.requests = FakeLagRequests(clock)
         self.path = folder / "metrics.jsonl"
+        self.metrics = MetricsLog(str(self.path), "shop", clock)
         self.ends_s = 0.0
         self.then: dict[float, Any] = {}
         self.thread = LagThread(
             interval_s, clock=clock, member=self.member, requests=self.requests,
-            metrics=MetricsLog(str(self.path), "shop", clock), pause=self._pause,
+            metrics=self.metrics, pause=self._pause,
         )  # fmt: skip
 
     def _pause(self, seconds: float) -> None:
@@ -380,6 +411,39 @@ def test_no_event_while_a_revoke_drains(clock: ManualClock, tmp_path: Path) -> N
     bed.own(P0)
     bed.member.machine.handle(RevokeStarted((P0,), whole_assignment=False))
     assert bed.run(5) == []
+
+
+def test_a_failure_leaves_no_old_lag_for_the_port(clock: ManualClock, tmp_path: Path) -> None:
+    bed = Bed(clock, tmp_path, interval_s=1.0)
+    bed.own(P0)
+    bed.run(2)
+    assert [row[:3] for row in bed.metrics.totals.lag] == [["orders", 0, 60]]
+    bed.requests.error = RuntimeError("away")
+    assert bed.run(2) == []
+    assert list(bed.metrics.totals.lag) == []
+    bed.requests.error = None
+    bed.run(2)
+    assert [row[:3] for row in bed.metrics.totals.lag] == [["orders", 0, 60]]
+
+
+def test_a_partition_without_a_leader_is_named_by_the_event(clock: ManualClock, tmp_path: Path) -> None:
+    bed = Bed(clock, tmp_path)
+    bed.own(P0, P1)
+    bed.requests.leaderless = {P1}
+    (line,) = bed.run(20)
+    assert (line["partitions"], line["details"]["leaderless"]) == ([["orders", 0]], [["orders", 1]])
+    assert line["details"]["total"]["records"] == 60
+
+
+def test_no_event_says_zero_if_no_partition_has_a_leader(
+    clock: ManualClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed = Bed(clock, tmp_path)
+    bed.own(P0, P1)
+    bed.requests.leaderless = {P0, P1}
+    assert bed.run(20) == []
+    assert "the lag is not measured: " in caplog.text
+    assert "orders-0, orders-1" in caplog.text
 
 
 def test_trouble_is_told_once_until_it_is_over(

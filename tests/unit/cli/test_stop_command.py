@@ -97,6 +97,30 @@ def test_a_second_source_that_registers_late_is_judged_too(tmp_path: Path, answe
         assert lines == asked
 
 
+@pytest.mark.parametrize("wait_s", [None, 10.0])
+def test_no_line_before_its_request_is_written(
+    tmp_path: Path, wait_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query has two sources. The store fails after the first request."""
+    (tmp_path / "metadata").write_text("{}")
+    files, lines, request = StopFiles(str(tmp_path)), list[str](), StopFiles.request
+    runs = {run.name: run for run in (replace(RUN, pid=os.getppid()), replace(RUN, name="b" * 32, pid=os.getpid()))}
+    for run in runs.values():
+        files.register(run)
+    requested: list[str] = []
+
+    def fail_second(self: StopFiles, run: str, *, waits: bool) -> None:
+        if requested:
+            raise ValueError("the store is away")
+        request(self, run, waits=waits)
+        requested.append(run)
+
+    monkeypatch.setattr(StopFiles, "request", fail_second)
+    with pytest.raises(CommandError, match=r"STOP_UNREACHABLE.*the store is away"):
+        stop_query(StopCommand(str(tmp_path), wait_s), ManualClock(), print_line=lines.append, pause=print)
+    assert lines == [f"asked to stop: {SHOWN.replace('4711', str(runs[requested[0]].pid))}"]
+
+
 @pytest.mark.rule("R78")
 def test_a_query_that_starts_while_the_command_waits_is_not_asked(location: Path) -> None:
     """The application is killed, and its supervisor starts it again."""

@@ -178,6 +178,28 @@ def test_an_identity_that_was_never_taken_is_a_wrong_setting(text: str, at_once:
     assert text in error
 
 
+@pytest.mark.parametrize(
+    ("code", "condition"),
+    [
+        (KafkaError._TIMED_OUT, "AUTHENTICATION_FAILED"),
+        (KafkaError._TRANSPORT, "AUTHENTICATION_FAILED"),
+        (KafkaError._NOENT, "AUTHENTICATION_FAILED"),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, "TOPIC_UNKNOWN"),
+        (KafkaError._UNKNOWN_TOPIC, "TOPIC_UNKNOWN"),
+        (KafkaError._UNKNOWN_PARTITION, "TOPIC_UNKNOWN"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "TOPIC_ACCESS_DENIED"),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "GROUP_ACCESS_DENIED"),
+        (KafkaError.UNKNOWN, "CLUSTER_REQUEST_FAILED"),
+    ],
+)
+def test_a_refused_identity_explains_no_answer_of_a_broker(code: int, condition: str) -> None:
+    """A provider of tokens is away, and the connections of the token in hand go on: a broker answers."""
+    transport = LastTransportError(None)
+    transport.worked()
+    transport(refused(NO_TOKEN))
+    assert f"[GROUPKAFKA.{condition}]" in mapped(code, transport=transport)
+
+
 @pytest.mark.parametrize("text", [WRONG_PASSWORD, NO_TOKEN])
 @pytest.mark.rule("R76")
 def test_an_identity_that_was_taken_before_is_refused_for_good_when_it_lasts(text: str) -> None:

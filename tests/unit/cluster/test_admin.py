@@ -345,6 +345,22 @@ def test_offsets_are_asked_only_of_leaders_that_the_client_knows(wanted: TopicPa
     assert admin.asked == 2
 
 
+@pytest.mark.parametrize("request_", ["log_offsets", "survey"])
+def test_a_plan_waits_for_a_leader_and_its_error_names_the_partition(request_: str) -> None:
+    clock, admin = ManualClock(), FakeAdmin(leaderless={1})
+    cluster = cluster_of(admin, clock)
+    cluster.log_offsets(WANTED)
+    before_s = clock.monotonic_s()
+    with pytest.raises(GroupKafkaError, match=r"no leader: orders-1\b"):
+        getattr(cluster, request_)({tp(0): Edge.LATEST, tp(1): Edge.LATEST})
+    assert clock.monotonic_s() - before_s >= OUTAGE_TIMEOUT_S
+
+
+def test_a_partition_that_does_not_exist_is_named() -> None:
+    with pytest.raises(GroupKafkaError, match=r"TOPIC_UNKNOWN.*'orders-4'"):
+        cluster_of(FakeAdmin(), ManualClock()).log_offsets({tp(4): Edge.LATEST})
+
+
 @pytest.mark.parametrize("seen_in", ["descriptions", "the list of topics"])
 def test_a_leader_that_another_answer_has_not_is_learned_again(seen_in: str) -> None:
     """1. A leader is known. 2. It goes away, and another answer tells the client so. 3. Offsets are asked for."""

@@ -60,6 +60,18 @@ def test_a_group_that_is_ahead_of_an_open_transaction() -> None:
         assert bed.ranges() == expected
 
 
+def test_a_given_start_behind_the_beginning_of_an_open_transaction_and_a_given_end() -> None:
+    """Nothing of the partition can be read from such a start. Such an end would leave out what the next read skips."""
+    offsets = '{"orders":{"0":105,"1":150}}'
+    bed = Bed(startingOffsets=offsets, **{"kafka.isolation.level": "read_committed"})
+    bed.cluster.written = {P0: 110}
+    assert bed.ranges() == ["orders-1 [150, 200)"]
+    bed = Bed(endingOffsets=offsets, **{"kafka.isolation.level": "read_committed"})
+    bed.cluster.written = {P0: 110}
+    with pytest.raises(OptionError, match="for orders-0 an offset up to 100"):
+        bed.ranges()
+
+
 def test_times() -> None:
     bed = Bed(startingTimestamp="5", endingTimestamp="9")
     bed.cluster.at_time = {P0: 33, P1: 44}

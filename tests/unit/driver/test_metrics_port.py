@@ -122,6 +122,13 @@ def test_the_lag_is_that_of_owned_partitions_only(log: MetricsLog) -> None:
     assert found(log)["lag_records"] == {("orders", "1"): 0}
 
 
+def test_a_lag_that_cannot_be_measured_any_more_is_not_shown(log: MetricsLog) -> None:
+    log.owned = frozenset({P0})
+    log.write("lag", (P0,), lag=[["orders", 0, 10, 2.5, 60.0]], total={})
+    log.totals.forget_lag()
+    assert not {"lag_records", "lag_seconds", "time_to_data_loss_seconds"} & found(log).keys()
+
+
 def test_the_table_is_complete(log: MetricsLog, report: MemberReport) -> None:
     report.assigned((P0,))
     log.owned = frozenset({P0})

@@ -1,4 +1,4 @@
-"""The session: Trigger.AvailableNow."""
+"""The session: Trigger.AvailableNow, and Trigger.Once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_available_now_without_partitions_says_so(caplog: pytest.LogCaptureFixtu
     bed.ends(p0=5)
     bed.session.prepare_available_now()
     assert bed.session.latest_offset(START) is START
-    assert "AvailableNow ends without a partition" in caplog.text
+    assert "the query ends without a partition" in caplog.text
     assert "group=shop" in caplog.text
 
 
@@ -174,3 +174,26 @@ def test_available_now_does_not_end_because_the_group_is_slow(joined: bool, erro
     with pytest.raises(GroupKafkaError, match=error):
         bed.session.latest_offset(START)
     assert 45.0 < bed.paused < 120.0
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_once_waits_for_its_first_partitions(joins: bool) -> None:
+    """1. a job with Trigger.Once is killed, 2. it is started again, while the group waits for the dead member's session.
+
+    There is no later trigger: the job would succeed without having read a record.
+    """
+    bed = Bed(startingOffsets="earliest")
+    bed.ends(p0=5)
+    began_s = bed.clock.monotonic_s()
+
+    def later() -> None:
+        if joins and bed.clock.monotonic_s() > began_s + 40:
+            bed.member.during_view = lambda: None
+            bed.join(P0)
+
+    bed.member.during_view = later
+    if joins:
+        assert ranges(bed.session.latest_offset(START, once=True)) == ["orders-0 [0, 5)"]
+    else:
+        with pytest.raises(GroupKafkaError, match="NO_ASSIGNMENT"):
+            bed.session.latest_offset(START, once=True)

@@ -578,3 +578,23 @@ def test_an_offset_of_the_topic_before_that_is_committed_late_is_replaced(
     assert ("orders-0 at 60" in caplog.text) is bool(member_id)
     bed.ends(p0=61)
     assert ranges(bed.session.latest_offset(end)) == ["orders-0 [60, 61)"]
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_available_now_tells_a_topic_made_again_from_a_truncated_log(
+    fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. a run has read a topic to its end, 2. the topic is made again, with fewer records, 3. nothing else is left."""
+    bed = Bed(startingOffsets="earliest", failOnDataLoss=fails)
+    bed.join(P0)
+    bed.ends(p0=100)
+    bed.session.prepare_available_now()
+    end = bed.session.latest_offset(START)
+    bed.cluster.topics["orders"] = TopicInfo("the second topic's id", 2)
+    bed.ends(p0=5)
+    if fails == "true":
+        with pytest.raises(DataLossError, match=r"orders-0 \[100, 100\): the topic was deleted and recreated"):
+            bed.session.latest_offset(end)
+    else:
+        assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 5)"]
+        assert "truncated" not in caplog.text

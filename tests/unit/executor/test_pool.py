@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from spark_groupsource.client.ending import on_own_thread
 from spark_groupsource.executor.pool import (
     IDLE_TIMEOUT_S,
     MAX_CONSUMERS,
@@ -15,7 +16,7 @@ from spark_groupsource.executor.pool import (
     pool_key,
     queue_bytes,
 )
-from spark_groupsource.executor.range_consumer import RangeConsumer, on_own_thread
+from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.model import SourceOptions
 from tests.unit.fakes import WAIT_S, FakeClient, ManualClock, make_options, range_consumer, tp

@@ -202,6 +202,30 @@ def test_the_deadline_starts_anew_with_every_record() -> None:
     assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
 
 
+@pytest.mark.rule("R24")
+@pytest.mark.parametrize("gap", [records(1, 0), []])
+def test_what_spark_does_with_rows_is_no_silence_of_the_brokers(gap: list[FakeMessage]) -> None:
+    """1. a task gives rows, 2. Spark's sink takes 200 s for them, 3. the next record is not there at once.
+
+    The range that waits, or the next one, has to be fetched first.
+    """
+    first = OffsetRange(P0, 0, 20_000)
+    bed = Bed(records(0, *range(20_000)), [], [], gap, [], records(1, 0, 1), kafkaConsumer__pollTimeoutMs="120000")
+    rows = read_task(bed.settings, (first, R1), bed.pool, bed.clock)
+    found = [next(rows)]
+    bed.clock.advance(200)
+    found.extend(rows)
+    assert sum(batch.num_rows for batch in found) == 20_002
+
+
+@pytest.mark.rule("R24")
+def test_a_process_that_stood_still_while_it_waited_asks_once_more() -> None:
+    """SIGSTOP, or a virtual machine that is paused, for longer than the deadline."""
+    bed = Bed([], [], records(0, 10, 11, 12), kafkaConsumer__pollTimeoutMs="120000")
+    bed.client.before.extend([lambda: None, lambda: bed.clock.advance(200)])
+    assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
+
+
 def test_a_task_that_is_cut_short_gives_its_consumer_up() -> None:
     bed = Bed(records(0, *range(1_000)), records(0, 1_000))
     rows = read_task(bed.settings, (OffsetRange(P0, 0, 1_001),), bed.pool, bed.clock)

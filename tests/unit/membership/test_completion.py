@@ -72,9 +72,9 @@ def test_the_event_thread_rests_while_somebody_waits_for_a_batch() -> None:
     """
     clock, log = ManualClock(), CommitLog(is_local=True)
     watch = CompletionWatch(
-        log, clock, post=lambda job: job(), serve_commands=lambda _: None, on_complete=lambda end, waits: None
+        log, clock, post=lambda job: job(), serve_commands=lambda _: None, on_complete=lambda end: None
     )
-    watch.check_sometimes(BATCH, wanted=False)
+    watch.check_sometimes(BATCH)
     clock.advance(10.0)
     assert watch.wait_s(STEP_S) == 0.0
     for looks in range(1, 4):

@@ -887,20 +887,33 @@ def test_a_batch_that_the_local_commit_log_has_is_committed_without_a_trigger() 
         assert len(bed.group.named("commit_later")) == 1
 
 
-@pytest.mark.rule("R24")
+def test_p6_the_commit_does_not_wait_for_a_trigger_if_a_partition_without_records_has_left() -> None:
+    """1. a batch reads one of two partitions, 2. the other one moves to another member at once, 3. the batch ends, long
+    before the next trigger."""
+    with running(local=True) as bed:
+        bed.own((0, 10), (1, 5))
+        bed.fix(R0, OffsetRange(P1, 5, 5))
+        bed.group.revoke(P1)
+        bed.until("the handover", lambda v: v.state is MemberState.JOINED and len(v.partitions) == 1)
+        assert bed.member.view().flight is not None
+        bed.log.complete.add(flight(R0, OffsetRange(P1, 5, 5)).end)
+        bed.until("the commit", lambda v: v.flight is None and v.committed, step_s=0.01)
+        assert (committed(bed, 0), committed(bed, 1)) == (20, 5)
+
+
+@pytest.mark.rule("R77")
 def test_a_batch_that_ends_before_its_partitions_come_is_committed_when_they_come() -> None:
     """1. Spark runs a logged batch again, 2. it is complete before the member has joined, 3. it gets its partitions at
     the group's old offsets, long before the next trigger."""
     with running(local=True) as bed:
         bed.end_before_it_owns(R0)
-        assert bed.member.view().flight is not None
         bed.group.assign(P0)
         bed.until("the commit", lambda v: v.flight is None and v.committed and v.settled, step_s=0.01)
         assert committed(bed, 0) == 20
 
 
 @pytest.mark.parametrize("local", [True, False])
-@pytest.mark.rule("R24")
+@pytest.mark.rule("R77")
 def test_a_batch_that_ends_before_its_partitions_come_is_committed_by_a_stop(local: bool) -> None:
     """The same with the stop right behind the assignment: the log is looked at once more."""
     with running(local=local) as bed:

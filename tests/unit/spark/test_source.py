@@ -7,11 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from spark_groupsource.cluster import admin as cluster
 from spark_groupsource.executor import reader
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
-from spark_groupsource.options.model import Reads
+from spark_groupsource.options.model import UNBOUNDED, ReadBounds, Reads
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.spark.source import GroupKafkaBatchReader, GroupKafkaPartition, GroupKafkaStreamReader
 from tests.unit.fakes import LINEAGE, TOPIC_ID, FakeCluster, make_options, tp
@@ -69,3 +70,36 @@ def test_the_tasks_of_a_batch_read_know_their_topics(monkeypatch: pytest.MonkeyP
     (task,) = GroupKafkaBatchReader(options).partitions()
     assert isinstance(task, GroupKafkaPartition)
     assert (task.ranges, task.topic_ids) == ((OffsetRange(ORDERS, 0, 5),), {"orders": TOPIC_ID})
+
+
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        ({}, UNBOUNDED),
+        ({"maxOffsetsPerTrigger": "7"}, ReadBounds(7)),
+        ({"maxBytesPerTrigger": "7"}, ReadBounds(max_bytes=7)),
+        ({"minOffsetsPerTrigger": "7"}, ReadBounds(None, 7)),
+    ],
+)
+def test_only_once_has_no_later_trigger_and_no_limits(options: dict[str, str], limits: ReadBounds) -> None:
+    """With Trigger.Once Spark's limit is ReadAllAvailable; all other triggers have the source's own limit."""
+    stream = GroupKafkaStreamReader(make_options(**options))
+    seen: list[tuple[ReadBounds, bool]] = []
+
+    class Planner(Driver):
+        stopping = True
+
+        def latest_offset(self, start: SourceOffset, bounds: ReadBounds, *, once: bool) -> SourceOffset:
+            seen.append((bounds, once))
+            return start
+
+    stream._session = Planner()  # type: ignore[assignment]
+    start = SourceOffset(LINEAGE).to_json()
+    for limit in (stream.getDefaultReadLimit(), ReadAllAvailable()):
+        # As Spark sends it to the reader's process.
+        assert stream.latestOffset(start, type(limit)(*_state(limit))) is start
+    assert seen == [(limits, False), (UNBOUNDED, True)]
+
+
+def _state(limit: ReadLimit) -> tuple[int, ...]:
+    return tuple(vars(limit).values())

@@ -118,6 +118,7 @@ class FakeKafka:
 
     def __init__(self, **offsets: dict[TopicPartition, int]) -> None:
         self.offsets = offsets
+        self.leaderless: set[TopicPartition] = set()
         self.described: dict[str, GroupDescription] = {}
         self.broken: dict[str, Exception] = {}
         self.asked: list[str] = []
@@ -139,7 +140,8 @@ class FakeKafka:
         return dict.fromkeys(partitions, (10, 100))
 
     def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[LagInput]:
-        return [LagInput(p, at, 10, 100, NOW_MS, HOUR) for p, at in committed.items()]
+        known = {p: at for p, at in committed.items() if p not in self.leaderless}
+        return [LagInput(p, at, 10, 100, NOW_MS, HOUR) for p, at in known.items()]
 
     def close(self) -> None:
         pass
@@ -312,6 +314,20 @@ def test_a_group_that_has_committed_nothing_lags_by_all_that_its_members_read() 
     assert set(found["lag"].values()) == {90}
     assert len(found["lag"]) == 3
     assert "offset" not in found
+
+
+def test_a_partition_without_a_leader_has_an_offset_and_no_lag() -> None:
+    kafka = FakeKafka(shop={P0: 20, P1: 30})
+    kafka.leaderless = {P1, P2}
+    made, said = exporter(kafka, "shop")
+    made.round()
+    found = values(iter(made.samples()))
+    assert {labels[3]: at for labels, at in found["offset"].items()} == {"0": 20, "1": 30}
+    assert {labels[3] for name in ("lag", "lag_seconds") for labels in found[name]} == {"0"}
+    assert {labels[2] for labels in found["kafka_partition_latest_offset"]} == {"0"}
+    assert found["age_unknown_partitions"] == {("c", "shop"): 2}
+    assert found["sum_lag"] == {("c", "shop"): 80}
+    assert said == []
 
 
 def test_the_error_of_a_group_that_was_deleted_is_forgotten() -> None:

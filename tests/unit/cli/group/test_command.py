@@ -78,6 +78,7 @@ class FakeCluster:
         self.description = description
         self.counts = counts
         self.groups: dict[TopicPartition, int] = {}
+        self.leaderless: set[TopicPartition] = set()
 
     def describe_group(self) -> GroupDescription | None:
         return self.description
@@ -91,7 +92,7 @@ class FakeCluster:
 
     def log_bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         assert all(partition.partition < self.counts[partition.topic] for partition in partitions)
-        return dict.fromkeys(partitions, (10, 100))
+        return dict.fromkeys((p for p in partitions if p not in self.leaderless), (10, 100))
 
     def lag_inputs(self, committed: Mapping[TopicPartition, int | None]) -> list[Any]:
         raise AssertionError("no record is read for it")
@@ -127,6 +128,19 @@ def test_the_partitions_of_members_and_of_offsets_and_no_others() -> None:
         tp(0): (90, 10), tp(2): (100, 0),
     }  # fmt: skip
     assert report.partitions == [TopicPartition("deleted", 0), tp(0), tp(2), tp(9)]
+
+
+def test_a_partition_without_a_leader_stays_in_the_table() -> None:
+    cluster = FakeCluster(GroupDescription("shop", "Empty"), orders=2)
+    cluster.groups, cluster.leaderless = {tp(0): 90, tp(1): 40}, {tp(1)}
+    assert run(COMMAND, cluster)[-3:] == [
+        "orders          0         90  100   10  (unassigned)",
+        "orders          1         40    -    -  (unassigned)  not known: the partition has no leader",
+        "total                               10                1 partition is not known",
+    ]
+    (line,) = run(replace(COMMAND, as_json=True), cluster)
+    last = json.loads(line)["partitions"][1]
+    assert (last["committed"], last["end"], last["lag"], last["lost"]) == (40, None, None, None)
 
 
 def test_a_group_that_does_not_exist() -> None:

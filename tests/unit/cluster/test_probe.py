@@ -1,0 +1,128 @@
+"""What the probe reads, and which clients it keeps, drops and ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka import TopicPartition as ClientPartition
+
+from spark_groupsource.client.errors import LastTransportError
+from spark_groupsource.cluster.probe import Probe
+from spark_groupsource.model.offsets import TopicPartition
+from tests.unit.fakes import make_options, tp
+
+P0, OTHER = tp(0), tp(0, "refunds")
+TIMEOUT_S = 0.05
+WAIT_S = 10.0
+
+
+def message(partition: TopicPartition, offset: int, value: bytes = b"") -> Any:
+    return SimpleNamespace(
+        topic=lambda: partition.topic,
+        partition=lambda: partition.partition,
+        offset=lambda: offset,
+        error=lambda: None,
+        key=lambda: None,
+        value=lambda: value,
+        headers=lambda: [],
+    )
+
+
+def end_of(partition: TopicPartition) -> Any:
+    end = message(partition, 0)
+    end.error = lambda: KafkaError(KafkaError._PARTITION_EOF)
+    return end
+
+
+class FakeConsumer:
+    """Delivers a record of 40 bytes at each assigned offset, except for its `silent` topics."""
+
+    def __init__(self, *silent: str) -> None:
+        self.silent = silent
+        self.fed: list[ClientPartition] = []
+        self.ready: list[Any] = []
+        self.ended = threading.Event()
+        self.ended_by: threading.Thread | None = None
+
+    def incremental_assign(self, partitions: list[ClientPartition]) -> None:
+        self.fed += partitions
+        wanted = [part for part in partitions if part.topic not in self.silent]
+        self.ready += [message(TopicPartition(p.topic, p.partition), p.offset, b"x" * 40) for p in wanted]
+
+    def incremental_unassign(self, partitions: list[ClientPartition]) -> None:
+        for part in partitions:
+            self.fed.remove(part)
+        self.ready.clear()
+
+    def consume(self, most: int, timeout_s: float) -> list[Any]:
+        found, self.ready = self.ready[:most], self.ready[most:]
+        if not found:
+            time.sleep(min(timeout_s, 0.001))
+        return found
+
+    def close(self) -> None:
+        self.ended_by = threading.current_thread()
+        self.ended.set()
+
+
+class Bed:
+    """A probe with these clients, one after the other."""
+
+    def __init__(self, *consumers: FakeConsumer) -> None:
+        self.consumers = consumers
+        self.made = 0
+        self.probe = Probe(make_options(), LastTransportError(None), self.make)
+
+    def make(self, _: dict[str, Any]) -> Any:
+        self.made += 1
+        return self.consumers[self.made - 1]
+
+
+def test_a_client_that_answers_for_all_partitions_is_kept() -> None:
+    bed = Bed(FakeConsumer())
+    for offset in (5, 6):
+        assert bed.probe.record_bytes({P0: offset, OTHER: 0}, WAIT_S) == {P0: 40, OTHER: 40}
+    assert bed.made == 1
+    assert not bed.consumers[0].ended.is_set()
+    assert bed.consumers[0].fed == []
+
+
+def test_the_end_of_a_partition_is_an_answer() -> None:
+    bed = Bed(FakeConsumer("refunds"))
+    bed.consumers[0].ready = [end_of(OTHER)]
+    assert bed.probe.record_bytes({P0: 5, OTHER: 0}, WAIT_S) == {P0: 40}
+    assert not bed.consumers[0].ended.is_set()
+
+
+@pytest.mark.parametrize("others", [{}, {P0: 5}])
+def test_a_client_that_is_silent_about_a_recreated_topic_is_replaced(others: dict[TopicPartition, int]) -> None:
+    """Its leader epochs are lower than those of the deleted topic, so the client ignores its leaders."""
+    bed = Bed(FakeConsumer("refunds"), FakeConsumer())
+    wanted = {OTHER: 0} | others
+    assert bed.probe.record_bytes(wanted, TIMEOUT_S).keys() == others.keys()
+    assert bed.probe.record_bytes(wanted, WAIT_S).keys() == wanted.keys()
+    assert bed.consumers[0].ended.wait(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    "ends_client",
+    [
+        lambda probe: probe.record_bytes({OTHER: 0}, TIMEOUT_S),
+        lambda probe: (probe.record_bytes({P0: 0}, WAIT_S), probe.close()),
+        lambda probe: probe.diverged({P0: (5, 1)}, WAIT_S),
+    ],
+    ids=["silent", "closed", "diverged"],
+)
+@pytest.mark.rule("R87")
+def test_nobody_waits_for_the_end_of_a_client_that_has_read(ends_client: Callable[[Probe], object]) -> None:
+    """One that has read a topic which is deleted now may never end; the query's main thread would hang."""
+    consumer = FakeConsumer("refunds")
+    ends_client(Bed(consumer).probe)
+    assert consumer.ended.wait(WAIT_S)
+    assert consumer.ended_by is not threading.current_thread()
