@@ -51,8 +51,8 @@ class Draining:
     def check(self, *, ends_itself: bool) -> None:
         """Raise `MembershipError` if Spark must not get "no new data" any more.
 
-        With AvailableNow and Once Spark takes that for the end of the query, as if all was read. That is right after a request
-        to this query, and wrong after a signal that came to the reader process alone.
+        With AvailableNow and Once Spark takes that for the end of the query, as if all was read. That is right after a
+        request to this query, and wrong after a signal that came to the reader process alone.
         """
         asked = self._watch is not None and self._watch.requested
         # R79: no error before the driver had time to stop the query

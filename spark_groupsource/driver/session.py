@@ -213,9 +213,7 @@ class Session:
 
     # --- planning
 
-    def latest_offset(
-        self, start: SourceOffset, bounds: ReadBounds = UNBOUNDED, *, once: bool = False
-    ) -> SourceOffset:
+    def latest_offset(self, start: SourceOffset, bounds: ReadBounds = UNBOUNDED, *, once: bool = False) -> SourceOffset:
         """Complete the batch that ended at `start`, plan the next one and fix it.
 
         Returns `start` itself if there is nothing to read. With `once` (Trigger.Once) there is no later trigger.

@@ -180,9 +180,9 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
             return ReadMinRows(options.min_offsets_per_trigger)
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
-        return (
-            ReadMaxRows(_NO_LIMIT) if options.max_bytes_per_trigger is None else ReadMaxBytes(options.max_bytes_per_trigger)
-        )
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        return ReadMaxRows(_NO_LIMIT)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the next batch. Return `start` itself, unchanged, if there is nothing to read."""

@@ -178,7 +178,7 @@ def test_available_now_does_not_end_because_the_group_is_slow(joined: bool, erro
 
 @pytest.mark.parametrize("joins", [True, False])
 def test_once_waits_for_its_first_partitions(joins: bool) -> None:
-    """1. a job with Trigger.Once is killed, 2. it is started again, while the group waits for the dead member's session.
+    """1. a job with Trigger.Once is killed, 2. it is started again while the group waits for the dead member's session.
 
     There is no later trigger: the job would succeed without having read a record.
     """
