@@ -39,8 +39,8 @@ _TRUNCATED_AT = re.compile(r"log truncation detected.*broker end offset is (\d+)
 class Probe:
     """A consumer without a group, for reads of committed offsets and logs.
 
-    `record_bytes` keeps its client until `close`, unless a partition did not answer. Nobody waits for the end of a
-    client that has read. `make_consumer` is for tests.
+    `record_bytes` keeps its client until `close`, unless a partition did not answer twice. Nobody waits for the end of
+    a client that has read. `make_consumer` is for tests.
     """
 
     def __init__(
@@ -53,6 +53,8 @@ class Probe:
         self._transport = transport
         self._make_consumer = make_consumer
         self._consumer: Consumer | None = None
+        # Partitions that did not answer the last `record_bytes` of this client.
+        self._silent: set[TopicPartition] = set()
 
     def committed(self, group: str, partitions: Iterable[TopicPartition], timeout_s: float) -> list[ClientPartition]:
         """Return the committed offsets of a group, as the client returns them per partition.
@@ -142,8 +144,9 @@ class Probe:
             left.discard(partition)
             if not left:
                 break
-        if left:
-            # Also after an outage, a client may wait for long before it asks again.
+        again, self._silent = left & self._silent, left
+        # A slow leader may be late once. After an outage, a client may wait for long before it asks again.
+        if again or (left and not sizes):
             self.close()
         return {tp: sizes[tp] / max(1, ends[tp] - positions[tp]) for tp in sizes}
 
@@ -155,6 +158,7 @@ class Probe:
         2. The next plan drops the client. It never ends (issue 4362 of librdkafka).
         3. The query's main thread waits for it, without an error.
         """
+        self._silent = set()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             # R87: the client may never end

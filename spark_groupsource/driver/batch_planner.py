@@ -69,8 +69,10 @@ class BatchPlanner:
         self._name = name
         self._usual_bytes = _USUAL_BYTES
 
-    def step(self, positions: Mapping[TopicPartition, int], bounds: ReadBounds) -> Step:
+    def step(self, positions: Mapping[TopicPartition, int], bounds: ReadBounds, *, ends_itself: bool = False) -> Step:
         """Return the plan from these positions on, or why there is none.
+
+        If the query `ends_itself` (AvailableNow, Once), no later trigger would see what this one leaves.
 
         1. Query the backlogs.
         2. Check whether they are enough.
@@ -85,14 +87,14 @@ class BatchPlanner:
         self._report_truncated(positions)
         enough = self._logs.enough(backlogs, bounds.min_rows)
         if not enough and not self._logs.suspicious(backlogs) and not self._logs.ids_due:
-            return self._nothing(positions)
+            return self._nothing(positions, ends_itself)
         reach("before-survey", self._name)
         survey = self._logs.survey(backlogs)
         if self._starts.forget_recreated(backlogs, survey.topics) or not self._commits.accepted():
             return TryAgain()
         if not enough:
             self._starts.restore()
-            return self._nothing(positions)
+            return self._nothing(positions, ends_itself)
         left = self._losses.skip_lost(backlogs, survey.beginnings)
         if bounds.max_bytes is not None:
             sizes = self._cluster.record_bytes({p: backlog.position for p, backlog in left.items() if backlog.size})
@@ -104,12 +106,12 @@ class BatchPlanner:
             return NothingToRead()
         return Plan(ranges, survey.topics)
 
-    def _nothing(self, positions: Mapping[TopicPartition, int]) -> Step:
-        """Return that there is nothing to read; with AvailableNow only if no log may have been truncated.
+    def _nothing(self, positions: Mapping[TopicPartition, int], ends_itself: bool) -> Step:
+        """Return that there is nothing to read; if the query ends itself, only if no log may have been truncated.
 
         No later trigger would report that: the query would end, and no run of it would read the partition.
         """
-        doubt = self._logs.targets is not None and self._starts.truncation.in_doubt(positions)
+        doubt = ends_itself and self._starts.truncation.in_doubt(positions)
         return TryAgain(_DOUBT_PAUSE_S) if doubt else NothingToRead()
 
     def _report_truncated(self, positions: Mapping[TopicPartition, int]) -> None:

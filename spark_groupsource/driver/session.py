@@ -274,7 +274,7 @@ class Session:
                 self._go_by(self._starts.establish(view, start, present, own, waits=self._ends_itself))
                 self._logs.forget()
                 continue
-            match self._planner.step(view.positions, bounds):
+            match self._planner.step(view.positions, bounds, ends_itself=self._ends_itself):
                 case Plan(ranges, described):
                     end = self._fix(view, start, ranges, described)
                     if end is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -172,13 +173,24 @@ class _Reading:
         if self._proof.due or (self._proof.has_unproven and not self._unfinished) or self._suspects():
             self._proof.send_request()
         proven = 0 if takes else sum(map(self._proof.proven, self._ranges))
-        for topic in self._proof.read_answer(0.0 if takes and self._unfinished else _POLL_S):
+        with self._waiting():
+            replaced = self._proof.read_answer(0.0 if takes and self._unfinished else _POLL_S)
+        for topic in replaced:
             self._give_up_replaced(topic)
         if not takes and sum(map(self._proof.proven, self._ranges)) > proven:
             self._progress()
         if self.goes_on and self._deadline.expired():
             self._on_silence()
         return self._proof.release_proven()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Count no more than `_LONGEST_POLL_S` of a call that waits for `_POLL_S`."""
+        self._clock.count()
+        try:
+            yield
+        finally:
+            self._clock.count(_LONGEST_POLL_S)
 
     def _progress(self) -> None:
         self._deadline = Deadline(self._clock, self._stall_timeout_s)
@@ -206,10 +218,9 @@ class _Reading:
         consumer = self._consumer
         before = _positions(consumer, self._unfinished)
         try:
-            self._clock.count()
-            for rows in consumer.next_rows(self._unfinished, _POLL_S):
-                self._proof.hold(rows)
-            self._clock.count(_LONGEST_POLL_S)
+            with self._waiting():
+                for rows in consumer.next_rows(self._unfinished, _POLL_S):
+                    self._proof.hold(rows)
         except OutOfRange as error:
             item = next(item for item in self._unfinished if item.partition == error.partition)
             if self._lost is None:

@@ -335,15 +335,15 @@ def resumes(item: CommitItem, group: GroupOffset) -> bool:
     """Return whether the completed offset of a partition that comes back may be committed before the next plan.
 
     Not if the start position may be decided against it: the group has no offset any more, or one that `overruled`
-    protects, or one that decides a conflict.
+    protects, or one with which another lineage has decided a conflict.
 
     Guards against:
     1. A completes [50, 100) of a partition that it has lost. Another tool sets the group's offset to 40.
     2. A gets the partition back. onConflict=group decides for 40, and A loses the partition once more.
     3. It comes back again. 100 would be committed over the decision, and [40, 100) skipped.
     """
-    held = parse_metadata(group.metadata)
-    decides = held is not None and held.instead_of is not None
+    held, own = parse_metadata(group.metadata), parse_metadata(item.metadata)
+    decides = held is not None and held.instead_of is not None and (own is None or held.lineage != own.lineage)
     return group.offset is not None and not decides and not overruled(item, group, established=False)
 
 

@@ -144,21 +144,25 @@ def test_a_position_behind_the_end_of_available_now_is_no_truncation() -> None:
         bed.clock.advance(SHORT_S)
 
 
+@pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_available_now_does_not_end_before_a_short_log_is_told(fails: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_available_now_and_once_do_not_end_before_a_short_log_is_told(
+    fails: str, once: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """Another program has set the group's offset beyond the log's end: run after run would succeed and read nothing."""
     bed = Bed(startingOffsets="earliest", failOnDataLoss=fails)
     bed.member.committed[P0] = GroupOffset(1_000, "")
     bed.ends(p0=20, p1=5)
     bed.join(P0, P1)
-    bed.session.prepare_available_now()
-    read = bed.session.latest_offset(START)
+    if not once:
+        bed.session.prepare_available_now()
+    read = bed.session.latest_offset(START, once=once)
     assert ranges(read)[1:] == ["orders-1 [0, 5)"], "the other partition does not wait"
     if fails == "true":
         with pytest.raises(DataLossError, match=r"orders-0 \[20, 1000\): .*reset the group"):
-            bed.session.latest_offset(read)
+            bed.session.latest_offset(read, once=once)
     else:
-        assert bed.session.latest_offset(read) is read
+        assert bed.session.latest_offset(read, once=once) is read
         assert "orders-0 [20, 1000): the log was truncated" in caplog.text
     assert SHORT_S <= bed.paused < SHORT_S + 2
 

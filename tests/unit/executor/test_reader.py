@@ -24,6 +24,7 @@ from spark_groupsource.executor.gc_control import freeze_imported
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import ReadSettings, read_task
+from spark_groupsource.executor.topic_proof import TopicProof
 from spark_groupsource.model.offsets import NO_TOPIC_ID, OffsetRange
 from spark_groupsource.options.model import SourceOptions
 from tests.unit.fakes import (
@@ -216,6 +217,23 @@ def test_what_spark_does_with_rows_is_no_silence_of_the_brokers(gap: list[FakeMe
     bed.clock.advance(200)
     found.extend(rows)
     assert sum(batch.num_rows for batch in found) == 20_002
+
+
+@pytest.mark.rule("R24")
+def test_a_process_that_stood_still_while_it_waited_for_a_proof_asks_once_more() -> None:
+    """All rows have arrived, and only the topic's id is not known yet."""
+    bed = Bed(records(0, 10, 11, 12), kafkaConsumer__pollTimeoutMs="120000")
+    answers = iter((200.0, 0.0))
+    read_answer = TopicProof.read_answer
+
+    def late(proof: TopicProof, timeout_s: float) -> Mapping[str, str | None]:
+        pause_s = next(answers, 0.0)
+        bed.clock.advance(pause_s)
+        return {} if pause_s else read_answer(proof, timeout_s)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TopicProof, "read_answer", late)
+        assert bed.read(R0) == [(0, 10), (0, 11), (0, 12)]
 
 
 @pytest.mark.rule("R24")

@@ -392,6 +392,14 @@ def test_p1_p5_a_partition_that_comes_back_moves_no_offset_that_may_be_decided_o
 
 
 @pytest.mark.rule("R77")
+def test_p6_a_conflict_that_the_batchs_own_lineage_has_decided_is_decided() -> None:
+    """1. a query decides a conflict, and starts at 10, 2. it is killed in its first batch, and runs it again, 3. the
+    batch ends before the partition has come back."""
+    held = GroupOffset(10, CommitMetadata("own", "id", 10, 10, Pin(0, 1), instead_of="foreign").to_text())
+    assert comes_back(joined((0, 10)), ours(20), held) == (ours(20),)
+
+
+@pytest.mark.rule("R77")
 def test_p1_an_end_that_the_checkpoint_has_dropped_is_not_committed() -> None:
     """The topic was deleted meanwhile: the next batch's entry of the offset log has no end of it."""
     later = (FlightBatch(offset_of(R1), (item(1, 5),)),)
