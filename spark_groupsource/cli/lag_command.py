@@ -17,7 +17,7 @@ from spark_groupsource.cli.text_table import aligned
 from spark_groupsource.clock import Clock
 from spark_groupsource.errors import CommandError
 from spark_groupsource.lag.measure import LagRequests
-from spark_groupsource.lag.model import Lag, lag_of, shown_duration, shown_note, total
+from spark_groupsource.lag.model import Lag, lag_of, shown_duration, shown_note, total, without_lag
 from spark_groupsource.model.offsets import TopicPartition, every_partition
 
 Members = Callable[[], Sequence[DescribedMember]]
@@ -108,12 +108,11 @@ def measured_lags(
     wanted = command.topics or read
     chosen = every_partition({topic: topics[topic] for topic in wanted})
     step(f"reading the log ends and next records of {len(chosen):,} partitions")
-    leaderless = {partition: committed.get(partition) for partition in chosen}
-    found = requests.lag_inputs(leaderless)
+    asked = {partition: committed.get(partition) for partition in chosen}
+    found = requests.lag_inputs(asked)
     now_ms = int(clock.epoch_s() * 1000)
-    for lag_input in found:
-        del leaderless[lag_input.partition]
-    return sorted((lag_of(lag_input, now_ms) for lag_input in found), key=lambda lag: lag.partition), leaderless
+    lags = sorted((lag_of(lag_input, now_ms) for lag_input in found), key=lambda lag: lag.partition)
+    return lags, without_lag(asked, found)
 
 
 def is_beyond(command: LagCommand, lags: list[Lag], leaderless: Mapping[TopicPartition, int | None]) -> bool:

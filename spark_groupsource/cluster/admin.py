@@ -31,7 +31,7 @@ from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportErro
 from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, outsider_settings
 from spark_groupsource.client.tokens import new_admin
 from spark_groupsource.clock import Clock, Deadline, StepDeadline
-from spark_groupsource.cluster.port import Edge, LogEnd, LogSurvey, TopicInfo
+from spark_groupsource.cluster.port import Edge, LogEnd, LogSurvey, TopicInfo, leaderless_reason
 from spark_groupsource.cluster.probe import Probe
 from spark_groupsource.errors import AccessError, KafkaUnavailableError
 from spark_groupsource.model.offsets import NO_TOPIC_ID, TopicPartition, same_topic
@@ -91,8 +91,6 @@ _SESSION_CONFIG = "consumer.session.timeout.ms"
 # What an admin client caches is renewed by requests only (`learn_leaders`), before it is too old.
 _CACHE_SETTINGS = {"topic.metadata.refresh.interval.ms": -1, "metadata.max.age.ms": 900_000}
 _LEADERS_FRESH_S = 300.0
-# At most this many partitions are named in an error.
-_NAMED = 10
 # Interval in seconds at which the client is polled for errors during a request.
 _LISTEN_S = 0.25
 
@@ -176,8 +174,7 @@ class _Admin:
         """Learn the leaders, see `learn_leaders`. Raises `_TopicError` if a partition has none."""
         leaderless = sorted(self.learn_leaders(wanted, timeout_s))
         if leaderless:
-            reason = f"partitions that have no leader: {', '.join(map(str, leaderless[:_NAMED]))}"
-            raise _TopicError(leaderless[0].topic, KafkaError(KafkaError._NOENT, reason))
+            raise _TopicError(leaderless[0].topic, KafkaError(KafkaError._NOENT, leaderless_reason(leaderless)))
 
     def learn_leaders(self, wanted: Iterable[TopicPartition], timeout_s: float) -> set[TopicPartition]:
         """Describe the topics of which the client does not know all leaders, so that it has them in its cache.

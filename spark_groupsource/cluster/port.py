@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -13,6 +13,15 @@ from spark_groupsource.options.model import Subscription
 # Time in seconds for which a topic must be unknown, or have another id, before that is believed: one broker's metadata
 # may be older than that of the others, but not for longer.
 CONFIRM_S = 3.0
+
+
+# At most this many partitions are named in an error.
+_NAMED = 10
+
+
+def leaderless_reason(partitions: Sequence[TopicPartition]) -> str:
+    """Return the reason of an error: these partitions have no leader. The first ones are named."""
+    return f"partitions that have no leader: {', '.join(map(str, partitions[:_NAMED]))}"
 
 
 class Edge(Enum):

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.cluster.port import leaderless_reason
 from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.lag.measure import LagRequests
-from spark_groupsource.lag.model import Lag, lag_of, total
+from spark_groupsource.lag.model import Lag, lag_of, total, without_lag
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.metrics import MetricsLog
 
@@ -115,9 +116,9 @@ class LagThread:
         if not committed:
             return False
         lag_inputs = self._requests.lag_inputs(committed)
-        leaderless = sorted(committed.keys() - {lag_input.partition for lag_input in lag_inputs})
+        leaderless = sorted(without_lag(committed, lag_inputs))
         if not lag_inputs:
-            reason = f"partitions that have no leader: {', '.join(map(str, leaderless[:10]))}"
+            reason = leaderless_reason(leaderless)
             raise KafkaUnavailableError(errors.CLUSTER_REQUEST_FAILED, request="ListOffsets", reason=reason)
         now_ms = int(self._clock.epoch_s() * 1000)
         lags = [lag_of(lag_input, now_ms) for lag_input in lag_inputs]

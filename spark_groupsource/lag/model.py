@@ -7,7 +7,7 @@ time is a minimum. A limit on bytes (retention.bytes) can remove records earlier
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.model.offsets import TopicPartition
@@ -76,6 +76,14 @@ def lag_of(lag_input: LagInput, now_ms: int) -> Lag:
         lag_input.partition, lag_input.committed, lag_input.end, records, lost, behind_s, safe_s, lag_input.retention,
         age_known,
     )  # fmt: skip
+
+
+def without_lag(
+    asked: Mapping[TopicPartition, int | None], found: Iterable[LagInput]
+) -> dict[TopicPartition, int | None]:
+    """Return the committed offsets of the partitions that were asked for and not found: those that have no leader."""
+    known = {lag_input.partition for lag_input in found}
+    return {partition: offset for partition, offset in asked.items() if partition not in known}
 
 
 def total(lags: Iterable[Lag]) -> tuple[int, int, float | None, float | None]:

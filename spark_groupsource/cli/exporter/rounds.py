@@ -20,6 +20,7 @@ from spark_groupsource.cli.progress import ignore_step
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import CommandError, GroupKafkaError, KafkaUnavailableError, OptionError
 from spark_groupsource.lag.measure import LagRequests
+from spark_groupsource.lag.model import without_lag
 from spark_groupsource.model.offsets import every_partition
 from spark_groupsource.prometheus.families import Sample
 from spark_groupsource.redaction import masked
@@ -183,12 +184,10 @@ class Exporter:
         read = {partition.topic for partition in committed}
         read |= {partition.topic for member in members for partition in member.partitions} & topics.keys()
         read_partitions = every_partition({topic: topics[topic] for topic in read})
-        leaderless = {partition: committed.get(partition) for partition in read_partitions}
-        found = self._requests.lag_inputs(leaderless)
-        for one in found:
-            del leaderless[one.partition]
+        asked = {partition: committed.get(partition) for partition in read_partitions}
+        found = self._requests.lag_inputs(asked)
         ordered = tuple(sorted(found, key=lambda one: one.partition))
-        reading = GroupReading(group, self._clock.epoch_s(), ordered, description, leaderless)
+        reading = GroupReading(group, self._clock.epoch_s(), ordered, description, without_lag(asked, found))
         return _Measured(reading, tuple(group_samples(self._cluster, reading)))
 
     def _publish(self) -> None:
