@@ -6,7 +6,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import spark_archive
+from tests.levels import levels
 from tests.worker_ends import pytest_sessionfinish, pytest_testnodedown
 
 __all__ = ["pytest_sessionfinish", "pytest_testnodedown"]  # hooks of pytest and pytest-xdist
@@ -39,13 +39,6 @@ _WORKER_MEMORY_GIB = 3.5
 _LONGEST_FIRST = ("kafka", "cluster", "spark", "embedded")
 # Tests of one file run in one process, where they share a broker; those under different protocols may be apart.
 _PROTOCOLS = {"cooperative", "eager", "kip848", "weighted", "classic", "consumer"}
-_CORE = Path(__file__).with_name("core.txt")
-
-
-def core_tests() -> list[str]:
-    """Return the beginnings of the node ids in core.txt, the proof that `scripts/test` runs without --full."""
-    lines = _CORE.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -78,11 +71,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the core tests. Where several processes share the tests, begin with what takes longest."""
-    core = tuple(core_tests())
-    for item in items:
-        if item.nodeid.startswith(core):
-            item.add_marker("core")
+    """Keep the tests of the chosen level. Where several processes share the tests, begin with what takes longest."""
+    wanted = config.getoption("--level")
+    if wanted is not None:
+        table = levels()
+        others = [item for item in items if table.level_of(item.nodeid) != wanted]
+        config.hook.pytest_deselected(items=others)
+        left_out = set(others)
+        items[:] = [item for item in items if item not in left_out]
     if hasattr(config, "workerinput"):
         ranks = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
         items.sort(key=lambda item: ranks.get(item.nodeid.split("/")[1], len(ranks)))
@@ -90,6 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of this project's tests."""
+    parser.addoption("--level", help="only tests of this level: core, gate, or a part of the nightly run (levels.toml)")
     parser.addoption("--order-runs", type=int, default=1, help="runs of tests/cluster/test_task_order.py")
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.realkafka.proxy import Action, Api, Rule
 from tests.realkafka.realkafka import RealKafka
 
-from .application import Application, AppQuery
+from .application import Application, AppQuery, BatchHook
 from .harness import Independent, wait_for
 from .holding import Gate, Held, OffsetWatch, Told, released
 from .test_takeover import PROTOCOLS, with_protocol
@@ -51,14 +51,14 @@ class Scene:
         self.queries: list[AppQuery] = []
         self._produced = 0
 
-    def start(self, name: str, gate: Gate | None = None, **extra: str) -> AppQuery:
+    def start(self, name: str, gate: BatchHook | None = None, **extra: str) -> AppQuery:
         """Start a query that tells its metrics."""
         options = self.options | self.told[name].options | extra
         query = self.application.start_query(name, options, batch=gate)
         self.queries.append(query)
         return query
 
-    def start_and_read(self, name: str, gate: Gate | None = None, **extra: str) -> AppQuery:
+    def start_and_read(self, name: str, gate: BatchHook | None = None, **extra: str) -> AppQuery:
         """Start the query that is alone at first, and let it read and commit the first records."""
         query = self.start(name, gate, **extra)
         self.told[name].wait_for("assigned")

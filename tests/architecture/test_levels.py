@@ -1,0 +1,112 @@
+"""When tests run, and which test shows which promise: levels.toml is complete, and what it names is there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.checkout import ROOT
+from tests.levels import CORE, GATE, PROTOCOLS, Levels, levels, names_of, parse
+
+PROMISES = [f"P{number}" for number in range(1, 9)]
+ROWS = [f"M{number:02}" for number in range(1, 33)]
+# Their tests need brokers, clusters or programs that a user's ten minutes have no room for.
+SLOW_FOLDERS = ("kafka", "cluster", "browser", "monitoring")
+NAMED = sorted({*levels().core, *levels().gate, *(name for names in levels().proofs.values() for name in names)})
+A, B = "tests/kafka/test_a.py::test_one", "tests/kafka/test_b.py::test_two"
+
+
+@pytest.fixture(scope="module")
+def collected() -> frozenset[str]:
+    """Return all names by which the tests of this checkout may be named."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        "tests",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    return frozenset().union(*(names_of(line) for line in done.stdout.splitlines() if "::" in line))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("promise", PROMISES)
+def test_a_promise_has_a_test_under_each_protocol(promise: str, protocol: str) -> None:
+    """The tests run with each change, and are of this protocol."""
+    names = levels().proofs.get((promise, protocol))
+    assert names, f"{promise} has no test under {protocol}"
+    assert {levels().level_of(name) for name in names} <= {CORE, GATE}
+    of_others = set(PROTOCOLS) - {protocol}
+    assert not [name for name in names if name.partition("[")[2].rstrip("]").split("-")[0] in of_others]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_what_must_work_has_a_test(row: str) -> None:
+    names = levels().proofs.get((row, ""))
+    assert names, f"{row} has no test"
+    assert {levels().level_of(name) for name in names} <= {CORE, GATE}
+
+
+def test_the_tables_have_no_other_promise_or_row() -> None:
+    wanted = {(promise, protocol) for promise in PROMISES for protocol in PROTOCOLS} | {(row, "") for row in ROWS}
+    assert set(levels().proofs) == wanted
+
+
+def test_each_named_test_is_there(collected: frozenset[str]) -> None:
+    """A test or a case that was renamed would silently leave its level."""
+    assert [name for name in NAMED if name not in collected] == []
+
+
+@pytest.mark.parametrize("folder", SLOW_FOLDERS)
+def test_every_file_of_a_slow_folder_has_one_part(folder: str) -> None:
+    for path in sorted((ROOT / "tests" / folder).glob("test_*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        parts = [part.name for part in levels().parts if not {name, f"tests/{folder}"}.isdisjoint(part.tests)]
+        assert len(parts) == 1, f"{name} is in the parts {parts}"
+
+
+def test_a_part_has_tests_or_a_command() -> None:
+    for part in levels().parts:
+        assert bool(part.tests) != bool(part.command), part.name
+        assert part.about
+        for name in (*part.tests, *part.command[:1]):
+            assert (ROOT / name).exists(), f"{part.name}: {name}"
+
+
+def small(**changed: list[str]) -> Levels:
+    """Return a table of two files in one part."""
+    return parse(
+        {
+            "core": {"tests": changed.get("core", [])},
+            "gate": {"tests": changed.get("gate", [])},
+            "promises": {"P1": {"eager": changed.get("promise", [])}},
+            "rows": {"M01": changed.get("row", [])},
+            "nightly": {"night": {"about": "all", "tests": ["tests/kafka"]}},
+        }
+    )
+
+
+def test_a_test_is_at_the_first_level_that_names_it() -> None:
+    assert small().level_of(A) == "night"
+    assert small().level_of("tests/unit/test_c.py::test_three") == CORE
+    assert small(row=["tests/unit/test_c.py"]).level_of("tests/unit/test_c.py::test_three") == CORE
+    for place in ("gate", "promise", "row"):
+        table = small(**{place: [A]})
+        assert [table.level_of(name) for name in (A, f"{A}[eager]", f"{A}_and_more", B)] == [
+            GATE,
+            GATE,
+            "night",
+            "night",
+        ]
+    assert small(gate=["tests/kafka/test_a.py"]).level_of(f"{A}[x]") == GATE
+    assert small(gate=[f"{A}[x]"]).level_of(f"{A}[y]") == "night"
+    assert small(core=[f"{A}[x]"], gate=[A]).level_of(f"{A}[x]") == CORE

@@ -1,0 +1,82 @@
+"""When a test runs: with `scripts/test`, with `--gate`, or in a part of `--nightly`; read from levels.toml.
+
+Levels: `core` (what a user's machine shows in ten minutes), `gate` (what each change must pass besides), and the names
+of the nightly parts. Tests are named by node ids; an id without parameters names all cases of a test, a path all tests
+of a file.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest brings it
+
+PATH = Path(__file__).with_name("levels.toml")
+CORE, GATE = "core", "gate"
+PROTOCOLS = ("cooperative", "eager", "kip848", "weighted")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the nightly run: tests, or a command without them."""
+
+    name: str
+    about: str
+    tests: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The table: `proofs` is (promise or row, protocol or "") -> node ids."""
+
+    core: tuple[str, ...]
+    gate: tuple[str, ...]
+    parts: tuple[Part, ...]
+    proofs: dict[tuple[str, str], tuple[str, ...]]
+
+    def level_of(self, node_id: str) -> str:
+        """Return the level of a test: core without a nightly part, else the first that names it."""
+        names = names_of(node_id)
+        part = next((part.name for part in self.parts if not names.isdisjoint(part.tests)), CORE)
+        if part == CORE or not names.isdisjoint(self.core):
+            return CORE
+        return GATE if not names.isdisjoint(self._gated) else part
+
+    @cached_property
+    def _gated(self) -> frozenset[str]:
+        return frozenset(self.gate).union(*self.proofs.values())
+
+
+def names_of(node_id: str) -> set[str]:
+    """Return the names by which levels.toml may mean a test: its id, that of all its cases, its file and folders."""
+    path, _, function = node_id.partition("::")
+    return {node_id, f"{path}::{function.partition('[')[0]}", path, *map(str, PurePosixPath(path).parents)}
+
+
+@cache
+def levels() -> Levels:
+    """Return the table of this checkout."""
+    return parse(tomllib.loads(PATH.read_text(encoding="utf-8")))
+
+
+def parse(found: dict[str, Any]) -> Levels:
+    """Return the table from levels.toml's content."""
+    proofs = {
+        (promise, protocol): tuple(names)
+        for promise, cells in found["promises"].items()
+        for protocol, names in cells.items()
+    }
+    proofs |= {(row, ""): tuple(names) for row, names in found["rows"].items()}
+    parts = tuple(
+        Part(name, given["about"], tuple(given.get("tests", ())), tuple(given.get("command", ())))
+        for name, given in found["nightly"].items()
+    )
+    return Levels(tuple(found["core"]["tests"]), tuple(found["gate"]["tests"]), parts, proofs)

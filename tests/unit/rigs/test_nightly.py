@@ -1,0 +1,45 @@
+"""The nightly runner: its table, and the words of a result."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import nightly
+from tests.levels import Part
+
+
+def test_a_row_replaces_the_older_one_of_its_part_and_leaves_the_others() -> None:
+    old = {name: nightly.Row(name, "abc1234", "2026-01-02", 12, "passed: 3 passed") for name in ("b", "a", "gone")}
+    text = nightly.table_of(old, ["a", "b", "c"])
+    assert [line.split("|")[1].strip() for line in text.splitlines()[-2:]] == ["a", "b"]
+    rows = nightly.rows_of(text)
+    assert rows == {"a": old["a"], "b": old["b"]}
+    new = nightly.Row("a", "def5678-dirty", "2026-01-03", 13, "FAILED: 1 failed, 2 passed")
+    assert nightly.rows_of(nightly.table_of(rows | {"a": new}, ["a", "b", "c"])) == {"a": new, "b": old["b"]}
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "result"),
+    [
+        (["x", "==== 3 passed, 1 skipped in 12.50s ===="], 0, "passed: 3 passed, 1 skipped"),
+        (["1 failed, 2 passed in 61.02s (0:01:01)"], 1, "FAILED: 1 failed, 2 passed"),
+        (["12:00:01 all is well after 300 s, seed 1"], 0, "passed: all is well"),
+        (["12:00:01 SOMETHING IS WRONG after 300 s, seed 1"], 1, "FAILED: SOMETHING IS WRONG"),
+        (["a table"], 0, "passed: exit code 0"),
+        ([], -9, "FAILED: exit code -9"),
+    ],
+)
+def test_a_result_has_the_words_of_the_last_line(output: list[str], code: int, result: str) -> None:
+    assert nightly.result_of(output, code) == result
+
+
+def test_a_part_runs_its_tests_at_its_level_or_its_command() -> None:
+    tests = nightly.command_of(Part("topics", "about", ("tests/kafka/test_a.py",)))
+    assert tests[-3:] == ["--level", "topics", "tests/kafka/test_a.py"]
+    assert nightly.command_of(Part("rig", "about", (), ("scripts/faults", "--smoke")))[2:] == ["--smoke"]
+
+
+def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        nightly.main(["tropics"])
+    assert "unknown parts tropics; known are rebalances" in capsys.readouterr().err
