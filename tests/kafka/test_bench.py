@@ -16,7 +16,7 @@ from tests.realkafka.jars import find_java
 
 from .harness import need_kafka, run_script, skipped
 
-pytestmark = [pytest.mark.kafka, pytest.mark.alone]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.mark.timeout(900)

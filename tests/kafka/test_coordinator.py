@@ -302,7 +302,7 @@ def commit_rule(fault: str) -> Rule:
 
 
 @pytest.mark.parametrize("fault", ["request cut", "response cut", "response late"])
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848", "weighted"])
 @pytest.mark.rule("R28")
 def test_the_commit_of_a_handover_fails(
     protocol: str, fault: str, make_group: Callable[[str], Group], proxy: KafkaProxy

@@ -23,7 +23,7 @@ def each(topic: str, *values: int) -> str:
 # --- where a query starts
 
 
-def test_offsets_and_times_mixed(streams: Streams, fill: Filler) -> None:
+def test_offsets_and_times_mixed(classic: Streams, fill: Filler) -> None:
     """Of three starting options the first one counts: the time, the times per partition, the offsets."""
     topic = fill.topic("a", 30, partitions=3)
     late = {"startingTimestamp": str(TIME_MS + 8_500)}
@@ -35,7 +35,7 @@ def test_offsets_and_times_mixed(streams: Streams, fill: Filler) -> None:
         (offsets | times | strategy, {0: 10, 1: 2}),
         (offsets | times | late, {0: 1, 1: 1, 2: 1}),
     ):
-        found = streams.run(subscribe=topic, **options).counts()
+        found = classic.run(subscribe=topic, **options).counts()
         assert found == {(topic, number): count for number, count in expected.items()}, options
 
 
@@ -56,20 +56,20 @@ def test_starts_that_cannot_be(classic: Streams, fill: Filler) -> None:
 # --- how much a batch reads
 
 
-def test_limits(streams: Streams, fill: Filler) -> None:
+def test_limits(classic: Streams, fill: Filler) -> None:
     """Shared out by backlog; Trigger.Once knows none; AvailableNow does not wait for the smallest one."""
     topic = fill.topic("a", 0, partitions=3)
     fill.more(topic, 60, partitions=1)
     fill.more(topic, 9, partitions=3)
-    query = streams.run(subscribe=topic, maxOffsetsPerTrigger="21")
+    query = classic.run(subscribe=topic, maxOffsetsPerTrigger="21")
     assert query.sizes == [21, 21, 21, 6]
     first = [row.partition for row in query.rows[:21]]
     assert [first.count(number) for number in range(3)] == [19, 1, 1]
     assert query.counts() == {(topic, 0): 63, (topic, 1): 3, (topic, 2): 3}
 
     both = {"minOffsetsPerTrigger": "40", "maxOffsetsPerTrigger": "40", "maxTriggerDelay": "10m"}
-    assert streams.run(subscribe=topic, **both).sizes == [38, 31]
-    once = streams.start(None, {"once": True}, subscribe=topic, **both)
+    assert classic.run(subscribe=topic, **both).sizes == [38, 31]
+    once = classic.start(None, {"once": True}, subscribe=topic, **both)
     assert once.query.awaitTermination(60)
     assert once.sizes == [69]
 

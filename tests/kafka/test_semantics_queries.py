@@ -44,8 +44,8 @@ class Tables:
 
 
 @pytest.fixture
-def tables(spark: SparkSession, streams: Streams) -> Any:
-    made = Tables(spark, streams)
+def tables(spark: SparkSession, classic: Streams) -> Any:
+    made = Tables(spark, classic)
     yield made
     for query in made.queries:
         query.stop()
@@ -55,11 +55,11 @@ def every(seconds: float) -> dict[str, Any]:
     return {"processingTime": f"{seconds} seconds"}
 
 
-def test_several_queries_and_what_their_progress_says(streams: Streams, tables: Tables, fill: Filler) -> None:
+def test_several_queries_and_what_their_progress_says(classic: Streams, tables: Tables, fill: Filler) -> None:
     topic = fill.topic("a", 20)
-    rows = tables.start(streams.frame(streams.fresh(), subscribe=topic), **every(0.2))
+    rows = tables.start(classic.frame(classic.fresh(), subscribe=topic), **every(0.2))
     sums = tables.start(
-        streams.frame(streams.fresh(), subscribe=topic).groupBy("partition").count(), "complete", **every(0.2)
+        classic.frame(classic.fresh(), subscribe=topic).groupBy("partition").count(), "complete", **every(0.2)
     )
     assert tables.read(rows).count() == 20
     fill.more(topic, 10)
@@ -76,11 +76,11 @@ def test_several_queries_and_what_their_progress_says(streams: Streams, tables: 
     assert source["numInputRows"] == 10
 
 
-def test_windows_and_joins(streams: Streams, tables: Tables, fill: Filler) -> None:
+def test_windows_and_joins(classic: Streams, tables: Tables, fill: Filler) -> None:
     left, right = fill.topic("a", 20), fill.topic("b", 6)
 
     def frame(topic: str) -> DataFrame:
-        return streams.frame(streams.fresh(), subscribe=topic)
+        return classic.frame(classic.fresh(), subscribe=topic)
 
     windows = frame(left).withWatermark("timestamp", "2 seconds").groupBy(F.window("timestamp", "5 seconds")).count()
     counted = tables.start(windows, **every(0.2))
@@ -94,9 +94,9 @@ def test_windows_and_joins(streams: Streams, tables: Tables, fill: Filler) -> No
     assert tables.read(joined).count() == 6
 
 
-def test_a_frame_used_twice_is_one_member(streams: Streams, tables: Tables, fill: Filler) -> None:
+def test_a_frame_used_twice_is_one_member(classic: Streams, tables: Tables, fill: Filler) -> None:
     topic = fill.topic("a", 6)
-    frame = streams.frame(streams.fresh(), subscribe=topic)
+    frame = classic.frame(classic.fresh(), subscribe=topic)
     twice = tables.start(frame.union(frame), **every(0.2))
     assert {row["count"] for row in tables.read(twice).groupBy("partition", "offset").count().collect()} == {2}
     assert tables.read(twice).count() == 12

@@ -30,7 +30,7 @@ from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
 
-PROTOCOLS = ["cooperative", "eager", "kip848"]
+PROTOCOLS = ["cooperative", "kip848"]
 NAMES, GENERATIONS, RECORDS = 8, 4, 60
 # How long readers have for what a topic holds. Topics of the same name follow each other, so this bounds the test.
 READ_S = 60.0
