@@ -394,6 +394,12 @@ GROUP_NOT_FOUND = Condition(
     "Group '{group}' does not exist on '{servers}': it has no members and no committed offsets.",
     "check --group and --bootstrap-servers; brokers delete a group without members after offsets.retention.minutes.",
 )
+GROUP_NOT_ADDRESSABLE = Condition(
+    "GROUPKAFKA.GROUP_NOT_ADDRESSABLE",
+    "The offsets of group '{group}' cannot be read: librdkafka removes white space at the beginning of the name, so the"
+    " answer would be about another group.",
+    "name groups without white space at the beginning; kafka-consumer-groups.sh of Kafka shows this group.",
+)
 GROUP_NOT_OF_CONSUMERS = Condition(
     "GROUPKAFKA.GROUP_NOT_OF_CONSUMERS",
     "The members of group '{group}' are not consumers: {reason}",
