@@ -415,8 +415,9 @@ def _group(text: str) -> str:
 
 
 def _regular_expression(text: str) -> str:
-    """Return a pattern of group names unchanged: white space is a part of it, as of the names."""
+    """Return a pattern of group names: white space is a part of it, as of the names, but not the end of a line."""
     _some_text(text)
+    text = text.rstrip("\r\n")
     try:
         re.compile(text)
     except re.error as error:

@@ -26,6 +26,18 @@ def partition_of(message: Message) -> TopicPartition:
     return TopicPartition(str(message.topic()), int(message.partition() or 0))
 
 
+def headers_of(message: Message) -> Sequence[tuple[str, bytes | None]] | None:
+    """Return a message's headers, empty if it has none; None if the name of one is not UTF-8.
+
+    After None the message must not be asked for its headers again: confluent-kafka keeps the list that it has begun,
+    and returns it with null pointers in the place of names. To read one of them kills the process.
+    """
+    try:
+        return message.headers() or ()
+    except (SystemError, UnicodeDecodeError):
+        return None
+
+
 def decoded_offsets(ask: Callable[[], Sequence[ClientPartition]]) -> dict[TopicPartition, GroupOffset]:
     """Return the committed offsets and metadata texts from `ask`; repeat `ask` while a text cannot be decoded.
 
