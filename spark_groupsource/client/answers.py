@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 
 from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as ClientPartition
@@ -12,6 +13,9 @@ from spark_groupsource.model.offsets import TopicPartition
 
 # Attempts. About one in six reads of a text of another client failed to decode.
 _METADATA_READS = 10
+# Calls message.headers(). confluent-kafka returns the list that it has begun and an exception, both. The interpreter's
+# own call, once it is specialised, does not notice that; this one raises SystemError.
+_HEADERS = methodcaller("headers")
 
 
 def received(consumer: Consumer, timeout_s: float, most: int) -> list[Message]:
@@ -33,9 +37,10 @@ def headers_of(message: Message) -> Sequence[tuple[str, bytes | None]] | None:
     and returns it with null pointers in the place of names. To read one of them kills the process.
     """
     try:
-        return message.headers() or ()
+        headers: Sequence[tuple[str, bytes | None]] | None = _HEADERS(message)
     except (SystemError, UnicodeDecodeError):
         return None
+    return headers or ()
 
 
 def decoded_offsets(ask: Callable[[], Sequence[ClientPartition]]) -> dict[TopicPartition, GroupOffset]:
