@@ -69,13 +69,16 @@ def write_batch(records: DataFrame, output: str, name: str) -> None:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Return the lines key=value of a file; empty lines and lines that begin with # are skipped."""
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    """Return the lines key=value of a file; empty lines and lines that begin with # are skipped.
+
+    White space at a value's end is kept for the source, as Java does: it refuses a group's name with it.
+    """
+    lines = [line.lstrip() for line in path.read_text(encoding="utf-8").splitlines()]
     pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
     for number, line in enumerate(lines, start=1):
         if line and not line.startswith("#") and "=" not in line:  # the text is not shown: it may be a secret
             raise SystemExit(f"{path}, line {number}: expected key=value")
-    return {key.strip(): value.strip() for key, _, value in pairs}
+    return {key.strip(): value.strip() if key.startswith("job.") else value.lstrip() for key, _, value in pairs}
 
 
 def idle_seconds(settings: dict[str, str]) -> float:

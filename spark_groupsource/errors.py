@@ -367,6 +367,20 @@ READ_FAILED = Condition(
     "see the broker's log; Spark tries the task again on a cluster, and with local[N,4].",
     Retry.LATER,
 )
+BATCH_TOO_LARGE = Condition(
+    "GROUPKAFKA.BATCH_TOO_LARGE",
+    "Partition {topic}-{partition} cannot be read at offset {offset}: {reason}. Option '{option}' has the value"
+    " '{value}', which also limits the uncompressed size of a zstd batch in bytes.",
+    "leave the option out, which allows {largest} bytes; or set at least three times the uncompressed size of the"
+    " largest batch.",
+)
+HEADER_NAME_UNREADABLE = Condition(
+    "GROUPKAFKA.HEADER_NAME_UNREADABLE",
+    "The record at {topic}-{partition} offset {offset} has a header whose name is not UTF-8. Without the C extension of"
+    " groupkafka its headers cannot be read.",
+    "read with the C extension: install a wheel of groupkafka, or a C compiler before you install it, and leave the"
+    " variable GROUPKAFKA_GATHER unset. Or leave option includeHeaders out.",
+)
 TIMESTAMP_IMPOSSIBLE = Condition(
     "GROUPKAFKA.TIMESTAMP_IMPOSSIBLE",
     "The record at {topic}-{partition} offset {offset} has the timestamp {value} ms, which is outside the range of a"
@@ -393,6 +407,12 @@ GROUP_NOT_FOUND = Condition(
     "GROUPKAFKA.GROUP_NOT_FOUND",
     "Group '{group}' does not exist on '{servers}': it has no members and no committed offsets.",
     "check --group and --bootstrap-servers; brokers delete a group without members after offsets.retention.minutes.",
+)
+GROUP_NOT_ADDRESSABLE = Condition(
+    "GROUPKAFKA.GROUP_NOT_ADDRESSABLE",
+    "The offsets of group '{group}' cannot be read: librdkafka removes white space at the beginning of the name, so the"
+    " answer would be about another group.",
+    "name groups without white space at the beginning; kafka-consumer-groups.sh of Kafka shows this group.",
 )
 GROUP_NOT_OF_CONSUMERS = Condition(
     "GROUPKAFKA.GROUP_NOT_OF_CONSUMERS",

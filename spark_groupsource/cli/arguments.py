@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from spark_groupsource.options.permissions import EVERYTHING
 from spark_groupsource.options.table import OPTIONS
 from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 from spark_groupsource.options.token_login import REGION_OPTION
-from spark_groupsource.options.values import PORT_MAX
+from spark_groupsource.options.values import GROUP_NAME, PORT_MAX, group_name
 
 # Default pause of `--watch`, in seconds: a rebalance takes some seconds.
 WATCH_S = 2.0
@@ -350,7 +351,7 @@ def _add_adopt(parser: argparse.ArgumentParser) -> None:
         "--from-checkpoint", type=_some_text, metavar="LOCATION",
         help="checkpointLocation of the old query's writer: a path, or a URI (hdfs:, s3a:, gs: ...)",
     )  # fmt: skip
-    origin.add_argument("--from-group", type=_some_text, metavar="OTHER", help="the other group, which is only read")
+    origin.add_argument("--from-group", type=_group, metavar="OTHER", help="the other group, which is only read")
     parser.add_argument(
         "--source", type=_some_text, metavar="N",
         help="source id, if the checkpoint has several Kafka sources: 0, 1 ..., or its name",
@@ -403,8 +404,20 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _group(text: str) -> str:
+    """Return a group's name unchanged: a command for the group "orders " must not move the group "orders"."""
+    _some_text(text)
+    try:
+        return group_name(text)
+    except ValueError:
+        shown = json.dumps(text, ensure_ascii=False)
+        raise argparse.ArgumentTypeError(f"{shown} is not {GROUP_NAME}") from None
+
+
 def _regular_expression(text: str) -> str:
-    text = _some_text(text)
+    """Return a pattern of group names: white space is a part of it, as of the names, but not the end of a line."""
+    _some_text(text)
+    text = text.rstrip("\r\n")
     try:
         re.compile(text)
     except re.error as error:
@@ -449,11 +462,11 @@ def _add_connection(parser: argparse.ArgumentParser, groups: str) -> None:
     parser.add_argument("--bootstrap-servers", **servers, metavar="HOST:PORT", help="brokers, comma separated")
     if groups == "many":
         parser.add_argument(
-            "--group", type=_some_text, action="append", default=[], metavar="GROUP",
+            "--group", type=_group, action="append", default=[], metavar="GROUP",
             help="a group's id; may be given more than once",
         )  # fmt: skip
     else:
-        group = required if groups == "one" else {"type": _some_text}
+        group = {"required": groups == "one", "type": _group}
         parser.add_argument("--group", **group, metavar="GROUP", help="the group's id (kafka.group.id)")
     parser.add_argument(
         "--config", type=Path, metavar="FILE",

@@ -27,7 +27,7 @@ _HEADER = ("topic", "partition", "committed", "end", "lag", "behind", "safe for"
 BEYOND = 3
 AGE_UNKNOWN = (
     "--max-behind: the age of the next unread record is not known, which counts as beyond the bound (it needs the right"
-    " READ on the topic, a record that arrives within 10 s, and a record with a timestamp)"
+    " READ on the topic, a record that arrives within 10 s, and a record with a timestamp that is not in the future)"
 )
 LEADERLESS = (
     "--max-lag, --max-behind: the lag of partitions that have no leader is not known, which counts as beyond the bound"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 
 from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as ClientPartition
@@ -12,6 +13,9 @@ from spark_groupsource.model.offsets import TopicPartition
 
 # Attempts. About one in six reads of a text of another client failed to decode.
 _METADATA_READS = 10
+# Calls message.headers(). confluent-kafka returns the list that it has begun and an exception, both. The interpreter's
+# own call, once it is specialised, does not notice that; this one raises SystemError.
+_HEADERS = methodcaller("headers")
 
 
 def received(consumer: Consumer, timeout_s: float, most: int) -> list[Message]:
@@ -24,6 +28,19 @@ def received(consumer: Consumer, timeout_s: float, most: int) -> list[Message]:
 def partition_of(message: Message) -> TopicPartition:
     """Return the partition of a message."""
     return TopicPartition(str(message.topic()), int(message.partition() or 0))
+
+
+def headers_of(message: Message) -> Sequence[tuple[str, bytes | None]] | None:
+    """Return a message's headers, empty if it has none; None if the name of one is not UTF-8.
+
+    After None the message must not be asked for its headers again: confluent-kafka keeps the list that it has begun,
+    and returns it with null pointers in the place of names. To read one of them kills the process.
+    """
+    try:
+        headers: Sequence[tuple[str, bytes | None]] | None = _HEADERS(message)
+    except (SystemError, UnicodeDecodeError):
+        return None
+    return headers or ()
 
 
 def decoded_offsets(ask: Callable[[], Sequence[ClientPartition]]) -> dict[TopicPartition, GroupOffset]:

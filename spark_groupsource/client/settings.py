@@ -21,7 +21,14 @@ from spark_groupsource.errors import (
     GroupKafkaError,
     OptionError,
 )
-from spark_groupsource.options.client_settings import CLIENT_PREFIX, is_sensitive, shown_unknown, shown_value
+from spark_groupsource.options.client_settings import (
+    CLIENT_PREFIX,
+    RECEIVED_MAX_BYTES,
+    RECEIVED_SETTING,
+    is_sensitive,
+    shown_unknown,
+    shown_value,
+)
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.secrets import refers_to_secret, resolved, setting_of
 from spark_groupsource.options.token_login import AWS_IAM, TokenLogin
@@ -37,8 +44,7 @@ _MEMBER_SETTINGS = (
 # Settings for fetching records, left out for clients that fetch few or none. A consumer uses message.max.bytes only as
 # the minimum of fetch.max.bytes: it reads larger records, too.
 FETCH_SETTINGS = r"fetch\..*|queued\..*|max\.partition\.fetch\.bytes|message\.max\.bytes"
-_RECEIVED = "receive.message.max.bytes"
-# librdkafka's default of it.
+# librdkafka's default of `RECEIVED_SETTING`.
 _RECEIVED_BYTES = 100_000_000
 _PASSWORDS = {"ssl.key.password", "ssl.keystore.password"}
 
@@ -80,8 +86,15 @@ def outsider_settings(options: SourceOptions, role: str, *left_out: str) -> dict
 
 
 def assigned_consumer_settings(options: SourceOptions, role: str, *left_out: str) -> dict[str, Any]:
-    """Return the settings of a consumer that reads assigned partitions without a group; see `outsider_settings`."""
-    return outsider_settings(options, role, *left_out) | {
+    """Return the settings of a consumer that reads assigned partitions without a group; see `outsider_settings`.
+
+    Unless the user sets it, the limit `RECEIVED_SETTING` is the largest one. librdkafka also limits the uncompressed
+    size of a zstd batch by it (not those of gzip, snappy and lz4). Its buffer for a batch without a size in the frame,
+    as Kafka's Java clients write it, grows by a factor of 3: the default would end at a third of 100 MB.
+    """
+    settings = outsider_settings(options, role, *left_out)
+    settings.setdefault(RECEIVED_SETTING, str(RECEIVED_MAX_BYTES))
+    return settings | {
         # librdkafka requires a group id, and searches for its coordinator. Nothing is ever sent to that group.
         "group.id": f"groupkafka-{role}",
         "enable.auto.commit": False,
@@ -100,8 +113,8 @@ def few_records_settings(options: SourceOptions, role: str) -> dict[str, Any]:
     settings = assigned_consumer_settings(options, role, FETCH_SETTINGS)
     # librdkafka reports a value that is no number.
     with suppress(ValueError):
-        if int(settings.get(_RECEIVED, str(_RECEIVED_BYTES)), 0) < _RECEIVED_BYTES:
-            del settings[_RECEIVED]
+        if int(settings[RECEIVED_SETTING], 0) < _RECEIVED_BYTES:
+            del settings[RECEIVED_SETTING]
     return settings
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from spark_groupsource.client.answers import partition_of, received
+from spark_groupsource.client.answers import headers_of, partition_of, received
 from spark_groupsource.client.ending import on_own_thread
 from spark_groupsource.client.errors import LastTransportError, mapped_errors
 from spark_groupsource.client.settings import creating_client, few_records_settings
@@ -191,6 +191,6 @@ def _group_denied(consumer: Consumer) -> KafkaError | None:
 
 
 def _size_of(message: Message) -> int:
-    headers: Any = message.headers() or []
-    parts = [message.key(), message.value(), *(part for pair in headers for part in pair)]
+    # Without headers that the client cannot return: this is an estimate.
+    parts = [message.key(), message.value(), *(part for pair in headers_of(message) or () for part in pair)]
     return sum(len(part or b"") for part in parts)

@@ -44,7 +44,7 @@ from spark_groupsource.executor.clients.port import (
     FetchClient,
     FetchedItem,
     IdentityRefused,
-    ImpossibleTimestamp,
+    Misfit,
     PositionLost,
     TopicForbidden,
     Trouble,
@@ -500,7 +500,7 @@ class RangeConsumer:
         asked, came = fitting if self._crowded else max(1, min(remaining, fitting)), 0
         before = sum(self._fed[partition] for partition in wanted)
         for item in self._client.receive(asked, _MAX_CHUNK_BYTES, timeout_s):
-            if isinstance(item, Chunk | ImpossibleTimestamp):
+            if isinstance(item, Chunk | Misfit):
                 came += item.batch.num_rows if isinstance(item, Chunk) else 1
                 self._on_rows(item)
             else:
@@ -510,7 +510,7 @@ class RangeConsumer:
         self._crowded = came > 0 and sum(self._fed.get(partition, 0) for partition in wanted) == before
         return came >= asked and asked < remaining
 
-    def _on_rows(self, item: Chunk | ImpossibleTimestamp) -> None:
+    def _on_rows(self, item: Chunk | Misfit) -> None:
         # R61: it may be of another topic
         if item.partition not in self._fed or item.partition in self._lost:
             return

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from spark_groupsource import errors
 from spark_groupsource.errors import AccessError, GroupKafkaError, ReadError
-from spark_groupsource.executor.clients.port import Damaged, PositionLost, TopicForbidden
+from spark_groupsource.executor.clients.port import Damaged, Misfit, PositionLost, TopicForbidden, UnreadableHeaders
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.options.client_settings import RECEIVED_MAX_BYTES, RECEIVED_SETTING
 from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.options.secrets import setting_of
 
 
 class OutOfRange(Exception):
@@ -39,6 +41,28 @@ def unreadable(partition: TopicPartition, offset: int, reason: str) -> ReadError
     )
 
 
+def _too_large(options: SourceOptions, limit: str, event: Damaged, offset: int) -> ReadError:
+    """Return the error for a batch that may be too large for the user's limit, which has the name `limit`."""
+    return ReadError(
+        errors.BATCH_TOO_LARGE,
+        topic=event.partition.topic,
+        partition=event.partition.partition,
+        offset=offset,
+        option=options.option_name(limit),
+        value=options.client_settings[limit],
+        largest=RECEIVED_MAX_BYTES,
+        reason=event.reason,
+    )
+
+
+def misfit_error(item: Misfit) -> ReadError:
+    """Return the error for a record that no row can hold."""
+    where = {"topic": item.partition.topic, "partition": item.partition.partition, "offset": item.offset}
+    if isinstance(item, UnreadableHeaders):
+        return ReadError(errors.HEADER_NAME_UNREADABLE, **where)
+    return ReadError(errors.TIMESTAMP_IMPOSSIBLE, **where, value=item.value_ms)
+
+
 def stalled(item: OffsetRange, offset: int, timeout_s: float, reason: str) -> ReadError:
     """Return the error for a range without new records at `offset` for `timeout_s` seconds.
 
@@ -63,5 +87,8 @@ def end_of(
     if isinstance(event, TopicForbidden):
         return denied(options, event.partition.topic)
     if isinstance(event, Damaged):
+        limit = next((name for name in options.client_settings if setting_of(name) == RECEIVED_SETTING), None)
+        if event.limited and limit is not None:
+            return _too_large(options, limit, event, offset)
         return unreadable(event.partition, offset, event.reason)
     return OutOfRange(event.partition)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_groupsource import errors
-from spark_groupsource.errors import ReadError
-from spark_groupsource.executor.clients.port import Chunk, ImpossibleTimestamp
+from spark_groupsource.executor.clients.port import Chunk, Misfit
 from spark_groupsource.executor.clients.rows import first_offset, last_offset, split_at
+from spark_groupsource.executor.read_errors import misfit_error
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 
 # Bytes of a chunk besides its rows: seven arrays with their buffers, as objects of Python and of Arrow. Measured.
@@ -33,7 +32,7 @@ _MAX_DROPPED_BYTES = 8 * 1024 * 1024
 class _Entry:
     """Hold an item with its offsets and size, measured once: Arrow takes a microsecond for each."""
 
-    item: Chunk | ImpossibleTimestamp
+    item: Chunk | Misfit
     first: int
     last: int
     bytes: int
@@ -85,9 +84,9 @@ class RowBuffer:
         for partition in touched:
             self._keep(partition, self._entries[partition])
 
-    def add(self, item: Chunk | ImpossibleTimestamp, position: int, size: int | None = None) -> None:
+    def add(self, item: Chunk | Misfit, position: int, size: int | None = None) -> None:
         """Keep the item's rows from the position on. `size` is the size of a chunk's rows, if known."""
-        if isinstance(item, ImpossibleTimestamp):
+        if isinstance(item, Misfit):
             entry = _Entry(item, item.offset, item.offset, _CHUNK_BYTES)
         else:
             first, last = first_offset(item.batch), last_offset(item.batch)
@@ -98,7 +97,7 @@ class RowBuffer:
     def blocked(self, partition: TopicPartition) -> bool:
         """Return whether the next record of a partition is one that no row can hold."""
         entries = self._entries.get(partition)
-        return entries is not None and len(entries) > 0 and isinstance(entries[0].item, ImpossibleTimestamp)
+        return entries is not None and len(entries) > 0 and isinstance(entries[0].item, Misfit)
 
     def advance(self, partition: TopicPartition, position: int) -> None:
         """Drop the rows before the position."""
@@ -133,10 +132,10 @@ class RowBuffer:
         while entries and position < wanted.end:
             entry = entries[0]
             head = entry.item
-            if isinstance(head, ImpossibleTimestamp):
+            if isinstance(head, Misfit):
                 if taken or head.offset >= wanted.end:
                     return taken, min(head.offset, wanted.end)
-                raise _timestamp_error(head)
+                raise misfit_error(head)
             entries.popleft()
             self._count(partition, -entry.bytes, -entry.within)
             if entry.last < wanted.end:
@@ -185,16 +184,6 @@ def partitions_to_drop(sizes: Mapping[TopicPartition, int], most: int) -> list[T
             if too_much <= 0:
                 break
     return found
-
-
-def _timestamp_error(item: ImpossibleTimestamp) -> ReadError:
-    return ReadError(
-        errors.TIMESTAMP_IMPOSSIBLE,
-        topic=item.partition.topic,
-        partition=item.partition.partition,
-        offset=item.offset,
-        value=item.value_ms,
-    )
 
 
 class RecordSize:

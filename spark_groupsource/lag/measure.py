@@ -43,6 +43,7 @@ _ANSWER_BYTES = 4 * 1024 * 1024
 _CONFIGS_S = 5.0
 # The client reports these if no broker has answered.
 _UNANSWERED = {KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
+_UNREADABLE = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION}
 # One record of each partition suffices.
 _SETTINGS: dict[str, Any] = {
     # If records were removed after the log's beginning was requested, read the first one that is left.
@@ -244,9 +245,12 @@ def _limit(text: str | None) -> int | None:
 
 
 def _answers(message: Message, end: int) -> bool:
-    """Return whether a partition needs no further wait: a record, no record up to the end, or no right to read."""
+    """Return whether a partition needs no further wait.
+
+    That is a record, no record up to the end, no right to read, or a batch that the client cannot read.
+    """
     error = message.error()
-    if error is None or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+    if error is None or error.code() in _UNREADABLE:
         return True
     offset: Any = message.offset()
     # A follower or a new leader may report the end too early.

@@ -3,6 +3,9 @@
 A group's lag in seconds is the age of the next unread record. The record is safe until its age reaches the topic's
 retention.ms. Kafka removes whole segments, and only when the newest record of a segment has that age, so the reported
 time is a minimum. A limit on bytes (retention.bytes) can remove records earlier; it is only mentioned.
+
+A producer sets the time of its records, and its clock may be wrong. A record that is a little ahead of this machine's
+clock has the age 0. Of one that is further ahead (`CLOCK_SKEW_MS`) nothing is known: its time is no time of writing.
 """
 
 from __future__ import annotations
@@ -11,6 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.model.offsets import TopicPartition
+
+# How far two machines' clocks may differ, in ms: the default clockskew of Kerberos. A record that is at most this far
+# ahead may be that much older than shown. Of one that is further ahead, the age is not known.
+CLOCK_SKEW_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,8 @@ class LagInput:
 class Lag:
     """Lag of one partition. `lost` counts unread offsets that are already missing on the broker.
 
-    `behind_s` and `safe_s` are None if there is no unread record, or its timestamp is not known; `safe_s` also if
-    retention has no time limit. `age_known` is False only if there may be an unread record of unknown age.
+    `behind_s` and `safe_s` are None if there is no unread record, or its timestamp is not known or more than
+    `CLOCK_SKEW_MS` in the future; `safe_s` also if retention has no time limit. `age_known` is False only if there may be an unread record of unknown age.
     """
 
     partition: TopicPartition
@@ -66,8 +73,8 @@ def lag_of(lag_input: LagInput, now_ms: int) -> Lag:
     lost = max(0, lag_input.beginning - start)
     records = max(0, lag_input.end - max(start, lag_input.beginning))
     behind_s = safe_s = None
-    if records and lag_input.next_ms is not None and lag_input.next_ms >= 0:
-        age_ms = max(0, now_ms - lag_input.next_ms)
+    age_ms = _age_ms(lag_input.next_ms, now_ms) if records else None
+    if age_ms is not None:
         behind_s = age_ms / 1000
         if lag_input.retention.after_ms is not None:
             safe_s = max(0, lag_input.retention.after_ms - age_ms) / 1000
@@ -76,6 +83,13 @@ def lag_of(lag_input: LagInput, now_ms: int) -> Lag:
         lag_input.partition, lag_input.committed, lag_input.end, records, lost, behind_s, safe_s, lag_input.retention,
         age_known,
     )  # fmt: skip
+
+
+def _age_ms(written_ms: int | None, now_ms: int) -> int | None:
+    """Return the age of a record in ms; None if its timestamp does not show it."""
+    if written_ms is None or written_ms < 0 or written_ms - now_ms > CLOCK_SKEW_MS:
+        return None
+    return max(0, now_ms - written_ms)
 
 
 def without_lag(

@@ -110,6 +110,10 @@ _MIN_AGE_MS = 15_000
 # librdkafka's message.max.bytes; it rejects a smaller fetch.max.bytes.
 _LEAST_FETCH = "1000000"
 
+# Limits a broker's answer, and the uncompressed size of a zstd batch; then librdkafka's largest value of it.
+RECEIVED_SETTING = "receive.message.max.bytes"
+RECEIVED_MAX_BYTES = 2**31 - 1
+
 # name -> (reason, what to do instead)
 REFUSED_CLIENT_SETTINGS: dict[str, tuple[str, str]] = {
     "enable.auto.commit": (_OWN_COMMITS, "leave it out; the source commits itself."),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from spark_groupsource.model.offsets import OFFSET_MAX, PARTITION_MAX, TopicPartition, without_duplicates
+from spark_groupsource.options.values import group_name, topic_name
 
 EARLIEST, LATEST = "earliest", "latest"
 GROUP_PREFIX = "group:"
@@ -88,14 +89,12 @@ class Starting:
 
 def start_of(value: str) -> Start | Starting:
     """Parse startingOffsets: one start for all partitions, or one per partition or topic. Raises `ValueError`."""
-    text = value.strip()
-    if text.lower() in (EARLIEST, LATEST):
-        return AtEdge(latest=text.lower() == LATEST)
+    text = value.lstrip()
+    edge = text.rstrip().lower()
+    if edge in (EARLIEST, LATEST):
+        return AtEdge(latest=edge == LATEST)
     if text.lower().startswith(GROUP_PREFIX):
-        group = text[len(GROUP_PREFIX) :].strip()
-        if not group:
-            raise ValueError("no group")
-        return AtGroup(group)
+        return AtGroup(group_name(text[len(GROUP_PREFIX) :]))
     named = _topics(text)
     topics = {topic: AtEdge(latest=edge == LATEST) for topic, edge in named.items() if edge in (EARLIEST, LATEST)}
     by_number = {topic: offsets for topic, offsets in named.items() if topic not in topics}
@@ -120,13 +119,13 @@ def _topics(text: str) -> dict[str, Any]:
         raise ValueError("nested too deeply") from error
     if not isinstance(topics, dict) or not topics:
         raise ValueError("no object of topics")
-    return topics
+    return {topic_name(topic): value for topic, value in topics.items()}
 
 
 def _values(topics: Mapping[str, Any], low: int, high: int) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
-        if not isinstance(partitions, dict) or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic):
+        if not isinstance(partitions, dict):
             raise ValueError("no object of partitions")
         for number, value in partitions.items():
             if not re.fullmatch(r"0|[1-9][0-9]{0,9}", number) or int(number) > PARTITION_MAX:

@@ -42,6 +42,7 @@ from spark_groupsource.options.table import OPTIONS, OptionSpec
 from spark_groupsource.options.token_login import EXECUTOR_OPTION as EXECUTOR_TOKEN_PROVIDER
 from spark_groupsource.options.token_login import MSK, OAUTHBEARER, REGION_OPTION, Asked, TokenLogin, token_login
 from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
+from spark_groupsource.options.values import group_name
 
 _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
 # Options that Spark itself adds to a source's options.
@@ -84,6 +85,7 @@ def parse_options(
     if reads is not None:
         _check_use(values, given, reads)
     _check_subscription(values, given)
+    _check_instance_id(given)
     permitted = permissions_of(os.environ) if permissions is None else permissions
     shown: frozenset[str] = values["allowedUnsafeSettings"] or frozenset()  # type: ignore[assignment]
     logins = _logins(values, given, permitted)
@@ -327,6 +329,17 @@ def _check_subscription(values: Mapping[str, object], given: Mapping[str, str]) 
         options = " and ".join(f"'{name}' (value '{given[name.lower()]}')" for name in found)
         reason = f"only one of these options can be specified: {choices}."
         raise OptionError(errors.OPTION_CONFLICT, options=options, reason=reason)
+
+
+def _check_instance_id(given: Mapping[str, str]) -> None:
+    """Raise `OptionError` for an instance id that the client would change: two members with one id fence each other."""
+    name = "kafka.group.instance.id"
+    if name in given:
+        try:
+            group_name(given[name])
+        except ValueError:
+            allowed = "an id without white space at its ends and without a zero byte"
+            raise invalid_option(name, given[name], allowed) from None
 
 
 def _subscription(values: Mapping[str, object]) -> Subscription:

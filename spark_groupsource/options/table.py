@@ -34,8 +34,9 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "Brokers to start from.", required=True,
     ),
     OptionSpec(
-        "kafka.group.id", read.text, None, "a group name",
-        "The consumer group to join. A batch read joins no group and does not need it.", shown_default="(required)",
+        "kafka.group.id", read.group_name, None, read.GROUP_NAME,
+        "The consumer group to join. A batch read joins no group and does not need it. For Kafka, `orders ` and `orders`"
+        " are two groups: white space at an end is an error, so that no other group is meant.", shown_default="(required)",
     ),
     OptionSpec(
         "subscribe", read.topic_list, None, "topic names, comma separated",
@@ -57,7 +58,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
         ' for every partition (-1: latest, -2: earliest; a batch read has no latest start), or {"topic":"earliest"} for'
         " a whole topic",
         "Where a partition starts for which the group has no offset. The first query stores this position in the group."
-        " `group:` starts at another group's committed offset (at the beginning if it has none). Partitions and topics"
+        " `group:` starts at another group's committed offset (at the beginning if it has none); its name follows the"
+        " colon at once, and has no white space at its ends. Partitions and topics"
         " that appear later start at their beginning.", shown_default="latest (batch: earliest)",
     ),
     OptionSpec(

@@ -21,6 +21,10 @@ _BROKER = re.compile(
     re.IGNORECASE,
 )
 PORT_MAX = 65_535
+# What the option's error and the commands' say of a group name.
+GROUP_NAME = "a group name without white space at its ends and without a zero byte"
+# librdkafka removes these from the beginning of a setting (isspace of C), and everything from a zero byte on.
+_CUT_BY_CLIENT = " \t\n\v\f\r"
 
 
 def text(value: str) -> str:
@@ -28,6 +32,23 @@ def text(value: str) -> str:
     if not value.strip():
         raise ValueError
     return value.strip()
+
+
+def group_name(value: str) -> str:
+    """Return a group's name unchanged. Raises `ValueError` unless it is `GROUP_NAME`.
+
+    Kafka accepts any characters in a name, and "orders " and "orders" are two groups. Without white space at its ends,
+    no client, file or shell can make the name of another group of it.
+    """
+    if not value or value != value.strip() or not is_addressable(value):
+        raise ValueError("no group name")
+    value.encode()
+    return value
+
+
+def is_addressable(group: str) -> bool:
+    """Return whether librdkafka sends requests for this group, and not for another one with a part of the name."""
+    return not group.startswith(tuple(_CUT_BY_CLIENT)) and "\0" not in group
 
 
 def broker_list(value: str) -> str:
@@ -38,10 +59,20 @@ def broker_list(value: str) -> str:
     return value.strip()
 
 
+def topic_name(value: str) -> str:
+    """Return a topic's name unchanged. Raises `ValueError` for a name that Kafka does not allow."""
+    if not _TOPIC.fullmatch(value):
+        raise ValueError("no topic name")
+    return value
+
+
 def topic_list(value: str) -> tuple[str, ...]:
-    """Return the topic names of a comma-separated list, without duplicates."""
-    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
-    if not names or not all(_TOPIC.fullmatch(name) for name in names):
+    """Return the topic names of a comma-separated list, without duplicates.
+
+    White space around a name is ignored, as in Spark's own source: no topic has any.
+    """
+    names = tuple(dict.fromkeys(topic_name(name.strip()) for name in value.split(",") if name.strip()))
+    if not names:
         raise ValueError
     return names
 
@@ -55,7 +86,10 @@ def name_list(value: str) -> tuple[str, ...]:
 
 
 def pattern(value: str) -> str:
-    """Return a regular expression that compiles, and has no set with another meaning in Java ([a[b]], [a&&b])."""
+    """Return a regular expression that compiles, and has no set with another meaning in Java ([a[b]], [a&&b]).
+
+    White space is a part of it, as in Spark's own source.
+    """
     try:
         with warnings.catch_warnings():
             # Python warns about other nested sets, and up to 3.10 about flags that are not at the beginning.
@@ -63,9 +97,9 @@ def pattern(value: str) -> str:
             re.compile(value)
     except (re.error, OverflowError, RecursionError, Warning) as error:
         raise ValueError from error
-    if _has_nested_set(value):
+    if not value.strip() or _has_nested_set(value):
         raise ValueError
-    return text(value)
+    return value
 
 
 def _has_nested_set(value: str) -> bool:

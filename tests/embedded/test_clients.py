@@ -27,15 +27,18 @@ from spark_groupsource.executor.clients.port import (
     PositionLost,
     RequestFailed,
     Trouble,
+    UnreadableHeaders,
 )
 from spark_groupsource.executor.clients.pure_python import PythonClient
 from spark_groupsource.executor.clients.rows import arrow_schema
 from spark_groupsource.executor.pool import ConsumerPool
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import ReadSettings, read_task
+from spark_groupsource.lag.measure import LibrdkafkaLagRequests
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.parse import parse_options
+from tests.realkafka.rawbatch import RawRecord, produce_raw
 
 WAIT_S = 60.0
 MIB = 1024 * 1024
@@ -168,6 +171,108 @@ def test_compression(kafka: EmbeddedKafka, make: Callable[[SourceOptions], Fetch
     assert [row["value"] for row in read(make, options_of(kafka), {P0: 500})] == [
         b"value %d " % i * 20 for i in range(500)
     ]
+
+
+# Names that Java's UTF-8 decoder, and so Spark's own source, reads as these texts.
+ODD_NAMES = {b"\xff\xfe": "\ufffd\ufffd", b"caf\xe9": "caf\ufffd", b"a\xe2\x82": "a\ufffd", b"\x80x": "\ufffdx"}
+ZERO_NAMES = {b"a\0b": "a\0b", b"\0": "\0", b"\0\xff": "\0\ufffd", b"x\0": "x\0", b"": ""}
+
+
+def test_names_of_headers_are_read_whole_in_c(kafka: EmbeddedKafka) -> None:
+    """librdkafka returns names up to a zero byte, and any bytes before it."""
+    names = ODD_NAMES | ZERO_NAMES
+    values = [b"v", None, b"", b"v\0v"]
+    sent = [RawRecord(b"%d" % i, 1_000, [(name, value) for name in names]) for i, value in enumerate(values)]
+    produce_raw(kafka.bootstrap_servers, "orders", sent)
+    rows = read(make_native, options_of(kafka, includeHeaders="true"), {P0: len(values)})
+    assert [row["headers"] for row in rows] == [
+        [{"key": text, "value": value} for text in names.values()] for value in values
+    ]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_name_that_is_no_utf8_is_an_error_in_pure_python(kafka: EmbeddedKafka, name: bytes) -> None:
+    """confluent-kafka keeps a list with null pointers for such a record; to read one of them kills the process."""
+    good, odd = RawRecord(b"v", 1_000, [(b"h", b"x")]), RawRecord(b"v", 1_000, [(b"h", b"x"), (name, b"x"), (b"i", None)])
+    produce_raw(kafka.bootstrap_servers, "orders", [good, good, *[odd] * 11, good])
+    client = make_python(options_of(kafka, includeHeaders="true"))
+    client.assign({P0: 0})
+    items: list[Any] = []
+    deadline = time.monotonic() + WAIT_S
+    while not any(isinstance(item, EndOfPartition) for item in items) and time.monotonic() < deadline:
+        items += client.receive(10_000, MIB, 0.2)
+    client.close()
+    assert [item for item in items if isinstance(item, UnreadableHeaders)] == [
+        UnreadableHeaders(P0, offset) for offset in range(2, 13)
+    ]
+    found = [o for item in items if isinstance(item, Chunk) for o in item.batch.column("offset").to_pylist()]
+    assert found == [0, 1, 13]
+    assert len(read(make_python, options_of(kafka), {P0: 14})) == 14, "without includeHeaders all rows are read"
+    consumer = RangeConsumer(options_of(kafka, includeHeaders="true"), make_python, 1)
+    item = OffsetRange(P0, 0, 14)
+    consumer.position_at([item])
+    with pytest.raises(ReadError, match=r"HEADER_NAME_UNREADABLE.* record at orders-0 offset 2 "):
+        offsets_read(consumer, item)
+    consumer.close()
+
+
+def test_a_size_is_estimated_without_the_headers_that_cannot_be_read(kafka: EmbeddedKafka) -> None:
+    """For maxBytesPerTrigger, on the driver."""
+    produce_raw(kafka.bootstrap_servers, "orders", [RawRecord(b"v" * 100, 1_000, [(b"\xff", b"x")])] * 3)
+    cluster = LibrdkafkaCluster(options_of(kafka), SystemClock(), time.sleep)
+    assert cluster.record_bytes({P0: 0}) == {P0: 100.0}
+    cluster.close()
+
+
+def zstd_stream(data: bytes) -> bytes:
+    """Compress without the size in the frame, as Kafka's Java clients do."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        for start in range(0, len(data), MIB):
+            stream.write(data[start : start + MIB])
+    return bytes(sink.getvalue())
+
+
+def zstd_frame(data: bytes) -> bytes:
+    """Compress with the size in the frame, as librdkafka does."""
+    return bytes(pa.Codec("zstd").compress(data, asbytes=True))
+
+
+def produce_inflating(kafka: EmbeddedKafka, size_mb: int, compress: Callable[[bytes], bytes]) -> None:
+    record = RawRecord(b"a" * 1_000_000, 1_700_000_000_000)
+    produce_raw(kafka.bootstrap_servers, "orders", [record] * size_mb, 4, compress)
+
+
+@pytest.mark.parametrize(("size_mb", "compress"), [(60, zstd_stream), (110, zstd_frame)])
+def test_a_batch_that_inflates_beyond_the_clients_default_limit(
+    kafka: EmbeddedKafka, size_mb: int, compress: Callable[[bytes], bytes]
+) -> None:
+    """By both reading clients, and by those that read few records; the compressed batch has some kilobytes."""
+    produce_inflating(kafka, size_mb, compress)
+    for make in (make_native, make_python):
+        client = make(options_of(kafka))
+        assert sum(chunk.batch.num_rows for chunk in chunks_of(client, {P0: size_mb})) == size_mb
+        client.close()
+    cluster = LibrdkafkaCluster(options_of(kafka), SystemClock(), time.sleep)
+    assert cluster.record_bytes({P0: 0}) == {P0: 1_000_000.0}
+    cluster.close()
+    requests = LibrdkafkaLagRequests(options_of(kafka), SystemClock(), time.sleep)
+    (lag,) = requests.lag_inputs({P0: 0})
+    requests.close()
+    assert lag.next_ms == 1_700_000_000_000
+
+
+def test_a_limit_of_the_user_is_kept_and_named(
+    kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
+) -> None:
+    produce_inflating(kafka, 10, zstd_stream)
+    consumer = RangeConsumer(options_of(kafka, kafka__receive__message__max__bytes="5000000"), make, 1)
+    item = OffsetRange(P0, 0, 10)
+    consumer.position_at([item])
+    text = r"BATCH_TOO_LARGE.* orders-0 .* offset 0: .*'kafka.receive.message.max.bytes' has the value '5000000'"
+    with pytest.raises(ReadError, match=text):
+        offsets_read(consumer, item)
+    consumer.close()
 
 
 def produce_large(kafka: EmbeddedKafka, *sizes: int) -> None:

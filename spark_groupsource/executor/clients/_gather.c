@@ -17,7 +17,7 @@
 
 /* Version of the arguments and results of connect() and gather(). Raise it with every change: Python then rejects a
  * stale build. */
-#define GATHER_VERSION 1
+#define GATHER_VERSION 2
 
 enum kind { KIND_RUN, KIND_EVENT, KIND_TIMESTAMP };
 
@@ -323,10 +323,10 @@ static PyObject *gather(PyObject *Py_UNUSED(module), PyObject *arguments)
 
 static PyObject *connect_library(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    unsigned long long at[6];
-    if (!PyArg_ParseTuple(arguments, "KKKKKK", &at[0], &at[1], &at[2], &at[3], &at[4], &at[5]))
+    unsigned long long at[9];
+    if (!PyArg_ParseTuple(arguments, "KKKKKKKKK", &at[0], &at[1], &at[2], &at[3], &at[4], &at[5], &at[6], &at[7], &at[8]))
         return NULL;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 9; i++) {
         if (at[i] == 0) {
             PyErr_SetString(PyExc_ValueError, "connect(): an address is null");
             return NULL;
@@ -339,13 +339,19 @@ static PyObject *connect_library(PyObject *Py_UNUSED(module), PyObject *argument
     rdkafka.header_get_all =
         (int (*)(const void *, size_t, const char **, const void **, size_t *))(uintptr_t)at[4];
     rdkafka.topic_name = (const char *(*)(const void *))(uintptr_t)at[5];
-    Py_RETURN_NONE;
+    rdkafka.headers_new = (void *(*)(size_t))(uintptr_t)at[6];
+    rdkafka.header_add =
+        (int (*)(void *, const char *, Py_ssize_t, const void *, Py_ssize_t))(uintptr_t)at[7];
+    rdkafka.headers_destroy = (void (*)(void *))(uintptr_t)at[8];
+    rdkafka.names_have_sizes = prove_name_sizes();
+    return PyBool_FromLong(rdkafka.names_have_sizes);
 }
 
 static PyMethodDef methods[] = {
     {"connect", connect_library, METH_VARARGS,
      "Take the addresses of rd_kafka_consume_batch_queue, message_destroy, message_timestamp, message_headers,"
-     " header_get_all and topic_name."},
+     " header_get_all, topic_name, headers_new, header_add and headers_destroy. Return whether names of headers are read"
+     " whole; otherwise a zero byte ends them."},
     {"gather", gather, METH_VARARGS,
      "gather(queue, max_messages, timeout_ms, linger_ms, headers, max_bytes): return a list of runs and events."},
     {NULL, NULL, 0, NULL},

@@ -28,6 +28,10 @@ static struct {
     int (*message_headers)(const message_t *message, void **headers);
     int (*header_get_all)(const void *headers, size_t index, const char **name, const void **value, size_t *size);
     const char *(*topic_name)(const void *topic);
+    void *(*headers_new)(size_t count);
+    int (*header_add)(void *headers, const char *name, Py_ssize_t name_size, const void *value, Py_ssize_t size);
+    void (*headers_destroy)(void *headers);
+    int names_have_sizes; /* set by prove_name_sizes() */
 } rdkafka;
 
 /* Largest milliseconds of a Spark timestamp (microseconds in 64 bits), and the shift of Kafka's types to Spark's. */
@@ -67,6 +71,36 @@ static void *headers_of(const message_t *message)
     return rdkafka.message_headers(message, &headers) == 0 ? headers : NULL;
 }
 
+/* librdkafka returns a header's name as a C string, and so without the part from a zero byte on. It has the whole name:
+ * its size lies two words before it (rd_kafka_header_t in rdkafka_header.h, which is not a public header). */
+static size_t stored_name_size(const char *name)
+{
+    size_t size;
+    memcpy(&size, name - 2 * sizeof(void *), sizeof size);
+    return size;
+}
+
+/* Return whether this librdkafka keeps names as described above: read names with zero bytes that were added by its
+ * public interface, with a value and without one. */
+static int prove_name_sizes(void)
+{
+    static const char given[] = "a\0\0bcdefghijklmnopq";
+    int proved = 1;
+    void *headers = rdkafka.headers_new(1);
+    if (headers == NULL)
+        return 0;
+    for (size_t size = 1; proved && size < sizeof given; size++) {
+        const char *name;
+        const void *value;
+        size_t value_size;
+        proved = rdkafka.header_add(headers, given, (Py_ssize_t)size, size % 2 ? "value" : NULL, size % 2 ? 5 : 0) == 0 &&
+                 rdkafka.header_get_all(headers, size - 1, &name, &value, &value_size) == 0 &&
+                 stored_name_size(name) == size && memcmp(name, given, size) == 0;
+    }
+    rdkafka.headers_destroy(headers);
+    return proved;
+}
+
 /* Read a header's name as UTF-8, as Arrow strings require. Other bytes are replaced, as Java does. `*owner` keeps the
  * memory alive if it is not the message's own. Return -1 with an exception on failure. */
 static int header_name(const char *name, const char **text, size_t *size, PyObject **owner)
@@ -74,7 +108,7 @@ static int header_name(const char *name, const char **text, size_t *size, PyObje
     Py_ssize_t encoded;
     *owner = NULL;
     *text = name;
-    *size = strlen(name);
+    *size = rdkafka.names_have_sizes ? stored_name_size(name) : strlen(name);
     for (size_t i = 0; i < *size; i++) {
         if ((unsigned char)name[i] < 0x80)
             continue;

@@ -22,6 +22,7 @@ from spark_groupsource.executor.clients.port import (
     Trouble,
 )
 from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.client_settings import RECEIVED_MAX_BYTES, RECEIVED_SETTING
 from spark_groupsource.options.model import SourceOptions
 
 # Bytes of a record in the client's queue besides its key and value.
@@ -30,12 +31,13 @@ _MESSAGE_BYTES = 400
 _FETCH_BYTES = 4 * 1024 * 1024
 _MIN_FETCH_BYTES = 128 * 1024
 _MIN_ANSWER_BYTES = 1024 * 1024
-# The client's own limits: of an answer, with the part of it that is not for records, and of its queue in kilobytes.
-# Then its default of message.max.bytes.
-_MAX_RECEIVED_BYTES = 2**31 - 1
+# The client's own limits: the part of an answer that is not for records, and its queue in kilobytes. Then its default
+# of message.max.bytes.
 _ANSWER_HEAD_BYTES = 512
-_MAX_QUEUE_KB = _MAX_RECEIVED_BYTES // 1024
+_MAX_QUEUE_KB = RECEIVED_MAX_BYTES // 1024
 _RECORD_BYTES = 1_000_000
+# In the client's text about a batch that it cannot decompress: the codec is zstd.
+_ZSTD = "(codec 0x4)"
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 # The client's error codes for a missing partition: its topic may have been deleted.
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
@@ -76,7 +78,7 @@ def _answer_bytes(settings: Mapping[str, Any], max_queued_bytes: int) -> int:
     has room for. If these two contradict each other, it reports that itself.
     """
     least = _number(settings, "message.max.bytes", _RECORD_BYTES)
-    room = _number(settings, "receive.message.max.bytes", _MAX_RECEIVED_BYTES) - _ANSWER_HEAD_BYTES
+    room = _number(settings, RECEIVED_SETTING, RECEIVED_MAX_BYTES) - _ANSWER_HEAD_BYTES
     return max(least, min(room, max(_MIN_ANSWER_BYTES, max_queued_bytes)))
 
 
@@ -109,7 +111,7 @@ def item_of(
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return TopicForbidden(partition)
     if code in (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION):
-        return Damaged(partition, error.str())
+        return Damaged(partition, error.str(), limited=code == KafkaError._BAD_COMPRESSION and _ZSTD in error.str())
     if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
         # Rights on the unused group are not needed.
         return None

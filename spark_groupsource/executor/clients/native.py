@@ -26,7 +26,7 @@ from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
 # The version of _gather.c that this module needs.
-GATHER_VERSION = 1
+GATHER_VERSION = 2
 _KIND_RUN, _KIND_EVENT = 0, 1
 # After the first message: how long to wait for more before rows are built.
 _LINGER_MS = 5
@@ -114,6 +114,9 @@ _GATHERED = (
     "message_headers",
     "header_get_all",
     "topic_name",
+    "headers_new",
+    "header_add",
+    "headers_destroy",
 )
 
 
@@ -129,7 +132,9 @@ class NativeLibrary:
             function = getattr(dll, f"rd_kafka_{name}")
             function.restype, function.argtypes = result, arguments
             self._functions[name] = function
-        gather.connect(*(ctypes.cast(getattr(dll, f"rd_kafka_{name}"), _PTR).value for name in _GATHERED))
+        addresses = (ctypes.cast(getattr(dll, f"rd_kafka_{name}"), _PTR).value for name in _GATHERED)
+        # False with a librdkafka that keeps names of headers in another way: there, a zero byte ends a name.
+        self.reads_whole_names: bool = gather.connect(*addresses)
         self.gather = gather.gather
 
     def __call__(self, name: str, *args: Any) -> Any:

@@ -32,6 +32,18 @@ class ImpossibleTimestamp:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadableHeaders:
+    """Take the place of a record whose headers the client cannot return: the name of one is not UTF-8."""
+
+    partition: TopicPartition
+    offset: int
+
+
+# Items in the place of one record.
+Misfit: TypeAlias = ImpossibleTimestamp | UnreadableHeaders
+
+
+@dataclass(frozen=True, slots=True)
 class EndOfPartition:
     """Report that the log ended at this offset when it was read. Arrives after all rows before the offset."""
 
@@ -59,10 +71,14 @@ class TopicForbidden:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """Report that the next record cannot be read: wrong checksum or compression."""
+    """Report that the next record cannot be read: wrong checksum or compression.
+
+    `limited`: its batch may be intact, and only larger than the client's limit of an uncompressed batch.
+    """
 
     partition: TopicPartition
     reason: str
+    limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +96,7 @@ class Trouble:
 
 
 FetchedItem: TypeAlias = (
-    Chunk | ImpossibleTimestamp | EndOfPartition | PositionLost | TopicForbidden | Damaged | IdentityRefused | Trouble
+    Chunk | Misfit | EndOfPartition | PositionLost | TopicForbidden | Damaged | IdentityRefused | Trouble
 )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
+from spark_groupsource.client.answers import headers_of
 from spark_groupsource.client.errors import LastTransportError
 from spark_groupsource.client.settings import creating_client
 from spark_groupsource.client.tokens import new_consumer
@@ -20,6 +22,7 @@ from spark_groupsource.executor.clients.port import (
     ImpossibleTimestamp,
     RequestFailed,
     TopicIdRequest,
+    UnreadableHeaders,
 )
 from spark_groupsource.executor.clients.rows import UnfitTimestamp, fits_timestamp, record_batch
 from spark_groupsource.executor.gc_control import collector_paused
@@ -139,12 +142,27 @@ class PythonClient:
             yield from self._rows(partition, messages, max_bytes)
 
     def _rows(self, partition: TopicPartition, messages: Sequence[Message], max_bytes: int) -> Iterator[FetchedItem]:
+        if not self._include_headers:
+            yield from self._fitting_rows(partition, messages, max_bytes)
+            return
+        # Once for each message: see `headers_of`.
+        readable = [headers_of(message) is not None for message in messages]
+        for is_readable, pairs in groupby(zip(readable, messages, strict=True), key=itemgetter(0)):
+            group = [message for _, message in pairs]
+            if is_readable:
+                yield from self._fitting_rows(partition, group, max_bytes)
+            else:
+                yield from (UnreadableHeaders(partition, message.offset() or 0) for message in group)
+
+    def _fitting_rows(
+        self, partition: TopicPartition, messages: Sequence[Message], max_bytes: int
+    ) -> Iterator[FetchedItem]:
         try:
             batch = record_batch(partition, messages, self._include_headers)
         except UnfitTimestamp:
             for fits, group in groupby(messages, fits_timestamp):
                 if fits:
-                    yield from self._rows(partition, list(group), max_bytes)
+                    yield from self._fitting_rows(partition, list(group), max_bytes)
                 else:
                     yield from (ImpossibleTimestamp(partition, m.offset() or 0, m.timestamp()[1]) for m in group)
             return

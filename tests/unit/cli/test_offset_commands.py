@@ -117,10 +117,7 @@ def test_target_refused(words: list[str], reason: str) -> None:
         ),
         (["savepoint", *GIVEN, "f"], SavepointCommand(CONNECTION, Path("f"))),
         # Of a file with the line ends of Windows.
-        (
-            ["savepoint", "--bootstrap-servers", "broker:9092\r", "--group", "shop\r", "f"],
-            SavepointCommand(CONNECTION, Path("f")),
-        ),
+        (["savepoint", "--group", "shop", "--bootstrap-servers", "broker:9092\r", "f"], SavepointCommand(CONNECTION, Path("f"))),
     ],
 )
 def test_arguments(words: list[str], command: Command) -> None:
@@ -144,7 +141,14 @@ def test_arguments(words: list[str], command: Command) -> None:
         (["reset", *GIVEN, "--to", "tomorrow"], "argument --to: 'tomorrow' is not initial"),
         (["savepoint", *GIVEN], "FILE"),
         (["adopt", *GIVEN, "--from-group", ""], "argument --from-group: it is empty"),
-        (["adopt", *GIVEN, "--from-group", f" {GIVEN[-1]}"], "argument --from-group: it is the same as --group"),
+        (["adopt", *GIVEN, "--from-group", GIVEN[-1]], "argument --from-group: it is the same as --group"),
+        (["adopt", *GIVEN, "--from-group", " a"], 'argument --from-group: " a" is not a group name without white space'),
+        (["reset", *GIVEN[:-1], "shop ", "--to", "latest"], 'argument --group: "shop " is not a group name without'),
+        (["lag", *GIVEN[:-1], "\tshop"], 'argument --group: "\\tshop" is not a group name without'),
+        (["savepoint", *GIVEN[:-1], "shop\r", "f"], 'argument --group: "shop\\r" is not a group name without'),
+        (["group", *GIVEN[:-1], "sh\0op"], 'argument --group: "sh\\u0000op" is not a group name without'),
+        (["exporter", *GIVEN[:-1], "shop "], 'argument --group: "shop " is not a group name without'),
+        (["doctor", *GIVEN[:-1], "shop "], 'argument --group: "shop " is not a group name without'),
         (["adopt", *GIVEN, "--from-checkpoint", " "], "argument --from-checkpoint: it is empty"),
         (["adopt", *GIVEN, "--from-checkpoint", "/c", "--source", ""], "argument --source: it is empty"),
     ],

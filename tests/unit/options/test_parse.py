@@ -108,7 +108,7 @@ def test_defaults() -> None:
         ("subscribe", "b, a,,b", "subscription", Subscription(topics=("b", "a"))),
         ("subscribe", "a" * 249, "subscription", Subscription(topics=("a" * 249,))),
         ("startingOffsets", "Earliest", "starting", Starting(AtEdge())),
-        ("startingOffsets", "GROUP: other ", "starting", Starting(AtGroup("other"))),
+        ("startingOffsets", " GROUP:other", "starting", Starting(AtGroup("other"))),
         ("startingOffsets", '{"orders":{"0":7,"1":-1,"2":-2}}', "starting", Starting(None, EACH)),
         ("startingOffsets", '{"orders":"earliest"}', "starting", Starting(None, topics={"orders": AtEdge()})),
         ("startingTimestamp", "0", "starting", Starting(AtTime(0), option="startingTimestamp")),
@@ -689,7 +689,7 @@ def test_every_default_is_a_value_that_its_own_option_takes() -> None:
 def test_the_reference_has_a_row_per_option() -> None:
     rows = option_reference().splitlines()
     assert len(rows) == 2 + len(OPTIONS)
-    assert "| `kafka.group.id` | a group name | (required) |" in rows[3]
+    assert "| `kafka.group.id` | a group name without white space at its ends and without a zero byte | (required) |" in rows[3]
     assert "`latest (batch: earliest)`" in next(row for row in rows if row.startswith("| `startingOffsets` "))
     assert "| `true` |" in next(row for row in rows if row.startswith("| `failOnDataLoss` "))
     assert "| - |" in next(row for row in rows if row.startswith("| `minPartitions` "))

@@ -500,6 +500,7 @@ def test_arguments() -> None:
     assert (found.groups, found.pattern, found.address, found.port) == (("a", "b"), None, "127.0.0.1", 8000)
     assert (found.interval_s, found.cluster_name, found.connection.group) == (15.0, "here:9092", "")
     assert command("--group-pattern", "x.*\r").pattern == "x.*"
+    assert command("--group-pattern", " a|a ").pattern == " a|a "
     found = command("--group-pattern", "x.*", "--port", "0", "--interval", "2", "--cluster-name", "prod")
     assert (found.groups, found.pattern, found.port, found.cluster_name) == ((), "x.*", 0, "prod")
 

@@ -51,6 +51,11 @@ HEADER_AT = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, P(ctypes.c_char_p), P(ctypes.c_void_p), P(ctypes.c_size_t)
 )
 TOPIC_NAME = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+HEADERS_NEW = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)
+HEADER_ADD = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_ssize_t, ctypes.c_char_p, ctypes.c_ssize_t
+)
+HEADERS_DESTROY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class Record:
@@ -103,6 +108,10 @@ class Script:
             HEADERS(self._headers),
             HEADER_AT(self._header_at),
             TOPIC_NAME(lambda topic: topic),
+            # Makes no headers by itself: names then end at a zero byte.
+            HEADERS_NEW(lambda _: None),
+            HEADER_ADD(lambda *_: 0),
+            HEADERS_DESTROY(lambda _: None),
         )
         self.addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in self._functions]
 
@@ -268,6 +277,18 @@ def test_a_header_name_that_is_no_text_is_replaced(gather: ModuleType) -> None:
     assert row["headers"] == [{"key": "a\ufffdb", "value": b"1"}]
 
 
+def test_a_library_that_does_not_show_the_sizes_of_names(gather: ModuleType) -> None:
+    """Then a name ends at its first zero byte, as librdkafka's public interface has it."""
+    (row,) = rows(run(gather, Script(Record(headers=[(b"a\0b", b"1")])), headers=True))
+    assert row["headers"] == [{"key": "a", "value": b"1"}]
+    assert gather.connect(*Script().addresses) is False
+
+
+def test_the_installed_library_shows_the_sizes_of_names(gather: ModuleType) -> None:
+    """If this fails with a new librdkafka: see stored_name_size in _gather_parts.h."""
+    assert NativeLibrary(library_path(), gather).reads_whole_names
+
+
 @pytest.mark.parametrize("part", ["key", "value", "header"])
 def test_a_run_ends_before_it_exceeds_the_bound(gather: ModuleType, part: str) -> None:
     def record(offset: int, size: int) -> Record:
@@ -368,7 +389,7 @@ def test_refused_arguments(gather: ModuleType, arguments: tuple[Any, ...]) -> No
 
 def test_refused_addresses_and_versions(gather: ModuleType) -> None:
     with pytest.raises(ValueError, match="null"):
-        gather.connect(1, 2, 3, 4, 5, 0)
+        gather.connect(1, 2, 3, 4, 5, 6, 7, 8, 0)
     stale = ModuleType("_gather")
     stale.VERSION = GATHER_VERSION + 1  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="install the package again"):
