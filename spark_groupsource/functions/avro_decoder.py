@@ -1,4 +1,4 @@
-"""Decode Confluent's wire format: a zero byte, the schema's id in four bytes, the record in Avro's binary encoding.
+"""Decode Confluent's wire format: the id of a schema (`schema_ids`), and the record in Avro's binary encoding.
 
 Each record is read with the schema that it was written with, and resolved to the reader's schema. The only module that
 imports fastavro (extra `avro`).
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from io import BytesIO
+from itertools import repeat
 from typing import Any
 
 import fastavro
@@ -18,10 +20,10 @@ import pyarrow as pa
 
 from spark_groupsource import errors
 from spark_groupsource.functions.avro_types import as_stored
-from spark_groupsource.functions.schema_registry import Registry, RegistrySettings, SchemaNotFound
+from spark_groupsource.functions.registry_options import RegistrySettings
+from spark_groupsource.functions.schema_ids import PREFIX_SIZE, parsed_id, stored_id
+from spark_groupsource.functions.schema_registry import Registry, SchemaNotFound
 
-_HEADER = 5
-_MAGIC = 0
 # An id that the registry did not know may be known later: registries replicate.
 _UNKNOWN_FOR_S = 30.0
 # A column that is not Avro has a new "schema id" in each value.
@@ -81,42 +83,44 @@ class Decoder:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._registry = Registry(reading.registry)
+        self._registry = Registry(reading.registry, side="an executor")
         self._type = pa.ipc.read_schema(pa.BufferReader(reading.type_text)).field(0).type
         self._reader = fastavro.parse_schema(as_stored(json.loads(reading.reader_schema)))
-        # By a record's first five bytes: the writer's schema, and the reader's unless both are equal.
+        # By the bytes of a schema's id: the writer's schema, and the reader's unless both are equal.
         self._schemas: dict[bytes, tuple[Any, Any]] = {}
         self._unknown: dict[bytes, tuple[float, str]] = {}
 
-    def decode(self, column: pa.Array) -> pa.Array:
+    def decode(self, column: pa.Array, ids: Sequence[bytes | None] | None = None) -> pa.Array:
         """Return the records of an array of byte strings. A null is null.
 
+        `ids` has the id of each record's schema from its headers, None for records with the id in front of them.
         Raises `ReadError` for a bad record if the reading is strict; the record is null otherwise. Raises
         `KafkaUnavailableError` if the registry cannot be asked.
         """
         schemas, read, values = self._schemas, fastavro.schemaless_reader, []
-        for record in column.to_pylist():
+        for record, header in zip(column.to_pylist(), ids or repeat(None), strict=False):
             # What _record does, without its calls, for a good record whose schema is known.
             try:
-                writer, reader = schemas[record[:_HEADER]]
+                writer, reader = schemas[record[:PREFIX_SIZE] if header is None else header]
                 data = BytesIO(record)
-                data.seek(_HEADER)
+                if header is None:
+                    data.seek(PREFIX_SIZE)
                 value = read(data, writer, reader)
                 if data.tell() == len(record):
                     values.append(value)
                     continue
             except Exception:  # noqa: BLE001, S110
                 pass
-            values.append(None if record is None else self._record(record))
+            values.append(None if record is None else self._record(record, header))
         try:
             return pa.array(values, self._type)
         except (pa.ArrowException, OverflowError):
             # fastavro does not check whether a number fits its type. Arrow does, and refuses all values for one.
             return pa.array(map(self._fitting, column.to_pylist(), values), self._type)
 
-    def _record(self, record: bytes) -> Any:
+    def _record(self, record: bytes, header: bytes | None) -> Any:
         try:
-            return self._decoded(record)
+            return self._decoded(record, header)
         except BadRecord as error:
             return self._bad(record, error)
 
@@ -129,14 +133,17 @@ class Decoder:
 
     def _bad(self, record: bytes, error: Exception) -> None:
         if self._reading.is_strict:
-            start = record[:_HEADER].hex()
+            start = record[:PREFIX_SIZE].hex()
             raise errors.ReadError(errors.AVRO_RECORD_INVALID, start=start, reason=str(error)[:300]) from None
 
-    def _decoded(self, record: bytes) -> Any:
-        head = record[:_HEADER]
-        writer, reader = self._schemas.get(head) or self._schema_of(head)
+    def _decoded(self, record: bytes, header: bytes | None) -> Any:
+        try:
+            stored = stored_id(record, header)
+        except ValueError as error:
+            raise BadRecord(str(error)) from None
+        writer, reader = self._schemas.get(stored) or self._schema_of(stored)
         data = BytesIO(record)
-        data.seek(_HEADER)
+        data.seek(len(stored) if header is None else 0)
         try:
             found = fastavro.schemaless_reader(data, writer, reader)
         except Exception as error:  # noqa: BLE001
@@ -146,22 +153,20 @@ class Decoder:
             raise BadRecord(f"{len(record) - data.tell()} bytes follow the record")
         return found
 
-    def _schema_of(self, head: bytes) -> tuple[Any, Any]:
-        if len(head) < _HEADER or head[0] != _MAGIC:
-            raise BadRecord("it does not begin with a zero byte and a schema id")
-        until, reason = self._unknown.get(head, (0.0, ""))
+    def _schema_of(self, stored: bytes) -> tuple[Any, Any]:
+        until, reason = self._unknown.get(stored, (0.0, ""))
         if time.monotonic() < until:
             raise BadRecord(reason)
         try:
-            writer = parsed_schema(self._registry, self._registry.by_id(int.from_bytes(head[1:], "big")))
+            writer = parsed_schema(self._registry, self._registry.by_id(parsed_id(stored)))
         except (SchemaNotFound, BadRecord, fastavro.schema.SchemaParseException, ValueError) as error:
             if len(self._unknown) >= _MAX_UNKNOWN:
                 self._unknown.clear()
-            self._unknown[head] = (time.monotonic() + _UNKNOWN_FOR_S, str(error))
+            self._unknown[stored] = (time.monotonic() + _UNKNOWN_FOR_S, str(error))
             raise BadRecord(str(error)) from None
         # fastavro compares unequal schemas once per record.
-        self._schemas[head] = (writer, None if writer == self._reader else self._reader)
-        return self._schemas[head]
+        self._schemas[stored] = (writer, None if writer == self._reader else self._reader)
+        return self._schemas[stored]
 
 
 @lru_cache(maxsize=64)
