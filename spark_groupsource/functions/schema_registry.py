@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 10.0
 _ATTEMPTS = 4
 _PAUSE_S = 0.5  # before the second attempt, then twice as long each time
+# Seconds after which TLS files are read again. Reading the system's authorities takes 20 ms and more.
+_FILES_S = 60.0
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
 _TRY_AGAIN = (408, 429, 500, 502, 503, 504)
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
@@ -64,17 +66,17 @@ class Registry:
     that no registry of the list has the schema, 401 and 403 that the login is wrong. After 401, a provider of tokens is
     called once more.
 
-    `side` names the process, for errors. Files are read for each request, so that a renewed certificate is used. Raises
-    `OptionError` if they cannot be used.
+    `side` names the process, for errors. TLS files are read again when they were read a minute ago, so that a renewed
+    certificate is used. Raises `OptionError` if they cannot be used.
     """
 
-    def __init__(self, settings: RegistrySettings, pause_s: float = _PAUSE_S, side: str = "the driver") -> None:
+    def __init__(self, settings: RegistrySettings, side: str = "the driver") -> None:
         self._settings = settings
-        self._pause_s = pause_s
         self._side = side
         self._urls = frozenset(url.base for url in settings.urls)
         remember(_secrets(settings))
-        tls_context(settings.tls)
+        self._opener = new_opener(tls_context(settings.tls))
+        self._opened_s = time.monotonic()
 
     def by_id(self, schema_id: int | UUID) -> dict[str, Any]:
         """Return `schema`, and `schemaType` and `references` if there are any. Raises `SchemaNotFound`.
@@ -97,12 +99,14 @@ class Registry:
         yield from sorted(self._settings.urls, key=lambda url: url.base != last)
 
     def _get(self, path: str) -> dict[str, Any]:
-        opener = new_opener(tls_context(self._settings.tls))
+        if time.monotonic() - self._opened_s >= _FILES_S:
+            self._opener = new_opener(tls_context(self._settings.tls))
+            self._opened_s = time.monotonic()
         reasons: dict[str, str] = {}
         for attempt in range(_ATTEMPTS):
             for url in self._in_turn():
                 try:
-                    found = self._answer(opener, url, path)
+                    found = self._answer(url, path)
                 except _NoAnswer as error:
                     reasons[url.base] = str(error)
                     continue
@@ -111,29 +115,27 @@ class Registry:
                 _answered_last[self._urls] = url.base
                 return found
             if attempt + 1 < _ATTEMPTS:
-                time.sleep(self._pause_s * 2**attempt)
+                time.sleep(_PAUSE_S * 2**attempt)
         raise self._failed(path, reasons)
 
-    def _answer(self, opener: urllib.request.OpenerDirector, url: RegistryUrl, path: str) -> dict[str, Any]:
+    def _answer(self, url: RegistryUrl, path: str) -> dict[str, Any]:
         """Return one registry's answer. Raises `_NoAnswer`, `_Refused` and `SchemaNotFound`."""
         keeper = self._keeper()
         if keeper is None:
-            return self._ask(opener, url, path, self._settings.bearer_token)
+            return self._ask(url, path, self._settings.bearer_token)
         token = keeper.current()
         try:
-            return self._ask(opener, url, path, token.value)
+            return self._ask(url, path, token.value)
         except _Refused as error:
             if error.status != _UNAUTHORIZED:
                 raise
             # A token may be revoked before its expiry.
-            return self._ask(opener, url, path, keeper.renewed(token).value)
+            return self._ask(url, path, keeper.renewed(token).value)
 
-    def _ask(
-        self, opener: urllib.request.OpenerDirector, url: RegistryUrl, path: str, bearer_token: str
-    ) -> dict[str, Any]:
+    def _ask(self, url: RegistryUrl, path: str, bearer_token: str) -> dict[str, Any]:
         request = self._request(url, path, bearer_token.strip())
         try:
-            found = json_object(opener.open(request, timeout=_TIMEOUT_S))
+            found = json_object(self._opener.open(request, timeout=_TIMEOUT_S))
         except urllib.error.HTTPError as error:
             reason = refusal_text(error, "message")
             if error.code in _TRY_AGAIN:
