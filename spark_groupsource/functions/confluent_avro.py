@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -64,7 +63,7 @@ def _function(reading: Reading, result: Any) -> Any:
 def _reading(url: str, subject: str | None, reader_schema: str | None, options: dict[str, str]) -> tuple[Reading, Any]:
     """Check the arguments; return what tasks need, and the Arrow type of the result."""
     try:
-        from spark_groupsource.functions import avro_decoder, avro_types, schema_registry  # noqa: PLC0415
+        from spark_groupsource.functions import avro_decoder, avro_schema, avro_types, schema_registry  # noqa: PLC0415
     except ImportError as error:
         raise errors.OptionError(errors.AVRO_EXTRA_MISSING, reason=str(error)) from None
     import pyarrow as pa  # noqa: PLC0415
@@ -76,16 +75,16 @@ def _reading(url: str, subject: str | None, reader_schema: str | None, options: 
     try:
         if reader_schema is None:
             client = schema_registry.Registry(settings)
-            expanded = avro_decoder.full_schema(client, client.by_version(str(subject)))
+            texts = avro_decoder.schema_texts(client, client.by_version(str(subject)))
         else:
-            expanded = json.loads(reader_schema)
-        result = avro_types.arrow_type(avro_types.as_stored(expanded))
-    except (schema_registry.SchemaNotFound, avro_decoder.BadRecord, KeyError, TypeError, ValueError) as error:
+            texts = (reader_schema,)
+        result = avro_types.arrow_type(avro_schema.parsed(texts))
+    except (schema_registry.SchemaNotFound, avro_decoder.BadRecord, avro_schema.UnsupportedSchema) as error:
         source = f"subject '{subject}'" if reader_schema is None else "reader_schema"
         raise errors.OptionError(errors.AVRO_SCHEMA_UNUSABLE, source=source, reason=str(error)) from None
     is_strict = _MODES[options.get(_MODE, "FAILFAST").upper()]
     text = pa.schema([pa.field("result", result)]).serialize().to_pybytes()
-    return avro_decoder.Reading(settings, json.dumps(expanded), is_strict, text), result
+    return avro_decoder.Reading(settings, texts, is_strict, text), result
 
 
 def _check(url: str, subject: str | None, reader_schema: str | None, options: dict[str, str]) -> None:
