@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -88,6 +87,7 @@ def _reading(url: str, subject: str | None, reader_schema: str | None, options: 
     try:
         from spark_groupsource.functions import (  # noqa: PLC0415
             avro_decoder,
+            avro_schema,
             avro_types,
             registry_options,
             schema_registry,
@@ -102,16 +102,16 @@ def _reading(url: str, subject: str | None, reader_schema: str | None, options: 
     client = schema_registry.Registry(settings)
     try:
         if reader_schema is None:
-            expanded = avro_decoder.full_schema(client, client.by_version(str(subject)))
+            texts = avro_decoder.schema_texts(client, client.by_version(str(subject)))
         else:
-            expanded = json.loads(reader_schema)
-        result = avro_types.arrow_type(avro_types.as_stored(expanded))
-    except (schema_registry.SchemaNotFound, avro_decoder.BadRecord, KeyError, TypeError, ValueError) as error:
+            texts = (reader_schema,)
+        result = avro_types.arrow_type(avro_schema.parsed(texts))
+    except (schema_registry.SchemaNotFound, avro_decoder.BadRecord, avro_schema.UnsupportedSchema) as error:
         source = f"subject '{subject}'" if reader_schema is None else "reader_schema"
         raise errors.OptionError(errors.AVRO_SCHEMA_UNUSABLE, source=source, reason=str(error)) from None
     is_strict = _MODES[options.get(_MODE, "FAILFAST").upper()]
     text = pa.schema([pa.field("result", result)]).serialize().to_pybytes()
-    return avro_decoder.Reading(client.settings_for_tasks(), json.dumps(expanded), is_strict, text), result
+    return avro_decoder.Reading(client.settings_for_tasks(), texts, is_strict, text), result
 
 
 def _check(subject: str | None, reader_schema: str | None, options: dict[str, str], names: tuple[str, ...]) -> None:

@@ -7,6 +7,8 @@ in 16 bytes. It is in front of the record (`PrefixSchemaIdSerializer`, the defau
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
@@ -52,21 +54,40 @@ def _missing(kind: pa.StructType) -> bool:
     return has.get("key") not in texts or has.get("value") not in bytes_
 
 
-def stored_id(record: bytes, header: bytes | None = None) -> bytes:
-    """Return the bytes of a record's id: those of the header, else those in front of the record.
+class StoredId(NamedTuple):
+    """The bytes of an id, and how many bytes it takes in front of the record: none for an id of a header."""
 
-    Raises ValueError if they are not of one of the two forms.
-    """
-    text = record if header is None else header
+    text: bytes
+    size: int
+
+
+def rows_by_id(records: Sequence[bytes | None], header_ids: Sequence[bytes | None] | None) -> dict[StoredId, list[int]]:
+    """Return the rows that have the same id, without those of null records. The ids may be of neither form."""
+    in_front: dict[bytes, list[int]] = {}
+    in_header: dict[bytes, list[int]] = {}
+    for row, record in enumerate(records):
+        if record is None:
+            continue
+        header = None if header_ids is None else header_ids[row]
+        if header is not None:
+            in_header.setdefault(header, []).append(row)
+        else:
+            size = _SIZES[1] if record[:1] == b"\1" else PREFIX_SIZE
+            in_front.setdefault(record[:size], []).append(row)
+    found = {StoredId(text, len(text)): rows for text, rows in in_front.items()}
+    return found | {StoredId(text, 0): rows for text, rows in in_header.items()}
+
+
+def parsed_id(stored: StoredId) -> int | UUID:
+    """Return the number or the GUID of an id. Raises ValueError if its bytes are of neither form."""
+    text = stored.text
     size = _SIZES.get(text[0], 0) if text else 0
-    if size and len(text) >= size:
-        # Confluent's deserializers ignore what follows it in a header.
-        return text[:size]
-    if header is not None:
-        raise ValueError(f"its header with the schema id has the bytes {header[:17].hex() or 'of nothing'}")
-    raise ValueError("it does not begin with a zero byte and a schema id, nor with a byte 1 and a GUID")
-
-
-def parsed_id(stored: bytes) -> int | UUID:
-    """Return the number or the GUID of an id of `stored_id`."""
-    return UUID(bytes=stored[1:]) if stored[0] else int.from_bytes(stored[1:], "big")
+    if not size or len(text) < size:
+        forms = "a zero byte and a schema id, nor with a byte 1 and a GUID"
+        if stored.size or not text:
+            raise ValueError(f"it does not begin with {forms}")
+        raise ValueError(
+            f"the header with its schema id has the bytes {text[:17].hex()}; it does not begin with {forms}"
+        )
+    # Confluent's deserializers ignore what follows an id in a header.
+    return UUID(bytes=text[1:size]) if text[0] else int.from_bytes(text[1:size], "big")
