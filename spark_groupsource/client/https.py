@@ -55,7 +55,11 @@ def json_object(response: IO[bytes] | None) -> dict[str, Any]:
     if response is None:
         raise ValueError("no answer")
     with response:
-        found = json.loads(response.read(_LONGEST_ANSWER))
+        text = response.read(_LONGEST_ANSWER)
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"the answer is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise ValueError("the answer is no JSON object")  # noqa: TRY004
     return found
