@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from spark_groupsource import errors
 from spark_groupsource.client.https import TlsFiles
@@ -126,7 +126,8 @@ def _registry_url(text: str) -> RegistryUrl:
     user, at, host = parts.netloc.rpartition("@")
     user, _, password = user.partition(":")
     user_info = f"{unquote(user)}:{unquote(password)}" if at else ""
-    return RegistryUrl(f"{parts.scheme}://{host}{parts.path.rstrip('/')}", "" if user_info == ":" else user_info)
+    path = quote(parts.path.rstrip("/"), safe="/%:!$&'()*+;=~")
+    return RegistryUrl(f"{parts.scheme}://{host}{path}", "" if user_info == ":" else user_info)
 
 
 def _split(text: str) -> SplitResult | None:

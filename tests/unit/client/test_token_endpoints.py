@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_groupsource.client.token_endpoints import azure_imds, client_credentials
 from spark_groupsource.options.token_login import AZURE_IMDS, OIDC, TokenLogin
+from tests.realkafka.security import Authority
 
 CANARY = "canary-71aa"
 
@@ -28,8 +32,9 @@ class Endpoint:
         self.url = ""
 
 
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
+@contextlib.contextmanager
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[Endpoint]:
+    """Serve an endpoint for the block."""
     mine = Endpoint()
 
     class Handler(BaseHTTPRequestHandler):
@@ -50,13 +55,23 @@ def endpoint() -> Iterator[Endpoint]:
             """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    mine.url = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    mine.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
-    yield mine
-    server.shutdown()
-    server.server_close()
-    thread.join(10)
+    try:
+        yield mine
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with serving() as found:
+        yield found
 
 
 def fetched(endpoint: Endpoint, path: str = "/token", **more: str) -> tuple[str, float]:
@@ -107,6 +122,15 @@ def test_what_is_no_token(endpoint: Endpoint, status: int, answer: Any, said: st
         fetched(endpoint, "/token?key=canary-71aa")
     assert CANARY not in str(raised.value)
     assert len(endpoint.requests) == 1, "a redirect is not followed"
+
+
+def test_an_endpoint_with_a_private_authority(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    identity = authority.identity("server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(identity.certificate, identity.key)
+    with serving(context) as endpoint:
+        assert fetched(endpoint, ca_location=str(authority.certificate))[0] == CANARY
 
 
 def test_an_endpoint_that_cannot_be_reached(endpoint: Endpoint) -> None:

@@ -47,6 +47,7 @@ def refused(urls: str, options: dict[str, str] | None = None, **environment: str
         ("http://a:1,http://a:1/", "http://a:1"),
         ("http://[::1]:8081,http://[2001:db8::2]", "http://[::1]:8081, http://[2001:db8::2]"),
         ("http://a:8081,\nhttp://b:8081", "http://a:8081, http://b:8081"),
+        ("http://a/b%20c/\u00e4(1)", "http://a/b%20c/%C3%A4(1)"),
     ],
 )
 def test_a_list_of_registries(urls: str, shown: str) -> None:
