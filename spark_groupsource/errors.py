@@ -555,8 +555,8 @@ AVRO_SCHEMA_UNUSABLE = Condition(
 AVRO_RECORD_INVALID = Condition(
     "GROUPKAFKA.AVRO_RECORD_INVALID",
     "A record that begins with the bytes {start} is not readable as Confluent's Avro: {reason}",
-    "check that the column is the record's value or key as its producer serialized it, or set option 'mode' to"
-    " PERMISSIVE, which makes such records null.",
+    "check that the column is the record's value or key as its producer serialized it (argument 'headers' reads the"
+    " schema's id from a record header), or set option 'mode' to PERMISSIVE, which makes such records null.",
 )
 SCHEMA_REGISTRY_FAILED = Condition(
     "GROUPKAFKA.SCHEMA_REGISTRY_FAILED",

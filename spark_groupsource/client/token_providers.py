@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import timezone
 from typing import Any, NamedTuple
 
-from spark_groupsource.options.token_login import AWS_IAM, GCP, MSK, TokenLogin
+from spark_groupsource.options.token_login import AWS_IAM, AZURE_IMDS, GCP, GCP_ACCESS, MSK, OIDC, TokenLogin
 
 # confluent-kafka's contract of `oauth_cb`: takes the setting sasl.oauthbearer.config, returns a token, its expiry in
 # seconds since the epoch, and optionally the principal and SASL extensions.
@@ -48,13 +48,14 @@ class Token(NamedTuple):
 
 def callback_of(login: TokenLogin, extensions: str | None = None) -> Callback:
     """Return the login's function. `extensions` is the setting sasl.oauthbearer.extensions. Raises `Unusable`."""
-    if login.provider == MSK:
-        return _msk(login)
-    if login.provider == GCP:
-        return _gcp()
     if login.provider == AWS_IAM:
         return lambda config: _aws_iam(config, extensions)
-    return _function(login.provider)
+    if login.provider in (OIDC, AZURE_IMDS):
+        # Kafka clients do without it, and without the HTTP modules that it imports.
+        from spark_groupsource.client import token_endpoints  # noqa: PLC0415
+
+        return (token_endpoints.client_credentials if login.provider == OIDC else token_endpoints.azure_imds)(login)
+    return {MSK: _msk, GCP: _gcp, GCP_ACCESS: _gcp}.get(login.provider, _function)(login)
 
 
 def token_of(answer: Any, now_s: float) -> Token:
@@ -84,8 +85,8 @@ def _kind(value: object) -> str:
     return "an empty text" if value == "" else type(value).__name__ if value is not None else "None"
 
 
-def _function(name: str) -> Callback:
-    module, _, attribute = name.partition(":")
+def _function(login: TokenLogin) -> Callback:
+    module, _, attribute = login.provider.partition(":")
     remedy = f"install {module} on the driver and on all executors, or put it on their PYTHONPATH."
     try:
         imported = importlib.import_module(module)
@@ -127,7 +128,7 @@ def _msk(login: TokenLogin) -> Callback:
     return token
 
 
-def _gcp() -> Callback:
+def _gcp(login: TokenLogin) -> Callback:
     auth = _extra("google.auth", "pip install 'groupkafka[gcp]'")
     transport = _extra("google.auth.transport.requests", "pip install 'groupkafka[gcp]'")
     credentials: list[Any] = []
@@ -139,6 +140,8 @@ def _gcp() -> Callback:
         mine.refresh(transport.Request())
         # Google's libraries return UTC without a time zone.
         expires_s = mine.expiry.replace(tzinfo=timezone.utc).timestamp()
+        if login.provider == GCP_ACCESS:
+            return mine.token, expires_s
         subject = os.environ.get(_GCP_PRINCIPAL) or getattr(mine, "service_account_email", None)
         if not subject:
             raise LookupError(f"the credentials have no service account: set {_GCP_PRINCIPAL} to the account's name")

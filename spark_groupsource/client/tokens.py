@@ -91,6 +91,8 @@ class TokenKeeper:
         self._thread: threading.Thread | None = None
         # Whether a client asked for the token since the last refresh.
         self._wanted = False
+        # Whether a server refused the token, and its thread has not called the provider since.
+        self._is_refused = False
         self._issued: list[str] = []
         # By the address of the Python object.
         self._clients: dict[int, weakref.ref[Any]] = {}
@@ -116,6 +118,22 @@ class TokenKeeper:
                     raise self._as_failed(waited_s)
                 self._lock.wait(0.1)
             return token
+
+    def renewed(self, refused: Token) -> Token:
+        """Return the token after one that a server refused before its expiry; calls the provider at once.
+
+        Returns the refused one if the provider fails, or does not return within 10 s.
+        """
+        with self._lock:
+            self._wanted = True
+            if self._token is refused:
+                self._is_refused = True
+                self._start()
+                self._lock.notify_all()
+            begun_s = self._clock.monotonic_s()
+            while self._is_refused and self._clock.monotonic_s() - begun_s < _FIRST_HANGS_S:
+                self._lock.wait(0.1)
+            return self._token or refused
 
     def latest(self) -> Token:
         """Return the last token, even if it has expired. Waits only for the first one. Raises as `current`."""
@@ -184,7 +202,7 @@ class TokenKeeper:
         while True:
             wake_s = self._clock.epoch_s() + pause_s
             with self._lock:
-                while (left_s := wake_s - self._clock.epoch_s()) > 0:
+                while not self._is_refused and (left_s := wake_s - self._clock.epoch_s()) > 0:
                     self._lock.wait(min(left_s, _STEP_S))
                 if self._unusable is not None or not self._is_needed():
                     self._thread = None
@@ -214,6 +232,7 @@ class TokenKeeper:
         held: list[Any] = []
         with self._lock:
             self._calling_since_s, self._unusable, was = None, unusable, self._failure
+            self._is_refused = False
             if token is None:
                 self._failure = failure
                 self._attempts += 1

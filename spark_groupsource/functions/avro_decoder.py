@@ -1,69 +1,60 @@
-"""Decode Confluent's wire format: a zero byte, the schema's id in four bytes, the record in Avro's binary encoding.
+"""Decode Confluent's wire format: the id of a schema (`schema_ids`), and the record in Avro's binary encoding.
 
-Each record is read with the schema that it was written with, and resolved to the reader's schema. The only module that
-imports fastavro (extra `avro`).
+Each record is read with the schema that it was written with, and resolved to the reader's schema.
 """
 
 from __future__ import annotations
 
-import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from io import BytesIO
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 
 from spark_groupsource import errors
-from spark_groupsource.functions.avro_types import as_stored
-from spark_groupsource.functions.schema_registry import Registry, RegistrySettings, SchemaNotFound
+from spark_groupsource.functions.avro_columns import Column, column_of
+from spark_groupsource.functions.avro_encoding import encoding_of
+from spark_groupsource.functions.avro_numbers import BadValue
+from spark_groupsource.functions.avro_reader import BadBytes, RecordReader
+from spark_groupsource.functions.avro_resolution import MismatchStep, resolved
+from spark_groupsource.functions.avro_schema import UnsupportedSchema, parsed
+from spark_groupsource.functions.avro_text import text_edit
+from spark_groupsource.functions.registry_options import RegistrySettings
+from spark_groupsource.functions.schema_ids import PREFIX_SIZE, StoredId, parsed_id, rows_by_id
+from spark_groupsource.functions.schema_registry import Registry, SchemaNotFound
 
-_HEADER = 5
-_MAGIC = 0
 # An id that the registry did not know may be known later: registries replicate.
 _UNKNOWN_FOR_S = 30.0
 # A column that is not Avro has a new "schema id" in each value.
 _MAX_UNKNOWN = 1_000
+# What a value that does not fit its type raises.
+_UNFIT = (BadValue, pa.ArrowException, OverflowError)
 
 
 class BadRecord(ValueError):
     """A record is not of the wire format, or not readable with the reader's schema."""
 
 
-def parsed_schema(registry: Registry, found: dict[str, Any], named: dict[str, Any] | None = None) -> Any:
-    """Parse a schema of the registry with the schemas that it refers to. Raises `BadRecord` if it is not Avro."""
-    if found.get("schemaType", "AVRO") != "AVRO":
-        raise BadRecord(f"its schema is {found['schemaType']}, not Avro")
-    named = {} if named is None else named
-    for reference in found.get("references") or ():
-        if reference["name"] not in named:
-            parsed_schema(registry, registry.by_version(reference["subject"], reference["version"]), named)
-    return fastavro.parse_schema(as_stored(json.loads(found["schema"])), named_schemas=named)
+def schema_texts(registry: Registry, found: dict[str, Any]) -> tuple[str, ...]:
+    """Return a schema of the registry, after the schemas that it refers to. Raises `BadRecord` if one is not Avro."""
+    texts: dict[tuple[str, int], str] = {}
 
+    def add(schema: dict[str, Any]) -> None:
+        if schema.get("schemaType", "AVRO") != "AVRO":
+            raise BadRecord(f"its schema is {schema['schemaType']}, not Avro")
+        for reference in schema.get("references") or ():
+            place = (reference["subject"], reference["version"])
+            if place not in texts:
+                texts[place] = ""
+                referred = registry.by_version(*place)
+                add(referred)
+                del texts[place]  # it comes after those that it refers to
+                texts[place] = referred["schema"]
 
-def full_schema(registry: Registry, found: dict[str, Any]) -> Any:
-    """Return a schema of the registry with the definitions that it refers to. Raises `BadRecord` if it is not Avro."""
-    named: dict[str, Any] = {}
-    return _inlined(parsed_schema(registry, found, named), named, set())
-
-
-def _inlined(schema: Any, named: dict[str, Any], defined: set[str]) -> Any:
-    """Replace the first use of each name by its definition."""
-    if isinstance(schema, list):
-        return [_inlined(item, named, defined) for item in schema]
-    if isinstance(schema, str):
-        return _inlined(named[schema], named, defined) if schema in named and schema not in defined else schema
-    if schema.get("type") in ("record", "error", "enum", "fixed"):
-        defined.add(schema["name"])
-    found = {key: value for key, value in schema.items() if not key.startswith("__")}
-    if "fields" in found:
-        found["fields"] = [{**item, "type": _inlined(item["type"], named, defined)} for item in found["fields"]]
-    for key in ("items", "values"):
-        if key in found:
-            found[key] = _inlined(found[key], named, defined)
-    return found
+    add(found)
+    return (*texts.values(), found["schema"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +62,17 @@ class Reading:
     """What a task needs: pickled into it."""
 
     registry: RegistrySettings
-    reader_schema: str  # JSON; named types are defined in it
+    reader_schema: tuple[str, ...]  # JSON; the last one is the schema, the others define names for it
     is_strict: bool
     type_text: bytes = field(repr=False)  # the Arrow type of the result, serialized
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """How the records of one writer's schema are read."""
+
+    reader: RecordReader
+    column: Column
 
 
 class Decoder:
@@ -81,87 +80,105 @@ class Decoder:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._registry = Registry(reading.registry)
+        self._registry = Registry(reading.registry, side="an executor")
         self._type = pa.ipc.read_schema(pa.BufferReader(reading.type_text)).field(0).type
-        self._reader = fastavro.parse_schema(as_stored(json.loads(reading.reader_schema)))
-        # By a record's first five bytes: the writer's schema, and the reader's unless both are equal.
-        self._schemas: dict[bytes, tuple[Any, Any]] = {}
-        self._unknown: dict[bytes, tuple[float, str]] = {}
+        self._reader = parsed(reading.reader_schema)
+        self._written: dict[StoredId, _Written] = {}
+        self._unknown: dict[StoredId, tuple[float, str]] = {}
 
-    def decode(self, column: pa.Array) -> pa.Array:
+    def decode(self, column: pa.Array, header_ids: Sequence[bytes | None] | None = None) -> pa.Array:
         """Return the records of an array of byte strings. A null is null.
 
+        `header_ids` has the id of each record's schema from its headers, None for an id in front of the record.
         Raises `ReadError` for a bad record if the reading is strict; the record is null otherwise. Raises
         `KafkaUnavailableError` if the registry cannot be asked.
         """
-        schemas, read, values = self._schemas, fastavro.schemaless_reader, []
-        for record in column.to_pylist():
-            # What _record does, without its calls, for a good record whose schema is known.
-            try:
-                writer, reader = schemas[record[:_HEADER]]
-                data = BytesIO(record)
-                data.seek(_HEADER)
-                value = read(data, writer, reader)
-                if data.tell() == len(record):
-                    values.append(value)
-                    continue
-            except Exception:  # noqa: BLE001, S110
-                pass
-            values.append(None if record is None else self._record(record))
-        try:
-            return pa.array(values, self._type)
-        except (pa.ArrowException, OverflowError):
-            # fastavro does not check whether a number fits its type. Arrow does, and refuses all values for one.
-            return pa.array(map(self._fitting, column.to_pylist(), values), self._type)
+        records = column.to_pylist()
+        by_id = rows_by_id(records, header_ids)
+        places: list[int | None] = [None] * len(records)
+        arrays: list[pa.Array] = []
+        count = 0
+        for stored, rows in by_id.items():
+            found = self._decoded(stored, [records[row] for row in rows])
+            if len(by_id) == 1 and len(found) == len(records):
+                return found
+            for place, row in enumerate(rows, count):
+                places[row] = place
+            count += len(found)
+            arrays.append(found)
+        if not arrays:
+            return pa.nulls(len(records), self._type)
+        return pa.concat_arrays(arrays).take(pa.array(places, pa.int64()))
 
-    def _record(self, record: bytes) -> Any:
+    def _decoded(self, stored: StoredId, records: list[bytes]) -> pa.Array:
+        """Return the records of one writer's schema. Bad ones are null."""
         try:
-            return self._decoded(record)
+            written = self._written.get(stored) or self._schema_of(stored)
         except BadRecord as error:
-            return self._bad(record, error)
-
-    def _fitting(self, record: bytes, value: Any) -> Any:
+            self._bad(records[0], error)
+            return pa.nulls(len(records), self._type)
         try:
-            pa.array([value], self._type)
-        except (pa.ArrowException, OverflowError) as error:
-            return self._bad(record, error)
-        return value
+            values = written.reader.many([record[stored.size :] for record in records])
+        except (BadBytes, BadValue):
+            return self._one_by_one(written, records, stored.size)
+        return self._built(written.column, records, values)
+
+    def _one_by_one(self, written: _Written, records: list[bytes], start: int) -> pa.Array:
+        """Return records of which at least one is bad."""
+        good: list[tuple[bytes, Any]] = []
+        places: list[int | None] = []
+        for record in records:
+            try:
+                value = written.reader.one(record[start:])
+            except (BadBytes, BadValue) as error:
+                self._bad(record, error)
+                places.append(None)
+            else:
+                places.append(len(good))
+                good.append((record, value))
+        found = self._built(written.column, [record for record, _ in good], [value for _, value in good])
+        return found.take(pa.array(places, pa.int64()))
+
+    def _built(self, column: Column, records: list[bytes], values: list[Any]) -> pa.Array:
+        """Return the array of values. Arrow refuses all values for one that does not fit: halves find it."""
+        try:
+            return column.array(values)
+        except _UNFIT as error:
+            if len(values) == 1:
+                self._bad(records[0], error)
+                return pa.nulls(1, self._type)
+        middle = len(values) // 2
+        halves = (slice(middle), slice(middle, None))
+        return pa.concat_arrays([self._built(column, records[half], values[half]) for half in halves])
 
     def _bad(self, record: bytes, error: Exception) -> None:
         if self._reading.is_strict:
-            start = record[:_HEADER].hex()
+            start = record[:PREFIX_SIZE].hex()
             raise errors.ReadError(errors.AVRO_RECORD_INVALID, start=start, reason=str(error)[:300]) from None
 
-    def _decoded(self, record: bytes) -> Any:
-        head = record[:_HEADER]
-        writer, reader = self._schemas.get(head) or self._schema_of(head)
-        data = BytesIO(record)
-        data.seek(_HEADER)
-        try:
-            found = fastavro.schemaless_reader(data, writer, reader)
-        except Exception as error:  # noqa: BLE001
-            # fastavro raises whatever its reading of arbitrary bytes leads to.
-            raise BadRecord(f"{type(error).__name__}: {error}"[:300]) from None
-        if data.tell() != len(record):
-            raise BadRecord(f"{len(record) - data.tell()} bytes follow the record")
-        return found
-
-    def _schema_of(self, head: bytes) -> tuple[Any, Any]:
-        if len(head) < _HEADER or head[0] != _MAGIC:
-            raise BadRecord("it does not begin with a zero byte and a schema id")
-        until, reason = self._unknown.get(head, (0.0, ""))
+    def _schema_of(self, stored: StoredId) -> _Written:
+        until, reason = self._unknown.get(stored, (0.0, ""))
         if time.monotonic() < until:
             raise BadRecord(reason)
         try:
-            writer = parsed_schema(self._registry, self._registry.by_id(int.from_bytes(head[1:], "big")))
-        except (SchemaNotFound, BadRecord, fastavro.schema.SchemaParseException, ValueError) as error:
+            schema_id = parsed_id(stored)
+        except ValueError as error:
+            raise BadRecord(str(error)) from None
+        try:
+            texts = schema_texts(self._registry, self._registry.by_id(schema_id))
+            self._written[stored] = self._written_with(texts)
+        except (SchemaNotFound, BadRecord, UnsupportedSchema, *_UNFIT) as error:
             if len(self._unknown) >= _MAX_UNKNOWN:
                 self._unknown.clear()
-            self._unknown[head] = (time.monotonic() + _UNKNOWN_FOR_S, str(error))
+            self._unknown[stored] = (time.monotonic() + _UNKNOWN_FOR_S, str(error))
             raise BadRecord(str(error)) from None
-        # fastavro compares unequal schemas once per record.
-        self._schemas[head] = (writer, None if writer == self._reader else self._reader)
-        return self._schemas[head]
+        return self._written[stored]
+
+    def _written_with(self, texts: tuple[str, ...]) -> _Written:
+        step = resolved(parsed(texts), self._reader)
+        if isinstance(step, MismatchStep):
+            raise BadRecord(step.reason)
+        return _Written(RecordReader(encoding_of(step), text_edit(step)), column_of(step, self._type))
 
 
 @lru_cache(maxsize=64)

@@ -1,128 +1,86 @@
-"""Translate an Avro schema to an Arrow type, as Spark's own `from_avro` maps the types.
+"""Translate an Avro type to an Arrow type, as Spark's own `from_avro` maps the types (`SchemaConverters.toSqlType`).
 
-Differences: a union of several types that are not null is refused, except int with long and float with double. Every
-field may be null. Pure.
+Differences: every field may be null, and a record inside itself is JSON text (`avro_text`). Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pyarrow as pa
 
-AvroSchema = Any  # a schema: a name, a list (a union) or an object
+from spark_groupsource.functions.avro_schema import (
+    AvroType,
+    DictType,
+    EnumType,
+    FixedType,
+    ListType,
+    PrimitiveType,
+    RecordType,
+    UnionType,
+    UnsupportedSchema,
+)
 
-_PRIMITIVE: Mapping[str, pa.DataType] = {
+STORED: Mapping[str, pa.DataType] = {
     "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
     "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),
 }  # fmt: skip
-# Avro's named types may be used by name after their definition.
-_NAMED = ("record", "error", "enum", "fixed")
-_WIDENED = {("int", "long"): "long", ("double", "float"): "double"}
-# As from_avro: Spark has no type for these, and shows what is stored.
-_LEFT_AS_STORED = ("uuid", "time-millis", "time-micros", "duration")
+_LOGICAL: Mapping[str, pa.DataType] = {
+    "date": pa.date32(),
+    "timestamp-millis": pa.timestamp("us", "UTC"), "timestamp-micros": pa.timestamp("us", "UTC"),
+    "local-timestamp-millis": pa.timestamp("us"), "local-timestamp-micros": pa.timestamp("us"),
+}  # fmt: skip
+# Spark's DecimalType has no more digits; from_avro refuses such a schema, too.
+MAX_PRECISION = 38
 
 
-class UnsupportedSchema(ValueError):
-    """The schema is malformed, or has a type that Spark has no column type for."""
+def arrow_type(kind: AvroType, inside: frozenset[RecordType] = frozenset()) -> pa.DataType:
+    """Return the Arrow type of a type inside the records `inside`. Raises `UnsupportedSchema`."""
+    match kind:
+        case PrimitiveType() | FixedType():
+            return _scalar(kind)
+        case EnumType():
+            return pa.string()
+        case ListType():
+            return pa.list_(arrow_type(kind.items, inside))
+        case DictType():
+            return pa.map_(pa.string(), arrow_type(kind.values, inside))
+        case UnionType():
+            return _union(kind, inside)
+        case RecordType() if kind in inside:
+            return pa.string()
+    opened = inside | {kind}
+    return pa.struct([pa.field(item.name, arrow_type(item.type, opened)) for item in kind.fields])
 
 
-def arrow_type(schema: AvroSchema) -> pa.DataType:
-    """Return the Arrow type of a schema. Raises `UnsupportedSchema`."""
-    return _Names().type_of(schema)
+def sole_type(union: UnionType) -> AvroType | None:
+    """Return the type that a union is read as if its column is no struct.
+
+    That is its only type that is not null, long for int and long, double for float and double. These two lose logical
+    types, as in from_avro.
+    """
+    members = union.members
+    if len(members) < 2:
+        return members[0] if members else union.branches[0]
+    kinds = {member.kind for member in members if isinstance(member, PrimitiveType)}
+    if len(members) == 2 and kinds in ({"int", "long"}, {"float", "double"}):
+        return PrimitiveType("long" if "long" in kinds else "double")
+    return None
 
 
-def as_stored(schema: AvroSchema) -> AvroSchema:
-    """Return the schema without the logical types that Spark has no type for, so that stored values are returned."""
-    if isinstance(schema, list):
-        return [as_stored(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: value if key in ("default", "symbols", "aliases") else as_stored(value)
-        for key, value in schema.items()
-        if not (key == "logicalType" and value in _LEFT_AS_STORED)
-    }
+def _scalar(kind: PrimitiveType | FixedType) -> pa.DataType:
+    stored = STORED[kind.kind] if isinstance(kind, PrimitiveType) else pa.binary()
+    if kind.logical is None:
+        return stored
+    if kind.logical.name != "decimal":
+        return _LOGICAL.get(kind.logical.name, stored)
+    if kind.logical.precision > MAX_PRECISION:
+        raise UnsupportedSchema(f"a decimal of {kind.logical.precision} digits; Spark's have {MAX_PRECISION} at most")
+    return pa.decimal128(kind.logical.precision, kind.logical.scale)
 
 
-class _Names:
-    """The named types of one schema, while it is translated."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, pa.DataType | None] = {}  # None: its definition is being translated
-
-    def type_of(self, schema: AvroSchema, space: str = "") -> pa.DataType:
-        """Return the type of a schema inside the namespace `space`."""
-        if isinstance(schema, list):
-            return self._union(schema, space)
-        if isinstance(schema, str):
-            return self._by_name(schema, space)
-        if not isinstance(schema, dict) or "type" not in schema:
-            raise UnsupportedSchema(f"'{schema}' is no Avro schema")
-        return self._of_object(schema, space)
-
-    def _of_object(self, schema: dict[str, AvroSchema], space: str) -> pa.DataType:
-        kind = schema["type"]
-        if not isinstance(kind, str):
-            return self.type_of(kind, space)
-        if kind == "array":
-            return pa.list_(self.type_of(schema["items"], space))
-        if kind == "map":
-            return pa.map_(pa.string(), self.type_of(schema["values"], space))
-        if kind in _NAMED:
-            return self._definition(kind, schema, space)
-        return _logical(schema) or self._by_name(kind, space)
-
-    def _definition(self, kind: str, schema: dict[str, AvroSchema], space: str) -> pa.DataType:
-        name = _full_name(schema["name"], schema.get("namespace", space))
-        self._known[name] = None
-        if kind == "enum":
-            found = pa.string()
-        elif kind == "fixed":
-            found = _logical(schema) or pa.binary()
-        else:
-            inside = name.rpartition(".")[0]
-            found = pa.struct([pa.field(f["name"], self.type_of(f["type"], inside)) for f in schema["fields"]])
-        self._known[name] = found
-        return found
-
-    def _by_name(self, name: str, space: str) -> pa.DataType:
-        if name in _PRIMITIVE:
-            return _PRIMITIVE[name]
-        full = _full_name(name, space)
-        if full not in self._known:
-            raise UnsupportedSchema(f"type '{full}' is not defined")
-        found = self._known[full]
-        if found is None:
-            raise UnsupportedSchema(f"type '{full}' contains itself")
-        return found
-
-    def _union(self, schema: list[AvroSchema], space: str) -> pa.DataType:
-        some = [item for item in schema if item != "null"]
-        plain = tuple(sorted(item for item in some if isinstance(item, str)))
-        if len(some) == 2 and plain in _WIDENED:
-            return _PRIMITIVE[_WIDENED[plain]]
-        if not schema:
-            raise UnsupportedSchema("a union without types")
-        if len(some) > 1:
-            raise UnsupportedSchema(f"a union of {len(some)} types that are not null: {str(some)[:200]}")
-        return self.type_of(some[0], space) if some else pa.null()
-
-
-def _full_name(name: str, space: str) -> str:
-    return name if "." in name or not space else f"{space}.{name}"
-
-
-def _logical(schema: dict[str, AvroSchema]) -> pa.DataType | None:
-    """Return the type of a logical type, None without one that has a type of its own."""
-    found = {
-        ("int", "date"): pa.date32(),
-        ("long", "timestamp-millis"): pa.timestamp("us", "UTC"),
-        ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
-        ("long", "local-timestamp-millis"): pa.timestamp("us"),
-        ("long", "local-timestamp-micros"): pa.timestamp("us"),
-    }.get((schema["type"], schema.get("logicalType", "")))
-    if found is None and schema.get("logicalType") == "decimal" and schema["type"] in ("bytes", "fixed"):
-        return pa.decimal128(int(schema["precision"]), int(schema.get("scale", 0)))
-    return found
+def _union(kind: UnionType, inside: frozenset[RecordType]) -> pa.DataType:
+    sole = sole_type(kind)
+    if sole is not None:
+        return arrow_type(sole, inside)
+    return pa.struct([pa.field(f"member{i}", arrow_type(item, inside)) for i, item in enumerate(kind.members)])

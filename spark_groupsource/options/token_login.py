@@ -20,6 +20,9 @@ OPTION = "tokenProvider"
 EXECUTOR_OPTION = "executor.tokenProvider"
 REGION_OPTION = "awsRegion"
 MSK, GCP, AWS_IAM = "msk", "gcp", "aws_iam"
+# Providers of schema registries only: an OAuth 2 token endpoint, Azure's metadata service, and Google's token in the
+# form of a registry.
+OIDC, AZURE_IMDS, GCP_ACCESS = "oidc", "azure_imds", "gcp_access_token"
 # What the option accepts besides package.module:function. AWS_IAM is set by librdkafka's own settings.
 CLOUD_PROVIDERS = (MSK, GCP)
 # Patterns are compiled when they are used: every Python process of a query imports this module, and few need them.
@@ -51,7 +54,7 @@ class TokenLogin:
     value: str
     provider: str
     region: str | None = None
-    # (name, value) of the AWS login module's arguments.
+    # (name, value) of what the provider needs to know. No secrets.
     arguments: tuple[tuple[str, str], ...] = ()
 
 

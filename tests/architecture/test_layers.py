@@ -69,7 +69,7 @@ MAY_IMPORT = {
         "membership/backends/kafka_python/peers.py",
         "membership/backends/kafka_python/poller.py",
     },
-    "fastavro": {"functions/avro_decoder.py"},
+    "fastavro": {"functions/avro_reader.py"},
     "prometheus_client": {"prometheus/server.py"},
     "confluent_kafka": {
         "cli/admin.py",

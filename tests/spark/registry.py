@@ -1,6 +1,6 @@
 """A schema registry on loopback with the paths of Confluent's API that its clients and this project use.
 
-It keeps schemas in memory, checks user and password, and can fail on purpose.
+It keeps schemas in memory, checks the login, and can fail or hang on purpose.
 """
 
 from __future__ import annotations
@@ -8,13 +8,18 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import socket
+import ssl
 import threading
+import time
+import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 USER_INFO = "reader:canary-7f3a-registry-password"
+BASIC = f"Basic {base64.b64encode(USER_INFO.encode()).decode()}"
 TYPE = "application/vnd.schemaregistry.v1+json"
 
 
@@ -25,6 +30,9 @@ class SchemaRegistry:
         self.schemas: list[dict[str, Any]] = []
         self.subjects: dict[str, list[int]] = {}
         self.requests: list[str] = []
+        self.headers: list[dict[str, str]] = []  # of all requests
+        self.logins = {BASIC}  # headers that are accepted
+        self.hangs = threading.Event()  # while it is set, requests get no answer
         self.failures: list[int] = []  # statuses of the next answers
         self.url = ""
 
@@ -39,6 +47,10 @@ class SchemaRegistry:
             versions.append(number)
         return number
 
+    def guid(self, number: int) -> str:
+        """Return the GUID of a schema."""
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(self.schemas[number - 1])))
+
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Return status and body of an answer."""
         self.requests.append(f"{method} {path}")
@@ -47,30 +59,46 @@ class SchemaRegistry:
         match [unquote(part) for part in urlsplit(path).path.strip("/").split("/")]:
             case ["schemas", "ids", number] if method == "GET" and 0 < int(number) <= len(self.schemas):
                 return 200, self.schemas[int(number) - 1]
-            case ["schemas", "ids", _]:
-                return 404, {"error_code": 40403, "message": "Schema not found"}
+            case ["schemas", "guids", guid] if guid in (guids := list(map(self.guid, range(1, len(self.schemas) + 1)))):
+                return 200, {**self.schemas[guids.index(guid)], "guid": guid}
             case ["subjects", subject, "versions"] if method == "POST":
                 more = {key: value for key, value in body.items() if key in ("schemaType", "references") and value}
-                return 200, {"id": self.register(subject, body["schema"], **more)}
+                number = self.register(subject, body["schema"], **more)
+                return 200, {"id": number, "guid": self.guid(number), "subject": subject, "version": 1, **body}
             case ["subjects", subject, "versions", version] if subject in self.subjects:
                 versions = self.subjects[subject]
                 index = len(versions) if version == "latest" else int(version)
                 number = versions[index - 1]
                 return 200, {"subject": subject, "version": index, "id": number, **self.schemas[number - 1]}
-        return 404, {"error_code": 40401, "message": "Subject not found"}
+        missing = "Schema" if path.startswith("/schemas/") else "Subject"
+        return 404, {"error_code": 40401, "message": f"{missing} not found"}
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Print nothing: clients that refuse a certificate end their connections."""
 
 
 @contextlib.contextmanager
-def schema_registry() -> Iterator[SchemaRegistry]:
-    """Serve a registry for the block."""
+def schema_registry(
+    content: SchemaRegistry | None = None, *, host: str = "127.0.0.1", path: str = "", tls: ssl.SSLContext | None = None
+) -> Iterator[SchemaRegistry]:
+    """Serve a registry for the block: with the schemas of another one, below a path, or with TLS."""
     registry = SchemaRegistry()
+    if content is not None:
+        registry.schemas, registry.subjects = content.schemas, content.subjects
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
             body = json.loads(self.rfile.read(length)) if length else {}
-            if self.headers.get("Authorization") == f"Basic {base64.b64encode(USER_INFO.encode()).decode()}":
-                status, answer = registry.answer(self.command, self.path, body)
+            registry.headers.append({name.lower(): value for name, value in self.headers.items()})
+            while registry.hangs.is_set():
+                time.sleep(0.05)
+            if self.headers.get("Authorization") in registry.logins and self.path.startswith(path):
+                status, answer = registry.answer(self.command, self.path.removeprefix(path), body)
             else:
                 status, answer = 401, {"error_code": 401, "message": "Unauthorized"}
             data = json.dumps(answer).encode()
@@ -87,8 +115,14 @@ def schema_registry() -> Iterator[SchemaRegistry]:
         def log_message(self, *_: object) -> None:
             """Log nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    registry.url = f"http://127.0.0.1:{server.server_port}"
+    class Server(_Server):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    server = Server((host, 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    shown = f"[{host}]" if ":" in host else host
+    registry.url = f"{'http' if tls is None else 'https'}://{shown}:{server.server_port}{path}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

@@ -13,13 +13,14 @@ from typing import Any
 
 import fastavro
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_groupsource import errors
 from spark_groupsource.functions import from_confluent_avro
+from tests.realkafka.oidc import CLIENT_ID, TokenServer
 
 from .registry import USER_INFO, SchemaRegistry, schema_registry
 
@@ -249,6 +250,67 @@ def test_arguments_that_cannot_be(url: str, arguments: dict[str, Any], said: str
     with pytest.raises(errors.OptionError, match="What to do") as caught:
         from_confluent_avro("value", url, **arguments)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("is_key", [False, True])
+def test_ids_in_headers_of_confluents_serializer(spark: SparkSession, registry: SchemaRegistry, is_key: bool) -> None:
+    """Records of the header serializer, of the default serializer, and a tombstone in one column."""
+    field = MessageField.KEY if is_key else MessageField.VALUE
+    rows: list[tuple[bytes | None, list[tuple[str, bytes]] | None]] = []
+    with SchemaRegistryClient({"url": registry.url, **LOGIN}) as client:
+        serializer = AvroSerializer(
+            client, json.dumps(ORDER), conf={"schema.id.serializer": header_schema_id_serializer}
+        )
+        for number in range(3):
+            headers: list[tuple[str, bytes]] = [("trace", b"1")]
+            context = SerializationContext("orders", field, headers=headers)
+            rows.append((serializer(order(number), context), headers))
+        default = AvroSerializer(client, json.dumps(ORDER))
+        rows.append((default(order(3), SerializationContext("orders", field)), None))
+    rows.append((None, rows[0][1]))
+    assert [name for name, _ in rows[0][1] or ()] == ["trace", f"__{field}_schema_id"]
+    frame = spark.createDataFrame(rows, "value binary, headers array<struct<key:string,value:binary>>")
+    column = from_confluent_avro(
+        "value", registry.url, subject=f"orders-{field}", headers="headers", is_key=is_key, options=LOGIN
+    )
+    found = frame.select(column.alias("o")).selectExpr("o.id", "o.price").collect()
+    assert [tuple(row) for row in found] == [(n, Decimal("12.34")) for n in range(4)] + [(None, None)]
+    other = from_confluent_avro(
+        "value", registry.url, subject=f"orders-{field}", headers="headers", is_key=not is_key, options=LOGIN
+    )
+    with pytest.raises(Exception, match=r"AVRO_RECORD_INVALID.*argument 'headers'"):
+        frame.select(other).collect()
+
+
+class IssuedBy:
+    """The headers with any token of a server."""
+
+    def __init__(self, server: TokenServer) -> None:
+        self._server = server
+
+    def __contains__(self, header: object) -> bool:
+        return str(header).removeprefix("Bearer ") in self._server.issued
+
+
+def test_tokens_are_fetched_where_requests_are_made(
+    spark: SparkSession, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the driver and in a task, each with the first registry of the list dead."""
+    values = serialized(registry, ORDER, [order(7)])
+    urls = f"http://127.0.0.1:1,{registry.url}"
+    with TokenServer() as server:
+        monkeypatch.setenv("GROUPKAFKA_ONLY_TOKEN_ENDPOINTS", server.token_url)
+        registry.logins = IssuedBy(server)  # type: ignore[assignment]
+        options = {
+            "bearer.auth.credentials.source": "OAUTHBEARER", "bearer.auth.client.id": CLIENT_ID,
+            "bearer.auth.client.secret": server.secret, "bearer.auth.issuer.endpoint.url": server.token_url,
+        }  # fmt: skip
+        column = from_confluent_avro("value", urls, subject=SUBJECT, options=options)
+        frame = spark.createDataFrame([(value,) for value in values], "value binary").select(column.alias("o"))
+        assert frame.selectExpr("o.id").collect()[0][0] == 7
+        assert len(server.issued) == 2
+        plan = frame._jdf.queryExecution().toString()
+        assert [text for text in (server.secret, *server.issued) if text in plan + repr(column)] == []
 
 
 def test_nothing_of_an_extra_is_imported_without_use() -> None:

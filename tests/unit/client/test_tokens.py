@@ -481,3 +481,27 @@ print([name for name in ("boto3", "botocore", "google.auth", "aws_msk_iam_sasl_s
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+# --- a token that is refused
+
+
+def test_a_refused_token_is_replaced_at_once(provider: Provider) -> None:
+    mine = keeper(provider)
+    first = mine.current()
+    second = mine.renewed(first)
+    assert (first.value[-11:], second.value[-11:]) == ("1-of-config", "2-of-config")
+    assert mine.current() is second
+    assert mine.renewed(first) is second, "another client has had it renewed"
+    assert provider.calls == 2
+
+
+def test_a_refused_token_stays_if_there_is_no_other(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = keeper(provider)
+    first = mine.current()
+    provider.error = OSError("down")
+    assert mine.renewed(first) is first
+    assert provider.calls == 2
+    monkeypatch.setattr(tokens, "_FIRST_HANGS_S", 0.2)
+    provider.hold.clear()
+    assert mine.renewed(first) is first

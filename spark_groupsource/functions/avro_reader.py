@@ -1,0 +1,75 @@
+"""Read records in Avro's binary encoding, many in one call. The only module that imports fastavro (extra `avro`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import fastavro
+
+from spark_groupsource.functions.avro_encoding import Encoding
+
+# Random bytes behind each record of a call. A record that is shorter or longer than its bytes moves what is read as its
+# guard: then each record is read by itself. Guards against a value that belongs to two records: bytes of a producer
+# cannot hold what this process has drawn.
+_GUARD = os.urandom(8)
+_GUARD_FIELD = "guard!"  # no name of Avro
+
+
+class BadBytes(ValueError):
+    """The bytes are not a record of the schema."""
+
+
+class RecordReader:
+    """Reads the records of one schema, each from bytes of its own. `edit` is applied to each value, if there is one."""
+
+    def __init__(self, encoding: Encoding, edit: Callable[[Any], Any] | None = None) -> None:
+        self._edit = edit
+        self._is_record = isinstance(encoding, dict) and encoding["type"] == "record"
+        self._one = fastavro.parse_schema(encoding)
+        guard = {"name": _GUARD_FIELD, "type": {"type": "fixed", "name": "guard", "size": len(_GUARD)}}
+        fields = encoding["fields"] if self._is_record else [{"name": "value", "type": encoding}]
+        items = {"type": "record", "name": "item", "fields": [*fields, guard]}
+        many = {
+            "type": "record",
+            "name": "many",
+            "fields": [{"name": "items", "type": {"type": "array", "items": items}}],
+        }
+        self._many = fastavro.parse_schema(many)
+
+    def many(self, records: list[bytes]) -> list[Any]:
+        """Return the values of records. Raises `BadBytes` if one is not of the schema, and what `edit` raises."""
+        data = BytesIO(b"".join((_count(len(records)), _GUARD.join(records), _GUARD, b"\0")))
+        found = _read(data, self._many)["items"]
+        if {item[_GUARD_FIELD] for item in found} != {_GUARD}:
+            raise BadBytes("the records are not those that were written")
+        values = found if self._is_record else [item["value"] for item in found]
+        return values if self._edit is None else list(map(self._edit, values))
+
+    def one(self, record: bytes) -> Any:
+        """Return the value of a record. Raises as `many` does, with the reason."""
+        data = BytesIO(record)
+        found = _read(data, self._one)
+        if data.tell() != len(record):
+            raise BadBytes(f"{len(record) - data.tell()} bytes follow the record")
+        return found if self._edit is None else self._edit(found)
+
+
+def _read(data: BytesIO, schema: Any) -> Any:
+    try:
+        return fastavro.schemaless_reader(data, schema, None)
+    except Exception as error:  # noqa: BLE001
+        # fastavro raises whatever its reading of arbitrary bytes leads to.
+        raise BadBytes(f"{type(error).__name__}: {error}"[:300]) from None
+
+
+def _count(number: int) -> bytes:
+    """Return the number of an array's items: a long, as Avro writes it."""
+    rest, found = number << 1, bytearray()
+    while rest > 0x7F:
+        found.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    found.append(rest)
+    return bytes(found)
