@@ -75,6 +75,10 @@ _ON_A_CLUSTER = (
 CLUSTER_KINDS = {kind.name: kind for kind in _ON_A_CLUSTER}
 ALL_KINDS = KINDS | CLUSTER_KINDS
 
+# The kinds of the gate's run: all of one machine, and the commonest of a cluster.
+_GATE_ON_A_CLUSTER = ("executor-killed", "spark-worker-killed", "task-failed", "allocation-scaled")
+GATE_KINDS = KINDS | {name: CLUSTER_KINDS[name] for name in _GATE_ON_A_CLUSTER}
+
 # Quick ones fill up a run that has had every kind.
 QUICK = (
     "query-stopped", "worker-killed", "reader-paused-short", "app-paused-short", "commit-entry-lost", "jvm-killed",
