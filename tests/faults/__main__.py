@@ -8,8 +8,9 @@
     scripts/faults --kinds app-killed,query-stopped --faults 10 --protocol eager --seed 7
     scripts/faults --judge faults-out/...           # judge a run again from its files
 
-Prints a line per fault and a table at the end. Every run keeps its history in a folder of its own (see
-history.py) with a picture, timeline.html; the exit code is 1 when a promise was broken or the group did not recover.
+Prints a line per fault, a table at the end, and PASSED or FAILED in the last line. Every run keeps its history in a
+folder of its own (see history.py) with a picture, timeline.html. The exit code is 1 when a promise was broken, when the
+group did not recover, and when the brokers or the Spark cluster did not start.
 The seed decides the order of the faults, their targets and parameters, not the timing of the processes.
 """
 
@@ -39,6 +40,7 @@ from tests.faults.judge.verdict import Verdict
 from tests.faults.rig.rig import BY_NAME, FLAVOURS, GATE_FLAVOURS, GATE_SESSION_S, PROTOCOLS, Place, Shape, flavour_of
 from tests.faults.rig.run import run
 from tests.realkafka.jars import RealKafkaError
+from tests.sparkcluster.daemons import SparkClusterError
 from tests.steps import begin
 
 SMOKE_FAULTS, SMOKE_RECORDS = 70, 200_000
@@ -196,8 +198,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"{given.judge} holds no history: run.json is missing (the run did not come to its end)")
     if given.cluster and given.hours:
         parser.error("--cluster goes with --runs, not with --hours")
-    if given.gate and (given.cluster or given.protocol == "all"):
-        parser.error("--gate is one run with one protocol, and has its own Spark cluster: no --cluster, no 'all'")
+    if given.gate and (given.cluster or given.faults or given.runs != 1 or given.protocol == "all"):
+        parser.error("--gate is one run with one protocol: it goes without --cluster, --faults, --runs, --protocol all")
     what_to_do = (given.smoke, given.gate, given.hours, given.judge, given.list, given.kinds, given.faults)
     if not (any(what_to_do) or given.cluster):
         parser.error("one of --gate, --smoke, --hours, --judge, --list, --kinds, --faults and --cluster is needed")
@@ -226,13 +228,11 @@ def main(arguments: Sequence[str]) -> int:
     started = time.monotonic()
     try:
         good = for_hours(given, protocols) if given.hours else for_runs(given, protocols)
-    except RealKafkaError as error:
-        say(f"scripts/faults: {error}")
+    except (RealKafkaError, SparkClusterError) as error:
+        say(f"FAILED: no run, because the brokers or the Spark cluster did not start: {error}")
         return 1
     print(f"\n{summary(DONE)}\n", flush=True)
-    say(
-        f"{'all is well' if good else 'SOMETHING IS WRONG'} after {time.monotonic() - started:.0f} s, seed {given.seed}"
-    )
+    say(f"{'PASSED' if good else 'FAILED'} after {time.monotonic() - started:.0f} s, seed {given.seed}")
     return 0 if good else 1
 
 
