@@ -75,9 +75,19 @@ _ON_A_CLUSTER = (
 CLUSTER_KINDS = {kind.name: kind for kind in _ON_A_CLUSTER}
 ALL_KINDS = KINDS | CLUSTER_KINDS
 
-# The kinds of the gate's run: all of one machine, and the commonest of a cluster.
+# The kinds of the gate's run: those of one machine but for near duplicates, and the commonest of a cluster.
 _GATE_ON_A_CLUSTER = ("executor-killed", "spark-worker-killed", "task-failed", "allocation-scaled")
-GATE_KINDS = KINDS | {name: CLUSTER_KINDS[name] for name in _GATE_ON_A_CLUSTER}
+# kind that the gate leaves out -> the kind that causes the same in the group
+NEAR_DUPLICATES = {
+    "app-paused-short": "reader-paused-short",  # the member lives in the reader process
+    "query-stopped": "app-ended",  # which also starts on another application; half of all kinds stop a query
+    "member-joins": "member-leaves",  # which begins with a join, as there are two queries
+    "broker-killed": "coordinator-killed",  # a SIGKILL of a broker, which leads partitions as well
+    "cut-at-heartbeat-request": "cut-at-heartbeat-response",  # a heartbeat changes nothing on the broker
+}
+GATE_KINDS = {name: kind for name, kind in KINDS.items() if name not in NEAR_DUPLICATES} | {
+    name: CLUSTER_KINDS[name] for name in _GATE_ON_A_CLUSTER
+}
 
 # Quick ones fill up a run that has had every kind.
 QUICK = (

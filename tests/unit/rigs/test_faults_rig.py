@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults import __main__ as rig
 from tests.faults.__main__ import CLUSTER_FAULTS, CLUSTER_PROTOCOLS, parse_arguments
-from tests.faults.inject.kinds import CLUSTER_KINDS, GATE_KINDS, KINDS, deal, kinds_of
+from tests.faults.inject.kinds import CLUSTER_KINDS, GATE_KINDS, KINDS, NEAR_DUPLICATES, deal, kinds_of
 from tests.faults.rig.fleet import Archive, Fleet, Query
 from tests.faults.rig.rig import FLAVOURS, GATE_SESSION_S, PROTOCOLS, Place, flavour_of
 from tests.realkafka.jars import RealKafkaError
@@ -62,6 +62,11 @@ def test_a_cluster_run_takes_three_protocols_and_its_smoke_run_one() -> None:
 def test_a_gate_run_has_each_of_its_kinds_once(protocol: str) -> None:
     assert sorted(deal(1, [protocol], len(GATE_KINDS), (), GATE_KINDS)[protocol]) == sorted(GATE_KINDS)
     assert kinds_of(protocol, (), GATE_KINDS) == list(GATE_KINDS)
+
+
+def test_what_the_gate_leaves_out_has_a_near_duplicate_in_it() -> None:
+    assert KINDS.keys() - GATE_KINDS.keys() == NEAR_DUPLICATES.keys()
+    assert set(NEAR_DUPLICATES.values()) <= GATE_KINDS.keys()
     assert len(GATE_KINDS.keys() & CLUSTER_KINDS.keys()) == 4
 
 
