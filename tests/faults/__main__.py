@@ -34,7 +34,7 @@ from tests.faults import history as files
 from tests.faults.draw.picture import timeline_of
 from tests.faults.draw.report import summary, table
 from tests.faults.history import History
-from tests.faults.inject.kinds import ALL_KINDS, CLUSTER_KINDS, GATE_KINDS, KINDS, Kind, deal, endless, kinds_of
+from tests.faults.inject.kinds import ALL_KINDS, CLUSTER_KINDS, GATE_KINDS, KINDS, Kind, deal, endless, kinds_of, spread
 from tests.faults.judge.checker import check
 from tests.faults.judge.verdict import Verdict
 from tests.faults.rig.rig import BY_NAME, FLAVOURS, GATE_FLAVOURS, GATE_SESSION_S, PROTOCOLS, Place, Shape, flavour_of
@@ -147,6 +147,8 @@ def for_faults(given: argparse.Namespace, protocols: Sequence[str]) -> bool:
     else:
         faults, records = given.faults or len(given.kinds) * len(protocols), 0
     dealt = deal(given.seed, protocols, faults, given.kinds, known)
+    if given.gate:
+        dealt = {protocol: spread(names) for protocol, names in dealt.items()}
     share = -(-records // len(protocols))
     good = True
     for protocol in protocols:

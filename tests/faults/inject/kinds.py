@@ -98,6 +98,12 @@ QUICK = (
 MOST = {"partitions-added": 2, "records-deleted": 2, "loss-refused": 1, "topic-recreated": 2, "topic-replaced": 2}
 
 
+# These take an application that was started ahead: the next one is ready after 8 to 15 s.
+_TAKES_AN_APPLICATION = (
+    "app-killed", "jvm-killed", "app-ended", "member-joins", "member-leaves", "checkpoint-started-twice", "slow-batch",
+)  # fmt: skip
+
+
 def kinds_of(protocol: str, kinds: Sequence[str] = (), table: Mapping[str, Kind] = KINDS) -> list[str]:
     """Return the kinds that a protocol has in the table, of those that are named (all without names)."""
     return [name for name, kind in table.items() if protocol in kind.protocols and (not kinds or name in kinds)]
@@ -133,6 +139,17 @@ def _within_bounds(names: list[str]) -> list[str]:
     for name in names:
         kept.append(name if kept.count(name) < MOST.get(name, len(names)) else "query-stopped")
     return kept
+
+
+def spread(names: Sequence[str]) -> list[str]:
+    """Put the kinds that take an application at equal distances, so that none waits for its start.
+
+    Otherwise their order is kept.
+    """
+    taking = [name for name in names if name in _TAKES_AN_APPLICATION]
+    others = [name for name in names if name not in _TAKES_AN_APPLICATION]
+    placed = [((place + 0.5) / len(group), name) for group in (taking, others) for place, name in enumerate(group)]
+    return [name for _, name in sorted(placed, key=lambda one: one[0])]
 
 
 def endless(seed: int, protocol: str, kinds: Sequence[str] = (), table: Mapping[str, Kind] = KINDS) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults import __main__ as rig
 from tests.faults.__main__ import CLUSTER_FAULTS, CLUSTER_PROTOCOLS, parse_arguments
-from tests.faults.inject.kinds import CLUSTER_KINDS, GATE_KINDS, KINDS, NEAR_DUPLICATES, deal, kinds_of
+from tests.faults.inject.kinds import CLUSTER_KINDS, GATE_KINDS, KINDS, NEAR_DUPLICATES, deal, kinds_of, spread
 from tests.faults.rig.fleet import Archive, Fleet, Query
 from tests.faults.rig.rig import FLAVOURS, GATE_SESSION_S, PROTOCOLS, Place, flavour_of
 from tests.realkafka.jars import RealKafkaError
@@ -68,6 +68,17 @@ def test_what_the_gate_leaves_out_has_a_near_duplicate_in_it() -> None:
     assert KINDS.keys() - GATE_KINDS.keys() == NEAR_DUPLICATES.keys()
     assert set(NEAR_DUPLICATES.values()) <= GATE_KINDS.keys()
     assert len(GATE_KINDS.keys() & CLUSTER_KINDS.keys()) == 4
+
+
+def test_faults_that_take_an_application_are_spread_and_keep_their_order() -> None:
+    names = ["app-killed", "jvm-killed", *KINDS.keys() - {"app-killed", "jvm-killed", "app-ended"}, "app-ended"]
+    order = spread(names)
+    assert sorted(order) == sorted(names)
+    assert order.index("app-killed") + 4 < order.index("jvm-killed")
+    assert order.index("jvm-killed") + 4 < order.index("app-ended")
+    others = [name for name in names if name.startswith(("cut-", "broker-"))]
+    assert [name for name in order if name in others] == others
+    assert spread(["broker-killed", "broker-restarted"]) == ["broker-killed", "broker-restarted"]
 
 
 @pytest.mark.parametrize("seed", range(4))
