@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from tests.faults.observe.observer import attempt
 from tests.faults.rig.fleet import Query
 from tests.faults.rig.rig import DRAIN_TIMEOUT_S, FIRST, Done, Rig
 from tests.faults.waiting import wait_for
@@ -32,16 +33,18 @@ def _an_executor(rig: Rig, query: Query) -> Executor:
     return rig.rng.choice(found)
 
 
-def _load(rig: Rig) -> None:
-    """Write enough at once that the next batches have work for executors."""
-    for number in range(rig.shape.partitions):
-        rig.producer.burst_beside(("orders", number), _BURST)
+def _load(rig: Rig, query: Query) -> None:
+    """Write enough at once to what the query owns that its next batches have work for executors."""
+    # A classic group keeps the partitions of a deleted topic until its next rebalance.
+    known = attempt(rig.observer.all_partitions) or set()
+    for partition in sorted(rig.owners().get(query.name, set()) & known):
+        rig.producer.burst_beside(partition, _BURST)
 
 
 def kill_executor(rig: Rig) -> Done:
     """SIGKILL of an executor in the middle of its work; what it had for a shuffle goes with it."""
     victim = _victim(rig)
-    _load(rig)
+    _load(rig, victim)
     time.sleep(rig.rng.uniform(0.2, 2.0))
     executor = _an_executor(rig, victim)
     rig.spark.kill_executor(executor)
@@ -50,8 +53,9 @@ def kill_executor(rig: Rig) -> Done:
 
 def kill_worker(rig: Rig) -> Done:
     """SIGKILL of a worker with all of its executors, of every application; it comes back."""
-    _load(rig)
-    name = _an_executor(rig, _victim(rig)).worker
+    victim = _victim(rig)
+    _load(rig, victim)
+    name = _an_executor(rig, victim).worker
     rig.spark.kill_worker(name)
     time.sleep(rig.rng.uniform(*_AWAY_S))
     rig.spark.start_worker(name)
@@ -61,7 +65,7 @@ def kill_worker(rig: Rig) -> Done:
 def kill_daemon(rig: Rig) -> Done:
     """SIGKILL of the Python daemon of an executor, with its workers; the tasks are tried again."""
     victim = _victim(rig)
-    _load(rig)
+    _load(rig, victim)
     wait_for(
         f"a Python daemon of {victim.name}", 120,
         lambda: any(rig.spark.kill_daemon(one) for one in _executors(rig, victim)), rig.evidence,
@@ -75,7 +79,7 @@ def _hurt(rig: Rig, victim: Query, how: str, sleep_s: float) -> Done:
     # A batch may have no task of executors, or the query may have been started again: until one was hurt.
     while not marker.exists() and time.monotonic() < until:
         victim.running_on.command(do="hurt", how=how, sleep_s=sleep_s, marker=str(marker))
-        _load(rig)
+        _load(rig, victim)
         rig.fleet.heal()
         time.sleep(1.0)
     wait_for(f"a task of {victim.name} to {how}", 1, marker.exists, rig.evidence)
@@ -108,8 +112,9 @@ def scale(rig: Rig) -> Done:
 
 def decommission(rig: Rig) -> Done:
     """A worker is decommissioned: its executors end after their tasks; then it ends, and comes back."""
-    name = rig.rng.choice(rig.spark.workers)
-    _load(rig)
+    victim = _victim(rig)
+    _load(rig, victim)
+    name = _an_executor(rig, victim).worker
     rig.spark.decommission_worker(name)
     time.sleep(rig.rng.uniform(1.0, 4.0))
     rig.spark.kill_worker(name)
