@@ -231,7 +231,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         good = for_hours(given, protocols) if given.hours else for_runs(given, protocols)
     except (RealKafkaError, SparkClusterError) as error:
-        say(f"FAILED: no run, because the brokers or the Spark cluster did not start: {error}")
+        say(f"FAILED: {error}")
         return 1
     print(f"\n{summary(DONE)}\n", flush=True)
     say(f"{'PASSED' if good else 'FAILED'} after {time.monotonic() - started:.0f} s, seed {given.seed}")
