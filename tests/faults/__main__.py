@@ -1,15 +1,16 @@
 """The fault rig: queries of one consumer group on a real broker, faults, and a judgement of promises P1-P8.
 
+    scripts/faults --gate                           # 38 kinds once, four of them on a Spark cluster, about 6 minutes
     scripts/faults --smoke                          # 70 faults over the five protocols, 200,000 records
-    scripts/faults --short --protocol kip848        # every kind once, about 5 minutes
     scripts/faults --hours 8                        # random mixes, protocol after protocol
     scripts/faults --cluster --runs 5               # 60 faults of a Spark cluster over three protocols, five times
     scripts/faults --cluster --smoke                # each of them once, with one protocol
     scripts/faults --kinds app-killed,query-stopped --faults 10 --protocol eager --seed 7
     scripts/faults --judge faults-out/...           # judge a run again from its files
 
-Prints a line per fault and a table at the end. Every run keeps its history in a folder of its own (see
-history.py) with a picture, timeline.html; the exit code is 1 when a promise was broken or the group did not recover.
+Prints a line per fault, a table at the end, and PASSED or FAILED in the last line. Every run keeps its history in a
+folder of its own (see history.py) with a picture, timeline.html. The exit code is 1 when a promise was broken, when the
+group did not recover, and when the brokers or the Spark cluster did not start.
 The seed decides the order of the faults, their targets and parameters, not the timing of the processes.
 """
 
@@ -23,7 +24,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from spark_groupsource.errors import CommandError
@@ -33,18 +34,19 @@ from tests.faults import history as files
 from tests.faults.draw.picture import timeline_of
 from tests.faults.draw.report import summary, table
 from tests.faults.history import History
-from tests.faults.inject.kinds import ALL_KINDS, CLUSTER_KINDS, KINDS, deal, endless, kinds_of
+from tests.faults.inject.kinds import ALL_KINDS, CLUSTER_KINDS, GATE_KINDS, KINDS, Kind, deal, endless, kinds_of, spread
 from tests.faults.judge.checker import check
 from tests.faults.judge.verdict import Verdict
-from tests.faults.rig.rig import BY_NAME, PROTOCOLS, Shape, flavour_of
+from tests.faults.rig.rig import BY_NAME, FLAVOURS, GATE_FLAVOURS, GATE_SESSION_S, PROTOCOLS, Place, Shape, flavour_of
 from tests.faults.rig.run import run
 from tests.realkafka.jars import RealKafkaError
+from tests.sparkcluster.daemons import SparkClusterError
 from tests.steps import begin
 
 SMOKE_FAULTS, SMOKE_RECORDS = 70, 200_000
 CLUSTER_FAULTS, CLUSTER_RECORDS = 60, 60_000
 CLUSTER_PROTOCOLS = ("eager", "cooperative", "kip848")
-SHORT_RECORDS = 40_000
+GATE_RECORDS = 40_000  # also of a cluster's smoke run
 _SHOWN_LINES = 25  # of a trouble; trouble.txt has all
 HOURLY_RUN_S = 900.0  # --hours makes a new group, with new checkpoints, that often
 
@@ -62,13 +64,20 @@ def say(text: str) -> None:
 def shape_of(given: argparse.Namespace, seed: int, protocol: str, records: int) -> Shape:
     """Return how large a run is."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}-{protocol}"
-    flavour = BY_NAME[given.flavour] if given.flavour else flavour_of(seed, list(PROTOCOLS).index(protocol))
-    queries = given.queries or (2 if given.short or given.cluster else 3)
+    drawn = flavour_of(seed, list(PROTOCOLS).index(protocol), GATE_FLAVOURS if given.gate else FLAVOURS)
+    queries = given.queries or (2 if given.gate or given.cluster else 3)
     return Shape(
         protocol, seed, (given.out / name).absolute(), records=records, queries=queries, max_queries=queries + 1,
-        backlog=2_000 if given.short else 5_000, rate=given.rate,
-        cluster=given.cluster, flavour=flavour,
+        backlog=2_000 if given.gate else 5_000, rate=given.rate,
+        place=Place.MIXED if given.gate else Place.CLUSTER if given.cluster else Place.LOCAL,
+        flavour=BY_NAME[given.flavour] if given.flavour else drawn,
+        short_session_s=GATE_SESSION_S if given.gate else None,
     )  # fmt: skip
+
+
+def known_kinds(given: argparse.Namespace) -> Mapping[str, Kind]:
+    """Return the kinds that a run of this sort may have."""
+    return GATE_KINDS if given.gate else CLUSTER_KINDS if given.cluster else KINDS
 
 
 def judged(folder: Path) -> tuple[History, Verdict]:
@@ -128,9 +137,9 @@ def for_hours(given: argparse.Namespace, protocols: Sequence[str]) -> bool:
 
 def for_faults(given: argparse.Namespace, protocols: Sequence[str]) -> bool:
     """Run a number of faults, shared out over the protocols; a wrong run does not stop the others."""
-    known = CLUSTER_KINDS if given.cluster else KINDS
-    if given.short or (given.cluster and given.smoke):
-        faults, records = len(kinds_of(protocols[0], given.kinds, known)), SHORT_RECORDS
+    known = known_kinds(given)
+    if given.gate or (given.cluster and given.smoke):
+        faults, records = len(kinds_of(protocols[0], given.kinds, known)), GATE_RECORDS
     elif given.cluster:
         faults, records = given.faults or CLUSTER_FAULTS, CLUSTER_RECORDS
     elif given.smoke:
@@ -138,6 +147,8 @@ def for_faults(given: argparse.Namespace, protocols: Sequence[str]) -> bool:
     else:
         faults, records = given.faults or len(given.kinds) * len(protocols), 0
     dealt = deal(given.seed, protocols, faults, given.kinds, known)
+    if given.gate:
+        dealt = {protocol: spread(names) for protocol, names in dealt.items()}
     share = -(-records // len(protocols))
     good = True
     for protocol in protocols:
@@ -160,18 +171,20 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--smoke", action="store_true", help=f"{SMOKE_FAULTS} faults, {SMOKE_RECORDS:,} records")
-    what.add_argument("--short", action="store_true", help="every kind once, with one protocol")
+    what.add_argument("--gate", action="store_true", help="the gate's kinds once, with one protocol")
     parser.add_argument("--cluster", action="store_true", help="faults of a Spark cluster that the rig starts")
     parser.add_argument("--runs", type=int, default=1, help="so many times, with seeds that count up (1)")
     what.add_argument("--hours", type=float, help="random mixes for so long")
     what.add_argument("--judge", type=Path, metavar="FOLDER", help="judge a run again from its files")
     what.add_argument("--list", action="store_true", help="list the kinds")
     parser.add_argument("--seed", type=int, help="a number; random without it")
-    parser.add_argument("--protocol", choices=("all", *PROTOCOLS), help="all, for --short cooperative")
+    parser.add_argument("--protocol", choices=("all", *PROTOCOLS), help="all, for --gate cooperative")
     parser.add_argument("--flavour", choices=tuple(BY_NAME), help="the mix of options; by seed and protocol without it")
     parser.add_argument("--kinds", default="", help="only these kinds, comma separated")
-    parser.add_argument("--faults", type=int, help="how many, each kind at least once; not for --smoke, --short")
-    parser.add_argument("--queries", type=int, choices=(2, 3), help="at the start; one more may join (3, --short 2)")
+    parser.add_argument("--faults", type=int, help="how many, each kind at least once; not for --smoke, --gate")
+    parser.add_argument(
+        "--queries", type=int, choices=(2, 3), help="at the start (3; --gate, --cluster: 2); one more may join"
+    )
     parser.add_argument("--rate", type=float, default=200.0, help="records written a second (200)")
     parser.add_argument(
         "--out", type=Path, default=checkout.ROOT / "faults-out", help="where the histories go (faults-out)"
@@ -179,7 +192,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep checkpoints and logs of a good run too")
     given = parser.parse_args(arguments)
     given.kinds = tuple(name for name in given.kinds.split(",") if name)
-    known = CLUSTER_KINDS if given.cluster else KINDS
+    known = known_kinds(given)
     unknown = set(given.kinds) - known.keys()
     if unknown:
         parser.error(f"unknown kinds {sorted(unknown)}; known are {', '.join(known)}")
@@ -187,13 +200,15 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"{given.judge} holds no history: run.json is missing (the run did not come to its end)")
     if given.cluster and given.hours:
         parser.error("--cluster goes with --runs, not with --hours")
-    what_to_do = (given.smoke, given.short, given.hours, given.judge, given.list, given.kinds, given.faults)
+    if given.gate and (given.cluster or given.faults or given.runs != 1 or given.protocol == "all"):
+        parser.error("--gate is one run with one protocol: it goes without --cluster, --faults, --runs, --protocol all")
+    what_to_do = (given.smoke, given.gate, given.hours, given.judge, given.list, given.kinds, given.faults)
     if not (any(what_to_do) or given.cluster):
-        parser.error("one of --smoke, --short, --hours, --judge, --list, --kinds, --faults and --cluster is needed")
+        parser.error("one of --gate, --smoke, --hours, --judge, --list, --kinds, --faults and --cluster is needed")
     if given.seed is None:
         given.seed = secrets.randbelow(1_000_000)
     if given.protocol is None:
-        given.protocol = "cooperative" if given.short or (given.cluster and given.smoke) else "all"
+        given.protocol = "cooperative" if given.gate or (given.cluster and given.smoke) else "all"
     return given
 
 
@@ -211,19 +226,15 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     everything = CLUSTER_PROTOCOLS if given.cluster else tuple(PROTOCOLS)
     protocols = list(everything) if given.protocol == "all" else [given.protocol]
-    if given.short:
-        protocols = protocols[:1]
     say(f"seed {given.seed}, protocols {', '.join(protocols)}")
     started = time.monotonic()
     try:
         good = for_hours(given, protocols) if given.hours else for_runs(given, protocols)
-    except RealKafkaError as error:
-        say(f"scripts/faults: {error}")
+    except (RealKafkaError, SparkClusterError) as error:
+        say(f"FAILED: {error}")
         return 1
     print(f"\n{summary(DONE)}\n", flush=True)
-    say(
-        f"{'all is well' if good else 'SOMETHING IS WRONG'} after {time.monotonic() - started:.0f} s, seed {given.seed}"
-    )
+    say(f"{'PASSED' if good else 'FAILED'} after {time.monotonic() - started:.0f} s, seed {given.seed}")
     return 0 if good else 1
 
 

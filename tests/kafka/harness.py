@@ -76,18 +76,6 @@ def need_kafka() -> None:
         class_path(find_java())
 
 
-def assert_rig_passes(folder: Path, *arguments: str) -> None:
-    """Run the fault rig (tests.faults); what breaks is in the output: the fault, the promise, the records.
-
-    Skipped without a real Kafka.
-    """
-    need_kafka()
-    command = checkout.command("tests.faults", *arguments, "--seed", "1", "--out", folder)
-    code, text = run_script(command, folder / "output", 1740)
-    assert code == 0, text[-20_000:]
-    assert "PASSED" in text, text[-20_000:]
-
-
 def check_commands(
     script: str, run_dir: Path, setting: str, *start: str, answers: Callable[[str], bool] = bool
 ) -> None:

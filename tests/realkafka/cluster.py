@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -147,6 +148,7 @@ def _addresses(ports: Mapping[str, int]) -> str:
 
 
 _chosen: set[int] = set()
+_choosing = threading.Lock()  # brokers and a Spark cluster start at the same time
 
 
 def free_ports(count: int) -> list[int]:
@@ -156,7 +158,7 @@ def free_ports(count: int) -> list[int]:
     A process gets each port once: one that was chosen is free until its broker listens, or while that is killed.
     """
     # All are held open until the last is chosen, or one could be chosen twice.
-    with contextlib.ExitStack() as stack:
+    with _choosing, contextlib.ExitStack() as stack:
         held: list[socket.socket] = []
         left = [port for port in _port_range() if port not in _chosen]
         for port in random.sample(left, k=min(100 + count, len(left))):

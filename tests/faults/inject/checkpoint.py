@@ -116,5 +116,5 @@ def start_twice(rig: Rig) -> Done:
         "the second to stop", 60,
         lambda: twin.state()[0] in ("stopped", "failed", "dead") and not apps.readers(twin.session), rig.evidence,
     )  # fmt: skip
-    rig.fleet.pool.give_back(twin)
+    rig.fleet.pool_of(victim).give_back(twin)
     return Done(victim.name, False, {**details, "errors": errors})

@@ -12,6 +12,8 @@ from tests.faults.rig.fleet import Query, log_entries
 from tests.faults.rig.rig import DRAIN_TIMEOUT_S, GROUP, PASSING, TOPICS, Done, Rig
 from tests.faults.waiting import RigError, wait_for
 
+_DELETED = 40  # records
+
 
 def _newcomer(rig: Rig) -> str:
     taken = {query.name for query in rig.fleet.live}
@@ -93,14 +95,21 @@ def rewind(rig: Rig) -> Done:
     return Done(GROUP, False, {"moved": moved})
 
 
+def _delete_unread(rig: Rig, partition: Partition, start: int) -> int:
+    """Delete records of a partition from the group's offset on; returns where the log begins then."""
+    wanted = start + _DELETED
+    rig.producer.burst_beside(partition, 2 * _DELETED)
+    wait_for("unread records", 60, lambda: (attempt(rig.observer.ends) or {}).get(partition, 0) > wanted, rig.evidence)
+    rig.keep_log(partition, start)
+    rig.observer.delete_records(partition, wanted)
+    return wanted
+
+
 def delete_records(rig: Rig) -> Done:
     """All queries stopped, unread records of a partition deleted, all started again."""
     offsets = stop_all(rig)
     partition = rig.rng.choice(sorted(offsets))
-    wanted = offsets[partition] + 40
-    wait_for("unread records", 60, lambda: (attempt(rig.observer.ends) or {}).get(partition, 0) > wanted, rig.evidence)
-    rig.keep_log(partition, offsets[partition])
-    rig.observer.delete_records(partition, wanted)
+    wanted = _delete_unread(rig, partition, offsets[partition])
     start_all(rig)
     return Done(partition[0], False, {"deleted": [[*partition, offsets[partition], wanted]]})
 
@@ -177,10 +186,7 @@ def _stop_between_batches(rig: Rig) -> tuple[Partition, int]:
 def refuse_loss(rig: Rig) -> Done:
     """Unread records are deleted, and a query with failOnDataLoss=true starts alone: it must fail with the range."""
     partition, start = _stop_between_batches(rig)
-    wanted = start + 40
-    wait_for("unread records", 60, lambda: (attempt(rig.observer.ends) or {}).get(partition, 0) > wanted, rig.evidence)
-    rig.keep_log(partition, start)
-    rig.observer.delete_records(partition, wanted)
+    wanted = _delete_unread(rig, partition, start)
     victim = rig.rng.choice(rig.fleet.live)
     rig.fleet.start(victim, failOnDataLoss="true")
     app, until = victim.running_on, time.monotonic() + 120

@@ -75,6 +75,20 @@ _ON_A_CLUSTER = (
 CLUSTER_KINDS = {kind.name: kind for kind in _ON_A_CLUSTER}
 ALL_KINDS = KINDS | CLUSTER_KINDS
 
+# The kinds of the gate's run: those of one machine but for near duplicates, and the commonest of a cluster.
+_GATE_ON_A_CLUSTER = ("executor-killed", "spark-worker-killed", "task-failed", "allocation-scaled")
+# kind that the gate leaves out -> the kind that causes the same in the group
+NEAR_DUPLICATES = {
+    "app-paused-short": "reader-paused-short",  # the member lives in the reader process
+    "query-stopped": "app-ended",  # which also starts on another application; half of all kinds stop a query
+    "member-joins": "slow-batch",  # during which another query joins
+    "broker-killed": "coordinator-killed",  # a SIGKILL of a broker, which leads partitions as well
+    "cut-at-heartbeat-request": "cut-at-heartbeat-response",  # a heartbeat changes nothing on the broker
+}
+GATE_KINDS = {name: kind for name, kind in KINDS.items() if name not in NEAR_DUPLICATES} | {
+    name: CLUSTER_KINDS[name] for name in _GATE_ON_A_CLUSTER
+}
+
 # Quick ones fill up a run that has had every kind.
 QUICK = (
     "query-stopped", "worker-killed", "reader-paused-short", "app-paused-short", "commit-entry-lost", "jvm-killed",
@@ -82,6 +96,12 @@ QUICK = (
 )  # fmt: skip
 # Nothing is left to grow into after a few.
 MOST = {"partitions-added": 2, "records-deleted": 2, "loss-refused": 1, "topic-recreated": 2, "topic-replaced": 2}
+
+
+# These take an application that was started ahead: the next one is ready after 8 to 15 s.
+_TAKES_AN_APPLICATION = (
+    "app-killed", "jvm-killed", "app-ended", "member-joins", "member-leaves", "checkpoint-started-twice", "slow-batch",
+)  # fmt: skip
 
 
 def kinds_of(protocol: str, kinds: Sequence[str] = (), table: Mapping[str, Kind] = KINDS) -> list[str]:
@@ -119,6 +139,17 @@ def _within_bounds(names: list[str]) -> list[str]:
     for name in names:
         kept.append(name if kept.count(name) < MOST.get(name, len(names)) else "query-stopped")
     return kept
+
+
+def spread(names: Sequence[str]) -> list[str]:
+    """Put the kinds that take an application at equal distances, so that none waits for its start.
+
+    Otherwise their order is kept.
+    """
+    taking = [name for name in names if name in _TAKES_AN_APPLICATION]
+    others = [name for name in names if name not in _TAKES_AN_APPLICATION]
+    placed = [((place + 0.5) / len(group), name) for group in (taking, others) for place, name in enumerate(group)]
+    return [name for _, name in sorted(placed, key=lambda one: one[0])]
 
 
 def endless(seed: int, protocol: str, kinds: Sequence[str] = (), table: Mapping[str, Kind] = KINDS) -> Iterator[str]:

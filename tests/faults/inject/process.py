@@ -54,9 +54,17 @@ def kill_worker(rig: Rig) -> Done:
     victim = victim_of(rig)
     rig.fleet.stop(victim)
     rig.fleet.start(victim, fastLaneMaxOffsets="0")  # a driver that reads by itself has no workers
-    pids = wait_for(f"a worker of {victim.name}", 30, lambda: apps.workers(victim.session))
+    pids = wait_for(f"a worker of {victim.name}", 30, lambda: _workers(rig, victim))
     apps.send(signal.SIGKILL, pids)
     return Done(victim.name, True, {"pids": pids})
+
+
+def _workers(rig: Rig, query: Query) -> list[int]:
+    """Return the pids of the query's Python workers, which on a cluster belong to its executors."""
+    if not rig.shape.clustered(query.name):
+        return apps.workers(query.session)
+    executors = rig.spark.executors(query.running_on.folder.name)
+    return [pid for one in executors for pid in rig.spark.python_workers(one)]
 
 
 def pause_reader_long(rig: Rig) -> Done:
@@ -66,7 +74,7 @@ def pause_reader_long(rig: Rig) -> Done:
 
 
 def pause_app_long(rig: Rig) -> Done:
-    """SIGSTOP of a whole application until others have read on in its partitions, then SIGCONT."""
+    """SIGSTOP of a whole application, on a cluster of its driver, until others have read on; then SIGCONT."""
     victim = victim_of(rig)
     return _pause_long(rig, victim, [p.pid for p in apps.in_session(victim.session)])
 

@@ -9,7 +9,8 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -141,17 +142,23 @@ class Fleet:
         folder: Path,
         options: Mapping[str, str],
         conf: Mapping[str, str],
-        settings: Mapping[str, str] | None = None,
+        clustered: Callable[[str], bool],
+        settings: Mapping[str, str],
     ) -> None:
-        """Start nothing yet. `conf` is set before a query starts, `settings` are those of a cluster's applications."""
+        """Start nothing yet.
+
+        conf: set before a query starts.
+        clustered: whether the query of a name runs on the Spark cluster.
+        settings: of the applications on the cluster.
+        """
         self.folder = folder
-        self._clustered = settings is not None
+        self._clustered = clustered
         self.options = dict(options)
         self._conf = dict(conf)
         self.archive = Archive(folder / "archive")
         self.runs: list[QueryRun] = []
         self._runs = 0
-        self.pool = AppPool(folder / "apps", settings or {})
+        self._pools = {False: AppPool(folder / "apps", {}), True: AppPool(folder / "cluster-apps", settings)}
         self.queries: dict[str, Query] = {}
         self.inherited: dict[str, set[int]] = {}  # life -> batches that a restored checkpoint brought along
 
@@ -159,6 +166,20 @@ class Fleet:
     def live(self) -> list[Query]:
         """The queries that should be running, in the order of their names."""
         return [query for _, query in sorted(self.queries.items()) if query.wanted]
+
+    def pool_of(self, query: Query) -> AppPool:
+        """Return the applications that a query may run on."""
+        return self._pools[self._clustered(query.name)]
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Have a spare application for each of these queries, started or starting."""
+        for clustered, count in Counter(map(self._clustered, names)).items():
+            self._pools[clustered].prepare(count)
+
+    def prepare_spares(self) -> None:
+        """Have a spare application of each kind that the live queries run on."""
+        for clustered in {self._clustered(query.name) for query in self.live}:
+            self._pools[clustered].prepare(1)
 
     def add(self, name: str) -> Query:
         """Start a query: a new one, or one that has left, from its checkpoint."""
@@ -170,7 +191,7 @@ class Fleet:
     def start(self, query: Query, **overrides: str) -> None:
         """Start the query on its own application, or on a spare one; returns when Spark has it."""
         if query.app is None or not query.app.alive:
-            query.app = self.pool.take()
+            query.app = self.pool_of(query).take()
         self.run_on(query.app, query, **overrides)
 
     def run_on(self, app: App, query: Query, **overrides: str) -> None:
@@ -190,7 +211,7 @@ class Fleet:
 
     def start_twin(self, query: Query) -> tuple[App, int]:
         """Start the query's checkpoint a second time, on another application; returns it and the run."""
-        app = self.pool.take()
+        app = self.pool_of(query).take()
         self._runs += 1
         run = self._runs
         app.command(do="start", **self._start_command(query, run, {}))
@@ -206,6 +227,8 @@ class Fleet:
             "metricsPath": str(metrics / f"{query.name}-{run}.jsonl"),
             # Now the driver reads, now the executors, and now one or the other by the size of the batch.
             "fastLaneMaxOffsets": ("0", "10000", "300")[run % 3],
+            # On a cluster a batch has several tasks, each with several partitions.
+            **({"minPartitions": "2"} if self._clustered(query.name) else {}),
             **({"memberWeight": _WEIGHTS.get(query.name, "1")} if "assignors" in self.options else {}),
             **overrides,
         }
@@ -218,7 +241,7 @@ class Fleet:
             "sink": str(self.folder / "sink"),
             "trigger": TRIGGER,
             "conf": self._conf,
-            "shuffle": self._clustered,
+            "shuffle": self._clustered(query.name),
         }
 
     def stop(self, query: Query) -> None:
@@ -247,7 +270,7 @@ class Fleet:
         query.wanted = False
         self.stop(query)
         if query.app is not None:
-            self.pool.give_back(query.app)
+            self.pool_of(query).give_back(query.app)
         query.app = None
 
     def heal(self) -> list[str]:
@@ -287,7 +310,8 @@ class Fleet:
 
     def close(self) -> None:
         """End all applications; what ran is over by then."""
-        self.pool.close()
+        for pool in self._pools.values():
+            pool.close()
         for query in self.queries.values():
             self._close_run(query, "ended")
         self.archive.close()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,9 +21,11 @@ from tests.realkafka.realkafka import RealKafka, RealKafkaError
 from tests.sparkcluster.sparkcluster import SparkCluster
 
 CLASSIC_SESSION_S = 6.0
+GATE_SESSION_S = 3.0
 DRAIN_TIMEOUT_S = 5.0
 RECOVERY_S = 240.0
 GROUP = "rig"
+FIRST = "q1"  # the first query; in a mixed run it is the one on the Spark cluster
 MEMBER = "-member"  # what the source adds to the client id of its group member
 TOPICS = ("orders", "payments")
 PASSING = "audit"  # the topic that is deleted and recreated; with a pattern its successors have numbers
@@ -29,10 +33,7 @@ PATTERN = r"orders|payments|audit(-\d+)?"
 _PASSING_PARTITIONS = 2
 CLUSTER_WORKERS, CLUSTER_CORES = 2, 3  # cores that each worker offers, whatever the machine has
 
-_CLASSIC = {
-    "kafka.session.timeout.ms": str(int(CLASSIC_SESSION_S * 1000)),
-    "kafka.heartbeat.interval.ms": "500",
-}
+_CLASSIC = {"kafka.heartbeat.interval.ms": "500"}
 PROTOCOLS: dict[str, dict[str, str]] = {
     "eager": _CLASSIC | {"kafka.partition.assignment.strategy": "range"},
     "cooperative": _CLASSIC | {"kafka.partition.assignment.strategy": "cooperative-sticky"},
@@ -65,9 +66,13 @@ FLAVOURS = (
 BY_NAME = {one.name: one for one in FLAVOURS}
 
 
-def flavour_of(seed: int, place: int) -> Flavour:
+# With a list of topics "topic-replaced" is "topic-recreated".
+GATE_FLAVOURS = tuple(one for one in FLAVOURS if one.pattern)
+
+
+def flavour_of(seed: int, place: int, flavours: Sequence[Flavour] = FLAVOURS) -> Flavour:
     """Return the mix of the run at this place among the protocols: five protocols have all mixes."""
-    return FLAVOURS[(seed + place) % len(FLAVOURS)]
+    return flavours[(seed + place) % len(flavours)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,14 @@ class Done:
     clean: bool
     details: dict[str, Any] = field(default_factory=dict)
     at: float = field(default_factory=time.time)
+
+
+class Place(Enum):
+    """Where the applications of a run are: in one JVM each, on a Spark cluster, or the first query's on a cluster."""
+
+    LOCAL = "local"
+    CLUSTER = "cluster"
+    MIXED = "mixed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +108,19 @@ class Shape:
     rate: float = 200.0
     records: int = 60_000  # acknowledged at the end, at least
     flavour: Flavour = FLAVOURS[0]
-    cluster: bool = False  # applications on a Spark cluster instead of in one JVM each
+    place: Place = Place.LOCAL
+    short_session_s: float | None = None  # instead of the flavour's or the classic one
 
     @property
     def session_s(self) -> float:
         """The session timeout of the group's members."""
+        if self.short_session_s is not None:
+            return self.short_session_s
         return self.flavour.session_s if self.protocol == "kip848" else CLASSIC_SESSION_S
+
+    def clustered(self, query: str) -> bool:
+        """Whether the query of this name runs on the Spark cluster."""
+        return self.place is Place.CLUSTER or (self.place is Place.MIXED and query == FIRST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +141,11 @@ class Rig:
         self.seed_fault(0)
         self.kept_log: list[Logged] = []
         self.kafka = RealKafka(brokers=shape.brokers, proxied=True)
-        self.kafka.start()
         self._spark: SparkCluster | None = None
+        if shape.place is not Place.LOCAL:
+            self._spark = SparkCluster(CLUSTER_WORKERS, cores=CLUSTER_CORES, memory="3g")
         try:
-            if shape.cluster:
-                self._spark = SparkCluster(CLUSTER_WORKERS, cores=CLUSTER_CORES, memory="3g")
-                self._spark.start()
+            self._start_beds()
             direct = self.kafka.bootstrap_servers
             self.lives: list[TopicLife] = []
             self.starts: list[Start] = []
@@ -143,7 +162,7 @@ class Rig:
             if shape.protocol == "kip848":
                 self.observer.set_group_session_timeout(int(shape.session_s * 1000))
             conf = {"spark.sql.streaming.minBatchesToRetain": str(shape.flavour.retain)}
-            self.fleet = Fleet(shape.folder / "work", self._options(), conf, self._settings())
+            self.fleet = Fleet(shape.folder / "work", self._options(), conf, shape.clustered, self._settings())
         except BaseException:
             self._close_beds()
             raise
@@ -161,6 +180,14 @@ class Rig:
         self.fleet.close()
         self._close_beds()
 
+    def _start_beds(self) -> None:
+        """Start the brokers, and the Spark cluster at the same time."""
+        with ThreadPoolExecutor(1) as beside:
+            started = None if self._spark is None else beside.submit(self._spark.start)
+            self.kafka.start()
+            if started is not None:
+                started.result()
+
     def _close_beds(self) -> None:
         if self._spark is not None:
             self._spark.close()
@@ -173,10 +200,10 @@ class Rig:
             raise RigError("this run has no Spark cluster")
         return self._spark
 
-    def _settings(self) -> dict[str, str] | None:
+    def _settings(self) -> dict[str, str]:
         """Return what an application has on a cluster: one or two executors, as its load asks for them."""
         if self._spark is None:
-            return None
+            return {}
         return self._spark.conf(cores=2) | {
             "spark.executor.cores": "1",
             "spark.dynamicAllocation.enabled": "true",
@@ -198,6 +225,8 @@ class Rig:
         }
 
     def _options(self) -> dict[str, str]:
+        # A KIP-848 group's session timeout is the broker's to set.
+        session = {"kafka.session.timeout.ms": str(int(self.shape.session_s * 1000))}
         return {
             "kafka.bootstrap.servers": self.kafka.proxied_servers,
             "kafka.group.id": GROUP,
@@ -208,8 +237,7 @@ class Rig:
             "maxOffsetsPerTrigger": "1000",
             "drainTimeoutMs": str(int(DRAIN_TIMEOUT_S * 1000)),
             "failOnDataLoss": "false",  # the kind "records-deleted" needs it; any other skip is the checker's to find
-            # On a cluster a batch has several tasks, each with several partitions.
-            **({"minPartitions": "2"} if self.shape.cluster else {}),
+            **(session if self.shape.protocol != "kip848" else {}),
         } | PROTOCOLS[self.shape.protocol]
 
     def seed_fault(self, number: int) -> None:
@@ -218,7 +246,8 @@ class Rig:
 
     def begin(self) -> None:
         """Write the backlog, start the queries and the steady writing; returns when the group has caught up."""
-        self.fleet.pool.prepare(self.shape.queries)
+        names = [f"q{number + 1}" for number in range(self.shape.queries)]
+        self.fleet.prepare(names)
         starting = self.shape.flavour.starting
         self.producer.burst(self.shape.backlog // 2)
         before = self.ends()
@@ -232,7 +261,7 @@ class Rig:
         low = self.ends() if starting == LATEST else before if starting == TIMESTAMP else {}
         self.watcher.start()
         self.producer.start()
-        self.fleet.add("q1")
+        self.fleet.add(FIRST)
         if starting == LATEST:
             wait_for(
                 "the group's first offsets", RECOVERY_S,
@@ -240,8 +269,8 @@ class Rig:
             )  # fmt: skip
         # With "latest" records are written while the group begins: where exactly it did, its pins say, between these.
         high = self.ends() if starting == LATEST else low
-        for number in range(1, self.shape.queries):
-            self.fleet.add(f"q{number + 1}")
+        for name in names[1:]:
+            self.fleet.add(name)
         ids = {life.topic: life.id for life in self.lives}
         self.starts += [Start(t, ids[t], n, offset, high[t, n]) for (t, n), offset in sorted(low.items())]
         self.wait_recovered(self.ends(), "the start")
@@ -329,7 +358,7 @@ class Rig:
             return f"behind {self.behind(goal)}\nowners {self.owners()}\nrevived {revived}\n{self.evidence()}"
 
         wait_for(f"recovery after {after}", RECOVERY_S, recovered, evidence, pace_s=0.1)
-        self.fleet.pool.prepare(1)
+        self.fleet.prepare_spares()
         return revived
 
     def wait_taken_over(self, victim: Query, since: float, lost: set[Partition]) -> Takeover:

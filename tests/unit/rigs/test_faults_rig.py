@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import __main__ as rig
 from tests.faults.__main__ import CLUSTER_FAULTS, CLUSTER_PROTOCOLS, parse_arguments
-from tests.faults.inject.kinds import CLUSTER_KINDS, KINDS, deal
-from tests.faults.rig.fleet import Archive
-from tests.faults.rig.rig import FLAVOURS, PROTOCOLS, flavour_of
+from tests.faults.inject.kinds import CLUSTER_KINDS, GATE_KINDS, KINDS, NEAR_DUPLICATES, deal, kinds_of, spread
+from tests.faults.rig.fleet import Archive, Fleet, Query
+from tests.faults.rig.rig import FLAVOURS, GATE_SESSION_S, PROTOCOLS, Place, flavour_of
+from tests.realkafka.jars import RealKafkaError
+from tests.sparkcluster.daemons import SparkClusterError
 
 
 def test_five_protocols_have_all_mixes() -> None:
@@ -35,6 +38,12 @@ def test_a_cluster_run_has_every_kind_of_a_cluster_with_three_protocols() -> Non
         ["--cluster", "--hours", "1"],
         ["--cluster", "--kinds", "broker-killed"],
         ["--kinds", "executor-killed"],
+        ["--gate", "--cluster"],
+        ["--gate", "--smoke"],
+        ["--gate", "--protocol", "all"],
+        ["--gate", "--runs", "2"],
+        ["--gate", "--faults", "5"],
+        ["--gate", "--kinds", "app-starved"],
         [],
     ],
 )
@@ -47,6 +56,76 @@ def test_what_the_command_line_refuses(arguments: list[str]) -> None:
 def test_a_cluster_run_takes_three_protocols_and_its_smoke_run_one() -> None:
     assert parse_arguments(["--cluster", "--runs", "5"]).protocol == "all"
     assert parse_arguments(["--cluster", "--smoke"]).protocol == "cooperative"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_gate_run_has_each_of_its_kinds_once(protocol: str) -> None:
+    assert sorted(deal(1, [protocol], len(GATE_KINDS), (), GATE_KINDS)[protocol]) == sorted(GATE_KINDS)
+    assert kinds_of(protocol, (), GATE_KINDS) == list(GATE_KINDS)
+
+
+def test_what_the_gate_leaves_out_has_a_near_duplicate_in_it() -> None:
+    assert KINDS.keys() - GATE_KINDS.keys() == NEAR_DUPLICATES.keys()
+    assert set(NEAR_DUPLICATES.values()) <= GATE_KINDS.keys()
+    assert len(GATE_KINDS.keys() & CLUSTER_KINDS.keys()) == 4
+
+
+def test_faults_that_take_an_application_are_spread_and_keep_their_order() -> None:
+    names = ["app-killed", "jvm-killed", *KINDS.keys() - {"app-killed", "jvm-killed", "app-ended"}, "app-ended"]
+    order = spread(names)
+    assert sorted(order) == sorted(names)
+    assert order.index("app-killed") + 4 < order.index("jvm-killed")
+    assert order.index("jvm-killed") + 4 < order.index("app-ended")
+    others = [name for name in names if name.startswith(("cut-", "broker-"))]
+    assert [name for name in order if name in others] == others
+    assert spread(["broker-killed", "broker-restarted"]) == ["broker-killed", "broker-restarted"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_gate_run_is_one_mixed_fleet_with_a_pattern_and_a_short_session(seed: int, tmp_path: Path) -> None:
+    given = parse_arguments(["--gate", "--seed", str(seed), "--out", str(tmp_path)])
+    assert given.protocol == "cooperative"
+    shape = rig.shape_of(given, seed, given.protocol, 1)
+    assert (shape.place, shape.session_s, shape.flavour.pattern) == (Place.MIXED, GATE_SESSION_S, True)
+    assert [shape.clustered(f"q{number + 1}") for number in range(shape.max_queries)] == [True, False, False]
+
+
+@pytest.mark.parametrize(("option", "clustered"), [("--smoke", False), ("--cluster", True)])
+def test_other_runs_have_their_queries_in_one_place_and_the_usual_session(option: str, clustered: bool) -> None:
+    given = parse_arguments([option, "--seed", "1", "--protocol", "cooperative"])
+    shape = rig.shape_of(given, 1, given.protocol, 1)
+    assert {shape.clustered("q1"), shape.clustered("q2")} == {clustered}
+    assert shape.session_s == 6.0
+
+
+def test_in_a_mixed_fleet_a_query_has_the_applications_and_the_tasks_of_its_place(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, {}, {}, lambda name: name == "q1", {"spark.master": "spark://127.0.0.1:7077"})
+    try:
+        queries = [Query(f"q{number}", tmp_path) for number in (1, 2, 3)]
+        first, second, third = map(fleet.pool_of, queries)
+        commands = [fleet._start_command(query, 1, {}) for query in queries]
+    finally:
+        fleet.close()
+    assert first is not second
+    assert second is third
+    assert [command["shuffle"] for command in commands] == [True, False, False]
+    assert ["minPartitions" in str(command["options"]) for command in commands] == [True, False, False]
+
+
+@pytest.mark.parametrize("error", [RealKafkaError("no jars"), SparkClusterError("no PySpark")])
+def test_a_run_without_its_brokers_or_its_cluster_fails(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_run(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(rig, "run", no_run)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    assert rig.main(["--gate", "--seed", "1", "--out", str(tmp_path)]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "FAILED" in last
+    assert str(error) in last
 
 
 def _entry(log: Path, name: str, text: str, at: float) -> None:
