@@ -102,7 +102,10 @@ _LAG = _gauge(
     _PARTITION,
 )
 _LAG_SECONDS = _gauge(
-    "groupkafka_lag_seconds", "Age of the next unread record. Missing without one, or if it is not known.", _PARTITION
+    "groupkafka_lag_seconds",
+    "Age of the next unread record. Missing without one, or if it is not known, as with a time more than 5 minutes in the"
+    " future.",
+    _PARTITION,
 )
 _TIME_TO_LOSS = _gauge(
     "groupkafka_time_to_data_loss_seconds",

@@ -99,3 +99,10 @@ def test_the_shipped_settings_are_complete_but_for_the_places(capsys: pytest.Cap
     with pytest.raises(SystemExit):
         parse_arguments([])
     assert "missing: kafka.bootstrap.servers, job.output, job.checkpoint\n" in capsys.readouterr().err
+
+
+def test_white_space_at_a_values_end_is_for_the_source_to_refuse(tmp_path: Path) -> None:
+    """A group's name without it would be the name of another group."""
+    config = tmp_path / "job.properties"
+    config.write_text("kafka.group.id = orders \r\n  subscribe= a , b\njob.output = /data \n", encoding="utf-8")
+    assert read_properties(config) == {"kafka.group.id": "orders ", "subscribe": "a , b", "job.output": "/data"}

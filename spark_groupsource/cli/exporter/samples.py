@@ -40,7 +40,8 @@ _LAG_SECONDS = _gauge(
 _MAX_LAG = _gauge("kafka_consumergroup_group_max_lag", _GROUP, "Largest lag of a partition, in offsets.")
 _MAX_LAG_SECONDS = _gauge(
     "kafka_consumergroup_group_max_lag_seconds", _GROUP,
-    "Age of the oldest unread record whose age is known; 0 if there is none.",
+    "Age of the oldest unread record whose age is known; 0 if nothing is unread. Missing if records are unread and no age"
+    " is known.",
 )  # fmt: skip
 _SUM_LAG = _gauge("kafka_consumergroup_group_sum_lag", _GROUP, "Lag of all partitions together, in offsets.")
 _TOPIC_SUM_LAG = _gauge(
@@ -128,13 +129,15 @@ def group_samples(cluster: str, reading: GroupReading) -> Iterator[Sample]:
             yield _OFFSET.of(offset, *labels(partition))
     records, _, behind_s, safe_s = total(lags)
     yield _MAX_LAG.of(max((lag.records for lag in lags), default=0), *name)
-    yield _MAX_LAG_SECONDS.of(behind_s or 0.0, *name)
+    unknown = sum(not lag.age_known for lag in lags) + len(reading.leaderless)
+    if behind_s is not None or not unknown:
+        yield _MAX_LAG_SECONDS.of(behind_s or 0.0, *name)
     yield _SUM_LAG.of(records, *name)
     for topic in sorted({lag.partition.topic for lag in lags}):
         yield _TOPIC_SUM_LAG.of(sum(lag.records for lag in lags if lag.partition.topic == topic), *name, topic)
     if safe_s is not None:
         yield _MIN_TIME_TO_LOSS.of(safe_s, *name)
-    yield _AGE_UNKNOWN.of(sum(not lag.age_known for lag in lags) + len(reading.leaderless), *name)
+    yield _AGE_UNKNOWN.of(unknown, *name)
     yield from _state_samples(name, reading.description)
     yield _MEASURED.of(reading.at_s, *name)
 

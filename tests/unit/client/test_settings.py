@@ -12,6 +12,7 @@ from spark_groupsource.client.settings import few_records_settings
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.cluster.admin import admin_client
 from spark_groupsource.cluster.probe import Probe
+from spark_groupsource.executor.clients.error_events import reading_client_settings
 from spark_groupsource.lag import measure
 from spark_groupsource.options.model import SourceOptions
 from tests.unit.fakes import ManualClock, make_options
@@ -71,3 +72,13 @@ def test_an_answer_with_a_very_large_record_has_room(size: int) -> None:
 def test_a_value_that_is_no_number_is_left_to_the_client() -> None:
     options = make_options(**{"kafka.receive.message.max.bytes": "much"})
     assert few_records_settings(options, "lag")["receive.message.max.bytes"] == "much"
+
+
+@pytest.mark.parametrize("given", [None, "5000000", str(200 * MIB)])
+def test_readers_have_the_clients_largest_limit_unless_the_user_sets_one(given: str | None) -> None:
+    """It also limits the uncompressed size of a zstd batch. A small one is only for the clients that read all records."""
+    options = make_options(**({} if given is None else {"kafka.receive.message.max.bytes": given}))
+    name = "receive.message.max.bytes"
+    assert reading_client_settings(options, 8 * MIB)[name] == (given or str(2**31 - 1))
+    few = few_records_settings(options, "lag").get(name)
+    assert few == (None if given == "5000000" else given or str(2**31 - 1))

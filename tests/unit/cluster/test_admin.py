@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S, LibrdkafkaCluster, answer_of
 from spark_groupsource.cluster.port import Edge, LogEnd, TopicInfo
-from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.errors import CommandError, GroupKafkaError
 from spark_groupsource.model.offsets import NO_TOPIC_ID, TopicPartition
 from tests.unit.fakes import ManualClock, make_options, tp
 
@@ -502,3 +502,12 @@ class GroupAdmin(FakeAdmin):
 )
 def test_what_the_coordinator_has_assigned_to_a_member(errors: list[int], member_id: str, found: object) -> None:
     assert cluster_of(GroupAdmin(errors), ManualClock()).assigned("shop", member_id) == found
+
+
+@pytest.mark.parametrize("group", [" shop", "\tshop", "\nshop"])
+def test_no_offsets_of_another_group_are_returned(group: str) -> None:
+    """The exporter's pattern finds such a group, and librdkafka would ask for the group "shop"."""
+    cluster = LibrdkafkaCluster(make_options(), ManualClock(), lambda _: None)
+    with pytest.raises(CommandError, match=rf"GROUP_NOT_ADDRESSABLE.* of group '{group}'"):
+        cluster.group_offsets(group, [tp(0)])
+    cluster.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_groupsource.lag.model import LagInput, Retention, lag_of, shown_duration, total
+from spark_groupsource.lag.model import CLOCK_SKEW_MS, LagInput, Retention, lag_of, shown_duration, total
 from tests.unit.fakes import tp
 
 P0, P1 = tp(0), tp(1)
@@ -38,9 +38,20 @@ def test_a_record_without_a_time(next_ms: int | None) -> None:
     assert (lag.records, lag.behind_s, lag.safe_s) == (60, None, None)
 
 
-def test_a_record_from_the_future_is_not_behind() -> None:
-    lag = lag_of(LagInput(P0, 40, 10, 100, NOW_MS + 60_000, HOUR), NOW_MS)
-    assert (lag.behind_s, lag.safe_s) == (0.0, 3600.0)
+@pytest.mark.parametrize("ahead_ms", [0, 2_000, 60_000, CLOCK_SKEW_MS])
+def test_a_record_that_is_ahead_by_a_clocks_error_is_not_behind(ahead_ms: int) -> None:
+    lag = lag_of(LagInput(P0, 40, 10, 100, NOW_MS + ahead_ms, HOUR), NOW_MS)
+    assert (lag.behind_s, lag.safe_s, lag.age_known) == (0.0, 3600.0, True)
+
+
+@pytest.mark.parametrize("next_ms", [NOW_MS + CLOCK_SKEW_MS + 1, NOW_MS + 86_400_000, NOW_MS * 1_000, 2**63 - 1])
+def test_of_a_record_from_the_future_no_age_is_known(next_ms: int) -> None:
+    """0 seconds would hide the lag until that time."""
+    lag = lag_of(LagInput(P0, 40, 10, 100, next_ms, HOUR), NOW_MS)
+    assert (lag.records, lag.behind_s, lag.safe_s, lag.age_known) == (60, None, None, False)
+    assert total([lag]) == (60, 0, None, None)
+    read = lag_of(LagInput(P0, 100, 10, 100, next_ms, HOUR), NOW_MS)
+    assert read.age_known, "nothing is unread"
 
 
 def test_an_offset_ahead_of_the_log() -> None:

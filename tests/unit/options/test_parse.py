@@ -693,3 +693,32 @@ def test_the_reference_has_a_row_per_option() -> None:
     assert "`latest (batch: earliest)`" in next(row for row in rows if row.startswith("| `startingOffsets` "))
     assert "| `true` |" in next(row for row in rows if row.startswith("| `failOnDataLoss` "))
     assert "| - |" in next(row for row in rows if row.startswith("| `minPartitions` "))
+
+
+@pytest.mark.parametrize("name", ["kafka.group.id", "Kafka.Group.Id", "kafka.group.instance.id"])
+@pytest.mark.parametrize("value", [" shop", "shop ", "shop\t", "shop\n", "\u00a0shop", "sh\0op", " ", ""])
+def test_a_name_that_the_client_would_change_is_refused(name: str, value: str) -> None:
+    """librdkafka removes white space at the beginning and what follows a zero byte: that is the name of another group."""
+    raw = REQUIRED | {"kafka.group.instance.id": "a"}
+    text = str(refusal({key: given for key, given in raw.items() if key != name.lower()} | {name: value}))
+    assert f"'{name.lower()}' has the value '{value}'. Allowed: a" in text
+
+
+def test_white_space_inside_of_a_name_is_a_part_of_it() -> None:
+    options = parse(kafka__group__id="the shop", kafka__group__instance__id="a\tb")
+    assert (options.group_id, options.instance_id) == ("the shop", "a\tb")
+
+
+@pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
+@pytest.mark.parametrize("value", ["group: other", "group:other ", "group:other\n"])
+def test_another_groups_name_is_kept_or_refused(name: str, value: str) -> None:
+    error = refusal(REQUIRED | {name: value})
+    assert error.condition.id == "GROUPKAFKA.OPTION_INVALID"
+    assert f"'{name}' has the value '{value}'" in str(error)
+
+
+@pytest.mark.parametrize("pattern", [" orders", "orders ", "orders\\ ", "(?x) orders # all "])
+def test_white_space_is_a_part_of_a_pattern(pattern: str) -> None:
+    """As in Spark's own source."""
+    raw = {name: value for name, value in REQUIRED.items() if name != "subscribe"}
+    assert parse_options(raw | {"subscribePattern": pattern}).subscription.pattern == pattern

@@ -90,6 +90,17 @@ def test_a_group_without_members_and_one_that_cannot_be_described() -> None:
     assert unknown["lag"] == empty["lag"] == {("c", "g", "orders", "0", "", "", ""): 0}
 
 
+@pytest.mark.parametrize("ahead_ms", [600_000, NOW_MS * 999])
+def test_of_a_record_from_the_future_no_age_is_shown(ahead_ms: int) -> None:
+    """0 would keep every alert on age silent."""
+    inputs = (LagInput(P0, 4, 10, 100, NOW_MS + ahead_ms, HOUR),)
+    found = values(group_samples("c", GroupReading("g", NOW_S, inputs)))
+    assert found["age_unknown_partitions"] == {("c", "g"): 1}
+    assert found["max_lag"] == {("c", "g"): 90}
+    ages = ("lag_seconds", "max_lag_seconds", "time_to_data_loss_seconds", "min_time_to_data_loss_seconds")
+    assert not found.keys() & set(ages)
+
+
 def test_a_state_of_a_later_broker_is_shown_too() -> None:
     found = values(group_samples("c", GroupReading("g", NOW_S, (), GroupDescription("g", "Dreaming"))))
     assert {labels[-1] for labels, value in found["state"].items() if value} == {"Dreaming"}
