@@ -38,15 +38,16 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Let the redirect be an error."""
 
 
-def new_opener(context: ssl.SSLContext, *, use_proxies: bool = True) -> urllib.request.OpenerDirector:
-    """Return an opener of http and https addresses, and of no others."""
+def new_opener(context: ssl.SSLContext | None, *, use_proxies: bool = True) -> urllib.request.OpenerDirector:
+    """Return an opener of http and, with a context, https addresses, and of no others."""
     opener = urllib.request.OpenerDirector()
     for handler in (
-        urllib.request.ProxyHandler(None if use_proxies else {}), urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(context=context), _NoRedirect(), urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(), urllib.request.UnknownHandler(),
+        urllib.request.ProxyHandler(None if use_proxies else {}), urllib.request.HTTPHandler(), _NoRedirect(),
+        urllib.request.HTTPDefaultErrorHandler(), urllib.request.HTTPErrorProcessor(), urllib.request.UnknownHandler(),
     ):  # fmt: skip
         opener.add_handler(handler)
+    if context is not None:
+        opener.add_handler(urllib.request.HTTPSHandler(context=context))
     return opener
 
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from spark_groupsource import errors
-from spark_groupsource.client.https import json_object, new_opener, refusal_text, tls_context
+from spark_groupsource.client.https import TlsFiles, json_object, new_opener, refusal_text, tls_context
 from spark_groupsource.functions.registry_options import RegistrySettings, RegistryUrl
 from spark_groupsource.redaction import masked_foreign, remember
 
@@ -75,8 +75,7 @@ class Registry:
         self._side = side
         self._urls = frozenset(url.base for url in settings.urls)
         remember(_secrets(settings))
-        self._opener = new_opener(tls_context(settings.tls))
-        self._opened_s = time.monotonic()
+        self._open()
 
     def by_id(self, schema_id: int | UUID) -> dict[str, Any]:
         """Return `schema`, and `schemaType` and `references` if there are any. Raises `SchemaNotFound`.
@@ -98,10 +97,16 @@ class Registry:
         last = _answered_last.get(self._urls)
         yield from sorted(self._settings.urls, key=lambda url: url.base != last)
 
+    def _open(self) -> None:
+        """Read the TLS files. Without https none are needed, not even the system's."""
+        settings = self._settings
+        has_tls = settings.tls != TlsFiles() or any(url.base.startswith("https:") for url in settings.urls)
+        self._opener = new_opener(tls_context(settings.tls) if has_tls else None)
+        self._opened_s = time.monotonic()
+
     def _get(self, path: str) -> dict[str, Any]:
         if time.monotonic() - self._opened_s >= _FILES_S:
-            self._opener = new_opener(tls_context(self._settings.tls))
-            self._opened_s = time.monotonic()
+            self._open()
         reasons: dict[str, str] = {}
         for attempt in range(_ATTEMPTS):
             for url in self._in_turn():

@@ -10,7 +10,8 @@ import pyarrow as pa
 from spark_groupsource.functions.avro_decoder import Decoder, Reading
 from spark_groupsource.functions.avro_schema import parsed
 from spark_groupsource.functions.avro_types import arrow_type
-from spark_groupsource.functions.schema_registry import RegistrySettings, SchemaNotFound
+from spark_groupsource.functions.registry_options import RegistrySettings, RegistryUrl
+from spark_groupsource.functions.schema_registry import SchemaNotFound
 
 from .avro_rules import Schema, encoded
 
@@ -32,7 +33,7 @@ def decoder(reader: Schema, *writers: Schema, is_strict: bool = False) -> Decode
     """Return a decoder of records of several writers."""
     texts = (json.dumps(reader),)
     type_text = pa.schema([pa.field("result", arrow_type(parsed(texts)))]).serialize().to_pybytes()
-    found = Decoder(Reading(RegistrySettings("http://registry.invalid"), texts, is_strict, type_text))
+    found = Decoder(Reading(RegistrySettings((RegistryUrl("http://registry.invalid"),)), texts, is_strict, type_text))
     found._registry = SchemasInMemory(*writers)  # type: ignore[assignment]
     return found
 

@@ -24,7 +24,10 @@ _numbers = itertools.count()
 @st.composite
 def decimals(draw: st.DrawFn, stored: dict[str, Any]) -> Schema:
     """Return bytes or fixed as a decimal, which is not always valid."""
-    numbers = {"precision": draw(st.sampled_from([1, 4, 9, 18, 38, "9"])), "scale": draw(st.sampled_from([0, 2, 4, -1]))}
+    numbers = {
+        "precision": draw(st.sampled_from([1, 4, 9, 18, 38, "9"])),
+        "scale": draw(st.sampled_from([0, 2, 4, -1])),
+    }
     return stored | {"logicalType": "decimal"} | numbers
 
 
@@ -33,8 +36,14 @@ def scalars(draw: st.DrawFn) -> Schema:
     """Return a type without parts."""
     name = draw(st.sampled_from([*PRIMITIVES, "long", "bytes", "fixed", "enum"]))
     if name == "enum":
-        return {"type": "enum", "name": f"E{next(_numbers)}", "symbols": draw(st.sampled_from([["A"], ["A", "B", "C"]]))}
-    stored = {"type": name} | ({"name": f"F{next(_numbers)}", "size": draw(st.integers(0, 5))} if name == "fixed" else {})
+        return {
+            "type": "enum",
+            "name": f"E{next(_numbers)}",
+            "symbols": draw(st.sampled_from([["A"], ["A", "B", "C"]])),
+        }
+    stored = {"type": name} | (
+        {"name": f"F{next(_numbers)}", "size": draw(st.integers(0, 5))} if name == "fixed" else {}
+    )
     return draw(relabelled(stored))
 
 
@@ -120,7 +129,12 @@ def evolved_record(draw: st.DrawFn, schema: Schema) -> Schema:
         kind = draw(SCHEMAS)
         fields.append({"name": "added", "type": kind} | draw(defaults(kind)))
     renamed = {"name": f"{schema['name']}x", "aliases": [schema["name"]]} if draw(st.integers(0, 4)) == 0 else {}
-    return {"type": "record", "name": schema["name"], "fields": draw(st.permutations(fields)), "namespace": "new"} | renamed
+    return {
+        "type": "record",
+        "name": schema["name"],
+        "fields": draw(st.permutations(fields)),
+        "namespace": "new",
+    } | renamed
 
 
 @st.composite
@@ -129,7 +143,11 @@ def defaults(draw: st.DrawFn, kind: Schema) -> dict[str, Any]:
     choice = draw(st.integers(0, 9))
     if choice == 0:
         return {}
-    return {"default": draw(st.sampled_from([None, 5, "x", "\u0100", [], {}, "NaN"])) if choice == 1 else draw(json_of(kind))}
+    return {
+        "default": draw(st.sampled_from([None, 5, "x", "\u0100", [], {}, "NaN"]))
+        if choice == 1
+        else draw(json_of(kind))
+    }
 
 
 @st.composite
