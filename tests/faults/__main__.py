@@ -46,7 +46,9 @@ from tests.steps import begin
 SMOKE_FAULTS, SMOKE_RECORDS = 70, 200_000
 CLUSTER_FAULTS, CLUSTER_RECORDS = 60, 60_000
 CLUSTER_PROTOCOLS = ("eager", "cooperative", "kip848")
-GATE_RECORDS = 40_000  # also of a cluster's smoke run
+CLUSTER_SMOKE_RECORDS = 40_000
+GATE_RECORDS = 20_000
+RATE, GATE_RATE = 200.0, 100.0
 _SHOWN_LINES = 25  # of a trouble; trouble.txt has all
 HOURLY_RUN_S = 900.0  # --hours makes a new group, with new checkpoints, that often
 
@@ -68,7 +70,7 @@ def shape_of(given: argparse.Namespace, seed: int, protocol: str, records: int) 
     queries = given.queries or (2 if given.gate or given.cluster else 3)
     return Shape(
         protocol, seed, (given.out / name).absolute(), records=records, queries=queries, max_queries=queries + 1,
-        backlog=2_000 if given.gate else 5_000, rate=given.rate,
+        backlog=2_000 if given.gate else 5_000, rate=given.rate or (GATE_RATE if given.gate else RATE),
         place=Place.MIXED if given.gate else Place.CLUSTER if given.cluster else Place.LOCAL,
         flavour=BY_NAME[given.flavour] if given.flavour else drawn,
         short_session_s=GATE_SESSION_S if given.gate else None,
@@ -139,7 +141,8 @@ def for_faults(given: argparse.Namespace, protocols: Sequence[str]) -> bool:
     """Run a number of faults, shared out over the protocols; a wrong run does not stop the others."""
     known = known_kinds(given)
     if given.gate or (given.cluster and given.smoke):
-        faults, records = len(kinds_of(protocols[0], given.kinds, known)), GATE_RECORDS
+        faults = len(kinds_of(protocols[0], given.kinds, known))
+        records = GATE_RECORDS if given.gate else CLUSTER_SMOKE_RECORDS
     elif given.cluster:
         faults, records = given.faults or CLUSTER_FAULTS, CLUSTER_RECORDS
     elif given.smoke:
@@ -185,7 +188,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--queries", type=int, choices=(2, 3), help="at the start (3; --gate, --cluster: 2); one more may join"
     )
-    parser.add_argument("--rate", type=float, default=200.0, help="records written a second (200)")
+    parser.add_argument("--rate", type=float, help=f"records written a second ({RATE:.0f}; --gate: {GATE_RATE:.0f})")
     parser.add_argument(
         "--out", type=Path, default=checkout.ROOT / "faults-out", help="where the histories go (faults-out)"
     )
