@@ -17,6 +17,7 @@ from spark_groupsource import errors
 from spark_groupsource._version import __version__
 from spark_groupsource.cli import help_texts as helptexts
 from spark_groupsource.errors import CommandError
+from spark_groupsource.model.names import GROUP_NAME, group_name
 from spark_groupsource.model.offsets import TIME_MAX_MS
 from spark_groupsource.options.client_settings import CLIENT_PREFIX, EXECUTOR_PREFIX, UNSAFE_SETTINGS
 from spark_groupsource.options.model import Reads, SourceOptions
@@ -25,7 +26,7 @@ from spark_groupsource.options.permissions import EVERYTHING
 from spark_groupsource.options.table import OPTIONS
 from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 from spark_groupsource.options.token_login import REGION_OPTION
-from spark_groupsource.options.values import GROUP_NAME, PORT_MAX, group_name
+from spark_groupsource.options.values import PORT_MAX
 
 # Default pause of `--watch`, in seconds: a rebalance takes some seconds.
 WATCH_S = 2.0
@@ -466,8 +467,9 @@ def _add_connection(parser: argparse.ArgumentParser, groups: str) -> None:
             help="a group's id; may be given more than once",
         )  # fmt: skip
     else:
-        group = {"required": groups == "one", "type": _group}
-        parser.add_argument("--group", **group, metavar="GROUP", help="the group's id (kafka.group.id)")
+        parser.add_argument(
+            "--group", required=groups == "one", type=_group, metavar="GROUP", help="the group's id (kafka.group.id)"
+        )
     parser.add_argument(
         "--config", type=Path, metavar="FILE",
         help="client properties (TLS, SASL), one name=value per line: librdkafka's names, with or without 'kafka.';"

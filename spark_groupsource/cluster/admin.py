@@ -33,10 +33,9 @@ from spark_groupsource.client.tokens import new_admin
 from spark_groupsource.clock import Clock, Deadline, StepDeadline
 from spark_groupsource.cluster.port import Edge, LogEnd, LogSurvey, TopicInfo, leaderless_reason
 from spark_groupsource.cluster.probe import Probe
-from spark_groupsource.errors import AccessError, CommandError, KafkaUnavailableError
+from spark_groupsource.errors import AccessError, KafkaUnavailableError
 from spark_groupsource.model.offsets import NO_TOPIC_ID, TopicPartition, same_topic
 from spark_groupsource.options.model import SourceOptions, Subscription
-from spark_groupsource.options.values import is_addressable
 
 LOG = logging.getLogger("spark_groupsource.cluster")
 T = TypeVar("T")
@@ -346,9 +345,7 @@ class LibrdkafkaCluster:
         return self._asked("ListOffsets", ask, CONTACT_TIMEOUT_S) if wanted else {}
 
     def group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """See `ClusterPort`. A pattern of the exporter may have found a group with any name."""
-        if not is_addressable(group):
-            raise CommandError(errors.GROUP_NOT_ADDRESSABLE, group=group)
+        """See `ClusterPort`."""
         wanted = list(partitions)
 
         def ask(timeout_s: float) -> dict[TopicPartition, int]:

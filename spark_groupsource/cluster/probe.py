@@ -13,11 +13,14 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
+from spark_groupsource import errors
 from spark_groupsource.client.answers import headers_of, partition_of, received
 from spark_groupsource.client.ending import on_own_thread
 from spark_groupsource.client.errors import LastTransportError, mapped_errors
 from spark_groupsource.client.settings import creating_client, few_records_settings
 from spark_groupsource.client.tokens import new_consumer
+from spark_groupsource.errors import CommandError
+from spark_groupsource.model.names import is_addressable
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
@@ -60,8 +63,11 @@ class Probe:
         """Return the committed offsets of a group, as the client returns them per partition.
 
         A client without rights on the group waits for the coordinator until the timeout, and reports the reason only
-        when polled. Raises `KafkaException`; the caller decides what to retry, and maps the rest.
+        when polled. Raises `KafkaException`; the caller decides what to retry, and maps the rest. Raises `CommandError`
+        for a name that the client would cut: the exporter's pattern may find a group with any name.
         """
+        if not is_addressable(group):
+            raise CommandError(errors.GROUP_NOT_ADDRESSABLE, group=group)
         consumer = self._client({"group.id": group})
         wanted = [ClientPartition(p.topic, p.partition) for p in partitions]
         deadline_s = time.monotonic() + timeout_s

@@ -103,8 +103,8 @@ _LAG = _gauge(
 )
 _LAG_SECONDS = _gauge(
     "groupkafka_lag_seconds",
-    "Age of the next unread record. Missing without one, or if it is not known, as with a time more than 5 minutes in the"
-    " future.",
+    "Age of the next unread record. Missing without one, or if it is not known, as with a time more than 5 minutes in"
+    " the future.",
     _PARTITION,
 )
 _TIME_TO_LOSS = _gauge(

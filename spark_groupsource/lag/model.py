@@ -53,7 +53,8 @@ class Lag:
     """Lag of one partition. `lost` counts unread offsets that are already missing on the broker.
 
     `behind_s` and `safe_s` are None if there is no unread record, or its timestamp is not known or more than
-    `CLOCK_SKEW_MS` in the future; `safe_s` also if retention has no time limit. `age_known` is False only if there may be an unread record of unknown age.
+    `CLOCK_SKEW_MS` in the future; `safe_s` also if retention has no time limit. `age_known` is False only if there may
+    be an unread record of unknown age.
     """
 
     partition: TopicPartition

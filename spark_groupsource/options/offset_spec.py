@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from spark_groupsource.model.names import group_name, topic_name
 from spark_groupsource.model.offsets import OFFSET_MAX, PARTITION_MAX, TopicPartition, without_duplicates
-from spark_groupsource.options.values import group_name, topic_name
 
 EARLIEST, LATEST = "earliest", "latest"
 GROUP_PREFIX = "group:"
@@ -126,7 +126,7 @@ def _values(topics: Mapping[str, Any], low: int, high: int) -> dict[TopicPartiti
     found: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
         if not isinstance(partitions, dict):
-            raise ValueError("no object of partitions")
+            raise ValueError("no object of partitions")  # noqa: TRY004 - as for all that is wrong with the text
         for number, value in partitions.items():
             if not re.fullmatch(r"0|[1-9][0-9]{0,9}", number) or int(number) > PARTITION_MAX:
                 raise ValueError("no partition number")

@@ -23,6 +23,7 @@ from spark_groupsource.assignors.registry import (
     find_all,
 )
 from spark_groupsource.errors import OptionError
+from spark_groupsource.model.names import group_name
 from spark_groupsource.options.client_settings import (
     CLIENT_PREFIX,
     EXECUTOR_PREFIX,
@@ -42,7 +43,6 @@ from spark_groupsource.options.table import OPTIONS, OptionSpec
 from spark_groupsource.options.token_login import EXECUTOR_OPTION as EXECUTOR_TOKEN_PROVIDER
 from spark_groupsource.options.token_login import MSK, OAUTHBEARER, REGION_OPTION, Asked, TokenLogin, token_login
 from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
-from spark_groupsource.options.values import group_name
 
 _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
 # Options that Spark itself adds to a source's options.

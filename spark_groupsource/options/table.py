@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from spark_groupsource.model.names import GROUP_NAME, group_name
 from spark_groupsource.options import values as read
 from spark_groupsource.options.client_settings import SHOWN_SECRETS
 from spark_groupsource.options.model import NoMatchStrategy, OnConflict, OnPartitionsLost
@@ -34,9 +35,10 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "Brokers to start from.", required=True,
     ),
     OptionSpec(
-        "kafka.group.id", read.group_name, None, read.GROUP_NAME,
-        "The consumer group to join. A batch read joins no group and does not need it. For Kafka, `orders ` and `orders`"
-        " are two groups: white space at an end is an error, so that no other group is meant.", shown_default="(required)",
+        "kafka.group.id", group_name, None, GROUP_NAME,
+        "The consumer group to join. A batch read joins no group and does not need it. For Kafka, `orders ` and"
+        " `orders` are two groups: white space at an end is an error, so that no other group is meant.",
+        shown_default="(required)",
     ),
     OptionSpec(
         "subscribe", read.topic_list, None, "topic names, comma separated",

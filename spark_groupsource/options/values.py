@@ -8,23 +8,19 @@ import warnings
 from collections.abc import Callable
 from enum import Enum
 
+from spark_groupsource.model.names import topic_name
 from spark_groupsource.model.offsets import PARTITION_MAX, TopicPartition, without_duplicates
 from spark_groupsource.options.client_settings import CLIENT_PREFIX, UNSAFE_SETTINGS
 
 INT64_MAX = 2**63 - 1
 # Tokens of a pattern, for finding sets: a "]" directly after "[" does not end the set.
 _SET_TOKEN = re.compile(r"\\.|\[\^?\]?|.", re.DOTALL)
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 # The form that librdkafka accepts. The client would report a malformed broker only after its first timeouts.
 _BROKER = re.compile(
     r"((PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(\[[0-9a-f:.%a-z]+\]|[^\s:/\[\]]+)(:(?P<port>[0-9]{1,5}))?",
     re.IGNORECASE,
 )
 PORT_MAX = 65_535
-# What the option's error and the commands' say of a group name.
-GROUP_NAME = "a group name without white space at its ends and without a zero byte"
-# librdkafka removes these from the beginning of a setting (isspace of C), and everything from a zero byte on.
-_CUT_BY_CLIENT = " \t\n\v\f\r"
 
 
 def text(value: str) -> str:
@@ -34,36 +30,12 @@ def text(value: str) -> str:
     return value.strip()
 
 
-def group_name(value: str) -> str:
-    """Return a group's name unchanged. Raises `ValueError` unless it is `GROUP_NAME`.
-
-    Kafka accepts any characters in a name, and "orders " and "orders" are two groups. Without white space at its ends,
-    no client, file or shell can make the name of another group of it.
-    """
-    if not value or value != value.strip() or not is_addressable(value):
-        raise ValueError("no group name")
-    value.encode()
-    return value
-
-
-def is_addressable(group: str) -> bool:
-    """Return whether librdkafka sends requests for this group, and not for another one with a part of the name."""
-    return not group.startswith(tuple(_CUT_BY_CLIENT)) and "\0" not in group
-
-
 def broker_list(value: str) -> str:
     """Check a comma-separated list of `[protocol://]host[:port]` and return it unchanged."""
     found = [_BROKER.fullmatch(entry.strip()) for entry in value.split(",") if entry.strip()]
     if not found or not all(match and 1 <= int(match["port"] or 1) <= PORT_MAX for match in found):
         raise ValueError
     return value.strip()
-
-
-def topic_name(value: str) -> str:
-    """Return a topic's name unchanged. Raises `ValueError` for a name that Kafka does not allow."""
-    if not _TOPIC.fullmatch(value):
-        raise ValueError("no topic name")
-    return value
 
 
 def topic_list(value: str) -> tuple[str, ...]:
@@ -167,7 +139,8 @@ def partition_list(value: str) -> tuple[TopicPartition, ...]:
         raise ValueError
     found: list[TopicPartition] = []
     for topic, numbers in given.items():
-        if not _TOPIC.fullmatch(topic) or not isinstance(numbers, list) or not numbers:
+        topic_name(topic)
+        if not isinstance(numbers, list) or not numbers:
             raise ValueError
         for number in numbers:
             if type(number) is not int or not 0 <= number <= PARTITION_MAX:

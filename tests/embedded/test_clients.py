@@ -193,7 +193,10 @@ def test_names_of_headers_are_read_whole_in_c(kafka: EmbeddedKafka) -> None:
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_a_name_that_is_no_utf8_is_an_error_in_pure_python(kafka: EmbeddedKafka, name: bytes) -> None:
     """confluent-kafka keeps a list with null pointers for such a record; to read one of them kills the process."""
-    good, odd = RawRecord(b"v", 1_000, [(b"h", b"x")]), RawRecord(b"v", 1_000, [(b"h", b"x"), (name, b"x"), (b"i", None)])
+    good, odd = (
+        RawRecord(b"v", 1_000, [(b"h", b"x")]),
+        RawRecord(b"v", 1_000, [(b"h", b"x"), (name, b"x"), (b"i", None)]),
+    )
     produce_raw(kafka.bootstrap_servers, "orders", [good, good, *[odd] * 11, good])
     client = make_python(options_of(kafka, includeHeaders="true"))
     client.assign({P0: 0})

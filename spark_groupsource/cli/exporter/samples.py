@@ -40,8 +40,8 @@ _LAG_SECONDS = _gauge(
 _MAX_LAG = _gauge("kafka_consumergroup_group_max_lag", _GROUP, "Largest lag of a partition, in offsets.")
 _MAX_LAG_SECONDS = _gauge(
     "kafka_consumergroup_group_max_lag_seconds", _GROUP,
-    "Age of the oldest unread record whose age is known; 0 if nothing is unread. Missing if records are unread and no age"
-    " is known.",
+    "Age of the oldest unread record whose age is known; 0 if nothing is unread. Missing if records are unread and no"
+    " age is known.",
 )  # fmt: skip
 _SUM_LAG = _gauge("kafka_consumergroup_group_sum_lag", _GROUP, "Lag of all partitions together, in offsets.")
 _TOPIC_SUM_LAG = _gauge(

@@ -117,7 +117,10 @@ def test_target_refused(words: list[str], reason: str) -> None:
         ),
         (["savepoint", *GIVEN, "f"], SavepointCommand(CONNECTION, Path("f"))),
         # Of a file with the line ends of Windows.
-        (["savepoint", "--group", "shop", "--bootstrap-servers", "broker:9092\r", "f"], SavepointCommand(CONNECTION, Path("f"))),
+        (
+            ["savepoint", "--group", "shop", "--bootstrap-servers", "broker:9092\r", "f"],
+            SavepointCommand(CONNECTION, Path("f")),
+        ),
     ],
 )
 def test_arguments(words: list[str], command: Command) -> None:
@@ -142,7 +145,10 @@ def test_arguments(words: list[str], command: Command) -> None:
         (["savepoint", *GIVEN], "FILE"),
         (["adopt", *GIVEN, "--from-group", ""], "argument --from-group: it is empty"),
         (["adopt", *GIVEN, "--from-group", GIVEN[-1]], "argument --from-group: it is the same as --group"),
-        (["adopt", *GIVEN, "--from-group", " a"], 'argument --from-group: " a" is not a group name without white space'),
+        (
+            ["adopt", *GIVEN, "--from-group", " a"],
+            'argument --from-group: " a" is not a group name without white space',
+        ),
         (["reset", *GIVEN[:-1], "shop ", "--to", "latest"], 'argument --group: "shop " is not a group name without'),
         (["lag", *GIVEN[:-1], "\tshop"], 'argument --group: "\\tshop" is not a group name without'),
         (["savepoint", *GIVEN[:-1], "shop\r", "f"], 'argument --group: "shop\\r" is not a group name without'),

@@ -76,7 +76,7 @@ def test_a_value_that_is_no_number_is_left_to_the_client() -> None:
 
 @pytest.mark.parametrize("given", [None, "5000000", str(200 * MIB)])
 def test_readers_have_the_clients_largest_limit_unless_the_user_sets_one(given: str | None) -> None:
-    """It also limits the uncompressed size of a zstd batch. A small one is only for the clients that read all records."""
+    """It also limits the uncompressed size of a zstd batch. A small one is for the clients that read all records."""
     options = make_options(**({} if given is None else {"kafka.receive.message.max.bytes": given}))
     name = "receive.message.max.bytes"
     assert reading_client_settings(options, 8 * MIB)[name] == (given or str(2**31 - 1))

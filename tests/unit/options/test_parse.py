@@ -689,7 +689,10 @@ def test_every_default_is_a_value_that_its_own_option_takes() -> None:
 def test_the_reference_has_a_row_per_option() -> None:
     rows = option_reference().splitlines()
     assert len(rows) == 2 + len(OPTIONS)
-    assert "| `kafka.group.id` | a group name without white space at its ends and without a zero byte | (required) |" in rows[3]
+    assert (
+        "| `kafka.group.id` | a group name without white space at its ends and without a zero byte | (required) |"
+        in rows[3]
+    )
     assert "`latest (batch: earliest)`" in next(row for row in rows if row.startswith("| `startingOffsets` "))
     assert "| `true` |" in next(row for row in rows if row.startswith("| `failOnDataLoss` "))
     assert "| - |" in next(row for row in rows if row.startswith("| `minPartitions` "))
@@ -698,7 +701,7 @@ def test_the_reference_has_a_row_per_option() -> None:
 @pytest.mark.parametrize("name", ["kafka.group.id", "Kafka.Group.Id", "kafka.group.instance.id"])
 @pytest.mark.parametrize("value", [" shop", "shop ", "shop\t", "shop\n", "\u00a0shop", "sh\0op", " ", ""])
 def test_a_name_that_the_client_would_change_is_refused(name: str, value: str) -> None:
-    """librdkafka removes white space at the beginning and what follows a zero byte: that is the name of another group."""
+    """librdkafka removes white space at the beginning, and what follows a zero byte: another group has that name."""
     raw = REQUIRED | {"kafka.group.instance.id": "a"}
     text = str(refusal({key: given for key, given in raw.items() if key != name.lower()} | {name: value}))
     assert f"'{name.lower()}' has the value '{value}'. Allowed: a" in text
