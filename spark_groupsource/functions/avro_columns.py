@@ -35,6 +35,8 @@ from spark_groupsource.functions.avro_text import symbol_of, text_edit
 from spark_groupsource.functions.avro_types import STORED
 
 Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
+# What a value raises that the result's type cannot hold.
+UNFIT = (BadValue, pa.ArrowException, OverflowError)
 _DECIMAL_BYTES = 16
 
 
@@ -52,13 +54,13 @@ class Column:
     def array(self, values: list[Any]) -> pa.Array:
         """Return an array of the result's type from values as they were read, with texts.
 
-        Raises `BadValue`, an error of Arrow or `OverflowError` if one value does not fit.
+        Raises one of `UNFIT` if one value does not fit.
         """
         return self.converted(pa.array(values, self.read))
 
 
 def column_of(step: Step, result: pa.DataType) -> Column:
-    """Return the column of a step. Raises as `Column.array` does if a default does not fit."""
+    """Return the column of a step."""
     match step:
         case ScalarStep():
             return _scalar(step, result)
@@ -166,19 +168,29 @@ def _record(step: RecordStep, result: pa.DataType) -> Column:
     return Column(read, None if is_as_read else partial(_fields, columns, defaults, result))
 
 
-def _default(default: FieldDefault, result: pa.DataType) -> pa.Array:
+def _default(default: FieldDefault, result: pa.DataType) -> pa.Array | BadValue:
+    """Return a default as an array of one value, or why it cannot be one."""
     edit = text_edit(default.step)
-    return column_of(default.step, result).array([default.value if edit is None else edit(default.value)])
+    try:
+        return column_of(default.step, result).array([default.value if edit is None else edit(default.value)])
+    except UNFIT as error:
+        return BadValue(f"a default cannot be used: {error}")
 
 
 def _fields(
-    columns: Mapping[str, Column], defaults: Mapping[str, pa.Array], result: pa.DataType, array: pa.Array
+    columns: Mapping[str, Column], defaults: Mapping[str, pa.Array | BadValue], result: pa.DataType, array: pa.Array
 ) -> pa.Array:
     # Flattened: the fields of a null record are null, else they have values that nobody wrote.
     found = {
         name: column.converted(part) for (name, column), part in zip(columns.items(), array.flatten(), strict=True)
     }
-    return _struct(result, array, found | {name: _repeated(item, len(array)) for name, item in defaults.items()})
+    for name, item in defaults.items():
+        if isinstance(item, BadValue) and array.null_count < len(array):
+            raise item
+        found[name] = (
+            pa.nulls(len(array), result.field(name).type) if isinstance(item, BadValue) else _repeated(item, len(array))
+        )
+    return _struct(result, array, found)
 
 
 def _branches(step: BranchesStep, result: pa.DataType) -> Column:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_groupsource import errors
-from spark_groupsource.functions.avro_columns import Column, column_of
+from spark_groupsource.functions.avro_columns import UNFIT, Column, column_of
 from spark_groupsource.functions.avro_encoding import encoding_of
 from spark_groupsource.functions.avro_numbers import BadValue
 from spark_groupsource.functions.avro_reader import BadBytes, RecordReader
@@ -29,8 +29,6 @@ from spark_groupsource.functions.schema_registry import Registry, SchemaNotFound
 _UNKNOWN_FOR_S = 30.0
 # A column that is not Avro has a new "schema id" in each value.
 _MAX_UNKNOWN = 1_000
-# What a value that does not fit its type raises.
-_UNFIT = (BadValue, pa.ArrowException, OverflowError)
 
 
 class BadRecord(ValueError):
@@ -143,7 +141,7 @@ class Decoder:
         """Return the array of values. Arrow refuses all values for one that does not fit: halves find it."""
         try:
             return column.array(values)
-        except _UNFIT as error:
+        except UNFIT as error:
             if len(values) == 1:
                 self._bad(records[0], error)
                 return pa.nulls(1, self._type)
@@ -167,7 +165,7 @@ class Decoder:
         try:
             texts = schema_texts(self._registry, self._registry.by_id(schema_id))
             self._written[stored] = self._written_with(texts)
-        except (SchemaNotFound, BadRecord, UnsupportedSchema, *_UNFIT) as error:
+        except (SchemaNotFound, BadRecord, UnsupportedSchema) as error:
             if len(self._unknown) >= _MAX_UNKNOWN:
                 self._unknown.clear()
             self._unknown[stored] = (time.monotonic() + _UNKNOWN_FOR_S, str(error))

@@ -17,6 +17,7 @@ from spark_groupsource.functions.avro_schema import (
     RecordField,
     RecordType,
     UnionType,
+    is_null,
 )
 
 # JSON has no such numbers. Java writes them as texts.
@@ -71,7 +72,7 @@ def _member(kind: UnionType, value: Any) -> Any:
             found = _stored(branch, value)
         except WrongDefault:
             continue
-        return {f"branch{number}": found} if len(kind.members) > 1 else found
+        return {f"branch{number}": found} if len(kind.members) > 1 and not is_null(branch) else found
     raise WrongDefault(f"{value!r:.100} for each type of a union")
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 
+from spark_groupsource.functions import avro_decoder
 from spark_groupsource.functions.avro_decoder import Decoder, Reading
 from spark_groupsource.functions.avro_schema import parsed
 from spark_groupsource.functions.avro_types import arrow_type
@@ -33,9 +35,9 @@ def decoder(reader: Schema, *writers: Schema, is_strict: bool = False) -> Decode
     """Return a decoder of records of several writers."""
     texts = (json.dumps(reader),)
     type_text = pa.schema([pa.field("result", arrow_type(parsed(texts)))]).serialize().to_pybytes()
-    found = Decoder(Reading(RegistrySettings((RegistryUrl("http://registry.invalid"),)), texts, is_strict, type_text))
-    found._registry = SchemasInMemory(*writers)  # type: ignore[assignment]
-    return found
+    with mock.patch.object(avro_decoder, "Registry", return_value=SchemasInMemory(*writers)):
+        registry = RegistrySettings((RegistryUrl("http://registry.invalid"),))
+        return Decoder(Reading(registry, texts, is_strict, type_text))
 
 
 def record(number: int, writer: Schema, value: Any) -> bytes:
@@ -50,7 +52,7 @@ def decoded(reader: Schema, writer: Schema, *values: Any, is_strict: bool = True
 
 
 def plain(array: pa.Array) -> list[Any]:
-    """Return an array's values with timestamps as microseconds and dates as days, which Python's types cannot all hold."""
+    """Return an array's values with timestamps in microseconds and dates in days: Python's hold fewer."""
     kind = array.type
     if pa.types.is_struct(kind):
         parts = {item.name: plain(part) for item, part in zip(kind, array.flatten(), strict=True)}

@@ -1,8 +1,8 @@
 """Avro's rules a second time, for tests: binary encoding and schema resolution of one value, over JSON schemas.
 
-Written from the specification ("Binary encoding", "Schema Resolution", "Logical Types"), with no part of the package: it
-walks both schemas and one value, and knows no arrays. A value of a union is a pair of branch and value, an enum's is its
-symbol. Named types are inline. Where unions allow several branches it follows Java's Resolver, as from_avro does.
+Written from the specification ("Binary encoding", "Schema Resolution", "Logical Types"), with no part of the package:
+it walks both schemas and one value. A value of a union is a pair of branch and value, an enum's is its symbol. Named
+types are inline. Where unions allow several branches it follows Java's Resolver, as from_avro does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ PROMOTED = {
     "bytes": ("string",),
 }  # fmt: skip
 MICROS = {
-    "timestamp-millis": (1000, 1), "timestamp-micros": (1, 1), "timestamp-nanos": (1, 1000), "date": (86_400_000_000, 1),
+    "date": (86_400_000_000, 1),
+    "timestamp-millis": (1000, 1), "timestamp-micros": (1, 1), "timestamp-nanos": (1, 1000),
     "local-timestamp-millis": (1000, 1), "local-timestamp-micros": (1, 1), "local-timestamp-nanos": (1, 1000),
 }  # fmt: skip
 STORED_IN = dict.fromkeys(MICROS, "long") | {"date": "int"}
