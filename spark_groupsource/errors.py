@@ -529,8 +529,7 @@ AVRO_EXTRA_MISSING = Condition(
 AVRO_SCHEMA_UNUSABLE = Condition(
     "GROUPKAFKA.AVRO_SCHEMA_UNUSABLE",
     "The schema of {source} gives no column type: {reason}",
-    "check subject, or set reader_schema to a schema without recursion and without unions of several types; it may"
-    " leave fields out.",
+    "check subject, or set reader_schema to a schema that Spark has types for; it may leave fields out.",
 )
 AVRO_RECORD_INVALID = Condition(
     "GROUPKAFKA.AVRO_RECORD_INVALID",

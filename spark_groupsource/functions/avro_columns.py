@@ -1,7 +1,7 @@
 """Build Arrow arrays of the reader's type from values as they were read: steps on whole arrays, not on values.
 
-A step's array is built as it was written (`Column.read`) and then converted. Conversions raise for one value that does
-not fit, so that the caller can find its record. They take arrays without an offset, as `pyarrow.array` builds them.
+A step's array is built as it was written (`ReadColumn.read`) and then converted. Conversions raise for one value that
+does not fit, so that the caller can find its record. They take arrays without an offset, which `pyarrow.array` builds.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from spark_groupsource.functions.avro_resolution import (
     MismatchStep,
     NullStep,
     RecordStep,
+    ResolutionStep,
     ScalarStep,
-    Step,
     TextStep,
 )
 from spark_groupsource.functions.avro_text import symbol_of, text_edit
@@ -41,7 +41,7 @@ _DECIMAL_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ReadColumn:
     """The Arrow type that a step's values are read as, and how such an array becomes one of the result's type."""
 
     read: pa.DataType
@@ -59,30 +59,30 @@ class Column:
         return self.converted(pa.array(values, self.read))
 
 
-def column_of(step: Step, result: pa.DataType) -> Column:
+def column_of(step: ResolutionStep, result: pa.DataType) -> ReadColumn:
     """Return the column of a step."""
     match step:
         case ScalarStep():
             return _scalar(step, result)
         case EnumStep():
-            return Column(pa.int32(), partial(_symbols, step))
+            return ReadColumn(pa.int32(), partial(_symbols, step))
         case TextStep():
-            return Column(pa.string())
+            return ReadColumn(pa.string())
         case NullStep():
-            return Column(pa.null(), lambda array: pa.nulls(len(array), result))
+            return ReadColumn(pa.null(), lambda array: pa.nulls(len(array), result))
         case MismatchStep():
-            return Column(pa.struct([]), partial(_mismatch, step.reason, result))
+            return ReadColumn(pa.struct([]), partial(_mismatch, step.reason, result))
         case ListStep():
             items = column_of(step.items, result.value_type)
             read = pa.list_(items.read)
-            return Column(read, None if items.convert is None else partial(_list, items, result))
+            return ReadColumn(read, None if items.convert is None else partial(_list, items, result))
         case DictStep():
             values = column_of(step.values, result.item_type)
             read = pa.map_(pa.string(), values.read)
-            return Column(read, None if values.convert is None else partial(_map, values, result))
+            return ReadColumn(read, None if values.convert is None else partial(_map, values, result))
         case MemberStep():
             inner = column_of(step.step, result.field(step.index).type)
-            return Column(inner.read, partial(_member, step.index, inner, result))
+            return ReadColumn(inner.read, partial(_member, step.index, inner, result))
         case BranchesStep():
             return _branches(step, result)
         case RecordStep():
@@ -90,16 +90,16 @@ def column_of(step: Step, result: pa.DataType) -> Column:
     raise AssertionError(step)
 
 
-def _scalar(step: ScalarStep, result: pa.DataType) -> Column:
+def _scalar(step: ScalarStep, result: pa.DataType) -> ReadColumn:
     kind = read_kind(step)
     read = pa.binary() if kind == "fixed" else STORED[kind]
     unit = micros_per_unit(step)
     if unit is not None:
-        return Column(read, partial(_timestamps, unit, result))
+        return ReadColumn(read, partial(_timestamps, unit, result))
     if pa.types.is_decimal(result):
-        return Column(read, partial(_decimals, step, result))
+        return ReadColumn(read, partial(_decimals, step, result))
     # A number that is promoted to float is rounded, as in Java.
-    return Column(read, None if read == result else lambda array: array.cast(result, safe=False))
+    return ReadColumn(read, None if read == result else lambda array: array.cast(result, safe=False))
 
 
 def _timestamps(unit: Fraction, result: pa.DataType, array: pa.Array) -> pa.Array:
@@ -144,28 +144,28 @@ def _mismatch(reason: str, result: pa.DataType, array: pa.Array) -> pa.Array:
     return pa.nulls(len(array), result)
 
 
-def _list(items: Column, result: pa.DataType, array: pa.Array) -> pa.Array:
+def _list(items: ReadColumn, result: pa.DataType, array: pa.Array) -> pa.Array:
     return _with_children(array, result, [items.converted(array.values)])
 
 
-def _map(values: Column, result: pa.DataType, array: pa.Array) -> pa.Array:
+def _map(values: ReadColumn, result: pa.DataType, array: pa.Array) -> pa.Array:
     found = values.converted(array.items)
     entries = pa.StructArray.from_arrays([array.keys, found], fields=[result.key_field, result.item_field])
     return _with_children(array, result, [entries])
 
 
-def _member(index: int, inner: Column, result: pa.DataType, array: pa.Array) -> pa.Array:
+def _member(index: int, inner: ReadColumn, result: pa.DataType, array: pa.Array) -> pa.Array:
     return _struct(result, array, {result.field(index).name: inner.converted(array)})
 
 
-def _record(step: RecordStep, result: pa.DataType) -> Column:
+def _record(step: RecordStep, result: pa.DataType) -> ReadColumn:
     steps = {item.name: item.step for item in step.written if item.step is not None}
     types = {item.name: item.type for item in result}
     columns = {name: column_of(steps[name], types[name]) for name in step.names if name in steps}
     defaults = {name: _default(item, types[name]) for name, item in step.defaults.items()}
     read = pa.struct([pa.field(name, column.read) for name, column in columns.items()])
     is_as_read = not defaults and all(column.convert is None for column in columns.values())
-    return Column(read, None if is_as_read else partial(_fields, columns, defaults, result))
+    return ReadColumn(read, None if is_as_read else partial(_fields, columns, defaults, result))
 
 
 def _default(default: FieldDefault, result: pa.DataType) -> pa.Array | BadValue:
@@ -178,7 +178,7 @@ def _default(default: FieldDefault, result: pa.DataType) -> pa.Array | BadValue:
 
 
 def _fields(
-    columns: Mapping[str, Column], defaults: Mapping[str, pa.Array | BadValue], result: pa.DataType, array: pa.Array
+    columns: Mapping[str, ReadColumn], defaults: Mapping[str, pa.Array | BadValue], result: pa.DataType, array: pa.Array
 ) -> pa.Array:
     # Flattened: the fields of a null record are null, else they have values that nobody wrote.
     found = {
@@ -193,7 +193,7 @@ def _fields(
     return _struct(result, array, found)
 
 
-def _branches(step: BranchesStep, result: pa.DataType) -> Column:
+def _branches(step: BranchesStep, result: pa.DataType) -> ReadColumn:
     numbered = step.numbered
     if numbered is None:
         sole = next((branch for branch in step.branches if not isinstance(branch, NullStep)), step.branches[0])
@@ -207,11 +207,11 @@ def _branches(step: BranchesStep, result: pa.DataType) -> Column:
         else:
             columns[name] = column_of(branch, result)
     read = pa.struct([pa.field(name, column.read) for name, column in columns.items()])
-    return Column(read, partial(_from_branches, columns, members, result))
+    return ReadColumn(read, partial(_from_branches, columns, members, result))
 
 
 def _from_branches(
-    columns: Mapping[str, Column], members: Mapping[int, list[str]], result: pa.DataType, array: pa.Array
+    columns: Mapping[str, ReadColumn], members: Mapping[int, list[str]], result: pa.DataType, array: pa.Array
 ) -> pa.Array:
     found = {
         name: column.converted(part) for (name, column), part in zip(columns.items(), array.flatten(), strict=True)

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from spark_groupsource import errors
-from spark_groupsource.functions.avro_columns import UNFIT, Column, column_of
+from spark_groupsource.functions.avro_columns import UNFIT, ReadColumn, column_of
 from spark_groupsource.functions.avro_encoding import encoding_of
 from spark_groupsource.functions.avro_numbers import BadValue
 from spark_groupsource.functions.avro_reader import BadBytes, RecordReader
-from spark_groupsource.functions.avro_resolution import MismatchStep, resolved
+from spark_groupsource.functions.avro_resolution import MismatchStep, resolution_of
 from spark_groupsource.functions.avro_schema import UnsupportedSchema, parsed
 from spark_groupsource.functions.avro_text import text_edit
 from spark_groupsource.functions.registry_options import RegistrySettings
@@ -70,7 +70,7 @@ class _Written:
     """How the records of one writer's schema are read."""
 
     reader: RecordReader
-    column: Column
+    column: ReadColumn
 
 
 class Decoder:
@@ -137,7 +137,7 @@ class Decoder:
         found = self._built(written.column, [record for record, _ in good], [value for _, value in good])
         return found.take(pa.array(places, pa.int64()))
 
-    def _built(self, column: Column, records: list[bytes], values: list[Any]) -> pa.Array:
+    def _built(self, column: ReadColumn, records: list[bytes], values: list[Any]) -> pa.Array:
         """Return the array of values. Arrow refuses all values for one that does not fit: halves find it."""
         try:
             return column.array(values)
@@ -173,7 +173,7 @@ class Decoder:
         return self._written[stored]
 
     def _written_with(self, texts: tuple[str, ...]) -> _Written:
-        step = resolved(parsed(texts), self._reader)
+        step = resolution_of(parsed(texts), self._reader)
         if isinstance(step, MismatchStep):
             raise BadRecord(step.reason)
         return _Written(RecordReader(encoding_of(step), text_edit(step)), column_of(step, self._type))

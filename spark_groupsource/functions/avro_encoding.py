@@ -21,8 +21,8 @@ from spark_groupsource.functions.avro_resolution import (
     MemberStep,
     MismatchStep,
     NullStep,
+    ResolutionStep,
     ScalarStep,
-    Step,
     TextStep,
 )
 from spark_groupsource.functions.avro_schema import (
@@ -38,7 +38,7 @@ from spark_groupsource.functions.avro_schema import (
 Encoding: TypeAlias = Any  # a schema for fastavro
 
 
-def encoding_of(step: Step) -> Encoding:
+def encoding_of(step: ResolutionStep) -> Encoding:
     """Return the schema that reads a step's values."""
     return _Encodings().of(step)
 
@@ -56,7 +56,7 @@ class _Encodings:
     def __init__(self) -> None:
         self._names: dict[object, str] = {}
 
-    def of(self, step: Step) -> Encoding:
+    def of(self, step: ResolutionStep) -> Encoding:
         """Return the schema of a step's bytes."""
         match step:
             case ScalarStep():

@@ -60,14 +60,14 @@ class WrittenField:
 
     writer: RecordField
     name: str = ""
-    step: Step | None = None
+    step: ResolutionStep | None = None
 
 
 @dataclass(slots=True, eq=False)
 class FieldDefault:
     """A field that only the reader has: its default, in the form that `step` reads."""
 
-    step: Step
+    step: ResolutionStep
     value: Any
 
 
@@ -84,26 +84,26 @@ class RecordStep:
 class ListStep:
     """An array."""
 
-    items: Step
+    items: ResolutionStep
 
 
 @dataclass(slots=True, eq=False)
 class DictStep:
     """A map."""
 
-    values: Step
+    values: ResolutionStep
 
 
 @dataclass(slots=True, eq=False)
 class BranchesStep:
     """A union of the writer: a step for each branch, in its order."""
 
-    branches: list[Step]
+    branches: list[ResolutionStep]
 
     @property
-    def numbered(self) -> dict[str, Step] | None:
+    def numbered(self) -> dict[str, ResolutionStep] | None:
         """The steps of branches that are not null, by `branch0` and so on; None if there is only one of them."""
-        found: dict[str, Step] = {
+        found: dict[str, ResolutionStep] = {
             f"branch{i}": step for i, step in enumerate(self.branches) if not isinstance(step, NullStep)
         }
         return found if len(found) > 1 else None
@@ -114,7 +114,7 @@ class MemberStep:
     """A value that becomes a member of the reader's union of several types."""
 
     index: int  # among the types that are not null
-    step: Step
+    step: ResolutionStep
 
 
 @dataclass(slots=True, eq=False)
@@ -134,16 +134,16 @@ class MismatchStep:
 class TextStep:
     """A record of the reader inside itself, which becomes text. Its step has no further `TextStep`."""
 
-    step: Step
+    step: ResolutionStep
 
 
-Step: TypeAlias = (
+ResolutionStep: TypeAlias = (
     ScalarStep | EnumStep | RecordStep | ListStep | DictStep | BranchesStep | MemberStep | NullStep | MismatchStep
     | TextStep
 )  # fmt: skip
 
 
-def resolved(writer: AvroType, reader: AvroType) -> Step:
+def resolution_of(writer: AvroType, reader: AvroType) -> ResolutionStep:
     """Return how values of the writer's type become values of the reader's."""
     return _Resolution().step(writer, reader, frozenset())
 
@@ -155,7 +155,7 @@ class _Resolution:
         # Inside a text, a pair of records has one step, which may contain itself.
         self._in_text: dict[tuple[int, int], RecordStep] = {}
 
-    def step(self, writer: AvroType, reader: AvroType, inside: frozenset[RecordType] | None) -> Step:
+    def step(self, writer: AvroType, reader: AvroType, inside: frozenset[RecordType] | None) -> ResolutionStep:
         """Return the step of two types. `inside`: the reader's records around it; None in a text."""
         if isinstance(writer, UnionType):
             return BranchesStep([self.step(branch, reader, inside) for branch in writer.branches])
@@ -179,7 +179,7 @@ class _Resolution:
                 return self._record(writer, reader, inside)
         return MismatchStep(writer, f"{described(writer)} was written, which {described(reader)} cannot hold")
 
-    def _into_union(self, writer: AvroType, reader: UnionType, inside: frozenset[RecordType] | None) -> Step:
+    def _into_union(self, writer: AvroType, reader: UnionType, inside: frozenset[RecordType] | None) -> ResolutionStep:
         if is_null(writer) and any(is_null(branch) for branch in reader.branches):
             return NullStep()
         sole = sole_type(reader)
@@ -191,7 +191,7 @@ class _Resolution:
                 return MemberStep(index, found)
         return MismatchStep(writer, f"{described(writer)} was written, which {described(reader)} cannot hold")
 
-    def _record(self, writer: RecordType, reader: RecordType, inside: frozenset[RecordType] | None) -> Step:
+    def _record(self, writer: RecordType, reader: RecordType, inside: frozenset[RecordType] | None) -> ResolutionStep:
         if inside is not None:
             if reader in inside:
                 return TextStep(self.step(writer, reader, None))

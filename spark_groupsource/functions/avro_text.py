@@ -25,8 +25,8 @@ from spark_groupsource.functions.avro_resolution import (
     MismatchStep,
     NullStep,
     RecordStep,
+    ResolutionStep,
     ScalarStep,
-    Step,
     TextStep,
 )
 from spark_groupsource.functions.avro_schema import FixedType
@@ -36,7 +36,7 @@ _DAYS_PER_400_YEARS = 146_097
 _MICROS_PER_DAY = 86_400_000_000
 
 
-def text_edit(step: Step) -> Edit | None:
+def text_edit(step: ResolutionStep) -> Edit | None:
     """Return what puts texts into a value as it was read, in place. None if the step has no texts.
 
     What is returned raises `BadValue` for a value that the reader's type cannot hold.
@@ -83,7 +83,7 @@ def _over_fields(edits: dict[str, Edit | None]) -> Edit | None:
     return over_fields if some else None
 
 
-def _plain(step: Step, value: Any) -> Any:
+def _plain(step: ResolutionStep, value: Any) -> Any:
     """Return a value as JSON has it."""
     match step:
         case _ if value is None:

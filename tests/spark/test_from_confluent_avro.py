@@ -151,6 +151,38 @@ def test_a_schema_that_refers_to_another_subject(spark: SparkSession, registry: 
     assert tuple(row) == ("Bonn", "Ulm")
 
 
+def test_a_union_of_several_types_is_a_struct_as_from_avro_has_it(
+    spark: SparkSession, registry: SchemaRegistry
+) -> None:
+    schema = {"type": "record", "name": "U", "fields": [{"name": "a", "type": ["int", "null", "string"]}]}
+    number = registry.register("u", schema)
+    frame = decoded(spark, [by_hand(number, schema, {"a": item}) for item in (5, "x", None)], registry.url, subject="u")
+    assert frame.schema["o"].dataType.simpleString() == "struct<a:struct<member0:int,member1:string>>"
+    assert [row.a and tuple(row.a) for row in frame.select("o.a").collect()] == [(5, None), (None, "x"), None]
+
+
+def test_the_text_of_a_record_inside_itself_is_read_by_from_json(spark: SparkSession, registry: SchemaRegistry) -> None:
+    fields = [
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "raw", "type": "bytes"}, {"name": "next", "type": ["null", "N"]},
+    ]  # fmt: skip
+    schema = {"type": "record", "name": "N", "fields": fields}
+    number = registry.register("n", schema)
+    value = {"price": Decimal("12.34"), "at": 1_700_000_000_000, "day": 2_932_897, "raw": b"\xff"}
+    data = by_hand(number, schema, value | {"next": value | {"next": None}})
+    frame = decoded(spark, [data], registry.url, subject="n").select("o.*")
+    assert frame.schema["next"].dataType.simpleString() == "string"
+    kinds = "price decimal(9,2), at timestamp, day date, raw binary, next string"
+    (row,) = (
+        frame.selectExpr(f"from_json(next, '{kinds}') AS n", "price", "at", "day", "raw")
+        .selectExpr("n.price = price AND n.at = at AND n.day = day AND n.raw = raw AND n.next IS NULL")
+        .collect()
+    )
+    assert row[0]
+
+
 def bad_records(registry: SchemaRegistry) -> list[bytes]:
     """Return records that are not readable, each for another reason."""
     (good,) = serialized(registry, ORDER, [order(1)])
@@ -236,13 +268,17 @@ def test_credentials_are_in_no_plan_and_no_error(spark: SparkSession, registry: 
         ("http://127.0.0.1:1", {}, "a subject, or reader_schema instead"),
         ("http://127.0.0.1:1", {"subject": "s", "options": {"mode": "DROP"}}, "FAILFAST or PERMISSIVE"),
         ("http://127.0.0.1:1", {"subject": "s", "options": {"user": "x"}}, "'user'"),
-        ("http://127.0.0.1:1", {"reader_schema": '["int", "string"]'}, "a union of 2 types"),
+        (
+            "http://127.0.0.1:1",
+            {"reader_schema": '{"type": "bytes", "logicalType": "decimal", "precision": 39}'},
+            "a decimal of 39 digits; Spark's have 38 at most",
+        ),
         ("http://127.0.0.1:1", {"reader_schema": "[]"}, "a union without types"),
         ("http://127.0.0.1:1", {"reader_schema": "{"}, "gives no column type"),
         (
             "http://127.0.0.1:1",
-            {"reader_schema": '{"type":"record","name":"N","fields":[{"name":"next","type":["null","N"]}]}'},
-            "type 'N' contains itself",
+            {"reader_schema": '{"type":"record","name":"N","fields":[{"name":"next","type":["null","M"]}]}'},
+            "type 'M' is not defined",
         ),
     ],
 )

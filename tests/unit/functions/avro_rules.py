@@ -199,7 +199,7 @@ def _scalar(writer: Schema, reader: Schema, value: Any) -> Any:
     if own in MICROS and own != "date" and "nanos" not in own:
         times, per = MICROS[other if other in MICROS else own]
         micros = value * times // per
-        if abs(micros) >= 2**63:
+        if not -(2**63) <= micros < 2**63:
             raise Bad("overflow")
         return micros
     if name == "float":
