@@ -1,7 +1,7 @@
 """Build Arrow arrays of the reader's type from values as they were read: steps on whole arrays, not on values.
 
 A step's array is built as it was written (`ReadColumn.read`) and then converted. Conversions raise for one value that
-does not fit, so that the caller can find its record. They take arrays without an offset, as `pyarrow.array` has them.
+does not fit, so that the caller can find its record. They take arrays without an offset, which `pyarrow.array` builds.
 """
 
 from __future__ import annotations
