@@ -44,11 +44,23 @@ class Levels:
 
     def level_of(self, node_id: str) -> str:
         """Return the level of a test: core without a nightly part, else the first that names it."""
-        names = names_of(node_id)
-        part = next((part.name for part in self.parts if not names.isdisjoint(part.tests)), CORE)
+        names, part = names_of(node_id), self.part_of(node_id.partition("::")[0])
         if part == CORE or not names.isdisjoint(self.core):
             return CORE
         return GATE if not names.isdisjoint(self._gated) else part
+
+    def may_have(self, level: str, path: str) -> bool:
+        """Return whether a test file may have tests of a level. Others need not be imported."""
+        part = self.part_of(path)
+        if part == CORE:
+            return level == CORE
+        named = {CORE: self.core, GATE: self._gated}.get(level)
+        return part == level if named is None else any(name.partition("::")[0] == path for name in named)
+
+    def part_of(self, path: str) -> str:
+        """Return the part of a file; core without one."""
+        names = names_of(path)
+        return next((part.name for part in self.parts if not names.isdisjoint(part.tests)), CORE)
 
     @cached_property
     def _gated(self) -> frozenset[str]:

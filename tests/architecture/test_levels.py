@@ -110,3 +110,11 @@ def test_a_test_is_at_the_first_level_that_names_it() -> None:
     assert small(gate=["tests/kafka/test_a.py"]).level_of(f"{A}[x]") == GATE
     assert small(gate=[f"{A}[x]"]).level_of(f"{A}[y]") == "night"
     assert small(core=[f"{A}[x]"], gate=[A]).level_of(f"{A}[x]") == CORE
+
+
+def test_a_file_is_left_out_only_if_no_test_of_it_is_at_the_level() -> None:
+    table, path = small(core=[f"{A}[x]"], row=[f"{A}[y]"]), "tests/kafka/test_a.py"
+    assert [table.may_have(level, path) for level in (CORE, GATE, "night")] == [True, True, True]
+    assert [table.may_have(level, "tests/kafka/test_b.py") for level in (CORE, GATE, "night")] == [False, False, True]
+    assert [table.may_have(level, "tests/unit/test_c.py") for level in (CORE, GATE, "night")] == [True, False, False]
+    assert small(gate=[path]).may_have(GATE, path)
