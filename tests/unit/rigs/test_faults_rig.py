@@ -87,6 +87,7 @@ def test_a_gate_run_is_one_mixed_fleet_with_a_pattern_and_a_short_session(seed: 
     assert given.protocol == "cooperative"
     shape = rig.shape_of(given, seed, given.protocol, 1)
     assert (shape.place, shape.session_s, shape.flavour.pattern) == (Place.MIXED, GATE_SESSION_S, True)
+    assert shape.rate == rig.GATE_RATE
     assert [shape.clustered(f"q{number + 1}") for number in range(shape.max_queries)] == [True, False, False]
 
 
@@ -95,7 +96,7 @@ def test_other_runs_have_their_queries_in_one_place_and_the_usual_session(option
     given = parse_arguments([option, "--seed", "1", "--protocol", "cooperative"])
     shape = rig.shape_of(given, 1, given.protocol, 1)
     assert {shape.clustered("q1"), shape.clustered("q2")} == {clustered}
-    assert shape.session_s == 6.0
+    assert (shape.session_s, shape.rate) == (6.0, rig.RATE)
 
 
 def test_in_a_mixed_fleet_a_query_has_the_applications_and_the_tasks_of_its_place(tmp_path: Path) -> None:
