@@ -221,7 +221,7 @@ class _Resolution:
                 continue
             default = self._default(target, inside)
             if isinstance(default.step, MismatchStep) and inside is not None:
-                return default.step
+                return MismatchStep(writer, default.step.reason)
             found.defaults[target.name] = default
         found.names.extend(item.name for item in reader.fields)
         return found

@@ -32,6 +32,8 @@ ORDER = {
         {"name": "is_new", "type": "boolean"},
     ],
 }  # fmt: skip
+# The records above are of an older version for it.
+LATER = {**ORDER, "fields": [*ORDER["fields"], {"name": "note", "type": "string", "default": "none"}]}
 DDL = "id long, customer string, country string, comment string, amount double, at timestamp, tags array<string>, count int, is_new boolean"  # noqa: E501
 
 
@@ -78,6 +80,7 @@ def main() -> None:
     session.sparkContext.setLogLevel("ERROR")
     with tempfile.TemporaryDirectory() as folder, schema_registry() as registry:
         registry.register("orders-value", ORDER)
+        registry.register("later-value", LATER)
         rows = [(record(number),) for number in range(RECORDS)]
         size = sum(len(row[0]) for row in rows) / RECORDS
         session.createDataFrame(rows, "value binary").coalesce(1).write.parquet(f"{folder}/rows")
@@ -86,6 +89,9 @@ def main() -> None:
         ways: dict[str, Callable[[], Column]] = {
             "from_confluent_avro": lambda: from_confluent_avro(
                 "value", registry.url, subject="orders-value", options=login
+            ),
+            "from_confluent_avro, a field was added": lambda: from_confluent_avro(
+                "value", registry.url, subject="later-value", options=login
             ),
             "plain Python UDF": plain,
             "no decoding": lambda: col("value"),

@@ -160,6 +160,17 @@ def test_a_default_is_wrong_only_where_it_is_used() -> None:
         decoded(reader, of(("a", "int")), {"a": 1})
 
 
+def test_a_record_without_a_usable_default_is_passed_over_by_its_own_bytes() -> None:
+    """What follows it, here a record in the same map, is where the writer put it."""
+    writer = {"type": "map", "values": [of(("a", "long"), name="I"), "string"]}
+    reader = {"type": "map", "values": [of(("b", {"type": "array", "items": "string"}, 5), name="I"), "string"]}
+    data = [record(1, writer, {"x": (0, {"a": 2**40}), "y": (1, "z")}), record(1, writer, {"y": (1, "z")})]
+    found = plain(decoder(reader, writer).decode(pa.array(data, pa.binary())))
+    assert found == [None, {"y": {"member0": None, "member1": "z"}}]
+    with pytest.raises(ReadError, match="field 'b' was not written"):
+        decoder(reader, writer, is_strict=True).decode(pa.array(data, pa.binary()))
+
+
 def test_references_come_before_what_refers_to_them() -> None:
     def schema(name: str, *parts: str) -> dict[str, Any]:
         fields = [{"name": part.lower(), "type": part} for part in parts]
