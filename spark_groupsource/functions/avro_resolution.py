@@ -177,7 +177,7 @@ class _Resolution:
                 return DictStep(self.step(writer.values, reader.values, inside))
             case (RecordType(), RecordType()) if _names_match(writer, reader):
                 return self._record(writer, reader, inside)
-        return MismatchStep(writer, f"{described(writer)} was written, which {described(reader)} cannot hold")
+        return MismatchStep(writer, _cannot_hold(writer, reader))
 
     def _into_union(self, writer: AvroType, reader: UnionType, inside: frozenset[RecordType] | None) -> ResolutionStep:
         if is_null(writer) and any(is_null(branch) for branch in reader.branches):
@@ -185,11 +185,13 @@ class _Resolution:
         sole = sole_type(reader)
         if sole is not None:
             return self.step(writer, sole, inside)
-        for index in _candidates(writer, reader.members):
-            found = self.step(writer, reader.members[index], inside)
-            if not isinstance(found, MismatchStep):
-                return MemberStep(index, found)
-        return MismatchStep(writer, f"{described(writer)} was written, which {described(reader)} cannot hold")
+        found = [
+            (index, self.step(writer, reader.members[index], inside)) for index in _candidates(writer, reader.members)
+        ]
+        fitting = next((MemberStep(index, step) for index, step in found if not isinstance(step, MismatchStep)), None)
+        if fitting is not None or not found:
+            return fitting or MismatchStep(writer, _cannot_hold(writer, reader))
+        return found[0][1]
 
     def _record(self, writer: RecordType, reader: RecordType, inside: frozenset[RecordType] | None) -> ResolutionStep:
         if inside is not None:
@@ -250,6 +252,10 @@ def described(kind: AvroType) -> str:
         case EnumType():
             return f"enum '{kind.name}'"
     return f"record '{kind.name}'"
+
+
+def _cannot_hold(writer: AvroType, reader: AvroType) -> str:
+    return f"{described(writer)} was written, which {described(reader)} cannot hold"
 
 
 def _reads(writer: str, reader: str) -> bool:
