@@ -1,4 +1,4 @@
-"""When a test runs: with `scripts/test`, with `--gate`, or in a part of `--nightly`; read from levels.toml.
+"""Read from levels.toml at which level a test runs: `scripts/test`, its `--gate`, or a part of its `--nightly`.
 
 Levels: `core` (what a user's machine shows in ten minutes), `gate` (what each change must pass besides), and the names
 of the nightly parts. Tests are named by node ids; an id without parameters names all cases of a test, a path all tests

@@ -38,7 +38,7 @@ def test_the_exit_code_of_a_process_that_dies_is_shown(ending: str, tmp_path: Pa
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
-    # Not 1, the code of failed tests, some of which scripts/test runs again.
+    # Not 1, the code of failed tests: some tests have not run at all.
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
     assert f": {ending}" in done.stdout, done.stdout + done.stderr
     assert "Fatal Python error" not in done.stdout + done.stderr

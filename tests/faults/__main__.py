@@ -1,6 +1,6 @@
 """The fault rig: queries of one consumer group on a real broker, faults, and a judgement of promises P1-P8.
 
-    scripts/faults --gate                           # 38 kinds once, four of them of a Spark cluster
+    scripts/faults --gate                           # 39 kinds once, four of them of a Spark cluster
     scripts/faults --smoke                          # 70 faults over the five protocols, 200,000 records
     scripts/faults --hours 8                        # random mixes, protocol after protocol
     scripts/faults --cluster --runs 5               # 60 faults of a Spark cluster over three protocols, five times

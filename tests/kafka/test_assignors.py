@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from tests.realkafka.realkafka import RealKafka
 
 from .application import Application, AppQuery
-from .harness import Independent, wait_for
+from .harness import CLIENTS, Independent, wait_for
 from .holding import Gate, OffsetWatch, Told, released
 from .test_takeover import with_protocol
 
@@ -260,17 +260,18 @@ def test_what_cannot_be_fails_before_the_query_joins(team: Group, extra: dict[st
     assert team.client.member_count(team.name) == 0
 
 
-def test_p6_m08_a_drain_beyond_the_session_timeout_is_clean(team: Group) -> None:
+@pytest.mark.parametrize("member", CLIENTS)
+def test_p6_m08_a_drain_beyond_the_session_timeout_is_clean(member: str, team: Group) -> None:
     """The first holds a batch for 9 s with a session of 6 s, while the second joins: its heartbeats go on."""
     gate = Gate()
     team.options["kafka.session.timeout.ms"] = "6000"
-    team.start("first", batch=gate, assignors="weighted", memberWeight="1")
+    team.start("first", batch=gate, **CLIENTS[member])
     team.wait_shares({"first": 8})
     with released(gate), OffsetWatch(team.client, team.name) as watch:
         gate.armed = True
         team.produce()
         gate.wait_reached(team.evidence)
-        team.start("second", assignors="weighted", memberWeight="1")
+        team.start("second", **CLIENTS[member])
         team.told["first"].wait_for("revoking")
         time.sleep(9)
         assert not team.told["first"].lines("lost"), team.evidence()

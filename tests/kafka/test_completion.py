@@ -63,8 +63,7 @@ def first_with_partitions_s(told: Told, since_s: float) -> float:
     return float(lines[0]["at"]) if lines else 0.0
 
 
-# "cooperative": test_p6_a_long_trigger_hands_over_and_stops_without_a_repeat.
-@pytest.mark.parametrize("protocol", ["eager", "kip848"])
+@pytest.mark.parametrize("protocol", ["cooperative", "eager", "kip848"])
 def test_p6_a_long_trigger_hands_over_at_the_end_of_its_batch(
     protocol: str,
     application: Application,

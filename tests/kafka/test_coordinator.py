@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -282,6 +283,23 @@ def test_an_answer_with_a_first_assignment_comes_too_late_for_the_client(
     assert repeated == set()
 
 
+def test_m21_the_broker_sets_the_interval_of_heartbeats(make_group: Callable[[str], Group], proxy: KafkaProxy) -> None:
+    """The group's configuration says 1 s, and then 5 s: the member learns it from the answers."""
+    group = make_group("kip848")
+    group.client.set_group_session_timeout(group.name, 45_000, heartbeat_ms=1_000)
+    group.start_first()
+    before = proxy.seen(Api.CONSUMER_GROUP_HEARTBEAT, "first-member")
+    time.sleep(6)
+    often = proxy.seen(Api.CONSUMER_GROUP_HEARTBEAT, "first-member") - before
+    group.client.set_group_session_timeout(group.name, 45_000, heartbeat_ms=5_000)
+    time.sleep(2)
+    before = proxy.seen(Api.CONSUMER_GROUP_HEARTBEAT, "first-member")
+    time.sleep(6)
+    seldom = proxy.seen(Api.CONSUMER_GROUP_HEARTBEAT, "first-member") - before
+    assert 3 <= often <= 8
+    assert seldom <= 2
+
+
 def late_answers(client: str, times: int) -> Rule:
     """Return a rule: so many answers to heartbeats take longer than the client waits for them."""
     return Rule(
@@ -302,7 +320,7 @@ def commit_rule(fault: str) -> Rule:
 
 
 @pytest.mark.parametrize("fault", ["request cut", "response cut", "response late"])
-@pytest.mark.parametrize("protocol", ["cooperative", "kip848", "weighted"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.rule("R28")
 def test_the_commit_of_a_handover_fails(
     protocol: str, fault: str, make_group: Callable[[str], Group], proxy: KafkaProxy

@@ -81,7 +81,6 @@ _GATE_ON_A_CLUSTER = ("executor-killed", "spark-worker-killed", "task-failed", "
 NEAR_DUPLICATES = {
     "app-paused-short": "reader-paused-short",  # the member lives in the reader process
     "query-stopped": "app-ended",  # which also starts on another application; half of all kinds stop a query
-    "member-joins": "slow-batch",  # during which another query joins
     "broker-killed": "coordinator-killed",  # a SIGKILL of a broker, which leads partitions as well
     "cut-at-heartbeat-request": "cut-at-heartbeat-response",  # a heartbeat changes nothing on the broker
 }
