@@ -16,8 +16,8 @@ import pyarrow as pa
 from spark_groupsource import errors
 from spark_groupsource.functions.avro_columns import UNFIT, ReadColumn, column_of
 from spark_groupsource.functions.avro_encoding import encoding_of
-from spark_groupsource.functions.avro_numbers import BadValue
 from spark_groupsource.functions.avro_guards import BadBytes
+from spark_groupsource.functions.avro_numbers import BadValue
 from spark_groupsource.functions.avro_reader import RecordReader
 from spark_groupsource.functions.avro_resolution import MismatchStep, resolution_of
 from spark_groupsource.functions.avro_schema import UnsupportedSchema, parsed

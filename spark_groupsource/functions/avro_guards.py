@@ -1,4 +1,4 @@
-"""Change a schema that fastavro has parsed, so that bytes are refused that fastavro alone reads as something else. Pure.
+"""Change a schema that fastavro has parsed, so that bytes are refused that fastavro alone would misread. Pure.
 
 - A union becomes a dict of its branches by number. fastavro indexes it, and a list accepts negative numbers.
 - The name of a type becomes a copy of the type for each level, which ends at `MAX_DEPTH`. fastavro's recursion in C has
@@ -44,7 +44,7 @@ class _EmptyItem(dict[Any, Any]):
         return super().__getitem__(key)
 
 
-def guarded(schema: dict[str, Any], names: dict[str, Any]) -> tuple[dict[str, Any], ItemCount]:
+def with_guards(schema: dict[str, Any], names: dict[str, Any]) -> tuple[dict[str, Any], ItemCount]:
     """Return a parsed record's schema without names of types. `names` are the types that it names."""
     guards = _Guards(names)
     return guards.all_of(schema), guards.count
@@ -69,7 +69,7 @@ class _Guards:
 
     def _of(self, schema: Any, level: int) -> Any:
         if isinstance(schema, list):
-            return {"type": "union", **{number: self._of(branch, level) for number, branch in enumerate(schema)}}  # type: ignore[dict-item]
+            return {"type": "union", **{number: self._of(branch, level) for number, branch in enumerate(schema)}}
         if isinstance(schema, str):
             return self._copy(schema, level + 1) if schema in self._names else schema
         match schema["type"]:

@@ -53,8 +53,8 @@ def scaled(factor: Fraction, number: int) -> int:
 def as_unscaled(step: ScalarStep, stored: bytes) -> int:
     """Return the digits of a decimal, at the reader's scale, from a big-endian two's complement.
 
-    Raises `BadValue` for zero bytes, as Java does, for more digits than the reader's precision, and for digits after the
-    point that its scale would cut.
+    Raises `BadValue` for zero bytes, as Java does, for more digits than the reader's precision, and for digits after
+    the point that its scale would cut.
     """
     reader, writer = step.reader.logical, step.writer.logical
     if reader is None:

@@ -10,7 +10,7 @@ from typing import Any
 import fastavro
 
 from spark_groupsource.functions.avro_encoding import Encoding
-from spark_groupsource.functions.avro_guards import BadBytes, guarded
+from spark_groupsource.functions.avro_guards import BadBytes, with_guards
 
 # Random bytes behind each record of a call. A record that is shorter or longer than its bytes moves what is read as its
 # guard: then each record is read by itself. Guards against a value that belongs to two records: bytes of a producer
@@ -29,7 +29,7 @@ class RecordReader:
         name = encoding["name"] if self._is_record else "one"
         names: dict[str, Any] = {}
         parsed: Any = fastavro.parse_schema({"type": "record", "name": name, "fields": fields}, names)
-        one, self._empty_items = guarded(parsed, names)
+        one, self._empty_items = with_guards(parsed, names)
         guard = {"name": _GUARD_FIELD, "type": {"type": "fixed", "name": "guard", "size": len(_GUARD)}}
         items = {"type": "record", "name": "item", "fields": [*one["fields"], guard]}
         self._one = _as_parsed("one", one["fields"])
