@@ -66,15 +66,20 @@ def json_object(response: IO[bytes] | None) -> dict[str, Any]:
     return found
 
 
-def refusal_text(error: urllib.error.HTTPError, *fields: str) -> str:
-    """Return the status of a refused request, and the server's own message: the first of these fields in its answer."""
+def refusal_object(error: urllib.error.HTTPError) -> dict[str, Any]:
+    """Read and close the answer of a refused request: {} if it is no JSON object."""
     with error:
         try:
-            answer = json.loads(error.read(_LONGEST_ANSWER))
-            said = next(filter(None, (answer.get(name) for name in fields)), "")
-        except (OSError, ValueError, AttributeError):
-            said = ""
-    return f"HTTP {error.code}: {str(said or error.reason)[:300]}"
+            found = json.loads(error.read(_LONGEST_ANSWER))
+        except (OSError, ValueError, RecursionError):
+            return {}
+    return found if isinstance(found, dict) else {}
+
+
+def refusal_text(error: urllib.error.HTTPError, answer: dict[str, Any], *fields: str) -> str:
+    """Return the status of a refused request, and the server's own message: the first of these fields in its answer."""
+    message = next(filter(None, (answer.get(name) for name in fields)), "")
+    return f"HTTP {error.code}: {str(message or error.reason)[:300]}"
 
 
 def tls_context(files: TlsFiles) -> ssl.SSLContext:

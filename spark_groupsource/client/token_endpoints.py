@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
-from spark_groupsource.client.https import json_object, new_opener, refusal_text
+from spark_groupsource.client.https import json_object, new_opener, refusal_object, refusal_text
 from spark_groupsource.options.token_login import TokenLogin
 
 _TIMEOUT_S = 10.0
@@ -64,7 +64,7 @@ def _fetched(
     try:
         answer = json_object(new_opener(context, use_proxies=use_proxies).open(request, timeout=_TIMEOUT_S))
     except urllib.error.HTTPError as error:
-        text = refusal_text(error, "error_description", "error", "message")
+        text = refusal_text(error, refusal_object(error), "error_description", "error", "message")
         raise OSError(f"{url.partition('?')[0]} answers {text}") from None
     except OSError as error:
         raise OSError(f"{url.partition('?')[0]} cannot be reached: {error}") from None

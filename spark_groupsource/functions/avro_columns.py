@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_groupsource.functions.avro_encoding import read_kind
-from spark_groupsource.functions.avro_numbers import BadValue, as_unscaled, micros_per_unit
+from spark_groupsource.functions.avro_numbers import BadValue, as_unscaled, factor_of
 from spark_groupsource.functions.avro_resolution import (
     BranchesStep,
     DictStep,
@@ -93,21 +93,21 @@ def column_of(step: ResolutionStep, result: pa.DataType) -> ReadColumn:
 def _scalar(step: ScalarStep, result: pa.DataType) -> ReadColumn:
     kind = read_kind(step)
     read = pa.binary() if kind == "fixed" else STORED[kind]
-    unit = micros_per_unit(step)
-    if unit is not None:
-        return ReadColumn(read, partial(_timestamps, unit, result))
+    factor = factor_of(step)
+    if factor is not None:
+        return ReadColumn(read, None if read == result and factor == 1 else partial(_scaled, factor, result))
     if pa.types.is_decimal(result):
         return ReadColumn(read, partial(_decimals, step, result))
     # A number that is promoted to float is rounded, as in Java.
     return ReadColumn(read, None if read == result else lambda array: array.cast(result, safe=False))
 
 
-def _timestamps(unit: Fraction, result: pa.DataType, array: pa.Array) -> pa.Array:
+def _scaled(factor: Fraction, result: pa.DataType, array: pa.Array) -> pa.Array:
     found = array.cast(pa.int64())
-    if unit < 1:
-        found = _floor_divided(found, unit.denominator)
-    elif unit > 1:
-        found = pc.multiply_checked(found, unit.numerator)
+    if factor < 1:
+        found = _floor_divided(found, factor.denominator)
+    elif factor > 1:
+        found = pc.multiply_checked(found, factor.numerator)
     return found.cast(result)
 
 

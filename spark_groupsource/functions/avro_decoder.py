@@ -16,8 +16,9 @@ import pyarrow as pa
 from spark_groupsource import errors
 from spark_groupsource.functions.avro_columns import UNFIT, ReadColumn, column_of
 from spark_groupsource.functions.avro_encoding import encoding_of
+from spark_groupsource.functions.avro_guards import BadBytes
 from spark_groupsource.functions.avro_numbers import BadValue
-from spark_groupsource.functions.avro_reader import BadBytes, RecordReader
+from spark_groupsource.functions.avro_reader import RecordReader
 from spark_groupsource.functions.avro_resolution import MismatchStep, resolution_of
 from spark_groupsource.functions.avro_schema import UnsupportedSchema, parsed
 from spark_groupsource.functions.avro_text import text_edit
@@ -36,23 +37,39 @@ class BadRecord(ValueError):
 
 
 def schema_texts(registry: Registry, found: dict[str, Any]) -> tuple[str, ...]:
-    """Return a schema of the registry, after the schemas that it refers to. Raises `BadRecord` if one is not Avro."""
-    texts: dict[tuple[str, int], str] = {}
+    """Return a schema of the registry, after the schemas that it refers to. Raises `BadRecord` if one is not Avro.
+
+    A reference's name has one schema everywhere: the first one that is found, as in Confluent's clients.
+    """
+    texts: dict[str, str] = {}
 
     def add(schema: dict[str, Any]) -> None:
         if schema.get("schemaType", "AVRO") != "AVRO":
             raise BadRecord(f"its schema is {schema['schemaType']}, not Avro")
-        for reference in schema.get("references") or ():
-            place = (reference["subject"], reference["version"])
-            if place not in texts:
-                texts[place] = ""
-                referred = registry.by_version(*place)
+        for name, subject, version in _references(schema):
+            if name not in texts:
+                texts[name] = ""
+                referred = registry.by_version(subject, version)
                 add(referred)
-                del texts[place]  # it comes after those that it refers to
-                texts[place] = referred["schema"]
+                del texts[name]  # it comes after those that it refers to
+                texts[name] = referred["schema"]
 
     add(found)
-    return (*texts.values(), found["schema"])
+    # Two names may have one schema.
+    return (*dict.fromkeys(texts.values()), found["schema"])
+
+
+def _references(schema: dict[str, Any]) -> list[tuple[str, str, int]]:
+    """Return name, subject and version of a schema's references. Raises `BadRecord` for others than the API has."""
+    found = schema.get("references") or []
+    try:
+        references = [(item["name"], item["subject"], item["version"]) for item in found]
+    except (TypeError, KeyError):
+        references = [("", "", None)]
+    for name, subject, version in references:
+        if not (isinstance(name, str) and isinstance(subject, str) and type(version) is int):
+            raise BadRecord(f"its references are malformed: {str(found)[:200]}")
+    return references
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +182,7 @@ class Decoder:
         try:
             texts = schema_texts(self._registry, self._registry.by_id(schema_id))
             self._written[stored] = self._written_with(texts)
-        except (SchemaNotFound, BadRecord, UnsupportedSchema) as error:
+        except (SchemaNotFound, BadRecord, UnsupportedSchema, RecursionError) as error:
             if len(self._unknown) >= _MAX_UNKNOWN:
                 self._unknown.clear()
             self._unknown[stored] = (time.monotonic() + _UNKNOWN_FOR_S, str(error))

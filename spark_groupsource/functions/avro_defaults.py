@@ -66,14 +66,22 @@ def _field_of(item: RecordField, value: dict[str, Any]) -> Any:
 
 
 def _member(kind: UnionType, value: Any) -> Any:
-    """Return a union's value: that of the first branch that the default is of. Older Avro wants the first branch."""
-    for number, branch in enumerate(kind.branches):
+    """Return a union's value: that of the first branch that the default is of. Older Avro wants the first branch.
+
+    A text is a number only if no branch holds texts.
+    """
+    is_text = isinstance(value, str)
+    for number, branch in sorted(enumerate(kind.branches), key=lambda item: is_text and _is_float(item[1])):
         try:
             found = _stored(branch, value)
         except WrongDefault:
             continue
         return {f"branch{number}": found} if len(kind.members) > 1 and not is_null(branch) else found
     raise WrongDefault(f"{value!r:.100} for each type of a union")
+
+
+def _is_float(kind: AvroType) -> bool:
+    return isinstance(kind, PrimitiveType) and kind.kind in ("float", "double")
 
 
 def _primitive(kind: str, value: Any) -> Any:

@@ -16,25 +16,35 @@ _MICROS_PER_UNIT = {
     "local-timestamp-millis": Fraction(1000), "local-timestamp-micros": Fraction(1),
     "local-timestamp-nanos": Fraction(1, 1000),
 }  # fmt: skip
-# Spark has no type for nanoseconds: they stay as they are stored.
 _TIMESTAMPS = ("timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros")
+# Spark has no type for nanoseconds: they are numbers.
+_NANOS = ("timestamp-nanos", "local-timestamp-nanos")
 
 
 class BadValue(ValueError):
     """A value was read that the reader's type cannot hold: its record is bad."""
 
 
-def micros_per_unit(step: ScalarStep) -> Fraction | None:
-    """Return the unit of a number that becomes a timestamp, in microseconds; None if it becomes something else."""
+def is_timestamp(step: ScalarStep) -> bool:
+    """Return whether a number becomes a timestamp."""
+    return step.reader.logical is not None and step.reader.logical.name in _TIMESTAMPS
+
+
+def factor_of(step: ScalarStep) -> Fraction | None:
+    """Return what a number is multiplied by if the reader has a unit of time: None if it has none.
+
+    The result is in microseconds if the reader has a timestamp, and in nanoseconds if it has timestamp-nanos.
+    """
     reader, writer = step.reader.logical, step.writer.logical
-    if reader is None or reader.name not in _TIMESTAMPS:
+    if reader is None or reader.name not in (*_TIMESTAMPS, *_NANOS):
         return None
-    return _MICROS_PER_UNIT.get(writer.name if writer else "") or _MICROS_PER_UNIT[reader.name]
+    micros = _MICROS_PER_UNIT.get(writer.name if writer else "") or _MICROS_PER_UNIT[reader.name]
+    return micros * 1000 if reader.name in _NANOS else micros
 
 
-def as_micros(unit: Fraction, number: int) -> int:
-    """Return a number of units in microseconds, rounded down. Raises `BadValue` if Spark's timestamp cannot hold it."""
-    found = number * unit.numerator // unit.denominator
+def scaled(factor: Fraction, number: int) -> int:
+    """Return a number multiplied by a factor, rounded down. Raises `BadValue` if Spark's types cannot hold it."""
+    found = number * factor.numerator // factor.denominator
     if not -(2**63) <= found < 2**63:
         raise BadValue(f"{number} is beyond Spark's timestamps")
     return found
@@ -43,11 +53,14 @@ def as_micros(unit: Fraction, number: int) -> int:
 def as_unscaled(step: ScalarStep, stored: bytes) -> int:
     """Return the digits of a decimal, at the reader's scale, from a big-endian two's complement.
 
-    Raises `BadValue` for more digits than the reader's precision, or digits after the point that its scale would cut.
+    Raises `BadValue` for zero bytes, as Java does, for more digits than the reader's precision, and for digits after
+    the point that its scale would cut.
     """
     reader, writer = step.reader.logical, step.writer.logical
     if reader is None:
         raise TypeError("the reader has a decimal")
+    if not stored:
+        raise BadValue("a decimal without bytes")
     number = int.from_bytes(stored, "big", signed=True)
     shift = reader.scale - (writer.scale if writer and writer.name == "decimal" else reader.scale)
     found: int

@@ -10,6 +10,7 @@ from typing import Any
 import fastavro
 
 from spark_groupsource.functions.avro_encoding import Encoding
+from spark_groupsource.functions.avro_guards import BadBytes, with_guards
 
 # Random bytes behind each record of a call. A record that is shorter or longer than its bytes moves what is read as its
 # guard: then each record is read by itself. Guards against a value that belongs to two records: bytes of a producer
@@ -18,29 +19,26 @@ _GUARD = os.urandom(8)
 _GUARD_FIELD = "guard!"  # no name of Avro
 
 
-class BadBytes(ValueError):
-    """The bytes are not a record of the schema."""
-
-
 class RecordReader:
     """Reads the records of one schema, each from bytes of its own. `edit` is applied to each value, if there is one."""
 
     def __init__(self, encoding: Encoding, edit: Callable[[Any], Any] | None = None) -> None:
         self._edit = edit
         self._is_record = isinstance(encoding, dict) and encoding["type"] == "record"
-        self._one = fastavro.parse_schema(encoding)
-        guard = {"name": _GUARD_FIELD, "type": {"type": "fixed", "name": "guard", "size": len(_GUARD)}}
         fields = encoding["fields"] if self._is_record else [{"name": "value", "type": encoding}]
-        items = {"type": "record", "name": "item", "fields": [*fields, guard]}
-        many = {
-            "type": "record",
-            "name": "many",
-            "fields": [{"name": "items", "type": {"type": "array", "items": items}}],
-        }
-        self._many = fastavro.parse_schema(many)
+        name = encoding["name"] if self._is_record else "one"
+        names: dict[str, Any] = {}
+        parsed: Any = fastavro.parse_schema({"type": "record", "name": name, "fields": fields}, names)
+        one, self._empty_items = with_guards(parsed, names)
+        guard = {"name": _GUARD_FIELD, "type": {"type": "fixed", "name": "guard", "size": len(_GUARD)}}
+        items = {"type": "record", "name": "item", "fields": [*one["fields"], guard]}
+        self._one = _as_parsed("one", one["fields"])
+        self._many = _as_parsed("many", [{"name": "items", "type": {"type": "array", "items": items}}])
 
     def many(self, records: list[bytes]) -> list[Any]:
         """Return the values of records. Raises `BadBytes` if one is not of the schema, and what `edit` raises."""
+        if self._empty_items.is_used:
+            raise BadBytes("items without bytes are counted for each record")
         data = BytesIO(b"".join((_count(len(records)), _GUARD.join(records), _GUARD, b"\0")))
         found = _read(data, self._many)["items"]
         if {item[_GUARD_FIELD] for item in found} != {_GUARD}:
@@ -51,15 +49,28 @@ class RecordReader:
     def one(self, record: bytes) -> Any:
         """Return the value of a record. Raises as `many` does, with the reason."""
         data = BytesIO(record)
+        self._empty_items.found = 0
         found = _read(data, self._one)
         if data.tell() != len(record):
             raise BadBytes(f"{len(record) - data.tell()} bytes follow the record")
-        return found if self._edit is None else self._edit(found)
+        value = found if self._is_record else found["value"]
+        return value if self._edit is None else self._edit(value)
+
+
+def _as_parsed(name: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a record's schema that fastavro reads as it is."""
+    return {"type": "record", "name": name, "fields": fields, "__fastavro_parsed": True, "__named_schemas": {}}
 
 
 def _read(data: BytesIO, schema: Any) -> Any:
     try:
         return fastavro.schemaless_reader(data, schema, None)
+    except BadBytes:
+        raise
+    except KeyError as error:
+        # Of `avro_guards`: a branch's number, or a type that does not exist.
+        (key,) = error.args
+        raise BadBytes(f"a union has no branch {key}" if isinstance(key, int) else str(key)) from None
     except Exception as error:  # noqa: BLE001
         # fastavro raises whatever its reading of arbitrary bytes leads to.
         raise BadBytes(f"{type(error).__name__}: {error}"[:300]) from None

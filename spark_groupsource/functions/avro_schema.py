@@ -174,21 +174,26 @@ class _Names:
         if kind == "enum":
             symbols, default = _symbols(schema), schema.get("default")
             enum = EnumType(name, aliases, symbols, default if default in symbols else None)
-            self._known[name] = enum
+            self._define(enum)
             return enum
         if kind == "fixed":
             size = _integer(schema, "size", -1)
             if size is None or size < 0:
                 raise UnsupportedSchema(f"the size of '{name}' is {schema.get('size')}")
             fixed = FixedType(name, aliases, size, _logical(kind, schema, size))
-            self._known[name] = fixed
+            self._define(fixed)
             return fixed
         record = RecordType(name, aliases)
-        self._known[name] = record  # before its fields, which may refer to it
-        record.fields = [self._field(item, space) for item in _required(schema, "fields")]
+        self._define(record)  # before its fields, which may refer to it
+        record.fields = [self._field(item, space) for item in _list(schema, "fields")]
         if len({item.name for item in record.fields}) < len(record.fields):
             raise UnsupportedSchema(f"'{name}' has two fields of the same name")
         return record
+
+    def _define(self, found: NamedType) -> None:
+        if found.name in self._known:
+            raise UnsupportedSchema(f"'{found.name}' is defined twice")
+        self._known[found.name] = found  # type: ignore[assignment]
 
     def _field(self, schema: Any, space: str) -> RecordField:
         if not isinstance(schema, dict):
@@ -233,9 +238,16 @@ def _text(schema: Mapping[str, Any], key: str) -> str:
     return found
 
 
+def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
+    found = _required(schema, key)
+    if not isinstance(found, list):
+        raise UnsupportedSchema(f"'{key}' of '{str(schema)[:200]}' is no list")
+    return found
+
+
 def _symbols(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    found = _required(schema, "symbols")
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+    found = _list(schema, "symbols")
+    if not all(isinstance(item, str) for item in found):
         raise UnsupportedSchema(f"'symbols' of '{str(schema)[:200]}' is no list of texts")
     return tuple(found)
 

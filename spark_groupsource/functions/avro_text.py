@@ -13,9 +13,11 @@ import json
 import math
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import Any, TypeAlias
 
-from spark_groupsource.functions.avro_numbers import BadValue, as_micros, as_unscaled, micros_per_unit
+from spark_groupsource.functions.avro_encoding import read_kind
+from spark_groupsource.functions.avro_numbers import BadValue, as_unscaled, factor_of, is_timestamp, scaled
 from spark_groupsource.functions.avro_resolution import (
     BranchesStep,
     DictStep,
@@ -43,8 +45,7 @@ def text_edit(step: ResolutionStep) -> Edit | None:
     """
     match step:
         case TextStep():
-            inner = step.step
-            return lambda value: None if value is None else json.dumps(_plain(inner, value))
+            return partial(_text, step.step)
         case MemberStep():
             return text_edit(step.step)
         case ListStep():
@@ -59,6 +60,13 @@ def text_edit(step: ResolutionStep) -> Edit | None:
                 return _over_fields({name: text_edit(branch) for name, branch in numbered.items()})
             return next((edit for edit in map(text_edit, step.branches) if edit is not None), None)
     return None
+
+
+def _text(step: ResolutionStep, value: Any) -> str | None:
+    try:
+        return None if value is None else json.dumps(_plain(step, value))
+    except RecursionError:
+        raise BadValue("records are nested too deep for a text: Python's recursion limit was reached") from None
 
 
 def _over_items(edit: Edit | None) -> Edit | None:
@@ -134,13 +142,17 @@ def symbol_of(step: EnumStep, number: int) -> str:
 def _scalar(step: ScalarStep, value: Any) -> Any:
     reader = step.reader
     logical = reader.logical
+    if read_kind(step) == "int" and not -(2**31) <= value < 2**31:
+        raise BadValue(f"{value} is no int")
     if logical is not None and logical.name == "decimal":
         return f"{Decimal(as_unscaled(step, value)).scaleb(-logical.scale):f}"
     if logical is not None and logical.name == "date":
         return _day(value)
-    unit = micros_per_unit(step)
-    if unit is not None:
-        days, micros = divmod(as_micros(unit, value), _MICROS_PER_DAY)
+    factor = factor_of(step)
+    if factor is not None:
+        value = scaled(factor, value)
+    if is_timestamp(step):
+        days, micros = divmod(value, _MICROS_PER_DAY)
         time = (datetime.datetime.min + datetime.timedelta(microseconds=micros)).time()
         zone = "" if logical is not None and logical.name.startswith("local-") else "Z"
         return f"{_day(days)}T{time.isoformat('microseconds')}{zone}"

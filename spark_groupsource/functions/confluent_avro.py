@@ -106,7 +106,9 @@ def _reading(url: str, subject: str | None, reader_schema: str | None, options: 
         else:
             texts = (reader_schema,)
         result = avro_types.arrow_type(avro_schema.parsed(texts))
-    except (schema_registry.SchemaNotFound, avro_decoder.BadRecord, avro_schema.UnsupportedSchema) as error:
+    except (
+        schema_registry.SchemaNotFound, avro_decoder.BadRecord, avro_schema.UnsupportedSchema, RecursionError
+    ) as error:  # fmt: skip
         source = f"subject '{subject}'" if reader_schema is None else "reader_schema"
         raise errors.OptionError(errors.AVRO_SCHEMA_UNUSABLE, source=source, reason=str(error)) from None
     is_strict = _MODES[options.get(_MODE, "FAILFAST").upper()]

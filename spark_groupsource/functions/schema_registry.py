@@ -21,7 +21,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from spark_groupsource import errors
-from spark_groupsource.client.https import TlsFiles, json_object, new_opener, refusal_text, tls_context
+from spark_groupsource.client.https import TlsFiles, json_object, new_opener, refusal_object, refusal_text, tls_context
 from spark_groupsource.functions.registry_options import RegistrySettings, RegistryUrl
 from spark_groupsource.redaction import masked_foreign, remember
 
@@ -34,6 +34,7 @@ _PAUSE_S = 0.5  # before the second attempt, then twice as long each time
 # Seconds after which TLS files are read again. Reading the system's authorities takes 20 ms and more.
 _FILES_S = 60.0
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
+_GUIDS = "/schemas/guids/"
 _TRY_AGAIN = (408, 429, 500, 502, 503, 504)
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
@@ -62,9 +63,9 @@ class Registry:
 
     The addresses are tried in their order, beginning with the one that answered last. A registry does not answer if the
     connection fails, the answer is no schema, or its status is 408, 429, 500, 502, 503 or 504. Then the next one is
-    tried, and after a pause all of them again. Any other status is an answer, as for Confluent's clients: 404 means
-    that no registry of the list has the schema, 401 and 403 that the login is wrong. After 401, a provider of tokens is
-    called once more.
+    tried, and after a pause all of them again. So it is for a 404 without an error code of a registry, which a proxy
+    sends. Any other status is an answer, as for Confluent's clients: 404 means that no registry of the list has the
+    schema, 401 and 403 that the login is wrong. After 401, a provider of tokens is called once more.
 
     `side` names the process, for errors. TLS files are read again when they were read a minute ago, so that a renewed
     certificate is used. Raises `OptionError` if they cannot be used.
@@ -83,7 +84,7 @@ class Registry:
         Raises `KafkaUnavailableError` if no registry answers or the login is refused, and `AccessError` if the provider
         of tokens fails; so does `by_version`.
         """
-        return self._get(f"/schemas/{'guids' if isinstance(schema_id, UUID) else 'ids'}/{schema_id}")
+        return self._get(f"{_GUIDS if isinstance(schema_id, UUID) else '/schemas/ids/'}{schema_id}")
 
     def by_version(self, subject: str, version: int | str = "latest") -> dict[str, Any]:
         """Return a version of a subject, as `by_id` does, with its `id`. Raises `SchemaNotFound`."""
@@ -142,10 +143,13 @@ class Registry:
         try:
             found = json_object(self._opener.open(request, timeout=_TIMEOUT_S))
         except urllib.error.HTTPError as error:
-            reason = refusal_text(error, "message")
+            answer = refusal_object(error)
+            reason = refusal_text(error, answer, "message")
             if error.code in _TRY_AGAIN:
                 raise _NoAnswer(reason) from None
             if error.code == _NOT_FOUND:
+                if not _is_of_registry(answer, path):
+                    raise _NoAnswer(f"{reason} (no answer of a registry: check the URL's path)") from None
                 _answered_last[self._urls] = url.base
                 raise SchemaNotFound(f"the registry has no {path} ({reason})") from None
             raise _Refused(reason, error.code) from None
@@ -183,6 +187,16 @@ class Registry:
         return errors.KafkaUnavailableError(
             errors.SCHEMA_REGISTRY_FAILED, url=self._settings.shown, path=path, reason=masked_foreign(reason)
         )
+
+
+def _is_of_registry(answer: dict[str, Any], path: str) -> bool:
+    """Return whether the answer of a 404 is that of a registry: 40401 (subject), 40402 (version), 40403 (schema).
+
+    Registries that do not know GUIDs answer JSON without such a code. A record may have any 16 bytes as its GUID.
+    """
+    code = answer.get("error_code")
+    has_code = isinstance(code, int) and code // 100 == _NOT_FOUND
+    return has_code or (bool(answer) and path.startswith(_GUIDS))
 
 
 def _secrets(settings: RegistrySettings) -> list[str]:

@@ -34,6 +34,7 @@ class SchemaRegistry:
         self.logins = {BASIC}  # headers that are accepted
         self.hangs = threading.Event()  # while it is set, requests get no answer
         self.failures: list[int] = []  # statuses of the next answers
+        self.failure: Any = {"error_code": 50001, "message": "on purpose"}  # their body; bytes are sent as they are
         self.url = ""
 
     def register(self, subject: str, schema: object, **more: Any) -> int:
@@ -51,11 +52,11 @@ class SchemaRegistry:
         """Return the GUID of a schema."""
         return str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(self.schemas[number - 1])))
 
-    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Return status and body of an answer."""
         self.requests.append(f"{method} {path}")
         if self.failures:
-            return self.failures.pop(0), {"error_code": 50001, "message": "on purpose"}
+            return self.failures.pop(0), self.failure
         match [unquote(part) for part in urlsplit(path).path.strip("/").split("/")]:
             case ["schemas", "ids", number] if method == "GET" and 0 < int(number) <= len(self.schemas):
                 return 200, self.schemas[int(number) - 1]
@@ -101,7 +102,7 @@ def schema_registry(
                 status, answer = registry.answer(self.command, self.path.removeprefix(path), body)
             else:
                 status, answer = 401, {"error_code": 401, "message": "Unauthorized"}
-            data = json.dumps(answer).encode()
+            data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             self.send_response(status)
             if status == 302:
                 self.send_header("Location", f"{registry.url}/schemas/ids/1")

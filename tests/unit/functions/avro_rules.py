@@ -154,7 +154,10 @@ def matches(writer: Schema, reader: Schema) -> bool:
 def default(schema: Schema, value: Any) -> Any:
     """Return a default as a written value. Raises `Bad`."""
     if isinstance(schema, list):
-        for index, branch in enumerate(schema):
+        # "NaN" is a text first.
+        for index, branch in sorted(
+            enumerate(schema), key=lambda item: isinstance(value, str) and kind(item[1]) in ("float", "double")
+        ):
             try:
                 return index, default(branch, value)
             except Bad:
@@ -196,18 +199,20 @@ def _scalar(writer: Schema, reader: Schema, value: Any) -> Any:
             except UnicodeDecodeError:
                 raise Bad("UTF-8") from None
         return stored if own is None else _decimal(own, other, stored)
-    if own in MICROS and own != "date" and "nanos" not in own:
+    if own in MICROS and own != "date":
         times, per = MICROS[other if other in MICROS else own]
-        micros = value * times // per
-        if not -(2**63) <= micros < 2**63:
+        units = value * times * (1000 if "nanos" in own else 1) // per
+        if not -(2**63) <= units < 2**63:
             raise Bad("overflow")
-        return micros
+        return units
     if name == "float":
         return struct.unpack("<f", struct.pack("<f", value))[0]
     return float(value) if name == "double" else value
 
 
 def _decimal(own: tuple[int, int], other: Any, stored: bytes) -> Decimal:
+    if not stored:
+        raise Bad("no digits")
     number = int.from_bytes(stored, "big", signed=True)
     scale = other[1] if isinstance(other, tuple) else own[1]
     scaled = number * 10 ** own[1]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_groupsource.errors import ReadError
-from spark_groupsource.functions.avro_decoder import schema_texts
+from spark_groupsource.functions.avro_decoder import BadRecord, schema_texts
 from spark_groupsource.functions.avro_schema import parsed
 
 from .avro_records import decoded, decoder, plain, record
@@ -43,6 +43,17 @@ def test_units_keep_the_instant(number: int) -> None:
 
 
 @settings(deadline=None, max_examples=30)
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1))
+def test_nanoseconds_keep_the_instant(number: int, days: int) -> None:
+    for place in ("", "local-"):
+        nanos = {"type": "long", "logicalType": f"{place}timestamp-nanos"}
+        for writer, value, times in ((MS, number, 10**6), (US, number, 1000), (DATE, days, 86_400 * 10**9)):
+            fits = -(2**63) <= value * times < 2**63
+            assert decoded(nanos, writer, value, is_strict=False) == [value * times if fits else None]
+        assert decoded(nanos, "int", days) == [days]
+
+
+@settings(deadline=None, max_examples=30)
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_a_date_is_read_as_what_the_reader_has(days: int) -> None:
     assert decoded(DATE, "int", days) == decoded("int", DATE, days) == decoded("long", DATE, days) == [days]
@@ -67,7 +78,7 @@ def test_a_decimal_keeps_its_number_or_is_bad(number: int, before: int, after: i
     ("writer", "value", "reader"),
     [
         (MS, 2**62, MS), ("bytes", b"\x7f" * 5, decimal(4, 0)), ("bytes", b"\x7f" * 40, decimal(38, 0)),
-        (decimal(4, 2), b"\1", decimal(4, 0)), ("bytes", b"\xff", "string"),
+        (decimal(4, 2), b"\1", decimal(4, 0)), ("bytes", b"", decimal(4, 0)), ("bytes", b"\xff", "string"),
         ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", {"type": "enum", "name": "E", "symbols": ["A"]}),
         (["null", "int"], (0, None), "int"), (["string", "int"], (0, "x"), "int"),
     ],
@@ -160,6 +171,11 @@ def test_a_default_is_wrong_only_where_it_is_used() -> None:
         decoded(reader, of(("a", "int")), {"a": 1})
 
 
+def test_a_decimal_default_without_bytes_is_wrong() -> None:
+    with pytest.raises(ReadError, match="a default cannot be used: a decimal without bytes"):
+        decoded(of(("a", "int"), ("b", decimal(4, 0), "")), of(("a", "int")), {"a": 1})
+
+
 def test_a_record_without_a_usable_default_is_passed_over_by_its_own_bytes() -> None:
     """What follows it, here a record in the same map, is where the writer put it."""
     writer = {"type": "map", "values": [of(("a", "long"), name="I"), "string"]}
@@ -184,3 +200,55 @@ def test_references_come_before_what_refers_to_them() -> None:
     texts = schema_texts(Subjects(), schema("D", "C", "B"))  # type: ignore[arg-type]
     assert [json.loads(text)["name"] for text in texts] == ["A", "B", "C", "D"]
     assert [item.type.name for item in parsed(texts).fields] == ["C", "B"]
+
+
+class Subjects:
+    """A registry of versions of subjects."""
+
+    def __init__(self, **versions: dict[str, Any]) -> None:
+        self.versions = versions
+
+    def by_version(self, subject: str, version: int) -> dict[str, Any]:
+        """Return a version."""
+        return self.versions[f"{subject}{version}"]
+
+
+def referring(schema: Any, *references: tuple[str, str, int]) -> dict[str, Any]:
+    """Return a registry's answer."""
+    found = [dict(zip(("name", "subject", "version"), item, strict=True)) for item in references]
+    return {"schema": json.dumps(schema), "references": found}
+
+
+@pytest.mark.parametrize(("order", "wanted"), [("bc", "old"), ("cb", "new")])
+def test_a_references_name_has_the_schema_that_is_found_first(order: str, wanted: str) -> None:
+    registry: Any = Subjects(
+        b1=referring(of(("old", "int"), name="B")), b2=referring(of(("new", "int"), name="B")),
+        c1=referring(of(("b", "B"), name="C"), ("B", "b", 2)),
+    )  # fmt: skip
+    top = referring(of(("b", "B"), ("c", "C")), *((name.upper(), name, 1) for name in order))
+    found = parsed(schema_texts(registry, top))
+    assert [item.name for item in found.fields[0].type.fields] == [wanted]
+    assert found.fields[1].type.fields[0].type is found.fields[0].type
+
+
+def test_two_names_of_one_schema_are_no_second_definition() -> None:
+    registry: Any = Subjects(b1=referring(of(("x", "int"), name="B")))
+    found = parsed(schema_texts(registry, referring(of(("b", "B")), ("B", "b", 1), ("also", "b", 1))))
+    assert found.fields[0].type.name == "B"
+
+
+MALFORMED = [5, [None], [5], ["x"], [{}], [{"name": "a", "subject": "b"}], {"name": "a"},
+             [{"name": [], "subject": "b", "version": 1}], [{"name": "a", "subject": None, "version": 1}],
+             [{"name": "a", "subject": "b", "version": "1"}], True]  # fmt: skip
+
+
+@pytest.mark.parametrize("references", MALFORMED)
+def test_malformed_references_are_a_bad_record(references: Any) -> None:
+    with pytest.raises(BadRecord, match="its references are malformed"):
+        schema_texts(Subjects(), {"schema": '"int"', "references": references})  # type: ignore[arg-type]
+
+
+def test_a_malformed_schema_of_a_writer_is_a_bad_record() -> None:
+    writer = {"type": "record", "name": "R", "fields": None}
+    found = decoder(of(("a", "int")), writer).decode(pa.array([b"\0\0\0\0\1\2"], pa.binary()))
+    assert found.to_pylist() == [None]

@@ -32,6 +32,8 @@ def stored(schema: Any, default: Any) -> Any:
         (INNER, {"b": 1}, {"a": b"\xff", "b": 1}), (["null", "bytes"], None, None),
         (["null", "bytes"], "\u00ff", b"\xff"),
         (["int", "string", "null"], "x", {"branch1": "x"}), (["int", "string", "null"], None, None),
+        (["double", "string"], "NaN", {"branch1": "NaN"}), (["float", "bytes"], "Infinity", {"branch1": b"Infinity"}),
+        (["float", "int"], "Infinity", {"branch0": math.inf}), (["null", "double"], "-Infinity", -math.inf),
         (["string", "bytes"], "x", {"branch0": "x"}), ("null", None, None), ("boolean", False, False),
     ],
 )  # fmt: skip

@@ -90,12 +90,23 @@ def test_nested_types_and_defaults_of_enums() -> None:
         {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}] * 2},
         {"type": "enum", "name": "E"}, {"type": "enum", "name": "E", "symbols": "AB"}, ["null", ["int"]], 5, None,
         {"type": "fixed", "name": "F"}, {"type": "fixed", "name": "F", "size": -1},
-        {"type": "fixed", "name": "F", "size": "2"},
+        {"type": "fixed", "name": "F", "size": "2"}, {"type": "record", "name": "R", "fields": None},
+        {"type": "record", "name": "R", "fields": 5}, {"type": "record", "name": "R", "fields": {"a": 1}},
+        {"type": "record", "name": "R", "fields": [{"name": "a", "type": None}]}, {"type": None},
+        {"type": "enum", "name": "E", "symbols": None}, {"type": "enum", "name": "E", "symbols": [[]]},
     ],
 )  # fmt: skip
 def test_a_malformed_schema_is_an_error_of_the_package(schema: Any) -> None:
     with pytest.raises(UnsupportedSchema):
         read(schema)
+
+
+def test_a_name_is_defined_once() -> None:
+    one, two = {"type": "fixed", "name": "N", "size": 2}, {"type": "enum", "name": "N", "symbols": ["A"]}
+    fields = [{"name": "a", "type": one}, {"name": "b", "type": two}]
+    for schemas in ([{"type": "record", "name": "R", "fields": fields}], [one, two], [["null", one, two]]):
+        with pytest.raises(UnsupportedSchema, match="'N' is defined twice"):
+            read(*schemas)
 
 
 def test_a_text_that_is_not_json_is_an_error_of_the_package() -> None:

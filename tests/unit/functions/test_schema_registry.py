@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -151,6 +152,34 @@ def test_an_unknown_schema_is_an_answer(one: SchemaRegistry, two: SchemaRegistry
     with pytest.raises(SchemaNotFound, match="Schema not found"):
         client(f"{DEAD},{one.url},{two.url}").by_id(7)
     assert (len(one.requests), len(two.requests)) == (1, 0)
+
+
+OTHER_404 = [b"default backend - 404", b"", b"[40403]", {"error_code": 404, "message": "HTTP 404 Not Found"},
+             {"error_code": "x"}, {"status": 404}]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", OTHER_404)
+def test_a_404_that_is_not_the_registrys_is_no_answer(
+    one: SchemaRegistry, two: SchemaRegistry, clock: Time, body: Any
+) -> None:
+    one.failures, one.failure = [404] * 9, body
+    read(client(f"{one.url},{two.url}"))
+    assert clock.pauses_s == []
+    with pytest.raises(KafkaUnavailableError, match=r"HTTP 404: .*check the URL's path"):
+        client(one.url).by_id(1)
+
+
+@pytest.mark.parametrize("code", [40401, 40402, 40403])
+def test_a_404_of_a_registry_is_an_answer(one: SchemaRegistry, code: int) -> None:
+    one.failures, one.failure = [404], {"error_code": code}
+    with pytest.raises(SchemaNotFound):
+        client(one.url).by_id(1)
+
+
+def test_a_registry_without_guids_does_not_end_a_query(one: SchemaRegistry) -> None:
+    one.failures, one.failure = [404], {"error_code": 404, "message": "HTTP 404 Not Found"}
+    with pytest.raises(SchemaNotFound):
+        client(one.url).by_id(UUID(int=5))
 
 
 @pytest.mark.parametrize("status", [401, 403, 302, 400])

@@ -1,0 +1,114 @@
+"""Change a schema that fastavro has parsed, so that bytes are refused that fastavro alone would misread. Pure.
+
+- A union becomes a dict of its branches by number. fastavro indexes it, and a list accepts negative numbers.
+- The name of a type becomes a copy of the type for each level, which ends at `MAX_DEPTH`. fastavro's recursion in C has
+  no other end than the process's stack.
+- Items of arrays that have no bytes are counted, up to `MAX_EMPTY_ITEMS`. Otherwise five bytes take any memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+MAX_DEPTH = 250
+MAX_EMPTY_ITEMS = 1000
+_TOO_DEEP = {"type": f"records are nested deeper than {MAX_DEPTH}"}  # fastavro has no such type: its error has the text
+
+
+class BadBytes(ValueError):
+    """The bytes are not a record of the schema."""
+
+
+@dataclass(slots=True)
+class ItemCount:
+    """How many items without bytes were read. `is_used`: the schema has arrays of such items."""
+
+    is_used: bool = False
+    found: int = 0
+
+
+class _EmptyItem(dict[Any, Any]):
+    """The type of items without bytes. fastavro reads its key `type` once for each item."""
+
+    def __init__(self, schema: dict[Any, Any], count: ItemCount) -> None:
+        super().__init__(schema)
+        self._count = count
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a value, and count the item."""
+        if key == "type":
+            self._count.found += 1
+            if self._count.found > MAX_EMPTY_ITEMS:
+                raise BadBytes(f"more than {MAX_EMPTY_ITEMS} items of an array have no bytes")
+        return super().__getitem__(key)
+
+
+def with_guards(schema: dict[str, Any], names: dict[str, Any]) -> tuple[dict[str, Any], ItemCount]:
+    """Return a parsed record's schema without names of types. `names` are the types that it names."""
+    guards = _Guards(names)
+    return guards.all_of(schema), guards.count
+
+
+class _Guards:
+    """The copies of one schema's types."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.count = ItemCount()
+        self._names = names
+        self._copies: dict[tuple[str, int], dict[Any, Any]] = {}
+        self._unfilled: list[tuple[str, int]] = []
+
+    def all_of(self, schema: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self._of(schema, 0)
+        # A list instead of recursion: there are more levels than Python's stack has.
+        while self._unfilled:
+            name, level = self._unfilled.pop()
+            self._copies[name, level].update(self._of(self._names[name], level))
+        return found
+
+    def _of(self, schema: Any, level: int) -> Any:
+        if isinstance(schema, list):
+            return {"type": "union", **{number: self._of(branch, level) for number, branch in enumerate(schema)}}
+        if isinstance(schema, str):
+            return self._copy(schema, level + 1) if schema in self._names else schema
+        match schema["type"]:
+            case "array":
+                return {"type": "array", "items": self._items(schema["items"], level)}
+            case "map":
+                return {"type": "map", "values": self._of(schema["values"], level)}
+            case "record":
+                return {**schema, "fields": [self._field(item, level) for item in schema["fields"]]}
+        return schema
+
+    def _field(self, item: dict[str, Any], level: int) -> dict[str, Any]:
+        found = self._of(item["type"], level)
+        return item if found is item["type"] else {**item, "type": found}
+
+    def _copy(self, name: str, level: int) -> dict[Any, Any]:
+        if level > MAX_DEPTH:
+            return _TOO_DEEP
+        if (name, level) not in self._copies:
+            self._copies[name, level] = {}
+            self._unfilled.append((name, level))
+        return self._copies[name, level]
+
+    def _items(self, schema: Any, level: int) -> Any:
+        if not self._is_empty(schema, frozenset()):
+            return self._of(schema, level)
+        self.count.is_used = True
+        found = self._of(self._names.get(schema, schema) if isinstance(schema, str) else schema, level)
+        return _EmptyItem({"type": found} if isinstance(found, str) else found, self.count)
+
+    def _is_empty(self, schema: Any, inside: frozenset[str]) -> bool:
+        """Return whether values of a type have no bytes. `inside`: the records around it."""
+        if isinstance(schema, str):
+            return schema == "null" or (schema in self._names and self._is_empty(self._names[schema], inside))
+        if isinstance(schema, list) or schema["type"] not in ("record", "fixed"):
+            return False
+        if schema["type"] == "fixed":
+            return bool(schema["size"] == 0)
+        if schema["name"] in inside:
+            return False
+        inside |= {schema["name"]}
+        return all(self._is_empty(item["type"], inside) for item in schema["fields"])
