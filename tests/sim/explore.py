@@ -111,6 +111,8 @@ def _configuration(rng: Random, group: GroupSettings) -> Configuration:
         stops_whole=rng.random() < 0.5,
         instance_ids=rng.random() < 0.15,
     )
+    # The option needs a checkpoint that the source sees.
+    max_batch_s = None if query.store is Store.UNKNOWN else rng.choice((None, None, None, 3.0))
     return Configuration(
         group=group,
         query=query,
@@ -119,7 +121,7 @@ def _configuration(rng: Random, group: GroupSettings) -> Configuration:
         starting=rng.choice(("earliest", "earliest", "latest")),
         fail_on_data_loss=rng.random() < 0.15,
         drain_s=rng.choice((None, 2.0, 5.0)),
-        max_batch_s=rng.choice((None, None, None, 3.0)),
+        max_batch_s=max_batch_s,
         lag_s=rng.choice((0.0, 0.5, 2.0)),
         length_s=rng.choice((15.0, 25.0, 40.0)),
         stretch=rng.choice((1.0, 8.0, 12.0, 12.0, 12.0, 12.0, 12.0, 12.0)),

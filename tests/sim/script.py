@@ -139,6 +139,17 @@ class Script(Simulation):
             if name in ("", app.name):
                 app.settings.trigger_s = seconds
 
+    def ends_batch(self, name: str) -> Callable[[], object]:
+        """Let Spark finish the batch that it runs now, at once."""
+
+        def run() -> None:
+            app = self.app(name)
+            if app.batch is not None:
+                app.hasten()
+                self.world.after(0.001, run)
+
+        return run
+
     def writes(self, count: int, topic: str = "orders", number: int | None = None) -> Callable[[], object]:
         """Append records to each partition of a topic, or to one."""
 

@@ -162,6 +162,11 @@ class Application:
             if self._waits is not None:
                 self.world.wake_soon(self._waits)
 
+    def hasten(self) -> None:
+        """End the wait of the moment in the JVM."""
+        if self._waits is not None:
+            self.world.wake_soon(self._waits)
+
     def new_life(self, entries: Checkpoint | None = None) -> tuple[str, str]:
         """Go on with an empty checkpoint, or with a copy. Return the names of the old and the new life."""
         assert self.process is None
