@@ -126,7 +126,7 @@ def test_f6_a_batch_that_ends_just_before_the_deadline_is_committed(protocol: st
     script = _one(protocol, drain_s=5.0, store=Store.REMOTE)
     q1 = script.app("q1")
     script.on(5.0, lambda: script.batches_take(1000.0), script.writes(10))
-    script.on(7.0, script.starts("q2"))
+    script.on(7.0, script.starts("q2"), lambda: script.triggers_take(20.0, "q1"))
 
     def slow() -> None:
         began = script.world.now
