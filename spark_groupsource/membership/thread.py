@@ -112,6 +112,11 @@ class MembershipThread:
         return self._member.error is None and self._member.left_clean is not False
 
     @property
+    def flight(self) -> FlightBatch | None:
+        """The batch that was in flight when the thread ended. Meaningful after that."""
+        return self._member.machine.flight
+
+    @property
     def failed(self) -> bool:
         """Whether an error has ended the member."""
         return self._member.error is not None
