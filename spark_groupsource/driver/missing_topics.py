@@ -53,6 +53,8 @@ class MissingTopics:
         self._losses = losses
         self._starts = starts
         self._start_checked = False
+        # Whether the member has begun to join the group.
+        self.joins = False
 
     def describe(self, topics: Iterable[str], known: Known) -> dict[str, TopicInfo]:
         """Return those of these topics that exist. Report what is lost with the others."""
@@ -125,10 +127,9 @@ class MissingTopics:
         wait = Deadline(self._clock, FIRST_ASSIGNMENT_S)
         while True:
             members = self._cluster.members(self._options.group_id)
-            own = self._member.id_by_topic_ids()
-            if members is None:
-                return False
-            if own:
+            if members is None or not self.joins:
+                return bool(members)
+            if own := self._member.id_by_topic_ids():
                 return bool(members - {own})
             joined = self._member.view().state is MemberState.JOINED
             if len(members) != 1 or joined or wait.expired() or self._member.stopping:

@@ -152,6 +152,7 @@ class Session:
             )
         if self._length.is_the_brokers:
             self._length.learn(self._cluster.group_session_s(self._options.group_id))
+        self._missing.joins = True
         self._member.start()
         self._member.subscribe(self._topics.names)
         if self._lag is not None:

@@ -510,8 +510,8 @@ class FakeCluster:
         # What the coordinator has assigned to members, by their topics' ids now.
         self.assignments: dict[str, frozenset[TopicPartition]] = {}
         self.unavailable_coordinator: GroupKafkaError | None = None
-        # The members of any group, this one among them.
-        self.group_members: frozenset[str] | None = frozenset({"m"})
+        # The members of any group.
+        self.group_members: frozenset[str] | None = frozenset()
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
         if subscription.pattern is None:

@@ -32,7 +32,7 @@ def shared(**options: str) -> tuple[Bed, SourceOffset]:
 def started(before: SourceOffset, *owned: int, others: bool = True, **options: str) -> Bed:
     """Return a query that is started again from `before`; the group gives it these partitions."""
     bed = Bed(startingOffsets="earliest", **options)
-    bed.cluster.group_members = frozenset({"m", "another"} if others else {"m"})
+    bed.cluster.group_members = frozenset({"m", "another"} if others else ())
     bed.join(*map(tp, owned))
     return bed
 
