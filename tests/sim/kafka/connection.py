@@ -25,7 +25,7 @@ _FIND_COORDINATOR_S = 0.5
 class _Sent:
     """A request under way."""
 
-    __slots__ = ("deadline", "is_answered", "on_answer", "on_error", "request", "socket")
+    __slots__ = ("broker", "deadline", "is_answered", "on_answer", "on_error", "request", "socket")
 
     def __init__(
         self, request: Any, deadline: float, on_answer: Callable[[Any], None], on_error: Callable[[Error], None]
@@ -34,6 +34,8 @@ class _Sent:
         self.on_answer, self.on_error = on_answer, on_error
         # The socket on which it was written; -1 before that.
         self.socket = -1
+        # Which broker it was written to: how often the coordinator had moved.
+        self.broker = -1
         self.is_answered = False
 
 
@@ -162,7 +164,7 @@ class Connection:
     # --- requests and answers
 
     def _write(self, sent: _Sent) -> None:
-        sent.socket = self._socket
+        sent.socket, sent.broker = self._socket, self._coordinator.moves
         self._in_flight.append(sent)
         if self._is_lost(sent, self._coordinator.lose_request):
             self._world.saw("request lost")
@@ -185,9 +187,11 @@ class Connection:
     def _arrive(self, sent: _Sent) -> None:
         """Let the request arrive, when the network and the coordinator let it."""
         world = self._world
-        blocked = max(self.cut_until, self._coordinator.down_until)
-        if blocked > world.now:
-            world.at(blocked + world.rng.uniform(0.001, 0.3), lambda: self._arrive(sent))
+        if sent.broker != self._coordinator.moves:
+            # That broker is dead.
+            return
+        if self.cut_until > world.now:
+            world.at(self._in_order("sent", self.cut_until + 0.001), lambda: self._arrive(sent))
         elif sent.socket == self._socket:
             self._inbox.append(sent)
             self._read()

@@ -77,6 +77,8 @@ class Coordinator:
         self.commits: list[Commit] = []
         self.records: list[GroupRecord] = []
         self.down_until = 0.0
+        # How often it has moved to another broker.
+        self.moves = 0
         # Faults. The first two and the last are chances.
         self.lose_answer = self.lose_request = 0.0
         self.answer_delay_s = 0.0
@@ -87,6 +89,7 @@ class Coordinator:
         self.image: dict[str, tuple[str, int]] = {}
         # The names of all topic ids that there ever were.
         self.names: dict[str, str] = {}
+        self._is_loaded = True
         self._position = 0
         self._image_at = 0.0
         for name in list(cluster.topics):
@@ -123,14 +126,25 @@ class Coordinator:
     def down(self, seconds: float) -> None:
         """Be unavailable for a while, then go on on another broker, from the group's log."""
         self.down_until = max(self.down_until, self.world.now + seconds)
+        self.moves += 1
+        self._is_loaded = False
+        moves = self.moves
         for listener in list(self.listeners):
             listener()
-        self.world.at(self.down_until, self._back)
+        self.world.at(self.down_until, lambda: self._back(moves))
 
-    def _back(self) -> None:
-        if self.reachable():
+    def _back(self, moves: int) -> None:
+        if moves == self.moves and not self._is_loaded:
+            self._is_loaded = True
             self.world.say("coord", "is back")
             self.load()
+
+    def heal(self) -> None:
+        """End all faults."""
+        self.lose_answer = self.lose_request = self.lose_heartbeat_answer = self.answer_delay_s = 0.0
+        if not self.reachable():
+            self.down_until = self.world.now
+            self._back(self.moves)
 
     def latency(self) -> float:
         """Return how long a message takes."""
@@ -199,16 +213,23 @@ class Coordinator:
             self.world.say("coord", f"refuses commit of {client_id}: {error.name} {short_items(request.items)}")
             known = []
         for item in known:
-            self._position += 1
-            partition = item.partition
-            self.offsets[partition] = GroupOffset(item.offset, item.metadata)
-            self.commits.append(
-                Commit(self.world.now, partition.topic, partition.partition, item.offset, item.metadata, self._position)
-            )
+            self._store(item)
         if known:
             self.world.say("coord", f"accepts commit of {client_id}: {short_items(known)}")
         return CommitAnswer(
             tuple(error if self._exists(item.partition) else Error.UNKNOWN_TOPIC_OR_PARTITION for item in request.items)
+        )
+
+    def set_offset(self, partition: TopicPartition, offset: int) -> None:
+        """Commit an offset as another program does, without this source's metadata."""
+        self._store(CommitItem(partition, offset, ""))
+
+    def _store(self, item: CommitItem) -> None:
+        self._position += 1
+        partition, now = item.partition, self.world.now
+        self.offsets[partition] = GroupOffset(item.offset, item.metadata)
+        self.commits.append(
+            Commit(now, partition.topic, partition.partition, item.offset, item.metadata, self._position)
         )
 
     def _exists(self, partition: TopicPartition) -> bool:
