@@ -403,3 +403,34 @@ def test_the_same_seed_gives_the_same_trace() -> None:
         return group.world.trace
 
     assert trace() == trace()
+
+
+def test_a_classic_member_that_left_in_a_rebalance_is_back_after_a_failover() -> None:
+    """A classic group's log has only whole rebalances."""
+    group = Group("eager")
+    first, second = group.member("q1"), group.member("q2")
+    group.run(15.0)
+    first.slow_s = 10.0
+    second.stops = True
+    group.run(6.0)
+    assert [r.event for r in group.coordinator.records if r.query == "q2"][-1] == "gone"
+    group.coordinator.down(1.0)
+    group.run(1.5)
+    assert [r.event for r in group.coordinator.records if r.query == "q2"][-1] == "owns"
+    group.run(30.0)
+    assert first.numbers == [0, 1, 2, 3]
+
+
+def test_a_cooperative_member_without_partitions_does_not_leave() -> None:
+    """librdkafka sends LeaveGroup only when an unassignment is done (rdkafka_cgrp.c:5671 and 5040)."""
+    group = Group("cooperative", partitions=1)
+    group.member("q1")
+    group.run(10.0)
+    second = group.member("q2")
+    group.run(10.0)
+    assert second.numbers == []
+    second.stops = True
+    group.run(3.0)
+    assert [r.event for r in group.coordinator.records if r.query == "q2"][-1] == "owns"
+    group.run(5.0)
+    assert [r.event for r in group.coordinator.records if r.query == "q2"][-1] == "expired"

@@ -440,7 +440,7 @@ class ClassicCoordinator(Coordinator):
             timer.cancel()
         for member in self.members.values():
             member.session.cancel()
-        self.members, self._pending, self._unsynced = {}, {}, set()
+        before, self.members, self._pending, self._unsynced = self.members, {}, {}, set()
         saved = self._saved
         self.generation, self.leader = saved.generation, saved.leader
         self.state = self._previous = State.STABLE if saved.members else State.EMPTY
@@ -448,4 +448,7 @@ class ClassicCoordinator(Coordinator):
             member = self._make(member_id, instance_id, client_id, subscription)
             member.assignment, member.is_new = assignment, False
             member.session.set(self.session_s)
+            if member_id not in before:
+                self.world.saw("a removed member is back after a failover")
+                self.record(client_id, member_id, "owns", assignment)
         self.world.say("coord", f"loads generation {self.generation} {short((m, 0) for m in self.members)}")

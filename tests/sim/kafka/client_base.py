@@ -122,7 +122,7 @@ class GroupClient:
         self._heartbeat_in_transit = False
         self._poll_exceeded = self._polls_are_timed = False
         self._last_poll = self._terminated_at = 0.0
-        self._beat_at = 0.0
+        self._beat_at = self._join_at = 0.0
         self._commits = 0
         self._deferred: list[_Commit] = []
         # LibrdkafkaGroup: _joined, _held_as, _is_renewed, _unreleased, _lost_answers.
@@ -279,7 +279,7 @@ class GroupClient:
         self._open()
         self._has_answered = True
         if self._fatal is not None or self._terminates:
-            # rd_kafka_cgrp_handle_assign_op (6550): an assign is an unassign now.
+            # rd_kafka_cgrp_handle_assign_op (6546): an assign is an unassign now.
             self._unassign_terminating()
         else:
             self.assigned = (self.assigned if self.incremental else set()) | set(partitions)
@@ -426,14 +426,14 @@ class GroupClient:
         failed = [error for error in answer.errors if error is not None]
         error = failed[-1] if failed else None
         all_failed = len(failed) == len(answer.errors)
-        # rdkafka_request.c:1645
+        # rdkafka_request.c:1644
         if error is Error.UNKNOWN_TOPIC_OR_PARTITION and all_failed and commit.retries < _RETRIES:
             self._retry(commit)
         else:
             self._end_commit(commit, error, answer)
 
     def _commit_unanswered(self, commit: _Commit, error: Error) -> None:
-        """Send the same request again, twice (rdkafka_request.c:1787); then defer it (4528)."""
+        """Send the same request again, twice (rdkafka_request.c:1787); then defer it (4522)."""
         self.world.saw("commit without an answer")
         if commit.retries < _RETRIES:
             self._retry(commit)
@@ -580,7 +580,7 @@ class GroupClient:
         before = self._group_assignment or set()
         self._group_assignment = (before | partitions if kind == "assigned" else before - partitions) or None
         if kind == "assigned" and self._group_assignment is None:
-            # 5360: adding nothing to nothing sets an empty assignment.
+            # 5358: adding nothing to nothing sets an empty assignment.
             self._group_assignment = set()
 
     def _delegate(self, kind: str, partitions: Partitions) -> bool:
@@ -610,6 +610,8 @@ class GroupClient:
             if self._group_assignment is not None and self._state not in CALLS:
                 self._rebalance_op("revoked", self._group_assignment)
             else:
+                # 5615: skips the join backoff.
+                self._join_at = 0.0
                 self._rejoin(reason)
         elif self._group_assignment:
             self._is_lost = self._is_lost or lost

@@ -35,12 +35,11 @@ class ClassicClient(GroupClient):
         self.incremental = self.settings.protocol == "cooperative"
         self._has_assignor = False
         self._awaits_answer = False
-        self._join_at = 0.0
         # Partition counts of topics, from the newest metadata; and those of the effective subscription.
         self._cache: dict[str, int] = {}
         self._subscribed: dict[str, int] = {}
         self._is_leader = False
-        # The generation of the newest assignment (rkas_on_assignment_cb, 1947).
+        # The generation of the newest assignment (rkas_on_assignment_cb, 1933).
         self._assigned_generation = -1
         # 0: the session has expired by the client's own clock.
         self._session_ends = 0.0
@@ -136,7 +135,7 @@ class ClassicClient(GroupClient):
         return self._subscribed != before
 
     def _subscription_changed(self) -> None:
-        """7690 rd_kafka_cgrp_metadata_update_check: joins again at once, whatever the client is doing (rule R85)."""
+        """7627 rd_kafka_cgrp_metadata_update_check: joins again at once, whatever the client is doing (rule R85)."""
         if self.running == "revoked":
             self.world.saw("joined during a revoke (R85)")
         if not self._is_cooperative:
@@ -204,7 +203,7 @@ class ClassicClient(GroupClient):
         generation = self._assigned_generation if self.incremental else -1
         subscription = Subscription(tuple(sorted(self._subscribed)), owned, generation)
         request = JoinGroup(self.member_id, self._instance_id, subscription)
-        timeout_s = max(self.settings.rebalance_s, self.settings.session_s) + _GRACE_S
+        timeout_s = self.settings.rebalance_s + _GRACE_S
         connection.send(request, timeout_s, self._joined_answer, lambda error: self._joined_answer(_no_join(error)))
 
     def _joined_answer(self, answer: JoinAnswer) -> None:
@@ -247,7 +246,7 @@ class ClassicClient(GroupClient):
         elif error is Error.MEMBER_ID_REQUIRED:
             self.member_id, self._join_at = member_id, 0.0
         if self._is_cooperative and error in (Error.ILLEGAL_GENERATION, Error.MEMBER_ID_REQUIRED):
-            # 2533: a cooperative member learns here that it has lost what it kept.
+            # 2545: a cooperative member learns here that it has lost what it kept.
             self._revoke_all_rejoin(f"JoinGroup {error.name}", lost=True)
         else:
             self._rejoin(f"JoinGroup {error.name}")
@@ -366,7 +365,7 @@ class ClassicClient(GroupClient):
             self._rejoin("group is rebalancing")
 
     def _check_session(self, now: float) -> None:
-        """6653 rd_kafka_cgrp_session_timeout_check; 7240: only in the steady state."""
+        """6653 rd_kafka_cgrp_session_timeout_check; 7241: only in the steady state."""
         if self._state is JoinState.STEADY and self._session_ends and now >= self._session_ends:
             self.world.saw("client session timeout")
             self._session_ends = 0.0
@@ -374,7 +373,7 @@ class ClassicClient(GroupClient):
             self._revoke_all_rejoin_maybe("session timed out", lost=True)
 
     def _commit_failed(self, error: Error) -> None:
-        """4474 in rd_kafka_cgrp_op_handle_OffsetCommit."""
+        """4473 in rd_kafka_cgrp_op_handle_OffsetCommit."""
         if error is Error.UNKNOWN_MEMBER_ID:
             self.member_id = ""
             self._revoke_all_rejoin_maybe("commit UNKNOWN_MEMBER_ID", lost=True)
@@ -388,14 +387,14 @@ class ClassicClient(GroupClient):
     # --- leaving
 
     def _max_poll_exceeded(self) -> None:
-        """5735: a dynamic member leaves at once, before its callback."""
+        """5747: a dynamic member leaves at once, before its callback."""
         if self._instance_id is None:
             self._leave()
         self.member_id = ""
         self._revoke_all_rejoin_maybe("max.poll.interval.ms exceeded", lost=True)
 
     def _leave_maybe(self) -> bool:
-        """1276: a static member does not leave when it closes (KIP-345)."""
+        """1272: a static member does not leave when it closes (KIP-345)."""
         if self._leaves_on_unassign and self._instance_id is not None and self._terminates:
             self._leaves_on_unassign = False
             return False

@@ -21,7 +21,7 @@ class ConsumerClient(GroupClient):
 
     def _reset(self) -> None:
         super()._reset()
-        # rdkafka_cgrp_new (545): the client makes its id.
+        # rd_kafka_cgrp_new (521): the client makes its id.
         self.member_id = f"{self.query_name}-{self.world.rng.getrandbits(32):08x}"
         self._was_subscribed = False
         # F_WAIT_REJOIN, F_WAIT_REJOIN_TO_COMPLETE, F_SEND_FULL_REQUEST, F_SEND_NEW_SUBSCRIPTION.
@@ -96,7 +96,7 @@ class ConsumerClient(GroupClient):
             self._revoke_all_rejoin("unsubscribe", lost=False)
 
     def _terminate(self) -> None:
-        """6373: a member that rejoins closes without doing so."""
+        """6370: a member that rejoins closes without doing so."""
         self._waits_to_rejoin = self._rejoins = False
         super()._terminate()
 
@@ -212,7 +212,7 @@ class ConsumerClient(GroupClient):
         self._soon()
 
     def _refused(self, error: Error) -> None:
-        """3364: the errors of an answer."""
+        """3331: the errors of an answer."""
         self._heartbeat_in_transit = False
         if error in (Error.UNKNOWN_MEMBER_ID, Error.FENCED_MEMBER_EPOCH):
             self.world.say(self.query_name, f"client: fenced {error.name}")
@@ -221,12 +221,12 @@ class ConsumerClient(GroupClient):
         elif error is Error.GROUP_ID_NOT_FOUND and self._waits_for_leave:
             pass
         elif error in _FATAL or error is Error.FENCED_INSTANCE_ID:
-            # 3420: an error of a broker that is permanent is fatal, too.
+            # 3403: an error of a broker that is permanent is fatal, too.
             self._raise_fatal(error)
             self._revoke_all_rejoin_maybe(f"heartbeat {error.name}", lost=True)
 
     def _unanswered(self, error: Error) -> None:
-        """3380: after a lost connection all fields are sent; after a timeout they are not (rule R84)."""
+        """3355: after a lost connection all fields are sent; after a timeout they are not (rule R84)."""
         self._heartbeat_in_transit = False
         if error is Error.TRANSPORT:
             self._sends_all = True
@@ -237,7 +237,7 @@ class ConsumerClient(GroupClient):
         self._soon()
 
     def _disconnected(self) -> None:
-        """656: the next coordinator gets a heartbeat at once."""
+        """654: the next coordinator gets a heartbeat at once."""
         self._expedite()
 
     # --- assignments
@@ -328,12 +328,12 @@ class ConsumerClient(GroupClient):
     # --- the end
 
     def _commit_failed(self, error: Error) -> None:
-        """4462: the next heartbeat tells what has become of the member."""
+        """4473: the next heartbeat tells what has become of the member."""
         if error in (Error.UNKNOWN_MEMBER_ID, Error.STALE_MEMBER_EPOCH):
             self._expedite()
 
     def _max_poll_exceeded(self) -> None:
-        """5723: it leaves when its partitions are revoked."""
+        """5724: it leaves when its partitions are revoked."""
         self._waits_to_rejoin = self._leaves_on_unassign = True
         self._expedite()
 

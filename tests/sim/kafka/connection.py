@@ -18,7 +18,7 @@ from tests.sim.world import Process, World
 
 # reconnect.backoff.ms and reconnect.backoff.max.ms of librdkafka.
 _RECONNECT_S, _RECONNECT_MAX_S = 0.1, 10.0
-# How often a client asks any broker for its coordinator (rdkafka_cgrp.c:7253). A new coordinator is connected at once.
+# How often a client asks any broker for its coordinator (rdkafka_cgrp.c:7255). A new coordinator is connected at once.
 _FIND_COORDINATOR_S = 0.5
 
 
