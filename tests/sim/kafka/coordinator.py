@@ -132,6 +132,13 @@ class Coordinator:
             self.world.say("coord", "is back")
             self.load()
 
+    def heal(self) -> None:
+        """End all faults."""
+        self.lose_answer = self.lose_request = self.lose_heartbeat_answer = self.answer_delay_s = 0.0
+        if not self.reachable():
+            self.down_until = self.world.now
+            self._back()
+
     def latency(self) -> float:
         """Return how long a message takes."""
         rng = self.world.rng
@@ -210,6 +217,13 @@ class Coordinator:
         return CommitAnswer(
             tuple(error if self._exists(item.partition) else Error.UNKNOWN_TOPIC_OR_PARTITION for item in request.items)
         )
+
+    def set_offset(self, partition: TopicPartition, offset: int) -> None:
+        """Commit an offset as another program does, while the group is empty: without metadata."""
+        self._position += 1
+        self.offsets[partition] = GroupOffset(offset, "")
+        name, number = partition
+        self.commits.append(Commit(self.world.now, name, number, offset, "", self._position))
 
     def _exists(self, partition: TopicPartition) -> bool:
         return partition.partition < self.image.get(partition.topic, ("", 0))[1]
