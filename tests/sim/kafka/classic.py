@@ -448,4 +448,6 @@ class ClassicCoordinator(Coordinator):
             member = self._make(member_id, instance_id, client_id, subscription)
             member.assignment, member.is_new = assignment, False
             member.session.set(self.session_s)
+            # Also of a member that the former coordinator had removed, which its log does not say.
+            self.record(client_id, member_id, "owns", assignment)
         self.world.say("coord", f"loads generation {self.generation} {short((m, 0) for m in self.members)}")
