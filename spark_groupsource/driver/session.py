@@ -38,7 +38,7 @@ from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import Anchor, commit_items, metadata_of
-from spark_groupsource.model.offsets import Json, OffsetRange, SourceOffset, TopicPartition, same_topic
+from spark_groupsource.model.offsets import Json, OffsetRange, SourceOffset, TopicPartition, new_lineage, same_topic
 from spark_groupsource.options.model import UNBOUNDED, ReadBounds, SourceOptions
 from spark_groupsource.planning.batch import next_offset, plan_replay
 from spark_groupsource.planning.start_position import Lineage
@@ -74,6 +74,7 @@ class Session:
         watch: StopWatch | None = None,
         length: SessionLength | None = None,
         metrics_port: MetricsPort | None = None,
+        lineages: Callable[[], str] = new_lineage,
     ) -> None:
         self._options = options
         self._clock = clock
@@ -93,7 +94,7 @@ class Session:
         self._starts = StartPositions(
             options,
             clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, metrics=metrics,
-            pause=pause,
+            pause=pause, lineages=lineages,
         )  # fmt: skip
         self._started = False
         self._own: Lineage | None = None

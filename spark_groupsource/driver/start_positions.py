@@ -30,7 +30,7 @@ from spark_groupsource.model.commit_metadata import (
     Pin,
     metadata_of,
 )
-from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, newer, same_topic
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, new_lineage, newer, same_topic
 from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import NoMatchStrategy, OnConflict, SourceOptions
 from spark_groupsource.planning.start_position import (
@@ -76,6 +76,7 @@ class StartPositions:
         losses: LossReporter,
         metrics: MetricsLog,
         pause: Callable[[float], object],
+        lineages: Callable[[], str] = new_lineage,
     ) -> None:
         self._options = options
         self._clock = clock
@@ -85,6 +86,7 @@ class StartPositions:
         self._losses = losses
         self._metrics = metrics
         self._pause = pause
+        self._new_lineage = lineages
         self._reported_too_many = False
         # The conflict that was decided last, and the lineage that it led to, until the group has accepted that.
         self._decided: tuple[str, str] | None = None
@@ -232,7 +234,7 @@ class StartPositions:
             return own
         void = voided(start, reset, {owned.partition: owned.group for owned in view.partitions if owned.group})
         if void:
-            own = own.named(SourceOffset.initial().lineage)
+            own = own.named(self._new_lineage())
             LOG.warning(
                 "the group was reset, its offsets win over this checkpoint, with a new lineage: group=%s lineage=%s"
                 " reset=%s %s",
@@ -333,7 +335,7 @@ class StartPositions:
             return self._decided[1]
         if self._options.on_conflict is OnConflict.FAIL:
             raise MembershipError(errors.CONFLICT, details=details)
-        lineage = SourceOffset.initial().lineage
+        lineage = self._new_lineage()
         LOG.warning(
             "conflict, decided by onConflict=%s, with a new lineage: group=%s lineage=%s %s",
             self._options.on_conflict.value, self._options.group_id, lineage, details,

@@ -15,17 +15,15 @@ a request. Then only a revoke or a stop that waits for the batch checks.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import queue
 import sys
-import threading
 from collections.abc import Callable
 
 from spark_groupsource.clock import Clock, Deadline, Pace
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.port import BatchLog
+from spark_groupsource.membership.runner import SYSTEM, Inbox, Runner, Running
 from spark_groupsource.model.offsets import SourceOffset
 
 LOG = logging.getLogger("spark_groupsource.membership")
@@ -44,7 +42,7 @@ _LONGEST_S = 1.0
 _SHARE = 0.05
 
 
-def end_process_without(thread: threading.Thread) -> None:
+def end_process_without(thread: Running) -> None:
     """End the process at exit while `thread` still waits for the store.
 
     Guards against:
@@ -78,6 +76,7 @@ class CompletionWatch:
         post: Callable[[Callable[[], None]], object],
         serve_commands: Callable[[float], None],
         on_complete: Callable[[SourceOffset], object],
+        runner: Runner = SYSTEM,
     ) -> None:
         self._log = log
         self._clock = clock
@@ -88,8 +87,9 @@ class CompletionWatch:
         # Whether somebody waits for the batch: then `_pace` counts, and not the schedule.
         self._often = False
         self._pace = Pace(clock, PROBE_INTERVAL_S)
-        self._requests: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._runner = runner
+        self._requests: Inbox[Callable[[], None] | None] = runner.inbox()
+        self._thread: Running | None = None
         # When the check under way began; None if there is none. There is at most one.
         self._since_s: float | None = None
         self._reported = False
@@ -168,7 +168,7 @@ class CompletionWatch:
         thread = self._thread
         if thread is not None and self.busy:
             # Registered late, so it runs before pyarrow's own exit function.
-            atexit.register(end_process_without, thread)
+            self._runner.at_exit(lambda: end_process_without(thread))
 
     # --- internals
 
@@ -208,8 +208,7 @@ class CompletionWatch:
             self._post(lambda: self._free(then))
 
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="groupkafka-commit-log", daemon=True)
-            self._thread.start()
+            self._thread = self._runner.spawn(self._serve, "groupkafka-commit-log")
         self._since_s = self._clock.monotonic_s()
         # R30: the event thread does not wait for the store
         self._requests.put(run)

@@ -40,6 +40,7 @@ from spark_groupsource.membership.liveness import MembershipProof
 from spark_groupsource.membership.machine import FINAL_STATES, MemberMachine, MemberState
 from spark_groupsource.membership.port import BatchLog, CommitResult, GroupPort, Refusal
 from spark_groupsource.membership.report import MemberReport
+from spark_groupsource.membership.runner import Runner
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import StopRequest, StopWait
 from spark_groupsource.metrics import MetricsLog
@@ -78,12 +79,13 @@ class Member:
         stop: StopRequest,
         metrics: MetricsLog,
         length: SessionLength,
+        runner: Runner,
     ) -> None:
         self._options = options
         self._port = port
         self._clock = clock
         self._completion = CompletionWatch(
-            log, clock, post=post, serve_commands=serve_commands, on_complete=self._complete_by_log
+            log, clock, post=post, serve_commands=serve_commands, on_complete=self._complete_by_log, runner=runner
         )
         self._serve_commands = serve_commands
         self._stop = stop

@@ -8,10 +8,8 @@ no lock.
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
 from typing import TypeVar
 
 from spark_groupsource import errors
@@ -25,6 +23,7 @@ from spark_groupsource.membership.events import (
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.member import Member
 from spark_groupsource.membership.port import BatchLog, GroupPort
+from spark_groupsource.membership.runner import SYSTEM, Inbox, Runner, Running
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import StopRequest, member_left
 from spark_groupsource.metrics import MetricsLog
@@ -50,10 +49,12 @@ class MembershipThread:
         metrics: MetricsLog,
         *,
         length: SessionLength | None = None,
+        runner: Runner = SYSTEM,
     ) -> None:
         self._options = options
         self._clock = clock
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._runner = runner
+        self._commands: Inbox[Callable[[], None]] = runner.inbox()
         self._stop = StopRequest()
         self._member = Member(
             options,
@@ -65,8 +66,9 @@ class MembershipThread:
             stop=self._stop,
             metrics=metrics,
             length=SessionLength(options) if length is None else length,
+            runner=runner,
         )
-        self._thread = threading.Thread(target=self._run, name="groupkafka-member", daemon=True)
+        self._thread: Running | None = None
 
     def __repr__(self) -> str:
         return f"MembershipThread(group={self._options.group_id!r}, {self._member.machine!r})"
@@ -75,8 +77,8 @@ class MembershipThread:
 
     def start(self) -> None:
         """Start the thread, once: it creates the client and waits for a subscription."""
-        if self._thread.ident is None:
-            self._thread.start()
+        if self._thread is None:
+            self._thread = self._runner.spawn(self._run, "groupkafka-member")
 
     def request_stop(self) -> None:
         """Ask the thread to leave the group when the batch in flight is complete, and to end (see `stopping`).
@@ -96,8 +98,9 @@ class MembershipThread:
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread's end. Return False if it takes longer than `timeout_s`."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     @property
@@ -208,10 +211,10 @@ class MembershipThread:
         timeout_s = self._options.session_timeout_s + 60.0
         deadline = StepDeadline(self._clock, timeout_s, 2 * _CALL_STEP_S)
         while not deadline.expired():
-            wait_for((future,), timeout=_CALL_STEP_S)
+            self._runner.wait(future, _CALL_STEP_S)
             if future.done():
                 return future.result()
-            if not self._thread.is_alive():
+            if self._thread is None or not self._thread.is_alive():
                 self.check()
                 if self._stop.requested:
                     raise member_left(self._options.group_id, clean=self.left_clean)

@@ -104,6 +104,11 @@ class Reset:
         return [self.at_ms, self.id]
 
 
+def new_lineage() -> str:
+    """Return the name of a new lineage."""
+    return str(uuid.uuid4())
+
+
 def newer(reset: Reset | None, known: Reset | None) -> bool:
     """Return whether `reset` is newer than the newest `known` one."""
     return reset is not None and (known is None or reset > known)
@@ -136,9 +141,9 @@ class SourceOffset:
         return cls(lineage, ids, tuple(sorted(ranges)), tuple(sorted(done.items())), reset)
 
     @classmethod
-    def initial(cls) -> SourceOffset:
-        """Start a new lineage without completed offsets."""
-        return cls(lineage=str(uuid.uuid4()))
+    def initial(cls, lineage: str) -> SourceOffset:
+        """Return the offset of a lineage without completed offsets."""
+        return cls(lineage)
 
     def ends(self) -> dict[TopicPartition, int]:
         """Return the completed offset of each partition once this batch is complete."""

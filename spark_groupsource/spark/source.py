@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 from spark_groupsource import errors
 from spark_groupsource.driver.executor_python import guarded
 from spark_groupsource.errors import OptionError
-from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, parse_offset
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, new_lineage, parse_offset
 from spark_groupsource.options.model import UNBOUNDED, ReadBounds, Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.redaction import MaskSecrets
@@ -165,7 +165,7 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a new lineage. Spark calls it more than once, and gets the same result."""
         if self._initial is None:
-            self._initial = SourceOffset.initial().to_json()
+            self._initial = SourceOffset.initial(new_lineage()).to_json()
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -9,7 +9,7 @@ import pytest
 from spark_groupsource.driver.assembly import make_session
 from spark_groupsource.driver.session import Session
 from spark_groupsource.embedded import EmbeddedKafka
-from spark_groupsource.model.offsets import SourceOffset
+from spark_groupsource.model.offsets import SourceOffset, new_lineage
 from spark_groupsource.options.parse import parse_options
 
 _WAIT_S = 120.0
@@ -24,7 +24,7 @@ class Query:
     def __init__(self, session: Session, kafka: EmbeddedKafka) -> None:
         self._session = session
         self._kafka = kafka
-        self._start = SourceOffset.initial()
+        self._start = SourceOffset.initial(new_lineage())
 
     def look(self) -> bool:
         """Whether a batch was planned; it is complete then."""

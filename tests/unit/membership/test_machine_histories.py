@@ -28,7 +28,7 @@ from spark_groupsource.membership.events import (
 )
 from spark_groupsource.membership.machine import MemberMachine, MemberState
 from spark_groupsource.model.commit_metadata import CommitItem, CommitMetadata, GroupOffset, Pin
-from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, new_lineage
 from tests.unit.fakes import LINEAGE, TOPIC_ID, offset_of, tp
 
 PARTITIONS = (tp(0), tp(1), tp(2))
@@ -45,7 +45,7 @@ class Query:
     def __init__(self) -> None:
         self.machine = MemberMachine()
         self.machine.handle(Started())
-        self.start = SourceOffset.initial()
+        self.start = SourceOffset.initial(new_lineage())
         self.flight: SourceOffset | None = None
         self.is_written = False
 

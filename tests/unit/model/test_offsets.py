@@ -17,6 +17,7 @@ from spark_groupsource.model.offsets import (
     Reset,
     SourceOffset,
     TopicPartition,
+    new_lineage,
     newer,
     parse_offset,
 )
@@ -91,7 +92,7 @@ def test_keys_are_in_canonical_order() -> None:
 
 
 def test_initial_offsets_have_lineages_of_their_own() -> None:
-    first, second = SourceOffset.initial(), SourceOffset.initial()
+    first, second = SourceOffset.initial(new_lineage()), SourceOffset.initial(new_lineage())
     assert first.lineage != second.lineage
     assert parse_offset(first.to_json()) == first
 
