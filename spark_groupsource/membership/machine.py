@@ -316,7 +316,9 @@ class MemberMachine:
         if self._revoke is None:
             return ()
         # R101: lost partitions are not waited for
-        waiting = self._flight is not None and self._flight.holds(filter(self._owned.__contains__, self._revoke.partitions))
+        waiting = self._flight is not None and self._flight.holds(
+            filter(self._owned.__contains__, self._revoke.partitions)
+        )
         # R26: the batch in flight reads revoked partitions
         if waiting and self._outcome is DrainOutcome.COMPLETE:
             return ()

@@ -35,17 +35,17 @@ class SlowStore:
             def log_message(self, *_: Any) -> None:
                 """Log nothing."""
 
-            def do_HEAD(self) -> None:  # noqa: N802 - the name is the base class's
+            def do_HEAD(self) -> None:
                 self._answer(with_body=False)
 
-            def do_GET(self) -> None:  # noqa: N802
+            def do_GET(self) -> None:
                 self._answer(with_body=True)
 
-            def do_PUT(self) -> None:  # noqa: N802
+            def do_PUT(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 self._send(200, b"", with_body=True)
 
-            do_POST = do_DELETE = do_PUT  # noqa: N815
+            do_POST = do_DELETE = do_PUT
 
             def _answer(self, *, with_body: bool) -> None:
                 parts = urlsplit(self.path)
