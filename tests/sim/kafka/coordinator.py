@@ -221,7 +221,7 @@ class Coordinator:
         )
 
     def set_offset(self, partition: TopicPartition, offset: int) -> None:
-        """Commit an offset as another program does, without this source's metadata."""
+        """Commit an offset as another program does while the group is empty, without this source's metadata."""
         self._store(CommitItem(partition, offset, ""))
 
     def _store(self, item: CommitItem) -> None:

@@ -1,0 +1,125 @@
+"""What guarantees.md and limits.md except from the promises: the simulation checks these pages, too.
+
+Each exception names the sentence that allows it, and is counted, so that one that hides a defect is seen by its number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from spark_groupsource import errors
+from tests.sim.faults import Planned
+from tests.sim.simulation import Simulation
+
+_SILENCE = {
+    "network-cut", "coordinator-killed", "reader-paused", "app-paused", "machine-suspended", "answers-slow",
+    "requests-lost", "answers-lost", "broker-killed",
+}  # fmt: skip
+# Seconds for which a KIP-848 member may plan on what it has not heard to be another's: a session and a heartbeat.
+_ZOMBIE_MARGIN_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Exception:
+    """`name` for the count, and when it holds for a problem's text."""
+
+    name: str
+    holds: Callable[[Documented, str], bool]
+
+
+class Documented:
+    """The exceptions of one run. `seen` counts those that were needed."""
+
+    def __init__(self, sim: Simulation, faults: Sequence[Planned]) -> None:
+        self.sim = sim
+        self.kinds = {planned.kind for planned in faults}
+        self.seen: Counter[str] = Counter()
+
+    @property
+    def recreated(self) -> bool:
+        """Whether a topic was replaced."""
+        return any(kind.startswith("topic-") for kind in self.kinds)
+
+    def explains(self, problem: str) -> bool:
+        """Return whether a documented exception explains the problem."""
+        for one in _EXCEPTIONS:
+            if one.holds(self, problem):
+                self.seen[one.name] += 1
+                return True
+        return False
+
+    def zombies(self) -> list[str]:
+        """Return batches planned long after the coordinator had given a partition of theirs to another query.
+
+        The judge finds what a zombie commits or repeats; this finds that it plans.
+        """
+        group = self.sim.configuration.group
+        allowed_s = group.session_s + _ZOMBIE_MARGIN_S if group.protocol == "kip848" else 1.0
+        found = []
+        for app in self.sim.apps:
+            late: Counter[float] = Counter()
+            for one in app.completed():
+                for topic, entry in one.end["topics"].items():
+                    for number, (start, end) in entry["ranges"].items():
+                        newest = self._owner((topic, int(number)), one.planned_at) if end > start else None
+                        if newest is None or newest[1] == app.name:
+                            continue
+                        since_s = one.planned_at - newest[0]
+                        late[newest[0]] += 1
+                        if since_s > allowed_s and late[newest[0]] > 4:
+                            text = f"plans {topic}-{number} {since_s:.1f} s after {newest[1]} got it"
+                            found.append(f"ZOMBIE {app.name} {text}")
+        return found[:3]
+
+    def _owner(self, partition: tuple[str, int], at: float) -> tuple[float, str] | None:
+        records = [r for r in self.sim.group.records if r.at <= at and r.event == "owns" and partition in r.partitions]
+        return (records[-1].at, records[-1].query) if records else None
+
+
+def _batches_without_commits(run: Documented, problem: str) -> bool:
+    return "batches of one stay" in problem and bool(_SILENCE & run.kinds)
+
+
+def _late_commit_by_name(run: Documented, problem: str) -> bool:
+    is_kip848 = run.sim.configuration.group.protocol == "kip848"
+    return is_kip848 and run.recreated and "commits after the coordinator gave" in problem
+
+
+def _older_commit_read_late(run: Documented, problem: str) -> bool:
+    return problem.startswith("P5") and "the group's offset goes back" in problem and bool(_SILENCE & run.kinds)
+
+
+def _removed_before_the_group_began(run: Documented, problem: str) -> bool:
+    return "pinned at" in problem and "records-deleted" in run.kinds
+
+
+def _error(run: Documented, problem: str) -> bool:
+    """A query may end with these errors: its page of the error catalogue says when."""
+    if not problem.startswith("ERROR"):
+        return False
+    lossy = run.recreated or "records-deleted" in run.kinds
+    jobs = {"available-now", "once"} & run.kinds
+    allowed = {
+        errors.TOPIC_UNKNOWN.id: run.recreated,
+        errors.MEMBER_LEFT.id: True,
+        errors.NO_ASSIGNMENT.id: bool(jobs),
+        errors.CLUSTER_REQUEST_FAILED.id: bool(jobs),
+        errors.DATA_LOST.id: lossy,
+        "TaskFailed": lossy,
+    }
+    return any(name in problem and is_allowed for name, is_allowed in allowed.items())
+
+
+_EXCEPTIONS = (
+    # guarantees.md, P6: "batches go on without commits" while the coordinator accepts none.
+    _Exception("P6: batches without commits", _batches_without_commits),
+    # limits.md: the commit of a batch of a deleted topic, by name, under KIP-848.
+    _Exception("P5: a late commit by name", _late_commit_by_name),
+    # Rule R29: an older commit that is read late is committed over within two seconds.
+    _Exception("P5: an older commit read late", _older_commit_read_late),
+    # The rig would not count records that were removed before the group began.
+    _Exception("began after the removal", _removed_before_the_group_began),
+    _Exception("an error that is documented", _error),
+)

@@ -1,0 +1,269 @@
+"""Simulate a Spark application with one query, over all its runs: what can be done to it, and what it leaves behind."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spark_groupsource.driver.session import Session
+from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.membership.session_length import SessionLength
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.metrics import MetricsLog
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition
+from spark_groupsource.options.model import SourceOptions
+from tests.faults.history import Completed, MemberEvent, QueryRun, SinkBatch
+from tests.sim.kafka.client import make_client
+from tests.sim.kafka.cluster_port import SimCluster
+from tests.sim.kafka.coordinator import Coordinator
+from tests.sim.kafka.logs import Cluster
+from tests.sim.spark.checkpoint import Checkpoint, SimBatchLog, Store
+from tests.sim.spark.engine import Interrupted, MicroBatchExecution, TaskFailed, Trigger
+from tests.sim.world import Process, ProcessDied, SimClock, SimRunner, Ticket, World
+
+
+@dataclass
+class QuerySettings:
+    """How a query runs. Times in seconds."""
+
+    trigger_s: float = 0.5
+    batch_s: tuple[float, float] = (0.02, 0.3)
+    max_rows: int | None = None
+    store: Store = Store.LOCAL
+    # "4.2": with admission control; "4.0", "4.1": without.
+    spark: str = "4.2"
+    # The chance that a wait of the reader process ends late.
+    hiccup: float = 0.0
+    # Whether a stopped reader stops the JVM, too.
+    stops_whole: bool = False
+    instance_ids: bool = False
+
+
+class SimMetrics(MetricsLog):
+    """Keep the product's events for the history."""
+
+    def __init__(self, app: Application, clock: SimClock) -> None:
+        super().__init__(None, "sim", clock)
+        self._app = app
+
+    def write(self, event: str, partitions: Any = (), **details: Any) -> None:
+        """See `MetricsLog`."""
+        app, named = self._app, tuple((p.topic, p.partition) for p in partitions)
+        app.world.saw(f"event {event}")
+        if event == "revoked":
+            app.world.saw(f"revoked {details['outcome']}" + (" uncommitted" if details["uncommitted"] else ""))
+        if app.world.trace is not None:
+            app.world.say(app.name, f"event {event} {sorted(named)} {details}")
+        if event in ("data_lost", "conflict", "reset"):
+            now, run = app.world.now, f"{app.run}"
+            app.events.append(MemberEvent(now, app.name, self.lineage, event, named, details, run))
+
+
+class Application:
+    """One query. The rig starts, stops and kills it; `on_end(how)` hears of the end of each run."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        cluster: Cluster,
+        coordinator: Coordinator,
+        settings: QuerySettings,
+        options: Callable[..., SourceOptions],
+    ) -> None:
+        self.world, self.name, self.cluster, self.coordinator = world, name, cluster, coordinator
+        self.settings = settings
+        self._options = options
+        self.fails_on_data_loss = False
+        self.trigger = Trigger.PROCESSING_TIME
+        self.checkpoint = Checkpoint(f"{name}#1")
+        self.lives = [self.checkpoint]
+        self.process: Process | None = None
+        self.session: Session | None = None
+        self.client: Any = None
+        self.run = 0
+        # The batch that Spark runs now.
+        self.batch: int | None = None
+        self.on_end: Callable[[str], object] = lambda _: None
+        # For the history.
+        self.runs: list[QueryRun] = []
+        self.batches: list[SinkBatch] = []
+        self.events: list[MemberEvent] = []
+        self.errors: list[str] = []
+        # In a hurry: the quiet end of a run waits for no long triggers.
+        self.hurry = False
+        self._started_at = 0.0
+        self._member: MembershipThread | None = None
+        self._asked_to_drain = self._interrupted = False
+        self._waits: Ticket | None = None
+
+    def __repr__(self) -> str:
+        return f"Application({self.name}.{self.run})"
+
+    @property
+    def up(self) -> bool:
+        """Whether it runs."""
+        return self.process is not None
+
+    @property
+    def trigger_s(self) -> float:
+        """The trigger interval."""
+        return min(0.1, self.settings.trigger_s) if self.hurry else self.settings.trigger_s
+
+    def batch_s(self) -> float:
+        """Return how long a batch takes. One in ten takes twice as long."""
+        rng = self.world.rng
+        seconds = rng.uniform(*((0.02, 0.3) if self.hurry else self.settings.batch_s))
+        return seconds * (1 if rng.random() < 0.9 else 2)
+
+    def is_drained(self) -> bool:
+        """Whether the member has left after a request to stop."""
+        return self._asked_to_drain and self._member is not None and self._member.join(0.0)
+
+    # --- what the rig does
+
+    def start(self) -> None:
+        """Start a run from the checkpoint."""
+        assert self.process is None
+        self.run += 1
+        self.process = process = Process(self.world, f"{self.name}.{self.run}")
+        process.hiccup = self.settings.hiccup
+        self._started_at = self.world.now
+        self._interrupted = self._asked_to_drain = False
+        self.session = None
+        self.world.say("rig", f"starts {self.name}, run {self.run}")
+        self.world.spawn(process, self._main, "main")
+
+    def kill(self) -> None:
+        """SIGKILL the application."""
+        process = self.process
+        if process is not None:
+            self.world.say("rig", f"kills {self.name}" + self._in_batch())
+            self.world.saw("killed" + self._in_batch())
+            self._ended("killed")
+            process.kill()
+
+    def drain(self) -> None:
+        """Ask the member to leave after its batch (SIGTERM, `drain(query)`); the query is stopped when it has left."""
+        if self.session is not None:
+            self.world.say("rig", f"asks {self.name} to stop" + self._in_batch())
+            self._asked_to_drain = True
+            self.session.request_stop()
+
+    def stop(self) -> None:
+        """Stop the query at once (`query.stop()`): SIGTERM to the reader, an interrupt of Spark's thread."""
+        if self.process is not None:
+            self.world.say("rig", f"stops {self.name}" + self._in_batch())
+            self._interrupted = True
+            if self.session is not None:
+                self.session.request_stop()
+            if self._waits is not None:
+                self.world.wake_soon(self._waits)
+
+    def hasten(self) -> None:
+        """End the wait of the moment in the JVM."""
+        if self._waits is not None:
+            self.world.wake_soon(self._waits)
+
+    def new_life(self, entries: Checkpoint | None = None) -> tuple[str, str]:
+        """Go on with an empty checkpoint, or with a copy. Return the names of the old and the new life."""
+        assert self.process is None
+        old, life = self.checkpoint.life, f"{self.name}#{len(self.lives) + 1}"
+        self.checkpoint = Checkpoint(life) if entries is None else entries.copied(life)
+        self.lives.append(self.checkpoint)
+        self.world.say("rig", f"{self.name} goes on with checkpoint {life}, newest batch {self.checkpoint.newest}")
+        return old, life
+
+    def _in_batch(self) -> str:
+        return "" if self.batch is None else " in a batch"
+
+    def _ended(self, how: str) -> None:
+        self.runs.append(QueryRun(self.name, self.run, self._started_at, self.world.now, how))
+        self.world.say("rig", f"{self.name} has ended: {how}")
+        self.process, self.session, self.batch = None, None, None
+        self.on_end(how)
+
+    # --- the main thread: Spark's calls, and between them the JVM
+
+    def reach(self, place: str) -> None:
+        """Pass a named place in the JVM."""
+        self.world.at_place(place)
+
+    def in_jvm(self, seconds: float) -> None:
+        """Spend time in the JVM. Raises `Interrupted` when the query is stopped."""
+        task = self.world.current
+        assert task is not None
+        if self._interrupted:
+            raise Interrupted
+        task.in_jvm = not self.settings.stops_whole
+        self._waits = self.world.ticket()
+        try:
+            self.world.wait(self._waits, seconds)
+        finally:
+            self._waits, task.in_jvm = None, False
+        if self._interrupted:
+            raise Interrupted
+
+    def _main(self) -> None:
+        how, process = "stopped", self.process
+        try:
+            self.world.sleep(self.world.rng.uniform(0.01, 0.5))
+            self.session = session = self._make()
+            try:
+                MicroBatchExecution(self, session, SourceOffset.initial(self._lineage())).run()
+                how = "ended"
+            except Interrupted:
+                pass
+            except (GroupKafkaError, TaskFailed) as error:
+                how = "failed"
+                self.errors.append(f"{type(error).__name__}: {error}")
+                self.world.say(self.name, f"the query fails: {error}")
+            # PySpark's runner calls it at the end of its socket, and before it reports an error.
+            session.stop()
+        except ProcessDied:
+            return
+        except Exception:  # noqa: BLE001 - a defect of the product, or of this simulation: a finding either way
+            how = "crashed"
+            self.errors.append(f"UNEXPECTED {traceback.format_exc()}")
+        if process is not None and process is self.process:
+            self._ended(how)
+            process.kill()
+
+    def _make(self) -> Session:
+        world, process = self.world, self.process
+        assert process is not None
+        options = self._options(fail_on_data_loss=self.fails_on_data_loss)
+        clock, length = SimClock(process), SessionLength(options)
+        instance = self.name if self.settings.instance_ids else None
+        self.client = make_client(world, self.coordinator, process, self.name, instance)
+        metrics = SimMetrics(self, clock)
+        log = SimBatchLog(world, self.checkpoint, self.settings.store)
+        self._member = member = MembershipThread(
+            options, self.client, clock, log, metrics, length=length, runner=SimRunner(process)
+        )
+        cluster = SimCluster(world, self.cluster, self.coordinator, options, lambda: member.stopping)
+        return Session(
+            options,
+            clock=clock, cluster=cluster, member=member, metrics=metrics, pause=world.pause, length=length,
+            lineages=self._lineage,
+        )  # fmt: skip
+
+    def _lineage(self) -> str:
+        """Return the name of a new lineage."""
+        return f"{self.name}-{self.world.rng.getrandbits(48):012x}"
+
+    # --- for the history
+
+    def completed(self) -> list[Completed]:
+        """Return all batches that Spark planned."""
+        return [
+            Completed(self.name, life.life, number, entry.planned_at, entry.first_at, entry.end)
+            for life in self.lives
+            for number, entry in sorted(life.entries.items())
+        ]
+
+    def owned(self) -> set[TopicPartition]:
+        """Return what the client has assigned to the member."""
+        return set(self.client.assigned) if self.process is not None and self.client is not None else set()

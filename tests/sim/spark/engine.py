@@ -1,0 +1,239 @@
+"""Simulate one run of a streaming query: `MicroBatchExecution` with its order of calls, and executors' reads.
+
+Source: org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution (Spark 4.2): `populateStartOffsets`,
+`constructNextBatch`, `runBatch`. Spark 4.0 and 4.1 know no admission control of Python sources: `latestOffset()` has no
+start, Trigger.AvailableNow runs one batch, and a restart asks for the tasks of [X, X) of the newest logged end X first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spark_groupsource.model.offsets import OffsetRange, SourceOffset, parse_offset
+from spark_groupsource.options.model import UNBOUNDED, ReadBounds
+from tests.faults.history import Row, SinkBatch
+from tests.sim.spark.checkpoint import Entry, Json, text_of
+
+if TYPE_CHECKING:
+    from spark_groupsource.driver.session import Session
+    from tests.sim.spark.application import Application
+
+
+class Interrupted(Exception):
+    """`query.stop()` has interrupted Spark's thread."""
+
+
+class TaskFailed(Exception):
+    """A task has met records that do not exist any more, with failOnDataLoss=true."""
+
+
+class Trigger(Enum):
+    """When Spark plans batches."""
+
+    PROCESSING_TIME = "again and again"
+    AVAILABLE_NOW = "until what was there at the start is read"
+    ONCE = "one batch"
+
+
+class Reader(Protocol):
+    """The calls of Spark that a version makes, on a session."""
+
+    def latest_offset(self, start: Json, bounds: ReadBounds, *, once: bool) -> Json:
+        """Return the end of the next batch, or the start itself."""
+
+    def tasks(self, start: Json, end: Json) -> tuple[Any, ...]:
+        """Return the tasks of a batch."""
+
+
+class Reader42:
+    """Spark 4.2 and newer: the start is an argument."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def latest_offset(self, start: Json, bounds: ReadBounds, *, once: bool) -> Json:
+        """See `Reader`."""
+        offset = parse_offset(start)
+        end = self._session.latest_offset(offset, bounds, once=once)
+        return start if end is offset else end.to_json()
+
+    def tasks(self, start: Json, end: Json) -> tuple[Any, ...]:
+        """See `Reader`."""
+        return self._session.tasks(parse_offset(start), parse_offset(end))
+
+
+class Reader40(Reader42):
+    """Spark 4.0 and 4.1: the start of a plan is the end of the batch whose tasks Spark asked for last."""
+
+    def __init__(self, session: Session, initial: Json) -> None:
+        super().__init__(session)
+        self._start = initial
+
+    def latest_offset(self, start: Json, bounds: ReadBounds, *, once: bool) -> Json:
+        """See `Reader`. `start` is what Spark does not say, so it is not used."""
+        return super().latest_offset(self._start, bounds, once=once)
+
+    def tasks(self, start: Json, end: Json) -> tuple[Any, ...]:
+        """See `Reader`."""
+        found = super().tasks(start, end)
+        self._start = end
+        return found
+
+
+@dataclass
+class Position:
+    """Where the query is: the end of the last completed batch, the newest planned end, and the number of its batch."""
+
+    committed: Json | None
+    available: Json | None
+    batch: int
+    is_constructed: bool
+
+
+class MicroBatchExecution:
+    """One run of a query. `run` returns when the trigger ends the query; a stop raises `Interrupted`."""
+
+    def __init__(self, app: Application, session: Session, initial: SourceOffset) -> None:
+        self._app, self._session = app, session
+        self._world, self._rng = app.world, app.world.rng
+        self._checkpoint = app.checkpoint
+        self._initial = initial.to_json()
+        self._is_old = app.settings.spark in ("4.0", "4.1")
+        self._reader: Reader = Reader40(session, self._initial) if self._is_old else Reader42(session)
+
+    def run(self) -> None:
+        """Run batches."""
+        app = self._app
+        if app.trigger is Trigger.AVAILABLE_NOW and not self._is_old:
+            self._session.prepare_available_now()
+        at = self._populate_start_offsets()
+        # Spark 4.0 runs AvailableNow of a source without that trigger as Once: a batch that runs again is the one.
+        is_single = app.trigger is Trigger.ONCE or (app.trigger is Trigger.AVAILABLE_NOW and self._is_old)
+        while True:
+            if not at.is_constructed:
+                at.is_constructed = self._construct_next_batch(at)
+            if at.is_constructed:
+                assert at.available is not None
+                self._run_batch(at.batch, self._start_of(at), at.available)
+                at = Position(at.available, at.available, at.batch + 1, is_constructed=False)
+                if is_single:
+                    return
+                if app.trigger is Trigger.PROCESSING_TIME:
+                    app.in_jvm(self._rng.uniform(0.0, 1.0) * app.trigger_s)
+            elif app.trigger is not Trigger.PROCESSING_TIME:
+                return
+            else:
+                self._wait_for_data()
+
+    def _start_of(self, at: Position) -> Json:
+        return self._initial if at.committed is None else at.committed
+
+    def _populate_start_offsets(self) -> Position:
+        entries, newest = self._checkpoint.entries, self._checkpoint.newest
+        if newest < 0:
+            return Position(None, None, 0, is_constructed=False)
+        available = entries[newest].end
+        if self._is_old:
+            self._reader.tasks(available, available)
+        if entries[newest].completed_at is not None:
+            return Position(available, available, newest + 1, is_constructed=False)
+        self._world.saw("replay")
+        committed = entries[newest - 1].end if newest - 1 in entries else None
+        return Position(committed, available, newest, is_constructed=True)
+
+    def _construct_next_batch(self, at: Position) -> bool:
+        """Plan; write the offset log; then report the end of the batch before to the source."""
+        app, start = self._app, self._start_of(at)
+        limit = app.settings.max_rows
+        once = app.trigger is Trigger.ONCE
+        bounds = UNBOUNDED if limit is None or once else ReadBounds(limit)
+        end = self._reader.latest_offset(start, bounds, once=once)
+        app.in_jvm(self._rng.uniform(0.001, 0.01))
+        if end == start:
+            return False
+        app.in_jvm(self._rng.uniform(0.002, 0.02))
+        at.available = end
+        self._checkpoint.entries[at.batch] = Entry(text_of(end), self._world.now)
+        self._world.say(app.name, f"offset log {at.batch}: {ranges_of(end)}")
+        if at.batch - 1 in self._checkpoint.entries:
+            app.in_jvm(self._rng.uniform(0.001, 0.01))
+            self._session.commit(parse_offset(self._checkpoint.entries[at.batch - 1].end))
+        return True
+
+    def _wait_for_data(self) -> None:
+        """Wait for the next trigger. A query whose member has left was asked to stop: its application stops it."""
+        app = self._app
+        if app.is_drained():
+            app.in_jvm(self._rng.uniform(0.01, 0.3))
+            raise Interrupted
+        app.in_jvm(self._rng.uniform(0.1, 1.0) * app.trigger_s)
+
+    def _run_batch(self, number: int, start: Json, end: Json) -> None:
+        app, rng, world = self._app, self._rng, self._world
+        entry = self._checkpoint.entries[number]
+        entry.attempts += 1
+        attempt, tasks = entry.attempts, self._reader.tasks(start, end)
+        began = world.now
+        app.batch = number
+        try:
+            seconds = app.batch_s()
+            world.say(app.name, f"runs batch {number}.{attempt} for {seconds:.2f} s: {ranges_of(end)}")
+            rows = self._read(tasks, parse_offset(end), seconds * 0.6)
+            app.in_jvm(seconds * (0.3 if tasks else 0.9))
+            app.reach("before-sink")
+            life = self._checkpoint.life
+            app.batches.append(SinkBatch(app.name, life, number, attempt, began, world.now, tuple(rows)))
+            world.say(app.name, f"the sink has batch {number}.{attempt}, {len(rows)} rows")
+            app.reach("before-commit-log")
+            app.in_jvm(seconds * 0.1)
+            entry.complete(world.now)
+            world.say(app.name, f"commit log {number}")
+        finally:
+            app.batch = None
+        app.in_jvm(rng.uniform(0.001, 0.02))
+
+    def _read(self, tasks: tuple[Any, ...], end: SourceOffset, seconds: float) -> list[Row]:
+        """Return what executors read: nothing of another topic id, and what the logs still have."""
+        app, rows, ids = self._app, [], dict(end.topic_ids)
+        for index, task in enumerate(tasks):
+            app.in_jvm(seconds / len(tasks))
+            while app.cluster.down_until > self._world.now:
+                app.in_jvm(0.2)
+            for item in task:
+                rows += self._read_range(index, item, ids)
+        return rows
+
+    def _read_range(self, task: int, item: OffsetRange, ids: dict[str, str]) -> list[Row]:
+        name, number = item.partition
+        topic = self._app.cluster.topics.get(name)
+        is_same = topic is not None and topic.id == ids.get(name) and number < len(topic.logs)
+        if topic is None or not is_same:
+            self._skip(item)
+            return []
+        log = topic.logs[number]
+        if log.begin > item.start:
+            self._skip(OffsetRange(item.partition, item.start, min(log.begin, item.end)))
+        return [
+            (task, name, number, offset, log.records[offset])
+            for offset in range(item.start, item.end)
+            if offset in log.records
+        ]
+
+    def _skip(self, item: OffsetRange) -> None:
+        if not len(item):
+            return
+        self._world.say(self._app.name, f"a task skips {item}")
+        self._world.saw("a task skips records")
+        if self._app.fails_on_data_loss:
+            raise TaskFailed(str(item))
+
+
+def ranges_of(end: Json) -> str:
+    """Return a batch's ranges for the trace."""
+    return " ".join(
+        f"{topic}-{number} [{span[0]}, {span[1]})"
+        for topic, entry in sorted(end["topics"].items())
+        for number, span in sorted(entry["ranges"].items())
+    )

@@ -1,0 +1,153 @@
+"""Sequences that the simulation found, each as a script: what was lost or reported wrongly must stay mended."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.script import Script
+from tests.sim.spark.checkpoint import Store
+
+SHARED = ("cooperative", "kip848")
+
+
+def _two(protocol: str, **settings: object) -> Script:
+    """Return a world in which q1 and q2 share orders-0 and orders-1, read to offset 10 at 8 s."""
+    heartbeat_s = 1.0 if protocol == "kip848" else 2.0
+    script = Script(queries=2, protocol=protocol, heartbeat_s=heartbeat_s, length_s=60.0, **settings)
+    script.on(1.0, script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    return script
+
+
+def _one(protocol: str, **settings: object) -> Script:
+    """Return a world in which q1 has read orders-0 and orders-1 to offset 10 at 3 s; q2 is not started."""
+    heartbeat_s = 1.0 if protocol == "kip848" else 2.0
+    script = Script(queries=2, protocol=protocol, heartbeat_s=heartbeat_s, length_s=60.0, **settings)
+    script.on(1.0, script.writes(10))
+    return script
+
+
+@pytest.mark.parametrize("protocol", SHARED)
+@pytest.mark.parametrize("drain_s", [5.0])
+def test_f0_a_stop_after_a_refused_proof_waits_for_nothing(protocol: str, drain_s: float) -> None:
+    """1. A batch is in flight, and the machine is suspended beyond the session. 2. It wakes and is asked to stop."""
+    script = Script(protocol=protocol, heartbeat_s=1.0 if protocol == "kip848" else 2.0, drain_s=drain_s, length_s=60.0)
+    script.on(3.0, lambda: script.batches_take(30.0), script.writes(10))
+    script.on(6.0, script.pauses("q1", 12.0, suspended=True))
+    script.on(18.002, script.drains("q1", rest_s=1.0), lambda: script.batches_take(0.1))
+    assert script.judged() == []
+    assert "IllegalTransition" not in script.text()
+
+
+@pytest.mark.parametrize("protocol", SHARED)
+def test_f1_the_partition_of_a_recreated_topic_moves_before_the_next_trigger(protocol: str) -> None:
+    """1. q1 has unread records. 2. The topic is recreated. 3. A rebalance gives a partition to q2 before q1 plans."""
+    script = _one(protocol, trigger_s=0.1)
+    script.on(4.0, lambda: script.triggers_take(20.0, "q1"))
+    script.on(6.0, script.writes(10), script.starts("q2"))
+    script.on(6.6, script.recreates())
+    script.on(20.0, lambda: script.triggers_take(0.1))
+    script.on(30.0, script.writes(5))
+    assert script.judged() == []
+
+
+@pytest.mark.parametrize("protocol", SHARED)
+def test_f1_a_restart_beside_a_fresh_query_that_has_read_the_new_topic(protocol: str) -> None:
+    """1. q1 stops with unread records. 2. The topic is recreated. 3. A fresh q2 pins the new id. 4. q1 comes back."""
+    script = _one(protocol)
+    script.on(4.0, script.drains("q1", rest_s=20.0))
+    script.on(5.0, script.writes(10))
+    script.on(6.0, script.recreates())
+    script.on(7.0, script.writes(3))
+    script.on(8.0, script.starts("q2"))
+    script.on(35.0, script.writes(5))
+    assert script.judged() == []
+
+
+@pytest.mark.parametrize("protocol", SHARED)
+def test_f1_two_queries_swap_their_partitions_at_a_recreation(protocol: str) -> None:
+    """1. Both have unread records. 2. Both stop, the topic is recreated. 3. They come back in the other order."""
+    script = _two(protocol)
+    script.on(10.0, lambda: script.triggers_take(20.0))
+    script.on(12.0, script.writes(10))
+    script.on(12.5, script.recreates())
+    script.on(13.0, script.kills("q1", rest_s=12.0))
+    script.on(14.0, script.kills("q2", rest_s=10.0))
+    script.on(26.0, lambda: script.triggers_take(0.1))
+    script.on(35.0, script.writes(5))
+    assert script.judged() == []
+
+
+@pytest.mark.parametrize("protocol", ["eager", *SHARED])
+def test_f2_a_stop_after_a_batch_that_skipped_records(protocol: str) -> None:
+    """1. A batch runs. 2. Its topic goes before the tasks read it. 3. The query is asked to stop; the batch ends."""
+    script = Script(protocol=protocol, heartbeat_s=1.0 if protocol == "kip848" else 2.0, trigger_s=3.0, length_s=40.0)
+    script.on(3.0, lambda: script.batches_take(5.0), script.writes(10))
+    script.when(lambda: script.app("q1").batch is not None, lambda: script.delete_topic("orders"), after_s=4.0)
+    script.on(8.0, script.drains("q1", rest_s=4.0))
+    script.on(9.0, lambda: script.batches_take(0.1))
+    script.on(14.0, lambda: script.create_topic("orders", 2), lambda: script.fault("topic-recreated", "", 12.0))
+    script.on(30.0, script.writes(5))
+    assert script.judged() == []
+
+
+@pytest.mark.parametrize("protocol", ["eager", *SHARED])
+def test_f2_a_crash_after_a_batch_that_skipped_records(protocol: str) -> None:
+    """1. A batch skips removed records, and completes. 2. The application is killed before its next trigger."""
+    script = Script(protocol=protocol, heartbeat_s=1.0 if protocol == "kip848" else 2.0, trigger_s=0.5, length_s=60.0)
+    q1 = script.app("q1")
+    script.on(1.0, script.writes(10))
+    script.on(5.0, lambda: script.batches_take(4.0), script.writes(10))
+    script.when(
+        lambda: q1.batch is not None,
+        lambda: script.delete_records("orders", 0, 15), lambda: script.triggers_take(30.0),
+        after_s=5.0,
+    )  # fmt: skip
+    script.when(lambda: q1.batch is None, script.kills("q1", rest_s=2.0), after_s=9.0)
+    script.on(15.0, lambda: script.triggers_take(0.5))
+    assert script.judged() == []
+
+
+@pytest.mark.parametrize("protocol", SHARED)
+def test_f4_a_partition_that_others_have_read_is_no_loss(protocol: str) -> None:
+    """1. q1 knows of unread records of a partition, and hands it over. 2. q2 reads them. 3. The topic is deleted."""
+    script = _one(protocol, max_rows=2)
+    script.on(4.0, script.writes(60, number=1))
+    script.on(4.2, script.starts("q2"))
+    script.on(10.0, lambda: [setattr(app.settings, "max_rows", None) for app in script.apps])
+    script.on(30.0, lambda: script.delete_topic("orders"), lambda: script.fault("topic-recreated", "", 12.0))
+    script.on(37.0, lambda: script.create_topic("orders", 2))
+    assert script.judged() == []
+
+
+@pytest.mark.parametrize("protocol", ["eager", *SHARED])
+def test_f6_a_batch_that_ends_just_before_the_deadline_is_committed(protocol: str) -> None:
+    """1. A revoke waits for a batch. 2. The store is slow. 3. The batch is recorded 0.4 s before the deadline."""
+    script = _one(protocol, drain_s=5.0, store=Store.REMOTE)
+    q1 = script.app("q1")
+    script.on(5.0, lambda: script.batches_take(1000.0), script.writes(10))
+    script.on(7.0, script.starts("q2"), lambda: script.triggers_take(20.0, "q1"))
+
+    def slow() -> None:
+        began = script.world.now
+        script.world.at(began + 4.4, lambda: setattr(q1.checkpoint, "hangs_until", began + 5.3))
+        script.world.at(began + 4.6, script.ends_batch("q1"))
+        script.batches_take(0.1)
+
+    script.when(lambda: script.world.coverage["event revoking"] > 0, slow, after_s=6.0)
+    assert script.judged() == []
+    assert script.world.coverage["revoked COMPLETE"] > 0
+    assert script.world.coverage["revoked DEADLINE"] == 0
+
+
+@pytest.mark.parametrize("protocol", SHARED)
+def test_f7_latest_is_one_moment_for_the_group(protocol: str) -> None:
+    """1. Two queries begin the group. 2. The owner of orders-1 dies before it has stored a start. 3. Records come."""
+    script = Script(queries=2, protocol=protocol, heartbeat_s=1.0 if protocol == "kip848" else 2.0, starting="latest")
+    script.on(0.1, script.starts("q2"))
+    script.at_place("before-start-positions", "q1", lambda: script.world.sleep(4.0))
+    script.at_place("before-start-positions", "q2", lambda: script.world.sleep(60.0))
+    for moment in (8.0, 9.0, 10.0):
+        script.on(moment, script.writes(10))
+    script.on(11.0, script.kills("q2", rest_s=30.0))
+    assert script.judged() == []
