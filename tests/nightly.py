@@ -31,10 +31,10 @@ The last run of each part of `scripts/test --nightly` (levels.toml says what it 
 | part | commit | day (UTC) | minutes | result |
 |---|---|---|---|---|
 """
-# The closing lines of pytest and of the fault rig.
+# The closing lines of pytest, of the fault rig and of the simulator.
 _RESULT = re.compile(
     r"^(?:=+ )?(\d+ (?:passed|failed|skipped|errors?).*?)(?: in [\d.]+s.*)?$"
-    r"|^\d\d:\d\d:\d\d ((?:PASSED|FAILED) after .*)"
+    r"|^\d\d:\d\d:\d\d ((?:PASSED|FAILED) after .*)|^(?:PASSED|FAILED): (.*)"
 )
 
 
@@ -69,7 +69,7 @@ def table_of(rows: dict[str, Row], names: Sequence[str]) -> str:
 
 def result_of(part: Part, output: Sequence[str], code: int) -> str:
     """Return how a part ended, in the words of its own last line if there is one. Tests that did not run failed."""
-    said = [found[1] or found[2] for found in map(_RESULT.match, output) if found]
+    said = [found[1] or found[2] or found[3] for found in map(_RESULT.match, output) if found]
     has_passed = code == 0 and (not part.tests or bool(said and " passed" in f" {said[-1]}"))
     return f"{'passed' if has_passed else 'FAILED'}: {said[-1] if said else f'exit code {code}'}"
 
