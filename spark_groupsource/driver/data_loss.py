@@ -167,26 +167,29 @@ class LossReporter:
         self.report_loss(lost, _TRUNCATED)
 
     def report_removed_while_read(
-        self, ranges: Iterable[OffsetRange], beginnings: Mapping[TopicPartition, int], *, counts: bool = True
+        self, ranges: Iterable[OffsetRange], beginnings: Mapping[TopicPartition, int], *, earlier: bool = False
     ) -> None:
         """Report records of a completed batch that were removed while it ran: executors may have skipped them.
 
         `beginnings` are those of the logs now. It is an upper bound: the executor may have read the records before they
-        were removed. `counts`: whether it counts as lost.
+        were removed. `earlier`: an earlier run of the query has completed the batch, so that it counts nothing.
         """
         begin = ((item, beginnings.get(item.partition, item.start)) for item in ranges)
         lost = [OffsetRange(item.partition, item.start, min(at, item.end)) for item, at in begin if at > item.start]
-        self._report_read(self._unreported(lost), "removed", counts=counts)
+        self._report_read(self._unreported(lost), "removed", earlier=earlier, counts=not earlier)
 
-    def report_replaced_while_read(self, ranges: Collection[OffsetRange], *, counts: bool = True) -> None:
+    def report_replaced_while_read(
+        self, ranges: Collection[OffsetRange], *, earlier: bool = False, counts: bool = True
+    ) -> None:
         """Report ranges of a completed batch whose topic was deleted or recreated while it ran: as above."""
-        self._report_read(ranges, "the topic was deleted or recreated", counts=counts)
+        self._report_read(ranges, "the topic was deleted or recreated", earlier=earlier, counts=counts)
 
-    def _report_read(self, ranges: Collection[OffsetRange], what: str, *, counts: bool) -> None:
+    def _report_read(self, ranges: Collection[OffsetRange], what: str, *, earlier: bool, counts: bool) -> None:
+        reason = f"{what} {_SINCE_READ if earlier else _WHILE_READ}"
         if counts:
-            self.report_loss(ranges, f"{what} {_WHILE_READ}")
+            self.report_loss(ranges, reason)
         else:
-            self._report_possible(ranges, f"{what} {_SINCE_READ}", fail=False)
+            self._report_possible(ranges, reason, fail=False)
 
     def report_unread(self, ranges: Iterable[OffsetRange]) -> None:
         """Report a batch that is complete although Spark has not read it. Logged once per query, never raised.

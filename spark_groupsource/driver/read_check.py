@@ -35,6 +35,7 @@ class _Batch:
     - `certain`: when an answer with the topics' ids proves that they are the same.
     - `earlier`: whether an earlier run of the query has completed it, and may have checked it. It counts nothing.
     - `removed_checked`: whether the beginnings of its logs were checked.
+    - `seen`: topics that had the same id when the batch was checked, so that a later change counts nothing.
     """
 
     end: SourceOffset
@@ -42,6 +43,7 @@ class _Batch:
     certain: Deadline
     earlier: bool
     removed_checked: bool = False
+    seen: frozenset[str] = frozenset()
 
     @property
     def ids(self) -> dict[str, str]:
@@ -107,12 +109,15 @@ class ReadCheck:
         for batch in self._batches:
             others = {topic for topic, topic_id in batch.ids.items() if not same_topic(ids.get(topic), topic_id)}
             doubtful = {topic for topic in others & ids.keys() if not last and not self._state.confirmed([topic])}
-            replaced = [item for item in batch.ranges if item.partition.topic in others - doubtful]
             same = [item for item in batch.ranges if item.partition.topic not in others]
             if not batch.removed_checked:
-                self._losses.report_removed_while_read(same, self._beginnings(same), counts=not batch.earlier)
-            self._losses.report_replaced_while_read(replaced, counts=not batch.earlier)
-            batch.removed_checked = True
+                self._losses.report_removed_while_read(same, self._beginnings(same), earlier=batch.earlier)
+            replaced = [item for item in batch.ranges if item.partition.topic in others - doubtful]
+            likely = [item for item in replaced if item.partition.topic not in batch.seen]
+            self._losses.report_replaced_while_read(likely, earlier=batch.earlier, counts=not batch.earlier)
+            unlikely = [item for item in replaced if item.partition.topic in batch.seen]
+            self._losses.report_replaced_while_read(unlikely, earlier=batch.earlier, counts=False)
+            batch.removed_checked, batch.seen = True, batch.seen | (batch.ids.keys() - others)
             batch.ranges = tuple(item for item in batch.ranges if item.partition.topic not in others - doubtful)
             # R92: until an answer proves that the topics are the same
             if batch.ranges and (doubtful or not batch.certain.expired()):
