@@ -19,7 +19,7 @@ from spark_groupsource.cluster.offset_lookup import includes_topic, partitions_o
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
 from spark_groupsource.driver.assignment_check import AssignmentCheck
 from spark_groupsource.driver.batch_planner import BatchPlanner, NothingToRead, Plan, TryAgain
-from spark_groupsource.driver.data_loss import LossReporter, known_backlogs
+from spark_groupsource.driver.data_loss import DELETED, LossReporter, known_backlogs
 from spark_groupsource.driver.draining import Draining
 from spark_groupsource.driver.lag_reporter import LagThread
 from spark_groupsource.driver.log_ends import LogWatch
@@ -445,6 +445,8 @@ class Session:
         ids = {topic: info.topic_id for topic, info in described.items()}
         replaced = {p: at for p, at in begun.items() if not same_topic(ids.get(p.topic), end.topic_id(p.topic))}
         self._losses.report_recreated({p: at for p, at in replaced.items() if p.topic in ids}, described)
+        # Unless it was reported when the topics were described.
+        self._losses.report_missing({p: at for p, at in replaced.items() if p.topic not in ids}, DELETED)
         ranges = [item for item in every if item.partition not in replaced]
         found = self._starts.fetch_offsets(item.partition for item in ranges)
         committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}

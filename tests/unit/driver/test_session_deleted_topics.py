@@ -540,3 +540,21 @@ def test_a_logged_batch_of_a_deleted_topic_is_not_read_again(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         assert going_on.session.tasks(START, logged) == ()
     assert "orders-0 [40, 50): the topic was deleted" in caplog.text
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_p8_a_batch_of_a_deleted_topic_that_available_now_runs_again_is_reported(
+    fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query finds the topic missing when it fixes what to read, before it knows of the batch."""
+    bed = Bed(startingOffsets="earliest", subscribePattern="ord.*", failOnDataLoss=fails)
+    bed.cluster.matching = ("orders", "ordeal")
+    bed.cluster.topics = {"ordeal": TopicInfo("another", 1)}
+    bed.session.prepare_available_now()
+    logged = offset_of(OffsetRange(P0, 40, 50))
+    if fails == "true":
+        with pytest.raises(DataLossError, match=r"orders-0 \[40, 50\): the topic was deleted"):
+            bed.session.tasks(START, logged)
+    else:
+        assert bed.session.tasks(START, logged) == ()
+        assert caplog.text.count("orders-0 [40, 50): the topic was deleted") == 1
