@@ -20,12 +20,16 @@ import re
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest brings it
 
 VARIABLE = "GROUPKAFKA_PLANT"
 ROOT = Path(__file__).parents[2]
