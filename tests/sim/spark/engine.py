@@ -174,8 +174,8 @@ class MicroBatchExecution:
         app, rng, world = self._app, self._rng, self._world
         entry = self._checkpoint.entries[number]
         entry.attempts += 1
-        attempt, began = entry.attempts, world.now
-        tasks = self._reader.tasks(start, end)
+        attempt, tasks = entry.attempts, self._reader.tasks(start, end)
+        began = world.now
         app.batch = number
         try:
             seconds = app.batch_s()
