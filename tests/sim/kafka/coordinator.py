@@ -218,12 +218,12 @@ class Coordinator:
             tuple(error if self._exists(item.partition) else Error.UNKNOWN_TOPIC_OR_PARTITION for item in request.items)
         )
 
-    def set_offset(self, partition: TopicPartition, offset: int) -> None:
-        """Commit an offset as another program does, while the group is empty: without metadata."""
+    def set_offset(self, partition: TopicPartition, offset: int, metadata: str = "") -> None:
+        """Commit an offset as another program does, while the group is empty; all but a reset without metadata."""
         self._position += 1
-        self.offsets[partition] = GroupOffset(offset, "")
+        self.offsets[partition] = GroupOffset(offset, metadata)
         name, number = partition
-        self.commits.append(Commit(self.world.now, name, number, offset, "", self._position))
+        self.commits.append(Commit(self.world.now, name, number, offset, metadata, self._position))
 
     def _exists(self, partition: TopicPartition) -> bool:
         return partition.partition < self.image.get(partition.topic, ("", 0))[1]
