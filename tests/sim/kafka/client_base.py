@@ -200,6 +200,11 @@ class GroupClient:
         if self._connection is not None:
             self._connection.cut(until)
 
+    def break_connection(self) -> None:
+        """Break the connection to the coordinator."""
+        if self._connection is not None:
+            self._connection.cut(self.world.now, always=True)
+
     def open(self, listener: MemberListener) -> None:
         """See `GroupPort`."""
         self._alive()
