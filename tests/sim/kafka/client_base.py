@@ -200,6 +200,11 @@ class GroupClient:
         if self._connection is not None:
             self._connection.cut(until)
 
+    def break_connection(self) -> None:
+        """Break the connection to the coordinator."""
+        if self._connection is not None:
+            self._connection.cut(self.world.now, always=True)
+
     def open(self, listener: MemberListener) -> None:
         """See `GroupPort`."""
         self._alive()
@@ -241,6 +246,7 @@ class GroupClient:
         try:
             # rdkafka.c:5183: after a fatal error nothing is revoked, and the group is not left.
             if self._fatal is None:
+                self._leave_without_partitions()
                 self._terminate()
             while self._fatal is None and not self._is_terminated():
                 while self._queue:
@@ -258,6 +264,9 @@ class GroupClient:
             self._connection = None
             self._life += 1
             connection.close()
+
+    def _leave_without_partitions(self) -> None:
+        """LibrdkafkaGroup._leave_without_partitions: only classic cooperative members need it."""
 
     def _terminate(self) -> None:
         """rd_kafka_cgrp_terminate0 (6331)."""

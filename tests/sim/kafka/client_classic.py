@@ -386,6 +386,11 @@ class ClassicClient(GroupClient):
 
     # --- leaving
 
+    def _leave_without_partitions(self) -> None:
+        """LibrdkafkaGroup._leave_without_partitions: `consumer.unsubscribe()` (rule R111)."""
+        if self._is_cooperative and self._instance_id is None and not self.assigned and self._topics is not None:
+            self._unsubscribe(leave=True)
+
     def _max_poll_exceeded(self) -> None:
         """5747: a dynamic member leaves at once, before its callback."""
         if self._instance_id is None:

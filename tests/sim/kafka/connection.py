@@ -106,10 +106,10 @@ class Connection:
 
     # --- faults
 
-    def cut(self, until: float) -> None:
+    def cut(self, until: float, *, always: bool = False) -> None:
         """Cut the client's network until that time: its socket breaks at once, or everything just waits."""
         self.cut_until = until
-        if until > self._world.now and self.is_up and self._world.rng.random() < 0.5:
+        if self.is_up and (always or (until > self._world.now and self._world.rng.random() < 0.5)):
             self._break("network cut")
 
     def _coordinator_down(self) -> None:

@@ -220,9 +220,9 @@ class Coordinator:
             tuple(error if self._exists(item.partition) else Error.UNKNOWN_TOPIC_OR_PARTITION for item in request.items)
         )
 
-    def set_offset(self, partition: TopicPartition, offset: int) -> None:
-        """Commit an offset as another program does while the group is empty, without this source's metadata."""
-        self._store(CommitItem(partition, offset, ""))
+    def set_offset(self, partition: TopicPartition, offset: int, metadata: str = "") -> None:
+        """Commit an offset as another program does, while the group is empty; all but a reset without metadata."""
+        self._store(CommitItem(partition, offset, metadata))
 
     def _store(self, item: CommitItem) -> None:
         self._position += 1

@@ -176,7 +176,7 @@ class MicroBatchExecution:
         entry.attempts += 1
         attempt, tasks = entry.attempts, self._reader.tasks(start, end)
         began = world.now
-        app.batch = number
+        app.batch = app.begun = number
         try:
             seconds = app.batch_s()
             world.say(app.name, f"runs batch {number}.{attempt} for {seconds:.2f} s: {ranges_of(end)}")
