@@ -167,16 +167,21 @@ class LossReporter:
         self.report_loss(lost, _TRUNCATED)
 
     def report_removed_while_read(
-        self, ranges: Iterable[OffsetRange], beginnings: Mapping[TopicPartition, int], *, earlier: bool = False
+        self,
+        ranges: Iterable[OffsetRange],
+        beginnings: Mapping[TopicPartition, int],
+        *,
+        earlier: bool = False,
+        counts: bool = True,
     ) -> None:
         """Report records of a completed batch that were removed while it ran: executors may have skipped them.
 
         `beginnings` are those of the logs now. It is an upper bound: the executor may have read the records before they
-        were removed. `earlier`: an earlier run of the query has completed the batch, so that it counts nothing.
+        were removed. `earlier`: an earlier run of the query has completed the batch. `counts`: whether it counts.
         """
         begin = ((item, beginnings.get(item.partition, item.start)) for item in ranges)
         lost = [OffsetRange(item.partition, item.start, min(at, item.end)) for item, at in begin if at > item.start]
-        self._report_read(self._unreported(lost), "removed", earlier=earlier, counts=not earlier)
+        self._report_read(self._unreported(lost), "removed", earlier=earlier, counts=counts)
 
     def report_replaced_while_read(
         self, ranges: Collection[OffsetRange], *, earlier: bool = False, counts: bool = True

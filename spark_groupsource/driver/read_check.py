@@ -27,12 +27,16 @@ from spark_groupsource.driver.topics import Known
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, same_topic
 from spark_groupsource.options.model import SourceOptions
 
+# Seconds after the end of a batch within which what its logs have lost counts.
+COUNTS_S = 2 * CONFIRM_S
+
 
 @dataclass(slots=True)
 class _Batch:
     """A completed batch: where it ended, and the ranges that executors have read.
 
-    - `certain`: when an answer with the topics' ids proves that they are the same.
+    - `certain`: when an answer with the topics' ids proves that they were the same.
+    - `counts`: until when a loss counts. Later it may well be one of after the batch.
     - `earlier`: whether an earlier run of the query has completed it, and may have checked it. It counts nothing.
     - `removed_checked`: whether the beginnings of its logs were checked.
     - `seen`: topics that had the same id when the batch was checked, so that a later change counts nothing.
@@ -41,6 +45,7 @@ class _Batch:
     end: SourceOffset
     ranges: tuple[OffsetRange, ...]
     certain: Deadline
+    counts: Deadline
     earlier: bool
     removed_checked: bool = False
     seen: frozenset[str] = frozenset()
@@ -78,18 +83,19 @@ class ReadCheck:
     def resumed(self, start: SourceOffset) -> None:
         """Record the newest batch of the checkpoint, once after a start: an earlier run may not have checked it."""
         if not self._begun:
-            self._add(start, start.ranges, earlier=True)
+            self._add(start, start.ranges, 0.0, earlier=True)
 
-    def completed(self, end: SourceOffset, ranges: tuple[OffsetRange, ...]) -> None:
-        """Record that a batch is complete, and which of its ranges executors have read."""
-        self._add(end, ranges, earlier=False)
+    def completed(self, end: SourceOffset, ranges: tuple[OffsetRange, ...], completed_s: float) -> None:
+        """Record that a batch is complete, which of its ranges executors have read, and when it was complete."""
+        self._add(end, ranges, COUNTS_S - (self._clock.monotonic_s() - completed_s), earlier=False)
 
-    def _add(self, end: SourceOffset, ranges: tuple[OffsetRange, ...], *, earlier: bool) -> None:
+    def _add(self, end: SourceOffset, ranges: tuple[OffsetRange, ...], counts_s: float, *, earlier: bool) -> None:
         self._begun = True
         read = tuple(item for item in ranges if len(item))
         # With failOnDataLoss=true an executor fails, and with it the batch.
         if read and not self._options.fail_on_data_loss:
-            self._batches.append(_Batch(end, read, Deadline(self._clock, CONFIRM_S), earlier))
+            deadlines = Deadline(self._clock, CONFIRM_S), Deadline(self._clock, max(0.0, counts_s))
+            self._batches.append(_Batch(end, read, *deadlines, earlier))
 
     @property
     def due(self) -> bool:
@@ -109,12 +115,14 @@ class ReadCheck:
         for batch in self._batches:
             others = {topic for topic, topic_id in batch.ids.items() if not same_topic(ids.get(topic), topic_id)}
             doubtful = {topic for topic in others & ids.keys() if not last and not self._state.confirmed([topic])}
+            counts = not batch.earlier and not batch.counts.expired()
             same = [item for item in batch.ranges if item.partition.topic not in others]
             if not batch.removed_checked:
-                self._losses.report_removed_while_read(same, self._beginnings(same), earlier=batch.earlier)
+                begin = self._beginnings(same)
+                self._losses.report_removed_while_read(same, begin, earlier=batch.earlier, counts=counts)
             replaced = [item for item in batch.ranges if item.partition.topic in others - doubtful]
             likely = [item for item in replaced if item.partition.topic not in batch.seen]
-            self._losses.report_replaced_while_read(likely, earlier=batch.earlier, counts=not batch.earlier)
+            self._losses.report_replaced_while_read(likely, earlier=batch.earlier, counts=counts)
             unlikely = [item for item in replaced if item.partition.topic in batch.seen]
             self._losses.report_replaced_while_read(unlikely, earlier=batch.earlier, counts=False)
             batch.removed_checked, batch.seen = True, batch.seen | (batch.ids.keys() - others)

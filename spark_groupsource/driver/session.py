@@ -330,12 +330,14 @@ class Session:
     def _complete(self, start: SourceOffset) -> None:
         reach("before-complete", self._options.client_id)
         flight = self._flight
-        if flight is not None and flight == start:
-            # R92: before the member is asked, which may have left
-            self._hand_to_check(flight)
-        elif flight is None:
+        if flight is None:
             self._reads.resumed(start)
-        completed_s = self._member.complete(start)
+        try:
+            completed_s = self._member.complete(start)
+        finally:
+            # R92: also if the member has left
+            if flight == start:
+                self._hand_to_check(start)
         if flight is not None and flight != start:
             # Spark continues from an older offset: it never logged the plan.
             self._member.discard()
@@ -352,7 +354,7 @@ class Session:
 
     def _hand_to_check(self, flight: SourceOffset) -> None:
         """Let the completed batch that ended at `flight` be checked for what executors have skipped, once."""
-        self._reads.completed(flight, self._given_out)
+        self._reads.completed(flight, self._given_out, self._member.completed_s)
         self._given_out = ()
 
     def _check_last(self) -> None:

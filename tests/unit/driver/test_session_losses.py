@@ -8,6 +8,7 @@ import pytest
 
 from spark_groupsource.cluster.port import CONFIRM_S, TopicInfo
 from spark_groupsource.driver.data_loss import SHORT_S
+from spark_groupsource.driver.read_check import COUNTS_S
 from spark_groupsource.errors import DataLossError
 from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset
@@ -358,4 +359,14 @@ def test_a_recreated_topic_with_a_higher_leader_epoch_is_not_truncated(caplog: p
     bed.cluster.cut = {P0: 0}
     assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 22)"]
     assert "truncated" not in caplog.text
+    assert bed.session._metrics.records_lost == 0
+
+
+def test_what_is_removed_long_after_a_batch_counts_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A pipeline that removes what it has processed, with a trigger of minutes."""
+    bed, end = skipping()
+    bed.member.complete(end)
+    bed.clock.advance(COUNTS_S)
+    bed.session.latest_offset(end)
+    assert "data may be lost: group=shop orders-0 [0, 3): removed between the plan and the end" in caplog.text
     assert bed.session._metrics.records_lost == 0
