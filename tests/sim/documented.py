@@ -5,6 +5,7 @@ Each exception names the sentence that allows it, and is counted, so that one th
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,17 @@ def _removed_before_the_group_began(run: Documented, problem: str) -> bool:
     return "pinned at" in problem and "records-deleted" in run.kinds
 
 
+def _in_no_batch(run: Documented, problem: str) -> bool:
+    """Whether no checkpoint that was kept had planned records of the deleted partition: nobody can know what it had."""
+    found = re.match(r"P8 (\S+)-(\d+): its topic was deleted with", problem)
+    if found is None:
+        return False
+    name, number = found[1], found[2]
+    deleted = {life.id for life in run.sim.cluster.lives if life.name == name and life.deleted_at is not None}
+    entries = [entry.end["topics"].get(name) for app in run.sim.apps for entry in app.checkpoint.entries.values()]
+    return not any(entry and entry["id"] in deleted and number in entry["ranges"] for entry in entries)
+
+
 def _error(run: Documented, problem: str) -> bool:
     """A query may end with these errors: its page of the error catalogue says when."""
     if not problem.startswith("ERROR"):
@@ -119,6 +131,8 @@ _EXCEPTIONS = (
     _Exception("P5: a late commit by name", _late_commit_by_name),
     # Rule R29: an older commit that is read late is committed over within two seconds.
     _Exception("P5: an older commit read late", _older_commit_read_late),
+    # limits.md, "Lost records, deleted topics": a partition that was in no batch yet, or whose checkpoint is lost.
+    _Exception("P8: in no batch of a checkpoint", _in_no_batch),
     # The rig would not count records that were removed before the group began.
     _Exception("began after the removal", _removed_before_the_group_began),
     _Exception("an error that is documented", _error),

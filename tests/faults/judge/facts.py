@@ -357,7 +357,9 @@ def _read_deletions(facts: Facts) -> None:
             facts.deleted[log].append(Deleted(ended, (0, max(facts.known(log), default=-1) + 1), True))
     for event in facts.history.members:
         if event.event == "data_lost":
-            for topic, number, start, end in ranges_of(event):
+            upper = event.details.get("possible")
+            # Beside what is lost at most, an empty range says only that nothing is counted.
+            for topic, number, start, end in (one for one in ranges_of(event) if not upper or one[3] > one[2]):
                 facts.reports[topic, number].append(Report(event.at, event.query, (topic, number), (start, end)))
             for topic, number, start, end in event.details.get("possible") or ():
                 facts.reports[topic, number].append(Report(event.at, event.query, (topic, number), (start, end), True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -205,7 +206,12 @@ def _silent(facts: Facts, log: Log, read: dict[int, tuple[int, ...]]) -> Iterato
         lost = [offset for offset in lost if offset >= held or offset in cut or facts.is_removed(log, offset)]
     if not lost:
         return
-    reported = [report.span for report in _reports_of(facts, log)]
+    # An empty range names all from there on: the query has been restarted since, and knows no end of the log.
+    reported = [
+        (start, end if end > start or report.at_most else sys.maxsize)
+        for report in _reports_of(facts, log)
+        for start, end in [report.span]
+    ]
     silent = [
         offset for offset in lost if not inside(offset, reported) and (offset in cut or _was_seen(facts, log, offset))
     ]

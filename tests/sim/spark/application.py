@@ -57,6 +57,9 @@ class SimMetrics(MetricsLog):
             app.world.saw(f"revoked {details['outcome']}" + (" uncommitted" if details["uncommitted"] else ""))
         if app.world.trace is not None:
             app.world.say(app.name, f"event {event} {sorted(named)} {details}")
+        if "at most" in str(details.get("reason")):
+            # An upper bound (limits.md): the records may have been read before they were removed.
+            details = details | {"possible": [*details.get("possible", ()), *details["ranges"]], "ranges": []}
         if event in ("data_lost", "conflict", "reset"):
             now, run = app.world.now, f"{app.run}"
             app.events.append(MemberEvent(now, app.name, self.lineage, event, named, details, run))
