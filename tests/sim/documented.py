@@ -107,6 +107,20 @@ def _in_no_batch(run: Documented, problem: str) -> bool:
     return not any(entry and entry["id"] in deleted and number in entry["ranges"] for entry in entries)
 
 
+def _end_not_known(run: Documented, problem: str) -> bool:
+    """Whether a query was started again after the topic's deletion: it reports to where it had planned, not further."""
+    found = re.match(r"P8 (\S+)-\d+: deleted before it was read, and not reported", problem)
+    ends = [life.deleted_at for life in run.sim.cluster.lives if found and life.name == found[1] and life.deleted_at]
+    return any(one.started_at > end for end in ends for app in run.sim.apps for one in app.runs)
+
+
+def _nobody_is_assigned(run: Documented, problem: str) -> bool:
+    """Whether a classic group has left partitions to nobody: after a recreation in a join, or with static members."""
+    cause = run.recreated or run.sim.configuration.query.instance_ids
+    is_classic = run.sim.configuration.group.protocol != "kip848"
+    return bool(run.sim.stuck) and cause and is_classic and problem.startswith(("STUCK", "P1", "P4", "P8"))
+
+
 def _error(run: Documented, problem: str) -> bool:
     """A query may end with these errors: its page of the error catalogue says when."""
     if not problem.startswith("ERROR"):
@@ -133,6 +147,10 @@ _EXCEPTIONS = (
     _Exception("P5: an older commit read late", _older_commit_read_late),
     # limits.md, "Lost records, deleted topics": a partition that was in no batch yet, or whose checkpoint is lost.
     _Exception("P8: in no batch of a checkpoint", _in_no_batch),
+    # limits.md, there: the report reaches to the end of the log as it was last planned.
+    _Exception("P8: the end is not known after a restart", _end_not_known),
+    # limits.md, "Group membership": partitions that a classic group assigns to nobody until its next rebalance.
+    _Exception("stuck: assigned to nobody", _nobody_is_assigned),
     # The rig would not count records that were removed before the group began.
     _Exception("began after the removal", _removed_before_the_group_began),
     _Exception("an error that is documented", _error),
