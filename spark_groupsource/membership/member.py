@@ -300,11 +300,17 @@ class Member:
         if self.machine.state in joins and not self._reopening.due:
             self._port.rejoin(self._topics)
 
-    def establish(self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int) -> bool:
+    def establish(
+        self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int, until_s: float
+    ) -> bool:
         """Commit start positions and allow planning from them. Return False if the group has not accepted them.
 
-        `assignment` is the one under which the positions were looked up (rule R2).
+        `assignment` is the one under which the positions were looked up (rule R2). Nothing is committed after
+        `until_s`, in seconds of the boot time.
         """
+        # R106: the owner of such a partition may have stored its start meanwhile
+        if self._clock.boottime_s() > until_s:
+            return False
         # R2: ownership has changed since the positions were looked up
         if self.machine.state is not MemberState.JOINED or self.machine.assignment != assignment:
             return False

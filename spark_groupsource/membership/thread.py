@@ -7,6 +7,7 @@ no lock.
 
 from __future__ import annotations
 
+import math
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -174,13 +175,21 @@ class MembershipThread:
         """Return the group's offsets of any partitions. Partitions without an answer are left out."""
         return self._call("fetch_offsets", lambda: self._member.fetch_offsets(partitions))
 
-    def establish(self, positions: Mapping[TopicPartition, int], items: Sequence[CommitItem], assignment: int) -> bool:
+    def establish(
+        self,
+        positions: Mapping[TopicPartition, int],
+        items: Sequence[CommitItem],
+        assignment: int,
+        until_s: float = math.inf,
+    ) -> bool:
         """Commit `items`, wait until the group has accepted them, then allow planning from `positions`.
 
         `items` are the positions that the group does not have yet. Returns False if the group has not accepted them, or
-        ownership has changed since the positions were looked up.
+        ownership has changed since the positions were looked up, or it is later than `until_s`, in seconds of the boot
+        time.
         """
-        return self._call("establish", lambda: self._member.establish(dict(positions), tuple(items), assignment))
+        given = dict(positions), tuple(items), assignment, until_s
+        return self._call("establish", lambda: self._member.establish(*given))
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
         """Forget the positions of partitions that are missing, or whose topic was recreated."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -679,8 +680,16 @@ class FakeMember:
             return {}
         return {partition: self.committed.get(partition, GroupOffset(None)) for partition in partitions}
 
-    def establish(self, positions: Mapping[TopicPartition, int], items: Sequence[CommitItem], assignment: int) -> bool:
+    def establish(
+        self,
+        positions: Mapping[TopicPartition, int],
+        items: Sequence[CommitItem],
+        assignment: int,
+        until_s: float = math.inf,
+    ) -> bool:
         self.calls.append(("establish", dict(positions)))
+        if self.clock.boottime_s() > until_s:
+            return False
         if self.refused_establishes > 0:
             self.refused_establishes -= 1
             return False

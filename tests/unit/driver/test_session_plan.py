@@ -40,8 +40,9 @@ def test_pins_are_committed_before_anything_is_planned() -> None:
     names = [name for name, _ in bed.member.calls]
     assert "fix" not in names
     assert names.index("establish") < names.index("commit")
-    (item,) = bed.member.named("commit")[0]  # type: ignore[misc]
+    item, other = bed.member.named("commit")[0]  # type: ignore[misc]
     assert (item.partition, item.offset) == (P0, 5)
+    assert (other.partition, other.offset) == (P1, 9), "the other member's partition"
     pinned = CommitMetadata(LINEAGE, TOPIC_ID, 5, 5, Pin(5, 2, KnownTopics.of({"orders": TOPIC_ID})))
     assert parse_metadata(item.metadata) == pinned
     bed.ends(p0=8)

@@ -377,6 +377,18 @@ def test_positions_that_were_looked_up_before_a_change_of_ownership_are_not_comm
         assert bed.group.named("commit_now") == []
 
 
+@pytest.mark.rule("R106")
+def test_p5_starts_that_others_may_have_stored_meanwhile_are_not_committed() -> None:
+    """The member's thread was busy since the group's offsets were requested."""
+    with running() as bed:
+        view = bed.own((0, 10))
+        late_s = bed.clock.boottime_s()
+        bed.clock.advance(0.1)
+        assert not bed.member.establish({P0: 10}, [item(1, 5)], view.assignment, late_s)
+        assert bed.member.establish({P0: 10}, [item(1, 5)], view.assignment, bed.clock.boottime_s() + 3.0)
+        assert bed.group.named("commit_now") == [(item(1, 5),)]
+
+
 @pytest.mark.rule("R10")
 def test_a_plan_made_before_a_change_of_ownership_is_refused() -> None:
     with running() as bed:
