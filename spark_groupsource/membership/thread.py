@@ -118,6 +118,14 @@ class MembershipThread:
         return self._member.error is not None
 
     @property
+    def behind_since_s(self) -> float:
+        """When the first batch was complete whose end the group has not accepted, in seconds of the monotonic clock.
+
+        Meaningful while there is one.
+        """
+        return self._member.behind_since_s
+
+    @property
     def assignment_refused(self) -> bool:
         """Whether the group's strategy could not assign partitions in the last rebalance."""
         return self._member.assignment_refused

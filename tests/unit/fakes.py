@@ -599,6 +599,7 @@ class FakeMember:
         self.calls: list[tuple[str, object]] = []
         self.stopping = False
         self.left_clean, self.failed = True, False
+        self.behind_since_s = clock.monotonic_s()
         self.assignment_refused = False
         self.lost_answers = 0
         self.refused_establishes = 0
@@ -665,10 +666,12 @@ class FakeMember:
 
     def complete(self, end: SourceOffset) -> float:
         self.calls.append(("complete", end))
-        before = self.machine.flight
+        before, behind = self.machine.flight, self.machine.pending()
         self._apply(self.machine.handle(BatchCompleted(end)))
         if before is not None and self.machine.flight is None:
             self.completed_s = self.clock.monotonic_s()
+            if not behind:
+                self.behind_since_s = self.completed_s
         return self.completed_s
 
     def discard(self) -> None:

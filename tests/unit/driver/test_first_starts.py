@@ -31,7 +31,7 @@ def next_trigger(bed: Bed, seconds: float = 1.0) -> SourceOffset:
 
 @pytest.mark.rule("R105")
 def test_p1_the_owner_of_the_first_partition_stores_the_starts_of_all() -> None:
-    """1. A owns orders-0, B owns orders-1. 2. B dies before its start is stored. 3. Records come, and C gets orders-1."""
+    """1. A owns orders-0, B orders-1. 2. B dies before its start is stored. 3. Records come. 4. C gets orders-1."""
     a = Bed()
     a.join(P0)
     a.ends(p0=5, p1=9)

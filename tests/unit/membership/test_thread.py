@@ -700,6 +700,34 @@ def test_p5_a_handover_clears_up_what_is_in_doubt_first() -> None:
         assert committed(bed, 0) == 30
 
 
+@pytest.mark.rule("R107")
+def test_a_refusal_of_an_earlier_membership_drops_nothing() -> None:
+    """The partitions are lost and come back; then the answer to the old commit arrives: UNKNOWN_MEMBER_ID."""
+    with running() as bed:
+        leave_a_commit_unanswered(bed)
+        bed.tick()
+        bed.group.lose(P0)
+        bed.until("the loss", lambda view: not view.partitions)
+        bed.group.assign(P0)
+        bed.until("the offset", lambda v: v.settled and len(v.partitions) == 1, step_s=0.3)
+        bed.group.refuse_late((item(0, 20),), Refusal.LOST)
+        bed.go_round(5)
+        view = bed.member.view()
+        assert (view.state, len(view.partitions)) == (MemberState.JOINED, 1)
+
+
+@pytest.mark.rule("R108")
+def test_a_member_knows_since_when_the_group_lacks_the_end_of_a_batch() -> None:
+    with running() as bed:
+        leave_a_commit_unanswered(bed)
+        since_s = bed.clock.now_s
+        bed.clock.advance(0.2)
+        later = OffsetRange(P0, 20, 30)
+        bed.fix(later)
+        bed.member.complete(flight(later).end)
+        assert bed.member.behind_since_s == since_s
+
+
 @pytest.mark.rule("R17")
 def test_p5_what_was_in_doubt_of_an_earlier_assignment_is_not_sent() -> None:
     """The partition is lost, another member reads on, and the partition comes back."""
