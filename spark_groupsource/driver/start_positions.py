@@ -109,18 +109,22 @@ class StartPositions:
         failOnDataLoss=true.
         """
         described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
+        ids = {topic: info.topic_id for topic, info in described.items()}
         reach("before-start-positions", self._options.client_id)
         (known, fetched), before = self._known_pins(view, described), {own.name, start.lineage}
         new = [owned for owned in view.partitions if owned.position is None]
         own = self._learn_resets(view, start, own)
         decisions = [self._decide(owned, start, described, known, own) for owned in new]
         recreated = {d.partition for d in decisions if d.recreated}
-        if not self._ids_hold([owned.partition for owned in new], recreated, described, waits=waits):
+        # R91: read under another id, which the group's offset does not show
+        taken = self._state.read_under_other_ids({owned.partition for owned in new} - recreated, ids)
+        if not self._ids_hold([owned.partition for owned in new], recreated | taken.keys(), ids, waits=waits):
             return own
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
         ends, group = start.ends(), {owned.partition: owned.group for owned in view.partitions}
         read = {p: _furthest(group[p], ends.get(p)) for p in recreated}
         self._losses.report_recreated(read, described, {p for p in recreated if _has_offset(group[p])})
+        self._losses.report_recreated(taken, described, taken=True)
         positions = self._resolve(decisions, described)
         held = self._first.hold(decisions, positions, group, fetched)
         self._member.forget(tuple(held.stored))
@@ -195,13 +199,14 @@ class StartPositions:
         self,
         partitions: Collection[TopicPartition],
         recreated: Collection[TopicPartition],
-        described: Mapping[str, TopicInfo],
+        ids: Mapping[str, str],
         *,
         waits: bool,
     ) -> bool:
         """Return whether these partitions may start under the topic ids that the cluster has reported."""
         # R36: one answer may come from a broker that lags behind
-        if not self._state.confirmed({p.topic: described[p.topic].topic_id for p in recreated}, self._clock):
+        self._state.saw_ids(ids, self._clock)
+        if not self._state.confirmed({p.topic for p in recreated}):
             self._pause(_PAUSE_S)
             return False
         # R81: the group may have assigned them under the id of a deleted topic
