@@ -125,7 +125,7 @@ class StartPositions:
         read = {p: _furthest(group[p], ends.get(p)) for p in recreated}
         self._losses.report_recreated(read, described, {p for p in recreated if _has_offset(group[p])})
         self._losses.report_recreated(taken, described, taken=True)
-        positions = self._resolve(decisions, described)
+        positions = _resolve(self._options, self._cluster, decisions, described)
         held = self._first.hold(decisions, positions, group, fetched)
         self._member.forget(tuple(held.stored))
         if held.partitions and waits:
@@ -135,7 +135,7 @@ class StartPositions:
         decide = partial(self._decide, start=start, described=described, known=known, own=own)
         others = self._first.of_others(group, described, fetched, decide)
         decisions = [d for d in decisions if d.partition not in held.partitions or d.partition in held.alone]
-        positions |= self._resolve(others, described) | held.known
+        positions |= _resolve(self._options, self._cluster, others, described) | held.known
         items = self._items(
             [*decisions, *others], positions, group, start=start, described=described, known=known, own=own
         )
@@ -371,21 +371,6 @@ class StartPositions:
         self._decided = details, lineage
         return lineage
 
-    def _resolve(self, decisions: list[StartDecision], described: Mapping[str, TopicInfo]) -> dict[TopicPartition, int]:
-        """Return the start positions, and look up those that the decisions leave open."""
-        positions = {d.partition: d.offset for d in decisions if d.offset is not None}
-        open_ones = [decision for decision in decisions if decision.offset is None]
-        if any(decision.basis is Basis.STARTING_POSITION for decision in open_ones):
-            check_named(self._options.starting, partitions_of(self._options.subscription, described))
-        starts = {decision.partition: open_start(decision, self._options.starting) for decision in open_ones}
-        latest = self._options.no_match_strategy is NoMatchStrategy.LATEST
-        option = self._options.starting.option
-        # R5: asking the log finds a partition that does not exist
-        # So all are looked up. Otherwise the group would refuse the commit of the missing partition, and with it the
-        # start positions of all.
-        found = look_up(self._cluster, starts, option, unmatched_is_latest=latest)
-        return positions | found | {d.partition: 0 for d in open_ones if d.basis is Basis.FIRST_OFFSET}
-
     def _pin(
         self,
         decision: StartDecision,
@@ -457,6 +442,24 @@ def _assigned_under_other_ids(
             group, ", ".join(map(str, sorted(foreign))),
         )  # fmt: skip
     return foreign
+
+
+def _resolve(
+    options: SourceOptions, cluster: ClusterPort, decisions: list[StartDecision], described: Mapping[str, TopicInfo]
+) -> dict[TopicPartition, int]:
+    """Return the start positions, and look up those that the decisions leave open."""
+    positions = {d.partition: d.offset for d in decisions if d.offset is not None}
+    open_ones = [decision for decision in decisions if decision.offset is None]
+    if any(decision.basis is Basis.STARTING_POSITION for decision in open_ones):
+        check_named(options.starting, partitions_of(options.subscription, described))
+    starts = {decision.partition: open_start(decision, options.starting) for decision in open_ones}
+    latest = options.no_match_strategy is NoMatchStrategy.LATEST
+    option = options.starting.option
+    # R5: asking the log finds a partition that does not exist
+    # So all are looked up. Otherwise the group would refuse the commit of the missing partition, and with it the
+    # start positions of all.
+    found = look_up(cluster, starts, option, unmatched_is_latest=latest)
+    return positions | found | {d.partition: 0 for d in open_ones if d.basis is Basis.FIRST_OFFSET}
 
 
 def _pins(found: Mapping[TopicPartition, GroupOffset], described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
