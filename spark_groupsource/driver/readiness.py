@@ -63,6 +63,11 @@ class CommitWait:
         Return False if the wait timed out or the query is stopping; the caller must then request the log ends again
         before planning. A coordinator that stays unavailable delays one trigger. Batches then go on without commits
         until one is accepted.
+
+        Guards against:
+        1. A batch is complete, and its commit gets no answer: the member is cut off. The next trigger is far away.
+        2. The session expires, and the group gives the partitions to others.
+        3. The trigger comes. If the time of a session began now, another batch would be planned, and repeated.
         """
         patience = Deadline(self._clock, COMMIT_S)
         # R9: the group must hold all completed offsets
@@ -72,7 +77,9 @@ class CommitWait:
             if patience.expired():
                 text = "batches go on, although no commit was accepted for %.0f s: group=%s"
                 LOG.warning(text, COMMIT_S, self._options.group_id)
-                self._behind = Deadline(self._clock, self._length.shortest_s)
+                # R108: since the first commit without an answer, and not since this trigger
+                passed_s = self._clock.monotonic_s() - self._member.behind_since_s
+                self._behind = Deadline(self._clock, self._length.shortest_s - passed_s)
                 self._metrics.write("commits", behind=True)
                 return False
             self._pause(_PAUSE_S)

@@ -6,8 +6,10 @@ Does the I/O around the decisions of `planning/start_position.py`. Main thread o
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, StepDeadline
@@ -15,6 +17,7 @@ from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import all_partitions, check_named, look_up, partitions_of
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
 from spark_groupsource.driver.data_loss import LossReporter, TruncationWatch
+from spark_groupsource.driver.first_starts import FRESH_S, FirstStarts
 from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError
 from spark_groupsource.failpoints import reach
@@ -87,6 +90,9 @@ class StartPositions:
         self._metrics = metrics
         self._pause = pause
         self._new_lineage = lineages
+        self._first = FirstStarts(options, clock)
+        # When the group's offsets were requested last, in seconds of the boot time.
+        self._fetched_s = 0.0
         self._reported_too_many = False
         # The conflict that was decided last, and the lineage that it led to, until the group has accepted that.
         self._decided: tuple[str, str] | None = None
@@ -105,7 +111,7 @@ class StartPositions:
         described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
         ids = {topic: info.topic_id for topic, info in described.items()}
         reach("before-start-positions", self._options.client_id)
-        known, before = self._known_pins(view, described), {own.name, start.lineage}
+        (known, fetched), before = self._known_pins(view, described), {own.name, start.lineage}
         new = [owned for owned in view.partitions if owned.position is None]
         own = self._learn_resets(view, start, own)
         decisions = [self._decide(owned, start, described, known, own) for owned in new]
@@ -115,43 +121,79 @@ class StartPositions:
         if not self._ids_hold([owned.partition for owned in new], recreated | taken.keys(), ids, waits=waits):
             return own
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
-        ends, newest = start.ends(), {item.partition for item in start.ranges}
-        group = {owned.partition: owned.group for owned in view.partitions}
+        ends, group = start.ends(), {owned.partition: owned.group for owned in view.partitions}
         read = {p: _furthest(group[p], ends.get(p)) for p in recreated}
         self._losses.report_recreated(read, described, {p for p in recreated if _has_offset(group[p])})
         self._losses.report_recreated(taken, described, taken=True)
-        positions = self._resolve(decisions, described)
-        old = {topic: topic_id for topic, topic_id in ids.items() if not self._state.appeared(topic, topic_id)}
-        initial, pinned = initial_topics(old, known, has_read=bool(ends)), {partition.topic for partition in known}
-        items = []
-        for decision in decisions:
-            partition, position = decision.partition, positions.get(decision.partition)
-            if position is None:
-                continue
-            metadata = metadata_of(group[partition])
-            pin = self._pin(decision, position, group[partition], described, initial=initial, pinned=pinned)
-            anchor = Anchor(ids[partition.topic], pin, own.reset)
-            self._state.establish(partition, anchor)
-            if same_topic(start.topic_id(partition.topic), described[partition.topic].topic_id):
-                self.truncation.learn(item for item in start.ranges if item.partition == partition)
-            if not decision.recreated:
-                self.truncation.learn(_reached(partition, group[partition]))
-            offset = offset_to_pin(decision, position, group[partition], metadata, was_ours=partition in newest)
-            if offset is not None:
-                overruled = None if decision.conflict is None else start.lineage
-                items.append(start_item(partition, offset, anchor, own, overruled))
+        positions = _resolve(self._options, self._cluster, decisions, described)
+        held = self._first.hold(decisions, positions, group, fetched)
+        self._member.forget(tuple(held.stored))
+        if held.partitions and waits:
+            self._pause(_PAUSE_S)
+        else:
+            self._state.put_off(held.partitions - held.stored, self._clock)
+        decide = partial(self._decide, start=start, described=described, known=known, own=own)
+        others = self._first.of_others(group, described, fetched, decide)
+        decisions = [d for d in decisions if d.partition not in held.partitions or d.partition in held.alone]
+        positions |= _resolve(self._options, self._cluster, others, described) | held.known
+        items = self._items(
+            [*decisions, *others], positions, group, start=start, described=described, known=known, own=own
+        )
+        mine = {decision.partition for decision in decisions} - held.alone.keys()
+        positions = {partition: at for partition, at in positions.items() if partition in mine}
         fixed = {item.partition for item in items}
         behind = {p: held for p, held in _behind(view, positions).items() if p not in fixed}
         # R54: in the new lineage's name
         items += decided_again(behind, before, own.name, start.lineage)
+        # R106: others may store starts of their own
+        until_s = self._fetched_s + FRESH_S if others else math.inf
         # R1: positions count only when the group has accepted them
-        if self._member.establish(positions, items, view.assignment):
+        if self._member.establish(positions, items, view.assignment, until_s):
             self._decided = None
+            self._first.stored(held.alone)
             self._state.positioned(positions)
             _report_forgotten(self._options.group_id, decisions, ends, group)
         else:
+            self._first.refused(others)
             self._pause(_PAUSE_S)
         return own
+
+    def _items(
+        self,
+        decisions: Iterable[StartDecision],
+        positions: Mapping[TopicPartition, int],
+        group: Mapping[TopicPartition, GroupOffset | None],
+        *,
+        start: SourceOffset,
+        described: Mapping[str, TopicInfo],
+        known: Mapping[TopicPartition, Pin],
+        own: Lineage,
+    ) -> list[CommitItem]:
+        """Return the commits of these start positions. `group` has the offsets of owned partitions."""
+        newest = {item.partition for item in start.ranges}
+        ids = {topic: info.topic_id for topic, info in described.items()}
+        old = {topic: topic_id for topic, topic_id in ids.items() if not self._state.appeared(topic, topic_id)}
+        initial, pinned = initial_topics(old, known, has_read=bool(start.ends())), {each.topic for each in known}
+        items = []
+        for decision in decisions:
+            partition = decision.partition
+            position, offset = positions.get(partition), group.get(partition)
+            if position is None:
+                continue
+            metadata = metadata_of(offset)
+            pin = self._pin(decision, position, offset, described, initial=initial, pinned=pinned)
+            anchor = Anchor(ids[partition.topic], pin, own.reset)
+            if partition in group:
+                self._state.establish(partition, anchor)
+                if same_topic(start.topic_id(partition.topic), described[partition.topic].topic_id):
+                    self.truncation.learn(item for item in start.ranges if item.partition == partition)
+                if not decision.recreated:
+                    self.truncation.learn(_reached(partition, offset))
+            at = offset_to_pin(decision, position, offset, metadata, was_ours=partition in newest)
+            if at is not None:
+                overruled = None if decision.conflict is None else start.lineage
+                items.append(start_item(partition, at, anchor, own, overruled))
+        return items
 
     def _ids_hold(
         self,
@@ -168,28 +210,12 @@ class StartPositions:
             self._pause(_PAUSE_S)
             return False
         # R81: the group may have assigned them under the id of a deleted topic
-        foreign = self._assigned_under_other_ids(partitions)
+        foreign = _assigned_under_other_ids(partitions, self._options.group_id, self._member, self._cluster)
         if foreign and waits:
             self._pause(_PAUSE_S)
         else:
             self._state.put_off(foreign, self._clock)
         return not foreign
-
-    def _assigned_under_other_ids(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Return those that the group has not assigned to this member under the ids that their topics have now.
-
-        The client names them by their topics. Call it when the cluster has reported these ids (rule R81).
-        """
-        member_id = self._member.id_by_topic_ids()
-        assigned = self._cluster.assigned(self._options.group_id, member_id) if member_id else None
-        foreign = set() if assigned is None else set(partitions) - assigned
-        if foreign:
-            LOG.info(
-                "partitions are put off until the group has assigned them under the id that their topic has now:"
-                " group=%s %s",
-                self._options.group_id, ", ".join(map(str, sorted(foreign))),
-            )  # fmt: skip
-        return foreign
 
     def restore(self) -> None:
         """Commit offsets again that the group does not have any more, in a group that assigns by topic id.
@@ -282,21 +308,18 @@ class StartPositions:
         )
         return decide_start(takeover, self._options.on_conflict, age_of(partition, topic_id, known, memory))
 
-    def _known_pins(self, view: GroupView, described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
-        """Return the pins of all partitions of the subscription, owned or not.
+    def _known_pins(
+        self, view: GroupView, described: Mapping[str, TopicInfo]
+    ) -> tuple[dict[TopicPartition, Pin], dict[TopicPartition, GroupOffset]]:
+        """Return the pins and the group's offsets of all partitions of the subscription, owned or not.
 
-        The group is asked only if an owned partition has no pin; else the result is empty.
+        The group is asked only if an owned partition has no pin; else both are empty.
         """
         new = ((owned.partition.topic, metadata_of(owned.group)) for owned in view.partitions if owned.position is None)
         if all(metadata and same_topic(metadata.topic_id, described[topic].topic_id) for topic, metadata in new):
-            return {}
+            return {}, {}
         found = self.fetch_offsets(all_partitions(described))
-        metadata = {partition: metadata_of(group) for partition, group in found.items()}
-        return {
-            partition: item.pin
-            for partition, item in metadata.items()
-            if item is not None and same_topic(item.topic_id, described[partition.topic].topic_id)
-        }
+        return _pins(found, described), found
 
     def fetch_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
         """Return the group's offsets of any partitions.
@@ -313,6 +336,7 @@ class StartPositions:
         drained = StepDeadline(clock, FETCH_TIMEOUT_S + self._options.rebalance_timeout_s, _FETCH_STEP_S)
         began_s = clock.monotonic_s()
         while True:
+            self._fetched_s = clock.boottime_s()
             found = self._member.fetch_offsets(wanted)
             if len(found) == len(wanted):
                 return found
@@ -346,21 +370,6 @@ class StartPositions:
         self._metrics.write("conflict", on_conflict=self._options.on_conflict.value, ranges=details)
         self._decided = details, lineage
         return lineage
-
-    def _resolve(self, decisions: list[StartDecision], described: Mapping[str, TopicInfo]) -> dict[TopicPartition, int]:
-        """Return the start positions, and look up those that the decisions leave open."""
-        positions = {d.partition: d.offset for d in decisions if d.offset is not None}
-        open_ones = [decision for decision in decisions if decision.offset is None]
-        if any(decision.basis is Basis.STARTING_POSITION for decision in open_ones):
-            check_named(self._options.starting, partitions_of(self._options.subscription, described))
-        starts = {decision.partition: open_start(decision, self._options.starting) for decision in open_ones}
-        latest = self._options.no_match_strategy is NoMatchStrategy.LATEST
-        option = self._options.starting.option
-        # R5: asking the log finds a partition that does not exist
-        # So all are looked up. Otherwise the group would refuse the commit of the missing partition, and with it the
-        # start positions of all.
-        found = look_up(self._cluster, starts, option, unmatched_is_latest=latest)
-        return positions | found | {d.partition: 0 for d in open_ones if d.basis is Basis.FIRST_OFFSET}
 
     def _pin(
         self,
@@ -414,6 +423,53 @@ def _report_forgotten(
             " from their beginning, also what other queries have read of them: group=%s %s",
             group_id, ", ".join(f"{d.partition} checkpoint={ends.get(d.partition)}" for d in found),
         )  # fmt: skip
+
+
+def _assigned_under_other_ids(
+    partitions: Iterable[TopicPartition], group: str, member: MembershipThread, cluster: ClusterPort
+) -> set[TopicPartition]:
+    """Return those that the group has not assigned to this member under the ids that their topics have now.
+
+    The client names them by their topics. Call it when the cluster has reported these ids (rule R81).
+    """
+    member_id = member.id_by_topic_ids()
+    assigned = cluster.assigned(group, member_id) if member_id else None
+    foreign = set() if assigned is None else set(partitions) - assigned
+    if foreign:
+        LOG.info(
+            "partitions are put off until the group has assigned them under the id that their topic has now:"
+            " group=%s %s",
+            group, ", ".join(map(str, sorted(foreign))),
+        )  # fmt: skip
+    return foreign
+
+
+def _resolve(
+    options: SourceOptions, cluster: ClusterPort, decisions: list[StartDecision], described: Mapping[str, TopicInfo]
+) -> dict[TopicPartition, int]:
+    """Return the start positions, and look up those that the decisions leave open."""
+    positions = {d.partition: d.offset for d in decisions if d.offset is not None}
+    open_ones = [decision for decision in decisions if decision.offset is None]
+    if any(decision.basis is Basis.STARTING_POSITION for decision in open_ones):
+        check_named(options.starting, partitions_of(options.subscription, described))
+    starts = {decision.partition: open_start(decision, options.starting) for decision in open_ones}
+    latest = options.no_match_strategy is NoMatchStrategy.LATEST
+    option = options.starting.option
+    # R5: asking the log finds a partition that does not exist
+    # So all are looked up. Otherwise the group would refuse the commit of the missing partition, and with it the
+    # start positions of all.
+    found = look_up(cluster, starts, option, unmatched_is_latest=latest)
+    return positions | found | {d.partition: 0 for d in open_ones if d.basis is Basis.FIRST_OFFSET}
+
+
+def _pins(found: Mapping[TopicPartition, GroupOffset], described: Mapping[str, TopicInfo]) -> dict[TopicPartition, Pin]:
+    """Return the pins in these offsets of the group, of the topics as they are now."""
+    metadata = {partition: metadata_of(group) for partition, group in found.items()}
+    return {
+        partition: item.pin
+        for partition, item in metadata.items()
+        if item is not None and same_topic(item.topic_id, described[partition.topic].topic_id)
+    }
 
 
 def _behind(view: GroupView, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, GroupOffset]:

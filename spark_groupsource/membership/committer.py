@@ -63,6 +63,8 @@ class Committer:
         self._quiet: Deadline | None = None
         self._sent_s = 0.0
         self._refused = False
+        # Whether the membership has ended since the commit under way was sent.
+        self._outlived = False
 
     @property
     def _answered(self) -> bool:
@@ -92,6 +94,7 @@ class Committer:
         """Send the items that fit in one request. The rest stays pending in the state machine, or in doubt."""
         self._on_its_way, self._sent_s = requests_of(items)[0], self._clock.monotonic_s()
         self._answer_due = Deadline(self._clock, _ANSWER_TIMEOUT_S)
+        self._outlived = False
         self._pace.wait()
         self._port.commit_later(self._on_its_way)
 
@@ -99,13 +102,24 @@ class Committer:
         """Handle the answer to the commit under way. Return the part for partitions that have not left since.
 
         See rules R16 and R17.
+
+        Guards against:
+        1. A commit is under way. The member's partitions are lost, and it joins again.
+        2. It is assigned partitions again.
+        3. The answer to the commit arrives: UNKNOWN_MEMBER_ID, about the earlier membership. The new partitions would
+           be dropped, and the client, which still has them, would never be assigned them again.
         """
         # R16, R17: partitions that left meanwhile are not in it
         mine = {item.partition for item in self._on_its_way}
         self._on_its_way, self._answer_due = (), None
+        # R107: the answer is about an earlier membership
         result = CommitResult(
             acknowledged=tuple(item for item in result.acknowledged if item.partition in mine),
-            refused=tuple((item, why) for item, why in result.refused if item.partition in mine or why is Refusal.LOST),
+            refused=tuple(
+                (item, why)
+                for item, why in result.refused
+                if item.partition in mine or (why is Refusal.LOST and not self._outlived)
+            ),
             reason=result.reason,
             error=result.error,
         )
@@ -152,6 +166,11 @@ class Committer:
             # R17: its offsets are the next owner's
             self._doubtful.pop(partition, None)
         self._on_its_way = tuple(item for item in self._on_its_way if item.partition not in partitions)
+
+    def membership_ended(self, partitions: Partitions) -> None:
+        """Forget commits of lost partitions. What the coordinator answers of this membership is known already."""
+        self.released(partitions)
+        self._outlived = True
 
     def forget(self) -> None:
         """Forget all commits, because the client was replaced."""

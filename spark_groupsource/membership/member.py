@@ -101,6 +101,8 @@ class Member:
         self.lost_answers = 0
         # When the last batch was known to be complete, in seconds of the monotonic clock.
         self.completed_s = 0.0
+        # When the first batch was complete whose end the group has not accepted; meaningful while there is one.
+        self.behind_since_s = 0.0
         # Whether the member has left without a batch in flight and with all offsets committed; None before it has left.
         self.left_clean: bool | None = None
         self._topics: tuple[str, ...] = ()
@@ -263,10 +265,12 @@ class Member:
         """Handle an event of the batch."""
         if isinstance(event, BatchFixed):
             self._fixed_s = self._clock.monotonic_s()
-        before = self.machine.flight
+        before, behind = self.machine.flight, isinstance(event, BatchCompleted) and self.machine.pending()
         self._apply(self.machine.handle(event))
         if isinstance(event, BatchCompleted) and before is not None and self.machine.flight is None:
             self.completed_s = self._clock.monotonic_s()
+            if not behind:
+                self.behind_since_s = self.completed_s
             self._report.completed(sum(map(len, before.end.ranges)), self.completed_s - self._fixed_s)
 
     def fetch_offsets(
@@ -300,11 +304,17 @@ class Member:
         if self.machine.state in joins and not self._reopening.due:
             self._port.rejoin(self._topics)
 
-    def establish(self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int) -> bool:
+    def establish(
+        self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int, until_s: float
+    ) -> bool:
         """Commit start positions and allow planning from them. Return False if the group has not accepted them.
 
-        `assignment` is the one under which the positions were looked up (rule R2).
+        `assignment` is the one under which the positions were looked up (rule R2). Nothing is committed after
+        `until_s`, in seconds of the boot time.
         """
+        # R106: the owner of such a partition may have stored its start meanwhile
+        if self._clock.boottime_s() > until_s:
+            return False
         # R2: ownership has changed since the positions were looked up
         if self.machine.state is not MemberState.JOINED or self.machine.assignment != assignment:
             return False
@@ -361,7 +371,7 @@ class Member:
 
     def _lose(self, partitions: Partitions) -> None:
         """Drop lost partitions. A loss may be reported twice: by a refused commit, and later by the client."""
-        self._committer.released(partitions)
+        self._committer.membership_ended(partitions)
         owned = tuple(partition for partition in partitions if partition in self.machine.owned_partitions())
         repeated = self._report.to_repeat(owned)
         self._apply(self.machine.handle(PartitionsLost(partitions)))

@@ -7,6 +7,7 @@ no lock.
 
 from __future__ import annotations
 
+import math
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -127,6 +128,14 @@ class MembershipThread:
         return self._member.error is not None
 
     @property
+    def behind_since_s(self) -> float:
+        """When the first batch was complete whose end the group has not accepted, in seconds of the monotonic clock.
+
+        Meaningful while there is one.
+        """
+        return self._member.behind_since_s
+
+    @property
     def assignment_refused(self) -> bool:
         """Whether the group's strategy could not assign partitions in the last rebalance."""
         return self._member.assignment_refused
@@ -184,13 +193,21 @@ class MembershipThread:
         """Return the group's offsets of any partitions. Partitions without an answer are left out."""
         return self._call("fetch_offsets", lambda: self._member.fetch_offsets(partitions))
 
-    def establish(self, positions: Mapping[TopicPartition, int], items: Sequence[CommitItem], assignment: int) -> bool:
+    def establish(
+        self,
+        positions: Mapping[TopicPartition, int],
+        items: Sequence[CommitItem],
+        assignment: int,
+        until_s: float = math.inf,
+    ) -> bool:
         """Commit `items`, wait until the group has accepted them, then allow planning from `positions`.
 
         `items` are the positions that the group does not have yet. Returns False if the group has not accepted them, or
-        ownership has changed since the positions were looked up.
+        ownership has changed since the positions were looked up, or it is later than `until_s`, in seconds of the boot
+        time.
         """
-        return self._call("establish", lambda: self._member.establish(dict(positions), tuple(items), assignment))
+        given = dict(positions), tuple(items), assignment, until_s
+        return self._call("establish", lambda: self._member.establish(*given))
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
         """Forget the positions of partitions that are missing, or whose topic was recreated."""

@@ -59,7 +59,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
         'earliest, latest, `group:<other group id>`, or JSON such as {"topic":{"0":23,"1":-1,"2":-2}} with an offset'
         ' for every partition (-1: latest, -2: earliest; a batch read has no latest start), or {"topic":"earliest"} for'
         " a whole topic",
-        "Where a partition starts for which the group has no offset. The first query stores this position in the group."
+        "Where a partition starts for which the group has no offset. The owner of a topic's"
+        " partition 0 stores this position in the group for all of its partitions: `latest` is one moment for a topic."
         " `group:` starts at another group's committed offset (at the beginning if it has none); its name follows the"
         " colon at once, and has no white space at its ends. Partitions and topics"
         " that appear later start at their beginning.", shown_default="latest (batch: earliest)",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from .conftest import ReadAll
 from .harness import Independent, wait_for
+from .holding import Held, Told, released
 from .local_query import TIME_MS, Filler, fill, open_transaction
+from .test_drain import Scene, make_scene
 
-__all__ = ["fill"]
+__all__ = ["fill", "make_scene"]
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -169,3 +174,46 @@ def test_few_records_wait_for_more(
     finally:
         query.stop()
     assert [size for size in sizes if size] == [1, 12, 3]
+
+
+def owned_by(told: Told) -> set[int]:
+    """Return the partitions that a member owns, by its own words."""
+    owned: set[int] = set()
+    for line in told.lines():
+        numbers = {number for _, number in line["partitions"]}
+        if line["event"] == "assigned":
+            owned |= numbers
+        elif line["event"] in ("revoked", "lost"):
+            owned -= numbers
+    return owned
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+@pytest.mark.rule("R105")
+def test_p1_latest_is_one_moment_for_a_topic(protocol: str, make_scene: Callable[[str], Scene]) -> None:
+    """1. Two queries begin a group. 2. The one that does not own partition 0 dies before its starts are stored.
+    3. Records come before the other one gets its partitions.
+    """
+    scene = make_scene(protocol)
+    scene.options["startingOffsets"] = "latest"
+    held = {name: Held(name, "before-start-positions") for name in scene.told}
+    with released(*held.values()):
+        queries = {name: scene.start(name) for name in scene.told}
+        scene.wait_shared()
+        wait_for("an owner of partition 0", lambda: any(0 in owned_by(told) for told in scene.told.values()), 30)
+        lives, dies = sorted(scene.told, key=lambda name: 0 not in owned_by(scene.told[name]))
+        held[dies].wait_reached(scene.evidence)
+        held[lives].release()
+        wait_for("its own starts", lambda: len(scene.client.committed(scene.group)) >= 2, 30, scene.evidence)
+        print(f"{protocol}: {len(scene.client.committed(scene.group))} of 4 partitions have a start")
+        scene.produce()
+        os.kill(scene.told[dies].reader_pid(), signal.SIGKILL)
+        scene.queries.remove(queries[dies])
+        wait_for("all partitions", lambda: scene.told[lives].metrics()["assigned_partitions"] == 4, 60, scene.evidence)
+        scene.produce(4)
+        everything, survivor = scene.client.records(scene.topic), queries[lives]
+        wait_for("the new records", lambda: len(survivor.completed_records()) >= 24, 60, scene.evidence)
+        wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
+    missing = everything - set(survivor.completed_records())
+    print(f"{protocol}: {len(missing)} of {len(everything)} records were skipped")
+    assert missing == set()

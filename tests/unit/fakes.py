@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -603,6 +604,7 @@ class FakeMember:
         self.calls: list[tuple[str, object]] = []
         self.stopping = False
         self.left_clean, self.failed = True, False
+        self.behind_since_s = clock.monotonic_s()
         self.assignment_refused = False
         self.lost_answers = 0
         self.refused_establishes = 0
@@ -673,10 +675,12 @@ class FakeMember:
 
     def complete(self, end: SourceOffset) -> float:
         self.calls.append(("complete", end))
-        before = self.machine.flight
+        before, behind = self.machine.flight, self.machine.pending()
         self._apply(self.machine.handle(BatchCompleted(end)))
         if before is not None and self.machine.flight is None:
             self.completed_s = self.clock.monotonic_s()
+            if not behind:
+                self.behind_since_s = self.completed_s
         return self.completed_s
 
     def discard(self) -> None:
@@ -688,8 +692,16 @@ class FakeMember:
             return {}
         return {partition: self.committed.get(partition, GroupOffset(None)) for partition in partitions}
 
-    def establish(self, positions: Mapping[TopicPartition, int], items: Sequence[CommitItem], assignment: int) -> bool:
+    def establish(
+        self,
+        positions: Mapping[TopicPartition, int],
+        items: Sequence[CommitItem],
+        assignment: int,
+        until_s: float = math.inf,
+    ) -> bool:
         self.calls.append(("establish", dict(positions)))
+        if self.clock.boottime_s() > until_s:
+            return False
         if self.refused_establishes > 0:
             self.refused_establishes -= 1
             return False

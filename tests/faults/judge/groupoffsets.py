@@ -92,6 +92,8 @@ def _fenced(
         yield Violation(
             "P5", f"{commit}: another lineage has committed {rightful} since, and it was not assigned again"
         )
+    elif _is_first_start(facts, commit, before, queries):
+        return
     elif (wrong := _not_owner(facts, commit, partition, queries)) is not None:
         yield Violation("P5", f"{commit}: {', '.join(sorted(queries))} {wrong}")
 
@@ -109,6 +111,15 @@ def _is_zombie(commit: GroupCommit, rightful: GroupCommit | None, since: float) 
         and commit.planned[0] != rightful.offset
         and since < rightful.at - TICK_S
     )
+
+
+def _is_first_start(facts: Facts, commit: GroupCommit, before: GroupCommit | None, queries: set[str]) -> bool:
+    """Return whether the owner of the topic's first partition stores the start of a partition that has none.
+
+    Its first commit ever, of a start and not of a batch: `first_starts.py` has the reason.
+    """
+    is_pin = before is None and commit.is_start and commit.planned == (commit.offset, commit.offset)
+    return is_pin and _not_owner(facts, commit, (commit.log[0], 0), queries) is None
 
 
 def _not_owner(facts: Facts, commit: GroupCommit, partition: Partition, queries: set[str]) -> str | None:

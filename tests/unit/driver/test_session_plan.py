@@ -40,8 +40,9 @@ def test_pins_are_committed_before_anything_is_planned() -> None:
     names = [name for name, _ in bed.member.calls]
     assert "fix" not in names
     assert names.index("establish") < names.index("commit")
-    (item,) = bed.member.named("commit")[0]  # type: ignore[misc]
+    item, other = bed.member.named("commit")[0]  # type: ignore[misc]
     assert (item.partition, item.offset) == (P0, 5)
+    assert (other.partition, other.offset) == (P1, 9), "the other member's partition"
     pinned = CommitMetadata(LINEAGE, TOPIC_ID, 5, 5, Pin(5, 2, KnownTopics.of({"orders": TOPIC_ID})))
     assert parse_metadata(item.metadata) == pinned
     bed.ends(p0=8)
@@ -160,7 +161,7 @@ def test_m09_batches_go_on_without_commits_after_one_wait(caplog: pytest.LogCapt
     assert bed.paused == pytest.approx(2 * COMMIT_S, abs=0.1)
 
 
-@pytest.mark.parametrize(("session_s", "asked_s"), [(6.0, 5.0), (20.0, 19.0), (None, 5.0)])
+@pytest.mark.parametrize(("session_s", "asked_s"), [(6.0, 4.5), (20.0, 18.5), (None, 4.5)])
 def test_p6_the_session_of_a_kip848_group_is_the_brokers(session_s: float | None, asked_s: float) -> None:
     """Guards against: 1. the group's session is 6 s, and a member that is cut off takes it for 45 s; 2. it completes
     batches for 45 s without a commit; 3. the next owner, which has had the partitions for long, reads them, too.
@@ -191,7 +192,7 @@ def test_p6_a_member_that_is_cut_off_plans_no_more_than_a_session_long(given: di
     bed.cluster.session_s = 45.0
     end = second_batch_uncommitted(bed)
     second = bed.session.latest_offset(end)
-    bed.clock.advance(44.0)
+    bed.clock.advance(43.0)
     bed.ends(p0=11)
     third = bed.session.latest_offset(second)
     assert ranges(third) == ["orders-0 [9, 11)"]
@@ -202,6 +203,19 @@ def test_p6_a_member_that_is_cut_off_plans_no_more_than_a_session_long(given: di
     if stops:
         bed.member.take_commits()
         assert ranges(bed.session.latest_offset(third)) == ["orders-0 [11, 12)"]
+
+
+@pytest.mark.rule("R108")
+def test_p6_the_time_of_a_session_begins_with_the_first_commit_without_an_answer() -> None:
+    """1. A batch is complete, and the member is cut off. 2. Its session expires. 3. The next trigger comes."""
+    bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer")
+    bed.cluster.session_s = 45.0
+    end = second_batch_uncommitted(bed)
+    bed.member.complete(end)
+    bed.clock.advance(50.0)
+    assert bed.session.latest_offset(end) is end
+    bed.member.take_commits()
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 9)"]
 
 
 def test_p6_available_now_does_not_end_for_a_member_of_kip_848_that_is_cut_off() -> None:

@@ -377,6 +377,18 @@ def test_positions_that_were_looked_up_before_a_change_of_ownership_are_not_comm
         assert bed.group.named("commit_now") == []
 
 
+@pytest.mark.rule("R106")
+def test_p5_starts_that_others_may_have_stored_meanwhile_are_not_committed() -> None:
+    """The member's thread was busy since the group's offsets were requested."""
+    with running() as bed:
+        view = bed.own((0, 10))
+        late_s = bed.clock.boottime_s()
+        bed.clock.advance(0.1)
+        assert not bed.member.establish({P0: 10}, [item(1, 5)], view.assignment, late_s)
+        assert bed.member.establish({P0: 10}, [item(1, 5)], view.assignment, bed.clock.boottime_s() + 3.0)
+        assert bed.group.named("commit_now") == [(item(1, 5),)]
+
+
 @pytest.mark.rule("R10")
 def test_a_plan_made_before_a_change_of_ownership_is_refused() -> None:
     with running() as bed:
@@ -686,6 +698,34 @@ def test_p5_a_handover_clears_up_what_is_in_doubt_first() -> None:
         bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.2)
         assert bed.group.named("commit_now") == [(item(0, 20),), (item(0, 30),)]
         assert committed(bed, 0) == 30
+
+
+@pytest.mark.rule("R107")
+def test_a_refusal_of_an_earlier_membership_drops_nothing() -> None:
+    """The partitions are lost and come back; then the answer to the old commit arrives: UNKNOWN_MEMBER_ID."""
+    with running() as bed:
+        leave_a_commit_unanswered(bed)
+        bed.tick()
+        bed.group.lose(P0)
+        bed.until("the loss", lambda view: not view.partitions)
+        bed.group.assign(P0)
+        bed.until("the offset", lambda v: v.settled and len(v.partitions) == 1, step_s=0.3)
+        bed.group.refuse_late((item(0, 20),), Refusal.LOST)
+        bed.go_round(5)
+        view = bed.member.view()
+        assert (view.state, len(view.partitions)) == (MemberState.JOINED, 1)
+
+
+@pytest.mark.rule("R108")
+def test_a_member_knows_since_when_the_group_lacks_the_end_of_a_batch() -> None:
+    with running() as bed:
+        leave_a_commit_unanswered(bed)
+        since_s = bed.clock.now_s
+        bed.clock.advance(0.2)
+        later = OffsetRange(P0, 20, 30)
+        bed.fix(later)
+        bed.member.complete(flight(later).end)
+        assert bed.member.behind_since_s == since_s
 
 
 @pytest.mark.rule("R17")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.faults.history import Commit, MemberEvent, Produced, Start
+from tests.faults.history import Commit, GroupRecord, MemberEvent, Produced, Start
 from tests.faults.judge.verdict import BEHIND, SAME_LINEAGE, UNEXPLAINED
 from tests.unit.rigs.histories import (
     TOPIC,
@@ -562,6 +562,30 @@ def test_a_commit_by_a_query_that_never_had_the_partition() -> None:
     story.assign(3.1, "q2", 1)
     story.assign(3.2, "q1", 0)
     assert "never had the partition" in texts(assert_violated(story, "P5"), "P5")
+
+
+def pinned_by(story: Story, query: str, owner: str) -> Story:
+    """Let a query store the start of partition 2, which another one owns, at 0.3 s."""
+    partition = (TOPIC, 2)
+    story.group += [GroupRecord(-1, 0.25, owner, "m", "owns", (partition,)), GroupRecord(-1, 0.9, owner, "m", "gone")]
+    story.commit(0.3, f"{query}#1", 2, (0, 0))
+    return story
+
+
+def test_the_owner_of_the_first_partition_stores_the_start_of_anothers() -> None:
+    assert_good(pinned_by(two_members(), "q1", "q2"))
+
+
+def test_a_start_that_the_owner_of_no_first_partition_stores_for_another() -> None:
+    assert "q2" in texts(assert_violated(pinned_by(two_members(), "q2", "q1"), "P5"), "P5")
+
+
+def test_a_second_start_of_anothers_partition() -> None:
+    story = two_members()
+    story.commit(0.28, "q2#1", 2, (0, 0))
+    story.write(2, 0, 5)
+    story.commit(0.31, "q1#1", 2, (5, 5))
+    assert "q1" in texts(judged(pinned_by(story, "q1", "q2")), "P5")
 
 
 def test_without_records_of_the_coordinator_nothing_is_said_of_owners() -> None:

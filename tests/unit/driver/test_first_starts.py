@@ -1,0 +1,134 @@
+"""One member stores the start positions that change with time; the others wait for it, for a bounded time."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from spark_groupsource.driver.first_starts import ARRIVED_S, WAIT_S
+from spark_groupsource.model.commit_metadata import GroupOffset, Pin
+from spark_groupsource.model.offsets import SourceOffset
+from tests.unit.driver.session_bed import P0, P1, START, Bed, metadata, ranges
+from tests.unit.fakes import OTHER_LINEAGE
+
+
+def waiting(**options: str) -> Bed:
+    """Return a query that has got orders-1 only, in a group that has no start of it yet."""
+    bed = Bed(**options)
+    bed.join(P1)
+    bed.ends(p0=5, p1=9)
+    assert bed.session.latest_offset(START) is START
+    return bed
+
+
+def next_trigger(bed: Bed, seconds: float = 1.0) -> SourceOffset:
+    """Return the plan of a trigger that comes later."""
+    bed.clock.advance(seconds)
+    return bed.session.latest_offset(START)
+
+
+@pytest.mark.rule("R105")
+def test_p1_the_owner_of_the_first_partition_stores_the_starts_of_all() -> None:
+    """1. A owns orders-0, B orders-1. 2. B dies before its start is stored. 3. Records come. 4. C gets orders-1."""
+    a = Bed()
+    a.join(P0)
+    a.ends(p0=5, p1=9)
+    a.session.latest_offset(START)
+    assert a.committed() == {0: 5, 1: 9}
+    c = Bed()
+    c.member.committed = a.member.committed
+    c.join(P1)
+    c.ends(p0=5, p1=49)
+    assert ranges(c.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["orders-1 [9, 49)"]
+
+
+@pytest.mark.rule("R105")
+def test_a_member_without_the_first_partition_waits_for_its_owner() -> None:
+    bed = waiting()
+    assert bed.committed() == {}
+    bed.member.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=Pin(7, 2)))
+    next_trigger(bed)
+    assert ranges(next_trigger(bed)) == ["orders-1 [7, 9)"]
+
+
+@pytest.mark.rule("R105")
+def test_other_partitions_are_read_meanwhile() -> None:
+    bed = Bed()
+    bed.cluster.topics["orders"] = bed.cluster.topics["orders"]
+    bed.member.committed[P0] = GroupOffset(2, metadata(OTHER_LINEAGE, 0, 2))
+    bed.join(P0, P1)
+    bed.ends(p0=5, p1=9)
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [2, 5)", "orders-1 [9, 9)"], "it stores both"
+
+
+@pytest.mark.rule("R106")
+def test_who_waits_in_vain_stores_the_position_of_its_first_moment(caplog: pytest.LogCaptureFixture) -> None:
+    """What is written while it waits is read. Nothing is planned while another member's commit may arrive."""
+    bed = waiting()
+    bed.ends(p1=20)
+    with caplog.at_level(logging.WARNING):
+        assert next_trigger(bed, WAIT_S) is START
+    assert bed.committed() == {1: 9}
+    assert "stored no start positions for 10 s" in caplog.text
+    assert "orders-1 at 9" in caplog.text
+    assert next_trigger(bed, ARRIVED_S - 0.5) is START
+    bed.clock.advance(0.6)
+    assert ranges(next_trigger(bed)) == ["orders-1 [9, 20)"]
+
+
+@pytest.mark.rule("R106")
+def test_p5_a_start_that_arrives_after_the_wait_is_where_it_goes_on() -> None:
+    bed = waiting()
+    next_trigger(bed, WAIT_S)
+    assert bed.committed() == {1: 9}
+    bed.member.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=Pin(7, 2)))
+    next_trigger(bed, ARRIVED_S)
+    assert ranges(next_trigger(bed)) == ["orders-1 [7, 9)"]
+
+
+@pytest.mark.rule("R105")
+def test_who_waits_and_gets_the_first_partition_stores_its_first_moment() -> None:
+    bed = waiting()
+    bed.ends(p0=8, p1=20)
+    bed.member.assign(P0)
+    bed.clock.advance(1.0)
+    bed.session.latest_offset(START)
+    assert bed.committed() == {0: 8, 1: 9}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": "earliest"},
+        {"startingOffsets": json.dumps({"orders": {"0": 3, "1": 4}})},
+        {"assign": json.dumps({"orders": [1]})},
+    ],
+)
+def test_a_start_that_does_not_move_or_has_no_other_member_is_stored_at_once(options: dict[str, str]) -> None:
+    bed = Bed(**options)
+    bed.join(P1)
+    bed.ends(p0=5, p1=9)
+    bed.session.latest_offset(START)
+    assert bed.committed().keys() == {1}
+
+
+def test_a_start_that_the_group_refuses_for_another_member_holds_nothing_up_for_long() -> None:
+    bed = Bed()
+    bed.join(P0)
+    bed.ends(p0=5, p1=9)
+    bed.member.exists = lambda partition: partition == P0
+    bed.session.latest_offset(START)
+    bed.ends(p0=8)
+    assert ranges(next_trigger(bed)) == ["orders-0 [5, 8)"]
+
+
+def test_a_query_that_ends_by_itself_waits_too() -> None:
+    bed = Bed()
+    bed.join(P1)
+    bed.ends(p0=5, p1=9)
+    bed.session.prepare_available_now()
+    assert bed.session.latest_offset(START) is START
+    assert bed.committed() == {1: 9}
+    assert WAIT_S + ARRIVED_S <= bed.paused < WAIT_S + ARRIVED_S + 5.0
