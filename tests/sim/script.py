@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from tests.sim.kafka.protocol import OffsetCommit
+from tests.sim.kafka.protocol import CommitAnswer, Error, OffsetCommit
 from tests.sim.kafka.settings import GroupSettings
 from tests.sim.simulation import Configuration, Simulation
 from tests.sim.spark.application import Application, QuerySettings
@@ -197,19 +197,19 @@ class Script(Simulation):
 
         return run
 
-    def stalls(self, name: str, seconds: float) -> Callable[[], object]:
-        """Let the coordinator answer the next commit of a query that much later; it has accepted it at once."""
+    def refuses(self, name: str, error: Error, count: int = 1) -> Callable[[], object]:
+        """Let the coordinator refuse the next commits of a query."""
 
         def run() -> None:
-            receive, done = self.group.receive, list[bool]()
+            receive, left = self.group.receive, [count]
 
             def received(client_id: str, request: Any, reply: Callable[[Any], None]) -> None:
-                if client_id != name or not isinstance(request, OffsetCommit) or done:
+                if client_id != name or not isinstance(request, OffsetCommit) or not left[0]:
                     receive(client_id, request, reply)
                     return
-                done.append(True)
-                self.world.say("coord", f"answers a commit of {name} {seconds:.1f} s later")
-                receive(client_id, request, lambda answer: self.world.after(seconds, lambda: reply(answer)))
+                left[0] -= 1
+                self.world.say("coord", f"refuses a commit of {name}: {error.name}")
+                reply(CommitAnswer((error,) * len(request.items)))
 
             self.group.receive = received  # type: ignore[method-assign]
 

@@ -5,11 +5,15 @@ Without the guard each fails: `plants.toml` names these tests for plants that se
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from spark_groupsource.model.offsets import TopicPartition
+from tests.sim.kafka.protocol import Error
 from tests.sim.script import Script
 from tests.sim.spark.checkpoint import Store
+from tests.sim.world import BEGIN_S
 
 
 def _script(protocol: str = "cooperative", **settings: object) -> Script:
@@ -17,10 +21,10 @@ def _script(protocol: str = "cooperative", **settings: object) -> Script:
     return Script(**{"queries": 2, "protocol": protocol, "heartbeat_s": heartbeat_s, "length_s": 60.0, **settings})
 
 
-def _partition(script: Script, name: str) -> int:
-    """Return the number of the partition of orders that a query owns; it must be one."""
-    (only,) = script.app(name).owned()
-    return only.partition
+def _owns_at(script: Script, name: str) -> float:
+    """Return when the coordinator first gave partitions to a query, in seconds from the beginning."""
+    owns = (r.at - BEGIN_S for r in script.group.records if r.event == "owns" and r.query == name and r.partitions)
+    return min(owns, default=inf)
 
 
 @pytest.mark.rule("R2")
@@ -103,13 +107,10 @@ def test_r30_a_store_that_hangs_holds_up_no_handover() -> None:
     """1. A revoke waits for the batch in flight, and reads the commit log. 2. The store does not answer."""
     script = _script(drain_s=4.0, rebalance_s=15.0)
     q1 = script.app("q1")
-    script.on(3.0, lambda: script.batches_take(8.0, "q1"), script.writes(10))
+    script.on(3.0, lambda: script.batches_take(30.0, "q1"), script.writes(10))
     script.on(4.0, lambda: setattr(q1.checkpoint, "hangs_until", script.world.now + 40.0), script.starts("q2"))
-    script.on(6.0, lambda: script.batches_take(0.1, "q1"))
     script.run()
-    released = [r.at for r in script.group.records if r.event == "owns" and r.query == "q2" and r.partitions]
-    assert released
-    assert released[0] < 1000.0 + 12.0
+    assert _owns_at(script, "q2") < 20.0
 
 
 @pytest.mark.rule("R37")
@@ -265,19 +266,298 @@ def test_r77_a_completed_batch_is_committed_when_its_partition_comes_back() -> N
     assert script.rows("q2") == []
 
 
-@pytest.mark.rule("R90")
 def test_p6_a_stop_commits_the_batch_that_has_just_ended() -> None:
     """1. The store is remote, so nobody has read the commit log. 2. The query is stopped when Spark has logged the
-    batch, while the coordinator is away for a moment."""
-    script = _script(queries=1, store=Store.REMOTE, trigger_s=30.0)
+    batch. 3. q2 takes over."""
+    script = _script(store=Store.REMOTE)
     q1 = script.app("q1")
     script.on(3.0, lambda: script.batches_take(2.0), lambda: script.triggers_take(30.0), script.writes(10))
 
     def ended() -> bool:
         return any(entry.completed_at for entry in q1.checkpoint.entries.values()) and q1.batch is None
 
-    script.when(
-        ended, lambda: script.fault("coordinator-killed", "", 3.0), lambda: script.group.down(3.0),
-        script.stops("q1", rest_s=20.0), after_s=1.0,
-    )  # fmt: skip
+    script.when(ended, script.stops("q1"), script.starts("q2"), after_s=1.0)
+    script.run()
+    assert script.rows("q1") == list(range(10))
+    assert script.rows("q2") == []
+
+
+@pytest.mark.rule("R79")
+def test_r79_a_stop_waits_for_the_batch() -> None:
+    """1. A query is asked to stop in the middle of a batch. 2. q2 takes over."""
+    script = _script(drain_s=10.0)
+    script.on(3.0, lambda: script.batches_take(5.0, "q1"), script.writes(10))
+    script.on(5.0, script.drains("q1"), script.starts("q2"))
+    script.run()
+    assert script.rows("q1") == list(range(10))
+    assert script.rows("q2") == []
+
+
+@pytest.mark.rule("R1")
+def test_r1_nothing_is_planned_before_the_group_holds_the_start_position() -> None:
+    """1. q1 looks up where to start; the commit of that is refused in a rebalance. 2. It would plan."""
+    script = _script(starting="latest", queries=1)
+    q1 = script.app("q1")
+    script.on(0.0, script.refuses("q1", Error.REBALANCE_IN_PROGRESS, 20))
+    script.on(3.0, script.writes(10))
+    script.run()
+    first = min(commit.at for commit in script.group.commits)
+    assert [entry.planned_at for entry in q1.checkpoint.entries.values() if entry.planned_at < first] == []
+
+
+@pytest.mark.rule("R5")
+def test_r5_an_added_partition_starts_at_offset_0() -> None:
+    """1. The query is down; a partition is added and filled. 2. Its first records are removed. 3. It starts."""
+    script = _script(queries=1)
+    script.on(1.0, script.writes(10))
+    script.on(5.0, script.drains("q1", rest_s=6.0))
+    script.on(6.0, lambda: script.cluster.grow("orders", 3))
+    script.on(8.0, script.writes(10))
+    script.on(8.5, lambda: script.delete_records("orders", 2, 4))
     assert script.judged() == []
+    assert [loss["ranges"] for loss in script.events("q1", "data_lost")] == [[["orders", 2, 0, 4]]]
+
+
+@pytest.mark.rule("R6")
+def test_r6_a_recreated_topic_is_a_new_topic() -> None:
+    """1. The topic of a query that reads from latest is recreated, and gets records. 2. A standby gets a partition."""
+    script = _script(starting="latest", topics=(("orders", 1),))
+    script.on(1.0, script.starts("q2"))
+    script.on(5.0, script.kills("q1"), script.recreates(count=1))
+    script.on(6.0, script.writes(10))
+    script.run()
+    assert script.rows("q2") == list(range(10))
+
+
+@pytest.mark.rule("R9")
+def test_r9_a_plan_waits_for_the_commit_of_the_batch_before() -> None:
+    """1. Batches end while the first one's commit has no answer. 2. q1 dies. 3. q2 takes over: it repeats one batch."""
+    script = _script(batch_s=(0.02, 0.02), topics=(("orders", 1),), max_rows=5)
+    script.on(3.0, script.refuses("q1", Error.REBALANCE_IN_PROGRESS, 3), script.writes(40))
+    script.on(3.7, script.kills("q1"), script.starts("q2"))
+    script.run()
+    repeated = set(script.rows("q1")) & set(script.rows("q2"))
+    assert len(repeated) <= 5
+
+
+@pytest.mark.rule("R10", "R67")
+def test_r10_a_plan_is_not_fixed_in_doubt() -> None:
+    """1. q1 has planned. 2. It is stopped for longer than its session; q2 reads on. 3. It goes on, cut off."""
+    script = _script("kip848")
+    q1 = script.app("q1")
+
+    def stop() -> None:
+        script.fault("reader-paused", "q1", 20.0)
+        assert q1.process is not None
+        q1.process.stop(9.0)
+        q1.client.cut_until = script.world.now + 14.0
+        script.world.sleep(0.001)
+
+    script.on(1.0, script.writes(10), script.starts("q2"))
+    script.on(8.0, lambda: script.at_place("before-fix", "q1", stop), script.writes(10))
+    script.on(14.0, script.writes(10))
+    script.run()
+    assert [e.planned_at - 1000.0 for e in q1.checkpoint.entries.values() if 1010.0 < e.planned_at < 1021.0] == []
+
+
+@pytest.mark.rule("R11")
+def test_r11_a_replay_leaves_out_what_another_lineage_has_completed() -> None:
+    """1. q1 dies in the middle of a batch. 2. q2 takes over, reads and commits it. 3. q1 is started again."""
+    script = _script()
+    script.on(3.0, lambda: script.batches_take(10.0, "q1"), script.writes(10))
+    script.on(6.0, script.kills("q1", rest_s=14.0), script.starts("q2"))
+    script.on(15.0, lambda: script.batches_take(0.1))
+    script.run()
+    assert script.rows("q2") == list(range(10))
+    assert script.rows("q1") == []
+
+
+@pytest.mark.rule("R12")
+def test_r12_only_forward() -> None:
+    """1. q1 dies in a batch. 2. q2 reads on. 3. q1 gets a partition back while its old batch runs again."""
+    script = _script(topics=(("orders", 1),))
+    script.on(3.0, lambda: script.batches_take(10.0, "q1"), script.writes(10))
+    script.on(6.0, script.kills("q1", rest_s=14.0), script.starts("q2"))
+    script.on(15.0, script.writes(10), lambda: script.batches_take(6.0, "q1"))
+    script.on(19.0, script.drains("q2"))
+    assert script.judged() == []
+
+
+def test_p2_a_partition_that_left_keeps_its_end_in_the_checkpoint() -> None:
+    """1. A batch ends while its partitions are lost: nothing is committed. 2. q1 gets one back, and plans; q2 has the
+    other one, and reads nothing. 3. q1 is started again, and has both."""
+    script = _script()
+    q1 = script.app("q1")
+    script.on(3.0, lambda: script.batches_take(10.0, "q1"), script.writes(10))
+    script.on(5.0, lambda: script.fault("network-cut", "q1", 9.0))
+    script.on(5.0, lambda: setattr(q1.client, "cut_until", script.world.now + 9.0))
+    script.on(7.0, script.starts("q2"), lambda: script.holds("before-start-positions", "q2", 90.0))
+    script.on(20.0, lambda: script.batches_take(0.1), script.writes(10))
+    script.on(26.0, script.kills("q1", rest_s=1.0), script.kills("q2"))
+    script.run()
+    for number in (0, 1):
+        assert script.rows("q1", number=number) == list(range(20))
+
+
+@pytest.mark.rule("R26")
+def test_r26_a_revoke_waits_no_longer_than_its_deadline() -> None:
+    """1. A batch takes long. 2. A second query joins."""
+    script = _script(drain_s=5.0)
+    script.on(3.0, lambda: script.batches_take(40.0, "q1"), script.writes(10))
+    script.on(6.0, script.starts("q2"))
+    script.run()
+    assert _owns_at(script, "q2") < 20.0
+
+
+@pytest.mark.rule("R26")
+@pytest.mark.parametrize("protocol", ["eager", "cooperative", "kip848"])
+def test_r26_a_handover_commits_before_it_releases(protocol: str) -> None:
+    """1. A revoke waits for the batch, which ends. 2. Its commit takes a moment. 3. The next owner starts."""
+    script = _script(protocol)
+    script.on(3.0, lambda: script.batches_take(4.0, "q1"), script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(5.0, script.refuses("q1", Error.REBALANCE_IN_PROGRESS, 5))
+    assert script.judged() == []
+
+
+@pytest.mark.rule("R28")
+def test_r28_the_commit_of_a_handover_is_repeated() -> None:
+    """1. A handover commits while the coordinator moves: it refuses the commit twice."""
+    script = _script("kip848", drain_s=8.0)
+    script.on(3.0, lambda: script.batches_take(5.0, "q1"), script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(5.0, script.refuses("q1", Error.STALE_MEMBER_EPOCH, 2))
+    assert script.judged() == []
+
+
+@pytest.mark.rule("R28")
+def test_r28_a_handover_ends_though_its_commit_is_refused() -> None:
+    """1. The coordinator refuses each commit. 2. The group waits for the handover, and must not wait for ever."""
+    script = _script("kip848", drain_s=8.0)
+    script.on(3.0, lambda: script.batches_take(5.0, "q1"), script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(5.0, script.refuses("q1", Error.STALE_MEMBER_EPOCH, 100_000))
+    script.run()
+    assert _owns_at(script, "q2") < 20.0
+
+
+@pytest.mark.rule("R31")
+def test_r31_a_batch_that_takes_too_long_gives_its_partitions_up() -> None:
+    """1. The sink of a batch hangs. 2. A second query joins and reads."""
+    script = _script(max_batch_s=3.0)
+    script.on(3.0, lambda: script.batches_take(30.0, "q1"), script.writes(10))
+    script.on(20.0, script.starts("q2"))
+    script.run()
+    assert script.rows("q2")[:10] == list(range(10))
+    first = script.app("q2").batches[0]
+    assert first.at < 1000.0 + 30.0
+
+
+@pytest.mark.rule("R31")
+def test_r31_a_complete_batch_is_not_given_up() -> None:
+    """1. A batch is complete in a remote store. 2. The next trigger is far away. 3. maxBatchMs passes."""
+    script = _script(max_batch_s=3.0, store=Store.REMOTE, queries=1)
+    script.on(3.0, lambda: script.batches_take(2.0, "q1"), lambda: script.triggers_take(30.0, "q1"), script.writes(10))
+    script.run()
+    assert script.world.coverage["event completed"] > 0
+    assert script.world.coverage["event gave-up"] == 0
+
+
+@pytest.mark.rule("R35")
+def test_r35_an_offset_holds_for_one_topic_id() -> None:
+    """1. q1 dies in a batch. 2. Its topic is recreated, and gets records. 3. q1 is started again: it reads all."""
+    script = _script(queries=1, topics=(("orders", 1),), starting="latest")
+    script.on(3.0, lambda: script.batches_take(5.0), script.writes(20))
+    script.on(5.0, script.kills("q1", rest_s=6.0))
+    script.on(6.0, script.recreates(count=1))
+    script.on(7.0, script.writes(5), lambda: script.batches_take(0.1))
+    assert script.judged() == []
+
+
+@pytest.mark.rule("R36")
+def test_r36_a_recreated_topic_is_believed_after_three_seconds() -> None:
+    """1. A topic is recreated, read and committed. 2. q2 gets a partition; brokers still report the deleted topic."""
+    script = _script()
+    script.on(1.0, script.writes(10))
+    script.on(6.0, script.recreates())
+    script.on(7.0, script.writes(20))
+    script.on(16.0, script.starts("q2"))
+
+    def lag() -> None:
+        old, until = script.cluster.lives[0], script.world.now + 1.0
+        ask = script.cluster.topic
+        script.cluster.topic = lambda name: old if script.world.now < until else ask(name)  # type: ignore[method-assign]
+
+    script.on(16.0, lambda: script.at_place("before-start-positions", "q2", lag))
+    assert script.judged() == []
+
+
+@pytest.mark.rule("R38")
+def test_r38_partitions_that_leave_are_checked_for_deletion() -> None:
+    """1. A topic with unread records is deleted. 2. The group takes its partitions before the next trigger."""
+    script = _script("kip848", queries=1, topics=(("orders", 1), ("refunds", 1)))
+    script.on(1.0, script.writes(4), script.writes(10, "refunds"))
+    script.on(3.5, lambda: script.triggers_take(12.0, "q1"))
+    script.on(5.0, script.writes(4), script.writes(30, "refunds"))
+    script.on(6.0, lambda: script.delete_topic("refunds"), lambda: script.fault("topic-recreated", "", 30.0))
+    script.on(40.0, lambda: script.create_topic("refunds", 1), lambda: script.triggers_take(0.1))
+    assert script.judged() == []
+
+
+@pytest.mark.rule("R39")
+def test_r39_a_start_checks_what_the_newest_batch_had_read() -> None:
+    """1. The query is down; its topic is recreated with fewer partitions. 2. It starts."""
+    script = _script(queries=1, max_rows=4)
+    script.on(1.0, script.writes(20))
+    script.on(4.0, script.drains("q1", rest_s=6.0))
+    script.on(6.0, script.recreates(count=1))
+    assert script.judged() == []
+
+
+@pytest.mark.rule("R69")
+def test_r69_a_proof_has_an_offset_of_each_topic() -> None:
+    """1. A topic is deleted. 2. The process is stopped for a while. 3. Its proof is refused for that topic."""
+    script = _script("kip848", queries=1, topics=(("deliveries", 1), ("orders", 1)))
+    script.on(1.0, script.writes(10), script.writes(10, "deliveries"))
+    script.on(6.0, script.pauses("q1", 4.0))
+    script.on(6.1, lambda: script.delete_topic("deliveries"), lambda: script.fault("topic-recreated", "", 60.0))
+    for moment in (12.0, 14.0, 30.0):
+        script.on(moment, script.writes(10))
+    script.on(50.0, lambda: script.create_topic("deliveries", 1))
+    script.run()
+    assert len(script.rows("q1")) == 40
+    assert script.app("q1").checkpoint.entries
+
+
+@pytest.mark.rule("R80")
+def test_r80_a_recreated_topic_with_as_many_records_is_noticed() -> None:
+    """1. 20 records are read. 2. The topic is recreated, and gets 20 records."""
+    script = _script("eager", queries=1, topics=(("orders", 1),))
+    script.on(1.0, script.writes(20))
+    script.on(5.0, script.recreates(count=1, after_s=0.01))
+    script.on(5.02, script.writes(20))
+    script.run()
+    assert script.rows("q1") == [*range(20), *range(20)]
+
+
+@pytest.mark.rule("R82")
+def test_r82_an_unknown_loss_is_reported_as_unknown() -> None:
+    """1. q1 reads 5 of 20 records and hands them over; q2 reads the others. 2. The topic is recreated, q2 stops."""
+    script = _script(max_rows=5)
+    script.on(1.0, script.writes(20))
+    script.on(3.0, lambda: script.triggers_take(6.0, "q1"), script.starts("q2"))
+    script.on(25.0, script.recreates())
+    script.on(25.3, script.drains("q2"))
+    assert script.judged() == []
+
+
+def test_p8_a_loss_is_reported_once() -> None:
+    """1. Records are removed before they are read. 2. The plan that skips them is dropped, because a query joins."""
+    script = _script(queries=2)
+    script.on(1.0, script.writes(10))
+    script.on(4.9, lambda: script.holds("before-fix", "q1", 6.0))
+    script.on(5.0, lambda: (script.writes(20)(), script.delete_records("orders", 0, 15)))
+    script.on(5.5, script.starts("q2"))
+    script.run()
+    lost = [loss["ranges"] for name in ("q1", "q2") for loss in script.events(name, "data_lost")]
+    assert lost == [[["orders", 0, 10, 15]]]
