@@ -108,7 +108,7 @@ def run_one(seed: int, protocol: str) -> int:
 def main(arguments: Sequence[str]) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="scripts/simulate", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many seeds (1000)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="how many seeds (1000; with --plants 3000)")
     parser.add_argument("--first", type=int, default=1, metavar="S", help="the first seed (1)")
     parser.add_argument("--seed", type=int, metavar="S", help="run one seed, and show its trace")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="", help="one protocol instead of all")
@@ -117,12 +117,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--plants", nargs="*", metavar="NAME", help="plant bugs, all or some, and see which are caught")
     given = parser.parse_args(arguments)
     if given.plants is not None:
-        from tests.sim.plants import run_plants
+        from tests.sim.plants import SEEDS, run_plants
 
-        return run_plants(given.plants, given.seeds, given.jobs)
+        return run_plants(given.plants, given.seeds or SEEDS, given.jobs)
     if given.seed is not None:
         return run_one(given.seed, given.protocol)
-    totals = run_seeds(given.first, given.seeds, given.protocol, given.jobs)
+    totals = run_seeds(given.first, given.seeds or 1000, given.protocol, given.jobs)
     for name, count in sorted(totals.documented.items()):
         print(f"    documented: {name}: {count}")
     if given.coverage:

@@ -299,7 +299,7 @@ def write_table(found: Sequence[Found]) -> None:
 def _next() -> Iterator[str]:
     yield "## Next"
     yield ""
-    yield "[Add a plant](plants.toml), [what the simulator is](../../CONTRIBUTING.md), [the rig's faults](../faults)"
+    yield "[The list of plants](plants.toml), [the simulator](../../docs/explanation/simulation.md)."
     yield ""
 
 
