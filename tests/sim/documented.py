@@ -107,11 +107,50 @@ def _in_no_batch(run: Documented, problem: str) -> bool:
     return not any(entry and entry["id"] in deleted and number in entry["ranges"] for entry in entries)
 
 
+def _between_two_owners(run: Documented, problem: str) -> bool:
+    """Whether the topic was deleted when its reader had handed the partition over, and no other had planned it."""
+    found = re.match(r"P8 (\S+)-(\d+): ", problem)
+    if found is None or "report" not in problem:
+        return False
+    partition = (found[1], int(found[2]))
+    for life in run.sim.cluster.lives:
+        if life.name != found[1] or life.deleted_at is None:
+            continue
+        plans = [
+            (one.planned_at, app.name)
+            for app in run.sim.apps
+            for one in app.completed()
+            if (entry := one.end["topics"].get(life.name)) and entry["id"] == life.id and found[2] in entry["ranges"]
+        ]
+        records = [r for r in run.sim.group.records if r.at <= life.deleted_at and plans and r.query == max(plans)[1]]
+        if records and partition not in records[-1].partitions:
+            return True
+    return False
+
+
 def _end_not_known(run: Documented, problem: str) -> bool:
-    """Whether a query was started again after the topic's deletion: it reports to where it had planned, not further."""
-    found = re.match(r"P8 (\S+)-\d+: deleted before it was read, and not reported", problem)
-    ends = [life.deleted_at for life in run.sim.cluster.lives if found and life.name == found[1] and life.deleted_at]
-    return any(one.started_at > end for end in ends for app in run.sim.apps for one in app.runs)
+    """Whether a query that was started after the topic's deletion has reported the partition: not to the log's end."""
+    found = re.match(r"P8 (\S+)-(\d+): deleted before it was read, and not reported", problem)
+    if found is None:
+        return False
+    ends = [life.deleted_at for life in run.sim.cluster.lives if life.name == found[1] and life.deleted_at]
+    reported = any(
+        event.event == "data_lost" and (found[1], int(found[2])) in event.partitions
+        for app in run.sim.apps
+        for event in app.events
+    )
+    return reported and any(one.started_at > end for end in ends for app in run.sim.apps for one in app.runs)
+
+
+def _latest_of_a_recreated_topic(run: Documented, problem: str) -> bool:
+    """Whether a query without a batch of the deleted topic began in the recreated one, where it then ended."""
+    text = ("pinned at", "in no completed batch", "skipped and not reported")
+    return run.recreated and run.sim.configuration.starting == "latest" and any(part in problem for part in text)
+
+
+def _bound_of_removed_records(run: Documented, problem: str) -> bool:
+    """Whether records were removed that a batch has read, right after it."""
+    return "records-deleted" in run.kinds and "but the group had read" in problem
 
 
 def _nobody_is_assigned(run: Documented, problem: str) -> bool:
@@ -147,8 +186,14 @@ _EXCEPTIONS = (
     _Exception("P5: an older commit read late", _older_commit_read_late),
     # limits.md, "Lost records, deleted topics": a partition that was in no batch yet, or whose checkpoint is lost.
     _Exception("P8: in no batch of a checkpoint", _in_no_batch),
+    # limits.md, there: a partition that is deleted between two owners.
+    _Exception("P8: deleted between two owners", _between_two_owners),
     # limits.md, there: the report reaches to the end of the log as it was last planned.
     _Exception("P8: the end is not known after a restart", _end_not_known),
+    # limits.md, there: with "latest", a query that has read nothing of a deleted topic.
+    _Exception("P1: latest of a recreated topic", _latest_of_a_recreated_topic),
+    # limits.md, there: what was removed before a batch was complete is an upper bound.
+    _Exception("P8: an upper bound", _bound_of_removed_records),
     # limits.md, "Group membership": partitions that a classic group assigns to nobody until its next rebalance.
     _Exception("stuck: assigned to nobody", _nobody_is_assigned),
     # The rig would not count records that were removed before the group began.

@@ -85,7 +85,7 @@ def test_r15_newer_offsets_wait_after_a_late_answer() -> None:
 def test_r14_one_commit_at_a_time() -> None:
     """1. The commit of a batch has no answer for two seconds. 2. The next batch ends. 3. The first commit is read."""
     script = _script(queries=1, batch_s=(0.02, 0.02))
-    script.on(3.0, script.reads_late("q1", 2.6, breaks_after_s=2.0), script.writes(10))
+    script.on(3.0, script.reads_late("q1", 2.4, breaks_after_s=2.0), script.writes(10))
     script.on(3.2, script.writes(10))
     assert script.judged() == []
 
