@@ -62,8 +62,8 @@ _TOPIC_IDS = ("Metadata", 10)
 # The first release with admission control for sources in Python.
 LEAST_SPARK_WITH_LIMITS = (4, 2)
 _OLD_SPARK = (
-    "PySpark {version}: a run with Trigger.AvailableNow or Once has one batch, also with a limit per trigger, and Spark's"
-    " progress has no lag"
+    "PySpark {version}: a run with Trigger.AvailableNow or Once has one batch, also with a limit per trigger, and"
+    " Spark's progress has no lag"
 )
 _OLD_SPARK_CURE = (
     "give scheduled jobs no maxOffsetsPerTrigger or maxBytesPerTrigger, or watch 'groupkafka lag'"
