@@ -172,6 +172,11 @@ PLAN_NOT_RUN = Condition(
     "leave that setting out (Trigger.AvailableNow then runs one batch), set option checkpointLocation, or use Spark"
     " 4.2.",
 )
+SPARK_TOO_OLD = Condition(
+    "GROUPKAFKA.SPARK_TOO_OLD",
+    "{what} needs PySpark {least} or newer, and this is {version}",
+    "use a newer Spark. docs/spark-versions.md has what each version lacks.",
+)
 READ_LIMIT_UNSUPPORTED = Condition(
     "GROUPKAFKA.READ_LIMIT_UNSUPPORTED",
     "Spark limits the batch by {limit}, which is not supported by this source.",

@@ -3,6 +3,7 @@
 Commands, JSON one a line:
     {"do": "start", "name", "out", "checkpoint", "options", "trigger", "conf", "where", "gate", "fails"}
     {"do": "stop", "name"}                                         query.stop()
+    {"do": "drain", "name", "out"}                                 drain(query); `<out>/drained` gets the result
     {"do": "batch", "out", "options"}                              a batch read; `<out>/batch.json` gets its records
 
 Every batch is a file `<out>/<batch>-<attempt>.json` as those of tests/kafka/query_process.py. While there is no file
@@ -23,7 +24,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from spark_groupsource import ProgressListener
+from spark_groupsource import ProgressListener, drain
 from tests.kafka.query_process import hold, session
 
 Json = dict[str, Any]
@@ -91,6 +92,8 @@ def main() -> None:
         if command["do"] == "start":
             arguments = (spark.newSession(), command, queries)
             threading.Thread(target=run, args=arguments, daemon=True).start()
+        elif command["do"] == "drain":
+            put(Path(command["out"]) / "drained", drain(queries[command["name"]]).name)
         elif command["do"] == "stop":
             queries[command["name"]].stop()
         else:

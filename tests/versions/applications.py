@@ -112,6 +112,13 @@ class SharedQuery(Query):
         self.app.send(do="stop", name=self.name)
         assert self.wait_ended() == 0, self.log()
 
+    def drain(self) -> str:
+        """Stop the query between two batches; return how that ended."""
+        self.app.send(do="drain", name=self.name, out=str(self.out))
+        wait_for(f"{self.name} to be drained", (self.out / "drained").exists, 60, self.log)
+        self.wait_ended()
+        return (self.out / "drained").read_text()
+
     def kill(self) -> None:
         """Stop it without a look at the result, at the end of a test."""
         if not (self.out / "ended").exists() and self.process.poll() is None and (self.out / "started").exists():

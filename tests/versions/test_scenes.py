@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -151,6 +152,25 @@ def test_a_batch_that_failed_runs_again(
     again.stop()
     assert first.records() + again.records() == Counter(client.records(topic))
     assert client.lag(group, topic) == 0
+
+
+def test_a_drained_query_repeats_nothing(
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery, tmp_path: Path
+) -> None:
+    """Asked to stop in the middle of a batch: the batch ends, and another checkpoint goes on after it."""
+    client.create_topic(topic, 3)
+    add(client, topic, "a")
+    gate = tmp_path / "gate"
+    first = start_query("first", options, gate=str(gate))
+    wait_for("a batch in flight", Path(f"{gate}.reached").exists, 120, first.log)
+    add(client, topic, "b")
+    threading.Timer(3, gate.touch).start()
+    assert first.drain() == "DRAINED"
+    assert client.lag(group, topic) == 300
+    second = start_query("second", options)
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 60, second.log)
+    second.stop()
+    assert_once(client, topic, first, second)
 
 
 # --- queries that end by themselves
