@@ -51,6 +51,15 @@ class Deadline:
         """Return the seconds left, never below 0."""
         return max(0.0, self._ends_s - self._clock.monotonic_s())
 
+    @property
+    def ends_s(self) -> float:
+        """The moment, in seconds of the monotonic clock."""
+        return self._ends_s
+
+    def passed_s(self) -> float:
+        """Return the seconds since the moment, never below 0."""
+        return max(0.0, self._clock.monotonic_s() - self._ends_s)
+
     def expired(self) -> bool:
         """Return whether no time is left."""
         return self.remaining_s() <= 0.0

@@ -69,7 +69,7 @@ EVENTS: dict[str, str] = {
     "stopping": "SIGTERM arrived while a batch was in flight; the member waits for the batch.",
     "gave-up": "A batch took longer than `maxBatchMs` (`batch_ms`), so the member gave up its partitions.",
     "failed": "The member met an error that only a restart can resolve (`error`).",
-    "left": "The member has stopped: `outcome` (COMPLETE, STOPPED, DEADLINE) shows how the batch in flight ended.",
+    "left": "The member has stopped. `outcome` (COMPLETE, STOPPED, DEADLINE, LOST): how the batch in flight ended.",
 }
 
 # The meaning of each counter. A test checks that the list is complete.

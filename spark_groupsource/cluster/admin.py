@@ -364,20 +364,13 @@ class LibrdkafkaCluster:
 
     def assigned(self, group: str, member_id: str, *, once: bool = False) -> frozenset[TopicPartition] | None:
         """See `ClusterPort`."""
+        found = self._assignments(group, retries=0 if once else None)
+        return None if found is None else found.get(member_id, frozenset())
 
-        def ask(timeout_s: float) -> frozenset[TopicPartition] | None:
-            future = self._admin.client().describe_consumer_groups([group], request_timeout=timeout_s)[group]
-            try:
-                found = answer_of(self._admin.client(), future, self._transport, self._patience)
-            except KafkaException as error:
-                if kafka_error(error).code() in _AWAY:
-                    raise _topic_error("?", error) from None
-                LOG.info("the group cannot be described: group=%s error=%s", group, kafka_error(error).str())
-                return None
-            named = (member.assignment for member in found.members if member.member_id == member_id)
-            return frozenset(TopicPartition(p.topic, p.partition) for each in named for p in each.topic_partitions)
-
-        return self._asked("ConsumerGroupDescribe", ask, CONTACT_TIMEOUT_S, retries=0 if once else None)
+    def members(self, group: str) -> frozenset[str] | None:
+        """See `ClusterPort`."""
+        found = self._assignments(group)
+        return None if found is None else frozenset(found)
 
     def group_session_s(self, group: str) -> float | None:
         """See `ClusterPort`."""
@@ -436,6 +429,12 @@ class LibrdkafkaCluster:
         self._probe.close()
 
     # --- helpers: send a request, and return a function that waits for the response
+
+    def _assignments(self, group: str, retries: int | None = None) -> dict[str, frozenset[TopicPartition]] | None:
+        def ask(timeout_s: float) -> dict[str, frozenset[TopicPartition]] | None:
+            return _assignments(self._admin.client(), group, timeout_s, self._transport, self._patience)
+
+        return self._asked("ConsumerGroupDescribe", ask, CONTACT_TIMEOUT_S, retries=retries)
 
     def _topics_or_known_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
         """Request topics; as last known, if their leaders have answered but the controller does not answer.
@@ -601,6 +600,26 @@ class _TopicError(Exception):
 
 class _Absent(_TopicError):
     """The cluster reports that a topic or one of its partitions does not exist."""
+
+
+def _assignments(
+    client: AdminClient, group: str, timeout_s: float, transport: LastTransportError, patience: Patience
+) -> dict[str, frozenset[TopicPartition]] | None:
+    """Return a group's members and their partitions; None if the coordinator does not describe the group."""
+    future = client.describe_consumer_groups([group], request_timeout=timeout_s)[group]
+    try:
+        found = answer_of(client, future, transport, patience)
+    except KafkaException as error:
+        if kafka_error(error).code() in _AWAY:
+            raise _topic_error("?", error) from None
+        LOG.info("the group cannot be described: group=%s error=%s", group, kafka_error(error).str())
+        return None
+    return {
+        str(member.member_id): frozenset(
+            TopicPartition(p.topic, p.partition) for p in member.assignment.topic_partitions
+        )
+        for member in found.members
+    }
 
 
 def _check_counts(partitions: Iterable[TopicPartition], counts: Mapping[str, int]) -> None:

@@ -87,6 +87,9 @@ class ClusterPort(Protocol):
         raise `KafkaUnavailableError` if the first request has no answer, instead of waiting for the coordinator.
         """
 
+    def members(self, group: str) -> frozenset[str] | None:
+        """Return the ids of a group's members, of any protocol; None if the coordinator does not report them."""
+
     def group_session_s(self, group: str) -> float | None:
         """Return the brokers' session timeout of a KIP-848 group in seconds; None if they do not report it."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
 from spark_groupsource.driver.data_loss import LossReporter, known_backlogs
 from spark_groupsource.driver.log_ends import LogWatch
+from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.readiness import CommitWait
 from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.failpoints import reach
@@ -57,6 +58,7 @@ class BatchPlanner:
         *,
         logs: LogWatch,
         starts: StartPositions,
+        state: QueryState,
         losses: LossReporter,
         commits: CommitWait,
         name: str | None,
@@ -64,6 +66,7 @@ class BatchPlanner:
         self._cluster = cluster
         self._logs = logs
         self._starts = starts
+        self._state = state
         self._losses = losses
         self._commits = commits
         self._name = name
@@ -76,21 +79,34 @@ class BatchPlanner:
 
         1. Query the backlogs.
         2. Check whether they are enough.
-        3. Check that the topics are the same, and that the group has the completed offsets.
+        3. Check that the topics are the same, that no log was truncated, and that the group has the completed offsets.
         4. Skip records that the logs have lost.
         5. Choose the ranges.
 
         Raises `DataLossError` if failOnDataLoss is true and a log has lost records.
+
+        Guards against (rule R93):
+        1. A topic is read to 20. It is deleted and recreated; the new log ends at 30, with a higher leader epoch.
+        2. The leader reports that the former epoch ended at 0 in its log.
+        3. [0, 20) would be reported as truncated, and the new topic's records counted as lost.
         """
         reach("before-backlogs", self._name)
         backlogs = self._logs.backlogs(positions, bounds.max_rows)
-        self._report_truncated(positions)
+        truncated = self._starts.truncation.truncated(known_backlogs(positions, self._logs.ends))
         enough = self._logs.enough(backlogs, bounds.min_rows)
-        if not enough and not self._logs.suspicious(backlogs) and not self._logs.ids_due:
+        if not enough and not truncated and not self._logs.suspicious(backlogs) and not self._logs.ids_due:
+            self._state.saw_ends(self._logs.newest, same_ids=False)
             return self._nothing(positions, ends_itself)
         reach("before-survey", self._name)
         survey = self._logs.survey(backlogs)
-        if self._starts.forget_recreated(backlogs, survey.topics) or not self._commits.accepted():
+        # R93: a recreated topic is not a truncated one. Records that are there now are skipped.
+        ids = {topic: info.topic_id for topic, info in survey.topics.items()}
+        recreated = self._state.read_under_other_ids(truncated, ids)
+        self._losses.report_truncated({p: (at, positions[p]) for p, at in truncated.items() if p not in recreated})
+        if self._starts.forget_recreated(backlogs, survey.topics):
+            return TryAgain()
+        self._state.saw_ends(self._logs.newest)
+        if not self._commits.accepted():
             return TryAgain()
         if not enough:
             self._starts.restore()
@@ -113,8 +129,3 @@ class BatchPlanner:
         """
         doubt = ends_itself and self._starts.truncation.in_doubt(positions)
         return TryAgain(_DOUBT_PAUSE_S) if doubt else NothingToRead()
-
-    def _report_truncated(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Report logs that have lost records which were read already. Records that are there now are skipped."""
-        found = self._starts.truncation.truncated(known_backlogs(positions, self._logs.ends))
-        self._losses.report_truncated({p: (at, positions[p]) for p, at in found.items()})

@@ -14,11 +14,11 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.cluster.port import ClusterPort, Edge, LogEnd, TopicInfo
+from spark_groupsource.cluster.port import ClusterPort, LogEnd, TopicInfo
 from spark_groupsource.driver.query_state import Mark, QueryState
 from spark_groupsource.errors import report_loss
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, same_topic
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.planning.batch import Backlog
 
@@ -27,7 +27,7 @@ LOG = logging.getLogger("spark_groupsource.losses")
 # Reasons of losses, as users see them.
 DELETED = "the topic was deleted"
 FEWER_PARTITIONS = "the topic was deleted and recreated with fewer partitions"
-_RECREATED = "the topic was deleted and recreated, and is read from its beginning"
+RECREATED = "the topic was deleted and recreated, and is read from its beginning"
 _AT_MOST = "at most, because other members may have read it since"
 # An offset that a log never had looks the same as one that it has lost.
 _TRUNCATED = (
@@ -35,6 +35,7 @@ _TRUNCATED = (
     " log's end: then reset the group"
 )
 _WHILE_READ = "between the plan and the end of the batch (at most; the executors' logs have what was skipped)"
+_SINCE_READ = "since the last batch before the restart was planned (at most; the executors' logs have what was skipped)"
 # Seconds. A new leader may report an end before the true one for a moment. A log that stays short for longer has lost
 # records, also when no leader epoch is known.
 SHORT_S = 30.0
@@ -98,42 +99,65 @@ class LossReporter:
         positions: Mapping[TopicPartition, int | None],
         topics: Mapping[str, TopicInfo],
         of_group: Collection[TopicPartition] = (),
+        *,
+        taken: bool = False,
     ) -> None:
-        """Report partitions whose topic was deleted and recreated: see `report_missing`."""
+        """Report partitions whose topic was deleted and recreated: see `report_missing`.
+
+        `taken`: other members have begun to read the recreated topic.
+        """
         present = {p: at for p, at in positions.items() if p.partition < topics[p.topic].partition_count}
-        self.report_missing(present, _RECREATED, of_group)
-        self.report_missing({p: at for p, at in positions.items() if p not in present}, FEWER_PARTITIONS, of_group)
+        self.report_missing(present, RECREATED, of_group, held=not taken)
+        absent = {p: at for p, at in positions.items() if p not in present}
+        self.report_missing(absent, FEWER_PARTITIONS, of_group, held=not taken)
 
     def report_missing(
         self,
         positions: Mapping[TopicPartition, int | None],
         reason: str,
         of_group: Collection[TopicPartition] = (),
+        *,
+        held: bool = True,
+        others: bool = False,
     ) -> None:
         """Report partitions that are missing: from each position to the last known end of its log, once.
 
         `positions` is how far each was read: the group's offset for those of `of_group`. The log may have had more than
-        its last known end.
+        its last known end. `held`: this member holds the partitions; `others`: the group has other members.
+
+        - What other members may have read since is lost at most. It counts nothing, and fails nothing unless this
+          member holds the partition again.
+        - What has left this member with its topic is lost at most if the group has other members. It counts nothing,
+          and fails nothing unless unread records are known.
+        - All else is lost. An empty range stands for what the log may have had beyond its last known end.
 
         Guards against (rule R82):
         1. A member reads 5 of 20 records and hands the partition over. The next owner reads the others.
-        2. The topic is deleted, and with it the group's offset. The partition comes back.
+        2. The topic is deleted, and with it the group's offset. The partition comes back, or it does not.
         3. [5, 20) would be counted as lost. The member does not know of a loss: it names the range, and counts nothing.
         """
         lost: list[OffsetRange] = []
-        possible: list[OffsetRange] = []
+        # Lost at most, as far as is known.
+        likely: list[OffsetRange] = []
+        unlikely: list[OffsetRange] = []
         for partition, position in sorted(positions.items()):
             row = self._state.partition(partition)
             if row.missing_reported:
                 continue
             row.lost_to = 0
             start = position or 0
-            item = OffsetRange(partition, start, max(start, row.log_end or 0))
+            end = max(row.log_end or 0, row.seen_end if reason is DELETED else 0)
+            item = OffsetRange(partition, start, max(start, end))
             # R82: others may have read it
-            unknown = position is None or (row.was_away and partition not in of_group)
-            (possible if unknown else lost).append(item)
-        self.report_loss(lost, reason)
-        self._report_possible(possible, f"{reason} ({_AT_MOST})")
+            if position is None or (row.shared and partition not in of_group):
+                (likely if held else unlikely).append(item)
+            elif others:
+                (likely if len(item) else unlikely).append(item)
+            else:
+                lost.append(item)
+        self._report_possible(unlikely, f"{reason} ({_AT_MOST})", fail=False)
+        self._report_possible(likely, f"{reason} ({_AT_MOST})", fail=self._options.fail_on_data_loss)
+        self.report_loss(lost, reason, open_ended=True)
         for partition in positions:
             self._state.partition(partition).missing_reported = True
 
@@ -143,23 +167,34 @@ class LossReporter:
         self.report_loss(lost, _TRUNCATED)
 
     def report_removed_while_read(
-        self, ranges: Iterable[OffsetRange], beginnings: Mapping[TopicPartition, int | None]
+        self,
+        ranges: Iterable[OffsetRange],
+        beginnings: Mapping[TopicPartition, int],
+        *,
+        earlier: bool = False,
+        counts: bool = True,
     ) -> None:
         """Report records of a completed batch that were removed while it ran: executors may have skipped them.
 
-        `beginnings` are those of the logs when the batch was complete; None if the topic was deleted or recreated.
-        An executor reports what it skips only in its own log, and has no way to report it to the driver. So this is an
-        upper bound: the executor may have read the records before they were removed.
+        `beginnings` are those of the logs now. It is an upper bound: the executor may have read the records before they
+        were removed. `earlier`: an earlier run of the query has completed the batch. `counts`: whether it counts.
         """
-        removed, replaced = [], []
-        for item in ranges:
-            beginning = beginnings.get(item.partition, item.start)
-            if beginning is None:
-                replaced.append(item)
-            elif beginning > item.start:
-                removed.append(OffsetRange(item.partition, item.start, min(beginning, item.end)))
-        self.report_loss(self._unreported(removed), f"removed {_WHILE_READ}")
-        self.report_loss([item for item in replaced if len(item)], f"the topic was deleted or recreated {_WHILE_READ}")
+        begin = ((item, beginnings.get(item.partition, item.start)) for item in ranges)
+        lost = [OffsetRange(item.partition, item.start, min(at, item.end)) for item, at in begin if at > item.start]
+        self._report_read(self._unreported(lost), "removed", earlier=earlier, counts=counts)
+
+    def report_replaced_while_read(
+        self, ranges: Collection[OffsetRange], *, earlier: bool = False, counts: bool = True
+    ) -> None:
+        """Report ranges of a completed batch whose topic was deleted or recreated while it ran: as above."""
+        self._report_read(ranges, "the topic was deleted or recreated", earlier=earlier, counts=counts)
+
+    def _report_read(self, ranges: Collection[OffsetRange], what: str, *, earlier: bool, counts: bool) -> None:
+        reason = f"{what} {_SINCE_READ if earlier else _WHILE_READ}"
+        if counts:
+            self.report_loss(ranges, reason)
+        else:
+            self._report_possible(ranges, reason, fail=False)
 
     def report_unread(self, ranges: Iterable[OffsetRange]) -> None:
         """Report a batch that is complete although Spark has not read it. Logged once per query, never raised.
@@ -195,13 +230,16 @@ class LossReporter:
             row.lost_to = item.end
         return new
 
-    def _report_possible(self, ranges: Collection[OffsetRange], reason: str) -> None:
-        """Report ranges of which an unknown part is lost. Nothing is counted; the event has empty ranges, too."""
+    def _report_possible(self, ranges: Collection[OffsetRange], reason: str, *, fail: bool) -> None:
+        """Report ranges of which an unknown part is lost, maybe none. Nothing is counted.
+
+        The event has empty ranges, too. Raises `DataLossError` if `fail`.
+        """
         if not ranges:
             return
-        report_loss(
-            ((item, reason) for item in ranges), fail=self._options.fail_on_data_loss, group=self._options.group_id
-        )
+        if fail:
+            report_loss(((item, reason) for item in ranges), fail=fail, group=self._options.group_id)
+        LOG.warning("data may be lost: group=%s %s: %s", self._options.group_id, ", ".join(map(str, ranges)), reason)
         known = [OffsetRange(item.partition, item.start, item.start) for item in ranges]
         self._metrics.write(
             "data_lost",
@@ -209,12 +247,16 @@ class LossReporter:
             ranges=_listed(known), possible=_listed(ranges), reason=reason,
         )  # fmt: skip
 
-    def report_loss(self, lost: Collection[OffsetRange], reason: str = "") -> None:
-        """Raise `DataLossError` if failOnDataLoss is true. Otherwise log the lost ranges, count and write them."""
+    def report_loss(self, lost: Collection[OffsetRange], reason: str = "", *, open_ended: bool = False) -> None:
+        """Raise `DataLossError` if failOnDataLoss is true. Otherwise log the lost ranges, count and write them.
+
+        `open_ended`: the end of an empty range is not known.
+        """
         if not lost:
             return
+        shown = [f"{item.partition} [{item.start}, ...)" if open_ended and not len(item) else item for item in lost]
         report_loss(
-            ((item, reason) for item in lost), fail=self._options.fail_on_data_loss, group=self._options.group_id
+            ((item, reason) for item in shown), fail=self._options.fail_on_data_loss, group=self._options.group_id
         )
         self._metrics.records_lost += sum(map(len, lost))
         why = {"reason": reason} if reason else {}
@@ -303,18 +345,3 @@ def known_backlogs(
     """Return the backlogs from these offsets on, of logs whose ends are known."""
     known = ((partition, at, ends.get(partition)) for partition, at in positions.items())
     return {p: Backlog(at, end.offset, end.leader_epoch) for p, at, end in known if end is not None}
-
-
-def beginnings_after_read(
-    cluster: ClusterPort, end: SourceOffset, ranges: Iterable[OffsetRange], described: Mapping[str, TopicInfo]
-) -> dict[TopicPartition, int | None]:
-    """Return the beginnings of the logs that a completed batch has read; None where the topic is not the same any more.
-
-    `end` is the offset at which the batch ended, `described` the topics as they are now.
-    """
-    partitions = [item.partition for item in ranges]
-    same = {topic for topic, info in described.items() if same_topic(info.topic_id, end.topic_id(topic))}
-    asked = [partition for partition in partitions if partition.topic in same]
-    beginnings = cluster.log_offsets(dict.fromkeys(asked, Edge.EARLIEST))
-    found: dict[TopicPartition, int | None] = {p: at.offset for p, at in beginnings.items() if at is not None}
-    return found | {partition: None for partition in partitions if partition.topic not in same}

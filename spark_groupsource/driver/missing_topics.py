@@ -7,19 +7,24 @@ the reader process only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from spark_groupsource import errors
+from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
-from spark_groupsource.driver.data_loss import DELETED, FEWER_PARTITIONS, LossReporter
+from spark_groupsource.driver.data_loss import DELETED, FEWER_PARTITIONS, RECREATED, LossReporter
 from spark_groupsource.driver.query_state import QueryState
+from spark_groupsource.driver.readiness import FIRST_ASSIGNMENT_S
 from spark_groupsource.driver.start_positions import StartPositions
-from spark_groupsource.driver.topics import Known, Missing, TopicWatch
+from spark_groupsource.driver.topics import NOTHING, Known, Missing, TopicWatch
 from spark_groupsource.errors import OptionError
-from spark_groupsource.membership.machine import GroupView
+from spark_groupsource.membership.machine import GroupView, MemberState
+from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.session")
+
+_PAUSE_S = 0.1
 
 
 class MissingTopics:
@@ -30,6 +35,9 @@ class MissingTopics:
         options: SourceOptions,
         cluster: ClusterPort,
         *,
+        clock: Clock,
+        member: MembershipThread,
+        pause: Callable[[float], object],
         topics: TopicWatch,
         state: QueryState,
         losses: LossReporter,
@@ -37,11 +45,16 @@ class MissingTopics:
     ) -> None:
         self._options = options
         self._cluster = cluster
+        self._clock = clock
+        self._member = member
+        self._pause = pause
         self._topics = topics
         self._state = state
         self._losses = losses
         self._starts = starts
         self._start_checked = False
+        # Whether the member has begun to join the group.
+        self.joins = False
 
     def describe(self, topics: Iterable[str], known: Known) -> dict[str, TopicInfo]:
         """Return those of these topics that exist. Report what is lost with the others."""
@@ -59,6 +72,8 @@ class MissingTopics:
         """
         if error.condition != errors.TOPIC_UNKNOWN:
             raise error
+        if known is not NOTHING and not known.replayed:
+            self.check_start(known)
         missing = self._topics.missing_of(known)
         if missing.never_existed:
             self._losses.report_missing(missing.deleted, DELETED)
@@ -66,9 +81,10 @@ class MissingTopics:
         self._leave_out(missing)
 
     def check_start(self, known: Known) -> None:
-        """Check once after a start for missing partitions of the newest batch."""
+        """Compare once after a start what the checkpoint has read with the cluster."""
         if not self._start_checked:
-            self._leave_out(self._topics.missing_at_start(known))
+            self._leave_out(self._topics.started_from(known))
+            self._compare_left()
             self._start_checked = True
 
     def refresh(self, known: Known) -> bool:
@@ -79,14 +95,50 @@ class MissingTopics:
         return changed
 
     def leave_out_of(self, view: GroupView, known: Known) -> GroupView:
-        """Return the view without missing partitions. Check those that have left the member since the last view."""
-        self._leave_out(self._topics.missing_left(view, known))
+        """Return the view without missing partitions. Compare those that are not this member's with the cluster."""
+        self._topics.hold(view, known)
+        self._compare_left()
         if stale := self._topics.stale(view):
             self._starts.forget(stale)
         return self._topics.without_missing(view)
 
-    def _leave_out(self, missing: Missing) -> None:
-        self._losses.report_missing(missing.deleted, DELETED)
+    def _compare_left(self) -> None:
+        """Report what is lost with partitions that this query has read and does not hold (rule R91).
+
+        Waits until other ids of their topics are confirmed, so that nothing is planned before the report.
+        """
+        while True:
+            missing, waits = self._topics.missing_left()
+            unshared = [p for p in missing.lost if not self._state.partition(p).shared]
+            others = bool(unshared) and self._others()
+            # R39: others may have had it while this query was down
+            if others and not self._topics.assigned:
+                self._state.share(unshared)
+            self._leave_out(missing, held=False, others=others)
+            if not waits or self._member.stopping:
+                return
+            self._pause(_PAUSE_S)
+
+    def _others(self) -> bool:
+        """Return whether the group has other members now; False if that is not known.
+
+        In a classic group this member has no id that it knows. It counts as joined when it has an assignment.
+        """
+        wait = Deadline(self._clock, FIRST_ASSIGNMENT_S)
+        while True:
+            members = self._cluster.members(self._options.group_id)
+            if members is None or not self.joins:
+                return bool(members)
+            if own := self._member.id_by_topic_ids():
+                return bool(members - {own})
+            joined = self._member.view().state is MemberState.JOINED
+            if len(members) != 1 or joined or wait.expired() or self._member.stopping:
+                return len(members) > 1
+            self._pause(_PAUSE_S)
+
+    def _leave_out(self, missing: Missing, *, held: bool = True, others: bool = False) -> None:
+        self._losses.report_missing(missing.deleted, DELETED, held=held, others=others)
+        self._losses.report_missing(missing.recreated, RECREATED, held=held, others=others)
         if new := set(missing.not_read) - self._state.deleted:
             done = [f"{partition} at {at}" for partition, at in sorted(missing.handed_over.items())]
             LOG.warning(
@@ -94,7 +146,7 @@ class MissingTopics:
                 self._options.group_id, sorted(new), done,
             )  # fmt: skip
         self._state.delete(missing.topics)
-        self._losses.report_missing(missing.cut, FEWER_PARTITIONS)
+        self._losses.report_missing(missing.cut, FEWER_PARTITIONS, held=held, others=others)
         self._state.miss(missing.cut_ids)
         if missing.absent:
             LOG.warning(

@@ -29,18 +29,29 @@ class Mark(NamedTuple):
     leader_epoch: int
 
 
+class Reached(NamedTuple):
+    """A partition of the topic with this id was read up to `offset`."""
+
+    topic_id: str
+    offset: int
+
+
 @dataclass(slots=True)
 class TrackedPartition:
     """One partition, owned or not.
 
     - `anchor`: fixes the start position; None until it is established.
-    - `log_end`: the last known end of the log.
+    - `log_end`: the last known end of the log, when its topic had the same id.
+    - `seen_end`: a later end, of which it is not known whether the topic had the same id.
     - `mark`: the known mark with the largest offset.
     - `short_until`: set while the log ends before the position. When it has expired, that counts as truncation.
     - `short_reported`: whether that truncation was reported.
     - `lost_to`: the offset up to which losses were reported.
-    - `was_away`: whether the partition has left the member and come back, and has no position yet: others may have read
-      it meanwhile.
+    - `read`: how far this query knows the partition to be read, and under which topic id; None if it does not know.
+    - `shared`: whether other members may have read it since.
+    - `left`: whether the partition is not this member's, and is to be compared with the cluster (rule R91).
+    - `alive`: set if its topic was seen with the same id since it left. When it has expired, no lagging broker can have
+      reported a deleted topic: the partition was handed over.
     - `missing_reported`: whether the partition was reported as missing and has had no position since.
     - `put_off`: set if the group has not assigned the partition under its topic's id: until when it is left out.
     - `absent_of`: set if the topic does not have the partition: the id of the topic that had it, empty if not known.
@@ -48,11 +59,15 @@ class TrackedPartition:
 
     anchor: Anchor | None = None
     log_end: int | None = None
+    seen_end: int = 0
     mark: Mark | None = None
     short_until: Deadline | None = None
     short_reported: bool = False
     lost_to: int = 0
-    was_away: bool = False
+    read: Reached | None = None
+    shared: bool = False
+    left: bool = False
+    alive: Deadline | None = None
     missing_reported: bool = False
     put_off: Deadline | None = None
     absent_of: str | None = None
@@ -82,8 +97,8 @@ class QueryState:
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, TrackedPartition] = {}
         self.topics: dict[str, TrackedTopic] = {}
-        # What one answer does not decide, and when it counts: other ids of topics, and topics that are unknown.
-        self._new_ids: dict[tuple[str, str], Deadline] = {}
+        # What one answer does not decide, and when it counts: the last seen ids of topics, and topics that are unknown.
+        self._seen_ids: dict[str, tuple[str, Deadline]] = {}
         self._unknown: dict[str, Deadline] = {}
 
     def partition(self, partition: TopicPartition) -> TrackedPartition:
@@ -133,7 +148,7 @@ class QueryState:
         row = self.partition(partition)
         before = self.id_before(partition.topic) if row.anchor is None else row.anchor.topic_id
         if before != anchor.topic_id:
-            row.lost_to, row.log_end = 0, None
+            row.lost_to, row.log_end, row.seen_end = 0, None, 0
         row.forget_log()
         row.anchor = anchor
 
@@ -141,17 +156,107 @@ class QueryState:
         """Store the group's anchor of a partition that a replay reads, owned or not."""
         self.partition(partition).anchor = anchor
 
-    def positioned(self, partitions: Iterable[TopicPartition]) -> None:
+    def positioned(self, positions: Mapping[TopicPartition, int]) -> None:
         """Record that partitions have a position: if they are missing later, that is another loss."""
+        for partition, position in positions.items():
+            row = self.partition(partition)
+            row.missing_reported, row.shared = False, False
+            if row.anchor is not None:
+                row.read = Reached(row.anchor.topic_id, position)
+
+    # --- what the query has read, by topic ids (rule R91)
+
+    def started_from(
+        self, last: Mapping[TopicPartition, int], done: Mapping[TopicPartition, int], ids: Mapping[str, str]
+    ) -> None:
+        """Record how far a checkpoint has read, when the query starts: it holds nothing yet.
+
+        `last` is of its newest batch. Partitions of `done` were handed over before that.
+        """
+        for partition, end in {**done, **last}.items():
+            row = self.partition(partition)
+            row.read, row.alive = Reached(ids[partition.topic], end), None
+            row.left, row.shared = partition in last, partition not in last
+
+    def hold(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """Record the partitions that the member owns, and their positions: these have not left.
+
+        One without a position keeps what was known of it. If it had a start position, it was away meanwhile.
+        """
+        for partition, position in positions.items():
+            row = self.partition(partition)
+            row.left, row.alive = False, None
+            if row.anchor is None:
+                continue
+            if position is None:
+                row.shared = True
+            else:
+                row.read = Reached(row.anchor.topic_id, position)
+
+    def leave(self, partitions: Iterable[TopicPartition]) -> None:
+        """Record that partitions have left the member. Those that it has read are compared with the cluster."""
         for partition in partitions:
             row = self.partition(partition)
-            row.missing_reported, row.was_away = False, False
+            row.left, row.alive = row.read is not None, None
 
-    def came_back(self, partitions: Iterable[TopicPartition]) -> None:
-        """Record that partitions have been assigned again: those that had a start position were away meanwhile."""
+    def reached(self, ends: Mapping[TopicPartition, int], ids: Mapping[str, str]) -> None:
+        """Record how far partitions were read meanwhile, if that was under the same topic ids."""
+        for partition, end in ends.items():
+            row = self.partitions.get(partition)
+            if row is not None and row.read is not None and same_topic(row.read.topic_id, ids[partition.topic]):
+                row.read = Reached(row.read.topic_id, max(row.read.offset, end))
+
+    def share(self, partitions: Iterable[TopicPartition]) -> None:
+        """Record that other members may have read partitions since."""
         for partition in partitions:
-            if self.anchor(partition) is not None:
-                self.partition(partition).was_away = True
+            self.partition(partition).shared = True
+
+    @property
+    def left(self) -> dict[TopicPartition, Reached]:
+        """The partitions that are not this member's, and are to be compared with the cluster."""
+        return {p: row.read for p, row in self.partitions.items() if row.left and row.read is not None}
+
+    def read_under_other_ids(
+        self, partitions: Iterable[TopicPartition], ids: Mapping[str, str]
+    ) -> dict[TopicPartition, int]:
+        """Return those that were read under another id than their topic has now, and how far. Others are left out."""
+        known = {partition: self.partition(partition).read for partition in partitions if partition.topic in ids}
+        return {
+            partition: read.offset
+            for partition, read in known.items()
+            if read is not None and not same_topic(read.topic_id, ids[partition.topic])
+        }
+
+    def saw_alive(self, partitions: Iterable[TopicPartition], clock: Clock) -> None:
+        """Record that partitions have left whose topics have the ids under which they were read.
+
+        After `CONFIRM_S` they were handed over: a loss is their next owners' to report.
+        """
+        for partition in partitions:
+            row = self.partition(partition)
+            row.alive = row.alive or Deadline(clock, CONFIRM_S)
+            row.shared, row.left = True, not row.alive.expired()
+
+    def alive_lately(self, partition: TopicPartition) -> bool:
+        """Return whether a partition that has left was seen alive less than `CONFIRM_S` ago for the first time."""
+        alive = self.partition(partition).alive
+        return alive is not None and not alive.expired()
+
+    def compared(self, partitions: Iterable[TopicPartition]) -> None:
+        """Record that partitions that have left are not to be compared any more, because their loss was reported."""
+        for partition in partitions:
+            self.partition(partition).left = False
+
+    def saw_ids(self, ids: Mapping[str, str], clock: Clock) -> None:
+        """Record the ids of topics that a broker has reported."""
+        for name, topic_id in ids.items():
+            seen = self._seen_ids.get(name)
+            if seen is None or seen[0] != topic_id:
+                self._seen_ids[name] = (topic_id, Deadline(clock, CONFIRM_S))
+
+    def confirmed(self, names: Iterable[str]) -> bool:
+        """Return whether all answers for `CONFIRM_S` had the ids that were seen last of these topics."""
+        return all(name in self._seen_ids and self._seen_ids[name][1].expired() for name in names)
 
     def put_off(self, partitions: Iterable[TopicPartition], clock: Clock) -> None:
         """Record that the group has not assigned partitions under the ids that their topics have now."""
@@ -172,17 +277,15 @@ class QueryState:
                 row.anchor = None
                 row.forget_log()
 
-    def confirmed(self, ids: Mapping[str, str], clock: Clock) -> bool:
-        """Return whether these topics were reported with these ids for `CONFIRM_S`. A topic left out starts again."""
-        self._new_ids = _kept_up(self._new_ids, ids.items(), clock)
-        return all(deadline.expired() for deadline in self._new_ids.values())
-
     # --- logs
 
-    def saw_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Store the current ends of logs."""
+    def saw_ends(self, ends: Mapping[TopicPartition, int], *, same_ids: bool = True) -> None:
+        """Store the current ends of logs. `same_ids`: their topics have the ids that they had."""
         for partition, end in ends.items():
-            self.partition(partition).log_end = end
+            row = self.partition(partition)
+            row.seen_end = end
+            if same_ids:
+                row.log_end = end
 
     # --- topics and partitions that are missing
 
@@ -221,6 +324,7 @@ class QueryState:
         if not names:
             return
         self.partitions = {p: row for p, row in self.partitions.items() if p.topic not in names}
+        self._seen_ids = {name: seen for name, seen in self._seen_ids.items() if name not in names}
         for name in names:
             if self.topic(name).id_at_start is None:
                 del self.topics[name]

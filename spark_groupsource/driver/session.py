@@ -19,17 +19,18 @@ from spark_groupsource.cluster.offset_lookup import includes_topic, partitions_o
 from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
 from spark_groupsource.driver.assignment_check import AssignmentCheck
 from spark_groupsource.driver.batch_planner import BatchPlanner, NothingToRead, Plan, TryAgain
-from spark_groupsource.driver.data_loss import LossReporter, beginnings_after_read, known_backlogs
+from spark_groupsource.driver.data_loss import DELETED, LossReporter, known_backlogs
 from spark_groupsource.driver.draining import Draining
 from spark_groupsource.driver.lag_reporter import LagThread
 from spark_groupsource.driver.log_ends import LogWatch
 from spark_groupsource.driver.missing_topics import MissingTopics
 from spark_groupsource.driver.query_state import QueryState
+from spark_groupsource.driver.read_check import ReadCheck
 from spark_groupsource.driver.readiness import CommitWait, Readiness
 from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.driver.stop_watch import StopWatch
 from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
-from spark_groupsource.errors import KafkaUnavailableError, MembershipError, OptionError
+from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
@@ -100,8 +101,11 @@ class Session:
         self._own: Lineage | None = None
         self._topics = TopicWatch(options, cluster, clock, self._state)
         self._missing = MissingTopics(
-            options, cluster, topics=self._topics, state=self._state, losses=self._losses, starts=self._starts
-        )
+            options, cluster,
+            clock=clock, member=member, pause=pause, topics=self._topics, state=self._state, losses=self._losses,
+            starts=self._starts,
+        )  # fmt: skip
+        self._reads = ReadCheck(options, cluster, clock, self._state, self._losses, describe=self._missing.describe)
         self._flight: SourceOffset | None = None
         self._read = False
         # The ranges of the batch in flight that executors read; empty if the driver has read it.
@@ -114,8 +118,9 @@ class Session:
         check = AssignmentCheck(options.group_id, clock=clock, cluster=cluster, member=member)
         self._readiness = Readiness(options, self._length, commits, check, clock=clock, member=member, pause=pause)
         self._planner = BatchPlanner(
-            cluster, logs=self._logs, starts=self._starts, losses=self._losses, commits=commits, name=options.client_id
-        )
+            cluster, logs=self._logs, starts=self._starts, state=self._state, losses=self._losses, commits=commits,
+            name=options.client_id,
+        )  # fmt: skip
         self._available_now = self._once = self._may_end = False
 
     def __repr__(self) -> str:
@@ -147,6 +152,7 @@ class Session:
             )
         if self._length.is_the_brokers:
             self._length.learn(self._cluster.group_session_s(self._options.group_id))
+        self._missing.joins = True
         self._member.start()
         self._member.subscribe(self._topics.names)
         if self._lag is not None:
@@ -170,7 +176,9 @@ class Session:
     def stop(self) -> None:
         """Commit all completed offsets, leave the group and close all clients. Idempotent; all waits are bounded."""
         self._member.stop_now()
-        if not self._member.join(STOP_TIMEOUT_S):
+        if self._member.join(STOP_TIMEOUT_S):
+            self._check_last()
+        else:
             LOG.warning("the member did not leave within %.0f s: %r", STOP_TIMEOUT_S, self._member)
         if self._watch is not None:
             self._watch.finish()
@@ -336,30 +344,43 @@ class Session:
 
     def _complete(self, start: SourceOffset) -> None:
         reach("before-complete", self._options.client_id)
-        completed_s, flight = self._member.complete(start), self._flight
+        flight = self._flight
+        if flight is None:
+            self._reads.resumed(start)
+        try:
+            completed_s = self._member.complete(start)
+        finally:
+            # R92: also if the member has left
+            if flight == start:
+                self._hand_to_check(start)
         if flight is not None and flight != start:
             # Spark continues from an older offset: it never logged the plan.
             self._member.discard()
         elif flight is not None:
             self._sizing.completed(completed_s)
-            self._report_removed_while_read(flight, self._given_out)
             if self._read:
                 self._metrics.batches_read[self._reader] += 1
             else:
                 self._losses.report_unread(flight.ranges)
         self._flight, self._given_out = None, ()
         self._replays.clear()
+        if self._reads.due:
+            self._reads.check()
 
-    def _report_removed_while_read(self, end: SourceOffset, ranges: tuple[OffsetRange, ...]) -> None:
-        """Report what executors may have skipped of the completed batch that ended at `end`.
+    def _hand_to_check(self, flight: SourceOffset) -> None:
+        """Let the completed batch that ended at `flight` be checked for what executors have skipped, once."""
+        self._reads.completed(flight, self._given_out, self._member.completed_s)
+        self._given_out = ()
 
-        Does nothing with failOnDataLoss=true: an executor then fails, and with it the batch.
-        """
-        if self._options.fail_on_data_loss or not ranges:
-            return
-        described = self._missing.describe({item.partition.topic for item in ranges}, Known.of(end))
-        begin = beginnings_after_read(self._cluster, end, ranges, described)
-        self._losses.report_removed_while_read(ranges, begin)
+    def _check_last(self) -> None:
+        """Check what executors have skipped, before the query ends. Logs a warning if the brokers do not answer."""
+        # The commit log has shown the member that the batch is complete.
+        if self._flight is not None and self._member.flight is None:
+            self._hand_to_check(self._flight)
+        try:
+            self._reads.check(last=True)
+        except GroupKafkaError as error:
+            LOG.warning("what executors have skipped of the last batch is not known: %s", error)
 
     def _lineage(self, start: SourceOffset) -> Lineage:
         return self._own or Lineage(start.lineage, start.reset)
@@ -386,7 +407,6 @@ class Session:
         if not self._member.fix(FlightBatch(end, commit_items(end, self._state.anchors)), view.assignment):
             return None
         self._logs.planned()
-        self._state.saw_ends(self._logs.newest)
         self._starts.truncation.learn(ranges)
         self._flight, self._read = end, False
         return end
@@ -436,12 +456,14 @@ class Session:
         ]
         begun = {item.partition: item.start for item in every}
         self._state.saw_ends(end.ends())
-        known = replace(Known.of(end), last=begun)
+        known = replace(Known.of(end), last=begun, replayed=True)
         self.start(known)
         described = self._missing.describe({partition.topic for partition in begun}, known)
         ids = {topic: info.topic_id for topic, info in described.items()}
         replaced = {p: at for p, at in begun.items() if not same_topic(ids.get(p.topic), end.topic_id(p.topic))}
         self._losses.report_recreated({p: at for p, at in replaced.items() if p.topic in ids}, described)
+        # Unless it was reported when the topics were described.
+        self._losses.report_missing({p: at for p, at in replaced.items() if p.topic not in ids}, DELETED)
         ranges = [item for item in every if item.partition not in replaced]
         found = self._starts.fetch_offsets(item.partition for item in ranges)
         committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}

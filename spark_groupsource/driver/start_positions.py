@@ -103,27 +103,29 @@ class StartPositions:
         failOnDataLoss=true.
         """
         described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
+        ids = {topic: info.topic_id for topic, info in described.items()}
         reach("before-start-positions", self._options.client_id)
         known, before = self._known_pins(view, described), {own.name, start.lineage}
         new = [owned for owned in view.partitions if owned.position is None]
         own = self._learn_resets(view, start, own)
         decisions = [self._decide(owned, start, described, known, own) for owned in new]
         recreated = {d.partition for d in decisions if d.recreated}
-        if not self._ids_hold([owned.partition for owned in new], recreated, described, waits=waits):
+        # R91: read under another id, which the group's offset does not show
+        taken = self._state.read_under_other_ids({owned.partition for owned in new} - recreated, ids)
+        if not self._ids_hold([owned.partition for owned in new], recreated | taken.keys(), ids, waits=waits):
             return own
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
         ends, newest = start.ends(), {item.partition for item in start.ranges}
         group = {owned.partition: owned.group for owned in view.partitions}
         read = {p: _furthest(group[p], ends.get(p)) for p in recreated}
         self._losses.report_recreated(read, described, {p for p in recreated if _has_offset(group[p])})
+        self._losses.report_recreated(taken, described, taken=True)
         positions = self._resolve(decisions, described)
-        ids = {topic: info.topic_id for topic, info in described.items()}
         old = {topic: topic_id for topic, topic_id in ids.items() if not self._state.appeared(topic, topic_id)}
         initial, pinned = initial_topics(old, known, has_read=bool(ends)), {partition.topic for partition in known}
         items = []
         for decision in decisions:
-            partition = decision.partition
-            position = positions.get(partition)
+            partition, position = decision.partition, positions.get(decision.partition)
             if position is None:
                 continue
             metadata = metadata_of(group[partition])
@@ -146,7 +148,7 @@ class StartPositions:
         if self._member.establish(positions, items, view.assignment):
             self._decided = None
             self._state.positioned(positions)
-            self._report_forgotten(decisions, ends, group)
+            _report_forgotten(self._options.group_id, decisions, ends, group)
         else:
             self._pause(_PAUSE_S)
         return own
@@ -155,13 +157,14 @@ class StartPositions:
         self,
         partitions: Collection[TopicPartition],
         recreated: Collection[TopicPartition],
-        described: Mapping[str, TopicInfo],
+        ids: Mapping[str, str],
         *,
         waits: bool,
     ) -> bool:
         """Return whether these partitions may start under the topic ids that the cluster has reported."""
         # R36: one answer may come from a broker that lags behind
-        if not self._state.confirmed({p.topic: described[p.topic].topic_id for p in recreated}, self._clock):
+        self._state.saw_ids(ids, self._clock)
+        if not self._state.confirmed({p.topic for p in recreated}):
             self._pause(_PAUSE_S)
             return False
         # R81: the group may have assigned them under the id of a deleted topic
@@ -392,24 +395,25 @@ class StartPositions:
             )  # fmt: skip
         return Pin(position, info.partition_count, topics)
 
-    def _report_forgotten(
-        self,
-        decisions: Iterable[StartDecision],
-        ends: Mapping[TopicPartition, int],
-        group: Mapping[TopicPartition, GroupOffset | None],
-    ) -> None:
-        """Log that the group has lost offsets: records that this query has not read itself may be read twice."""
-        held = {partition for partition, offset in group.items() if offset is not None and offset.offset is not None}
-        found = [
-            d for d in decisions if d.basis is Basis.FORGOTTEN or (d.basis is Basis.LINEAGE and d.partition not in held)
-        ]
-        if found:
-            LOG.warning(
-                "the group has no offsets of what was read before (offsets.retention.minutes, a deleted group, another"
-                " kafka.group.id): partitions go on where the checkpoint ends, and those that it does not have are read"
-                " from their beginning, also what other queries have read of them: group=%s %s",
-                self._options.group_id, ", ".join(f"{d.partition} checkpoint={ends.get(d.partition)}" for d in found),
-            )  # fmt: skip
+
+def _report_forgotten(
+    group_id: str,
+    decisions: Iterable[StartDecision],
+    ends: Mapping[TopicPartition, int],
+    group: Mapping[TopicPartition, GroupOffset | None],
+) -> None:
+    """Log that the group has lost offsets: records that this query has not read itself may be read twice."""
+    held = {partition for partition, offset in group.items() if offset is not None and offset.offset is not None}
+    found = [
+        d for d in decisions if d.basis is Basis.FORGOTTEN or (d.basis is Basis.LINEAGE and d.partition not in held)
+    ]
+    if found:
+        LOG.warning(
+            "the group has no offsets of what was read before (offsets.retention.minutes, a deleted group, another"
+            " kafka.group.id): partitions go on where the checkpoint ends, and those that it does not have are read"
+            " from their beginning, also what other queries have read of them: group=%s %s",
+            group_id, ", ".join(f"{d.partition} checkpoint={ends.get(d.partition)}" for d in found),
+        )  # fmt: skip
 
 
 def _behind(view: GroupView, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, GroupOffset]:

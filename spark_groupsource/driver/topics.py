@@ -13,6 +13,7 @@ from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.offset_lookup import check_assigned, includes_topic
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
 from spark_groupsource.driver.query_state import QueryState
+from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 from spark_groupsource.options.model import SourceOptions
@@ -25,12 +26,14 @@ REFRESH_S = 5.0
 class Known:
     """How far the lineage has read: its newest batch (`last`), what it handed over before (`done`), and topic ids.
 
-    A missing partition of the newest batch is a loss. Losses of the others are reported by their next owner.
+    Losses of what was handed over are reported by the next owner. `replayed`: the batch runs again, so what is missing
+    of it is lost, whoever owns it.
     """
 
     last: Mapping[TopicPartition, int]
     done: Mapping[TopicPartition, int]
     ids: Mapping[str, str]
+    replayed: bool = False
 
     @classmethod
     def of(cls, offset: SourceOffset) -> Known:
@@ -51,6 +54,7 @@ class Missing:
 
     - `topics`: topics that do not exist.
     - `deleted`: the lost partitions of these topics, and how far each was read.
+    - `recreated`: the partitions that have left, whose topics were recreated, and how far each was read.
     - `not_read`: those of the topics of which this query loses nothing, because other members have read them last.
     - `handed_over`: how far this query had read partitions of `not_read` before it handed them over.
     - `cut`: the lost partitions that their recreated topics do not have, and how far each was read.
@@ -61,12 +65,18 @@ class Missing:
 
     topics: Collection[str] = frozenset()
     deleted: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    recreated: Mapping[TopicPartition, int] = field(default_factory=dict)
     not_read: Collection[str] = frozenset()
     handed_over: Mapping[TopicPartition, int] = field(default_factory=dict)
     cut: Mapping[TopicPartition, int] = field(default_factory=dict)
     cut_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
     absent: Collection[TopicPartition] = frozenset()
     never_existed: Collection[str] = frozenset()
+
+    @property
+    def lost(self) -> list[TopicPartition]:
+        """The lost partitions."""
+        return [*self.deleted, *self.recreated, *self.cut]
 
 
 class TopicWatch:
@@ -82,6 +92,8 @@ class TopicWatch:
         self._checked = Deadline(clock, 0.0)
         # The partitions of the last view, and their positions.
         self._owned: dict[TopicPartition, int | None] = {}
+        # Whether there was a view.
+        self.assigned = False
         self.names: tuple[str, ...] = ()
 
     def match(self) -> None:
@@ -122,15 +134,66 @@ class TopicWatch:
         self._state.remove(self._state.deleted - self._topics_of([*self._owned, *known.last, *known.done]))
         return True
 
-    def missing_at_start(self, known: Known) -> Missing:
-        """Return the missing partitions of the newest batch before a restart (rule R39).
+    def started_from(self, known: Known) -> Missing:
+        """Record what the checkpoint has read, when the query starts. Return what is missing of what it handed over.
 
-        Topics that were unsubscribed since are not checked: they may have been read to their end, then deleted.
+        Topics that were unsubscribed since are not compared: they may have been read to their end, then deleted.
         """
-        last = {p: at for p, at in known.last.items() if includes_topic(self._options.subscription, p.topic)}
-        topics = self._cluster.missing_topics(self._topics_of([*last, *known.done]))
         # R39: no member is assigned a partition that does not exist
-        return self._missing(topics, last, known, last)
+        last = {p: at for p, at in known.last.items() if includes_topic(self._options.subscription, p.topic)}
+        self._state.started_from(last, known.done, known.ids)
+        return self._missing(self._cluster.missing_topics(self._topics_of(known.done)), {}, known, {})
+
+    def hold(self, view: GroupView, known: Known) -> None:
+        """Record which partitions the member owns. Those that it owned before have left."""
+        owned = {owned.partition: owned.position for owned in view.partitions}
+        # R38: their topic may have been deleted
+        self._state.leave(self._owned.keys() - owned.keys())
+        self._state.reached(known.ends(), known.ids)
+        self._state.hold(owned)
+        if not self.assigned:
+            # Of the checkpoint's partitions these are other members'.
+            self._state.share(self._state.left)
+        self._owned, self.assigned = owned, True
+
+    def missing_left(self) -> tuple[Missing, bool]:
+        """Compare the partitions that are not this member's with the cluster, by the ids that they were read under.
+
+        Also return whether to call it again at once, because an id is not confirmed yet. Before the first assignment a
+        partition of a recreated topic is not missing: it may be assigned to this member.
+
+        Guards against (rule R91):
+        1. A member has read [0, 10) of a partition that has 20 records. The topic is deleted and recreated.
+        2. A rebalance gives the partition to another member, which has not read the former topic.
+        3. The topic exists, by its name, and the partition's new owner knows of no loss: nobody reports [10, 20).
+        """
+        left = self._state.left
+        if not left:
+            return Missing(), False
+        topics = self._topics_of(left)
+        gone = self._cluster.missing_topics(topics)
+        described = self._described(topics - gone)
+        ids = {topic: info.topic_id for topic, info in described.items()}
+        self._state.saw_ids(ids, self._clock)
+        # R91: by its id, not by its name
+        others = self._state.read_under_other_ids(left, ids)
+        same = {p for p in left if p.topic in ids and p not in others}
+        confirmed = {topic for topic in self._topics_of(others) if self._state.confirmed([topic])}
+        # R44: a topic that was there a moment ago is unknown at every check for 3 s
+        deleted = {p: read.offset for p, read in left.items() if p.topic in gone and not self._state.alive_lately(p)}
+        cut = {p for p in others if p.partition >= described[p.topic].partition_count}
+        found = {p: at for p, at in others.items() if p.topic in confirmed}
+        missing = Missing(
+            topics={p.topic for p in deleted if not self._state.partition(p).shared},
+            deleted=deleted,
+            recreated={p: at for p, at in found.items() if p not in cut} if self.assigned else {},
+            cut={p: at for p, at in found.items() if p in cut},
+            cut_ids={p: left[p].topic_id for p in cut if p in found},
+        )
+        self._state.saw_alive(same, self._clock)
+        self._state.compared(missing.lost)
+        waits = others if self.assigned else cut
+        return missing, not self._topics_of(waits) <= confirmed
 
     def missing_unassigned(self, known: Known) -> Missing:
         """Return topics that were deleted after this member had handed their partitions over (rule R44).
@@ -147,22 +210,8 @@ class TopicWatch:
         topics = self._state.unknown_for_long(missing, self._clock)
         return replace(self._missing(topics, {}, known, {}), not_read=topics & handed_over)
 
-    def missing_left(self, view: GroupView, known: Known) -> Missing:
-        """Return the missing ones of the partitions that have left this member since the last view (rule R38)."""
-        owned = {owned.partition: owned.position for owned in view.partitions}
-        ends = known.ends()
-        left = {p: max(at, ends.get(p, at)) for p, at in self._positions.items() if p not in owned}
-        missing = Missing()
-        self._state.came_back(partition for partition, position in owned.items() if position is None)
-        if left:
-            # R38: their topic may have been deleted
-            topics = self._cluster.missing_topics(self._topics_of(left)) - self._state.deleted
-            missing = self._missing(topics, left, NOTHING, left)
-        self._owned = owned
-        return missing
-
     def missing_of(self, known: Known) -> Missing:
-        """Return what is missing after "unknown topic or partition".
+        """Return what is missing after "unknown topic or partition", of what this member owns or runs again.
 
         Guards against (missing partitions):
         1. A topic is deleted and recreated with fewer partitions.
@@ -170,10 +219,10 @@ class TopicWatch:
         3. Requests for them fail, so that no other partition is read.
         """
         own = {partition: known.done.get(partition) for partition in self._owned}
-        read = {**own, **self._positions, **known.last}
-        elsewhere = self._topics_of(known.done)
-        asked = {*self.names, *elsewhere, *self._topics_of(read)}
-        topics = self._cluster.missing_topics(asked - self._state.deleted)
+        last = known.last if known.replayed else {p: at for p, at in known.last.items() if self._has_read(p, known)}
+        read = {**own, **self._positions, **last}
+        elsewhere = self._topics_of([*known.done, *known.last])
+        topics = self._cluster.missing_topics({*self.names, *elsewhere, *self._topics_of(read)} - self._state.deleted)
         missing = self._missing(topics, read, known, {p: at for p, at in read.items() if at is not None})
         # Read by others, handed over before, or reported by an earlier run. A topic of a pattern may also have been
         # created and deleted unnoticed.
@@ -210,6 +259,21 @@ class TopicWatch:
         return self._state.deleted.difference(self._options.subscription.topics)
 
     # --- helpers
+
+    def _has_read(self, partition: TopicPartition, known: Known) -> bool:
+        """Return whether the member owns the partition, and has no position under another id than the offset log."""
+        topic_id = self._state.topic_id(partition)
+        return partition in self._owned and topic_id in (None, known.ids[partition.topic])
+
+    def _described(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
+        """Return those of these topics that can be described: one may have been deleted since, or be forbidden now."""
+        names = set(topics)
+        try:
+            return self._cluster.describe(names)
+        except OptionError:
+            if len(names) == 1:
+                return {}
+            return {name: info for each in sorted(names) for name, info in self._described([each]).items()}
 
     def _missing(
         self,

@@ -236,7 +236,9 @@ class MemberMachine:
             case FatalErrorRaised():
                 effects = self._abandon()
             case RevokeStarted():
-                self._revoke, self._outcome = event, DrainOutcome.COMPLETE
+                # R102: a member that leaves waits for no batch
+                leaves = self.state is MemberState.STOPPING
+                self._revoke, self._outcome = event, DrainOutcome.STOPPED if leaves else DrainOutcome.COMPLETE
             case DrainExpired():
                 self._outcome = DrainOutcome.DEADLINE
             case StopRequested():
@@ -298,10 +300,25 @@ class MemberMachine:
         return (CommitOffsets(tuple(due)),) if due else ()
 
     def _fire(self) -> tuple[Effect, ...]:
-        """Hand over if a revoke is under way and does not have to wait for the batch in flight (rule R26)."""
+        """Hand over if a revoke is under way and does not have to wait for the batch in flight (rule R26).
+
+        Guards against (a wait for partitions that the member has lost):
+        1. A batch is in flight. The machine is suspended for longer than the session.
+        2. It wakes. The coordinator refuses the proof of the membership: the partitions are lost.
+        3. The client learns that later. It revokes the partitions when it closes, or before it joins again.
+        4. The revoke waits for the batch up to drainTimeoutMs, although others own the partitions.
+
+        Guards against (a wait of a member that leaves):
+        1. The same, and a stop was requested. The member owns nothing of the batch in flight, so it leaves at once.
+        2. While it waits for the answer to a commit, the client joins again and is assigned the same partitions.
+        3. The client closes and revokes them. The revoke waits for the batch, although nothing is planned any more.
+        """
         if self._revoke is None:
             return ()
-        waiting = self._flight is not None and self._flight.holds(self._revoke.partitions)
+        # R101: lost partitions are not waited for
+        waiting = self._flight is not None and self._flight.holds(
+            filter(self._owned.__contains__, self._revoke.partitions)
+        )
         # R26: the batch in flight reads revoked partitions
         if waiting and self._outcome is DrainOutcome.COMPLETE:
             return ()
@@ -454,8 +471,8 @@ class MemberMachine:
         return self._flight
 
     def in_flight(self, partitions: Iterable[TopicPartition]) -> int:
-        """Return how many offsets of these partitions the batch in flight reads."""
-        return 0 if self._flight is None else self._flight.records_of(partitions)
+        """Return how many offsets of those of these partitions that are owned the batch in flight reads."""
+        return 0 if self._flight is None else self._flight.records_of(p for p in partitions if p in self._owned)
 
     def owned_partitions(self) -> tuple[TopicPartition, ...]:
         """Return all owned partitions."""

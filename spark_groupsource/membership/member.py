@@ -14,7 +14,7 @@ from spark_groupsource.clock import Clock, Deadline, Pace
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.client_renewal import Reopening
 from spark_groupsource.membership.committer import Committer
-from spark_groupsource.membership.completion import CompletionWatch
+from spark_groupsource.membership.completion import LAST_CHECK_S, CompletionWatch
 from spark_groupsource.membership.events import (
     AssignmentReleased,
     BatchCompleted,
@@ -472,7 +472,7 @@ class Member:
         """Wait until the revoked partitions may be released.
 
         The wait ends when the batch in flight is complete (a command, or Spark's commit log), drainTimeoutMs or
-        maxBatchMs has passed, the member stops, or the partitions are lost.
+        maxBatchMs has passed and the log does not have the batch, the member stops, or the partitions are lost.
         """
         deadline = Deadline(self._clock, self._options.drain_timeout_s)
         self._hand_over = None
@@ -483,7 +483,7 @@ class Member:
                 self._completion.check_last(lambda: self.machine.flight)
                 if self._hand_over is None:
                     self._apply(self.machine.handle(StopRequested()))
-            elif deadline.expired() or self._takes_too_long():
+            elif self._takes_too_long() or self._drain_deadline_passed(deadline):
                 self._apply(self.machine.handle(DrainExpired()))
             else:
                 self._serve_commands(_STEP_S)
@@ -492,14 +492,39 @@ class Member:
                 self._completion.check_often(self.machine.flight)
         return self._hand_over
 
+    def _drain_deadline_passed(self, deadline: Deadline) -> bool:
+        """Return whether the drain deadline has passed, and Spark's commit log does not have the batch (rule R103).
+
+        The last check begins after the deadline. It takes `LAST_CHECK_S` at most, and no more than half of the time
+        that the group still waits.
+
+        Guards against:
+        1. The checkpoint is in a store that takes a while to answer. A check begins.
+        2. Spark records the batch as complete. The check does not see it.
+        3. The deadline passes before the next check has its answer: the batch is handed over without a commit.
+        4. The next owner repeats the batch.
+        """
+        flight = self.machine.flight
+        if not deadline.expired() or flight is None:
+            return deadline.expired()
+        spare_s = max(0.0, self._options.rebalance_timeout_s - self._options.drain_timeout_s)
+        # R103: a batch that is complete is not repeated
+        return deadline.passed_s() >= min(LAST_CHECK_S, spare_s / 2) or self._completion.denies(
+            flight.end, deadline.ends_s
+        )
+
+    def _flight_is_awaited(self) -> bool:
+        """Return whether there is a batch in flight for which a stop waits: one that this member can still commit."""
+        flight = self.machine.flight
+        # A replayed batch may be in flight before its partitions have arrived.
+        joins = self.machine.state is MemberState.JOINING
+        return flight is not None and (joins or flight.holds(self.machine.owned_partitions()))
+
     def _may_leave(self) -> bool:
         """Return whether a stop was requested, and does not wait for a batch in flight (see `stopping`)."""
         if not self._stop.requested:
             return False
-        flight = self.machine.flight
-        # A replayed batch may be in flight before its partitions have arrived.
-        joins = self.machine.state is MemberState.JOINING
-        waits = flight is not None and (joins or flight.holds(self.machine.owned_partitions()))
+        waits = self._flight_is_awaited()
         if waits and not self._stop.at_once and not self._stop_wait.begun:
             self._stop_wait.begin()
             self._report.waits_for_batch(self._options.drain_timeout_s)
@@ -512,10 +537,7 @@ class Member:
         self._completion.check_last(lambda: self.machine.flight)
         if self.machine.state in FINAL_STATES:
             return
-        flight = self.machine.flight
-        outcome = DrainOutcome.COMPLETE if flight is None else DrainOutcome.STOPPED
-        if flight is not None and not self._stop.at_once:
-            outcome = DrainOutcome.DEADLINE
+        outcome = self._outcome_of_leaving()
         self._fetch_for_release(self.machine.owned_partitions())
         self._apply(self.machine.handle(StopRequested()))
         answer = Deadline(self._clock, _LAST_ANSWER_S)
@@ -530,6 +552,14 @@ class Member:
         if self.machine.state not in FINAL_STATES:
             self.machine.handle(Left())
         self._report.left(outcome)
+
+    def _outcome_of_leaving(self) -> DrainOutcome:
+        """Return how the wait of a stop for the batch in flight has ended."""
+        if self.machine.flight is None:
+            return DrainOutcome.COMPLETE
+        if self._stop.at_once:
+            return DrainOutcome.STOPPED
+        return DrainOutcome.DEADLINE if self._flight_is_awaited() else DrainOutcome.LOST
 
     def _group_has_all_ends(self) -> bool:
         """Return whether the group has the ends of all completed batches, so that nothing of them is repeated.

@@ -112,6 +112,16 @@ class MembershipThread:
         return self._member.error is None and self._member.left_clean is not False
 
     @property
+    def completed_s(self) -> float:
+        """When the last batch was known to be complete, in seconds of the monotonic clock."""
+        return self._member.completed_s
+
+    @property
+    def flight(self) -> FlightBatch | None:
+        """The batch that was in flight when the thread ended. Meaningful after that."""
+        return self._member.machine.flight
+
+    @property
     def failed(self) -> bool:
         """Whether an error has ended the member."""
         return self._member.error is not None

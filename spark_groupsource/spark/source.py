@@ -32,6 +32,7 @@ from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPart
 from spark_groupsource.options.model import ReadBounds, Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.redaction import MaskSecrets
+from spark_groupsource.spark.reader_signals import on_signals
 from spark_groupsource.spark.row_handover import HandsOverRows, spark_hook
 from spark_groupsource.spark.spark_calls import PlanningCalls
 
@@ -287,14 +288,12 @@ def _stop_on_signals(session: Session) -> None:
 
     Spark ends the reader process with two SIGTERMs and then closes its socket; its runner then calls `stop()`, which
     does not wait for a batch. Other programs send SIGTERM to all processes of an application (see
-    `membership.stopping`), and Ctrl-C in a terminal sends SIGINT to all of them. The handler only sets an attribute:
-    the second signal may interrupt the first handler, which would wait for itself if it held a lock.
+    `membership.stopping`), and Ctrl-C in a terminal sends SIGINT to all of them. The request only sets an attribute.
     """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda _signal, _frame: session.request_stop())
-        # Ignored if the JVM ignores it, as in a Python program that started the JVM.
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, lambda _signal, _frame: session.request_stop())
+        # SIGINT is ignored if the JVM ignores it, as in a Python program that started the JVM.
+        is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        on_signals({signal.SIGTERM} if is_ignored else {signal.SIGTERM, signal.SIGINT}, session.request_stop)
 
 
 def _log_to_stderr() -> None:

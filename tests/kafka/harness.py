@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
 )
 
 from tests import checkout
+from tests.realkafka.evict import remove_member
 from tests.realkafka.jars import RealKafkaError, class_path, find_java
 
 Record = tuple[str, int, int]
@@ -295,6 +296,11 @@ class Independent:
         """Return the assignment of each live member, as the coordinator tells it."""
         described = self._admin.describe_consumer_groups([group])[group].result(30)
         return [{(p.topic, p.partition) for p in m.assignment.topic_partitions} for m in described.members]
+
+    def remove_members(self, group: str, *, consumer: bool) -> None:
+        """Remove all members from a KIP-848 group (`consumer`) or a classic one. Only the coordinator knows."""
+        for member in self._admin.describe_consumer_groups([group])[group].result(30).members:
+            remove_member(self.bootstrap_servers, group, member.member_id, consumer=consumer)
 
     def strategy(self, group: str) -> str:
         """Return the assignment strategy that the coordinator names."""

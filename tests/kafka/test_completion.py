@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +23,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from .application import Application, AppQuery, Batch, Sink
-from .harness import Independent, Record, wait_for
+from .harness import Independent, Query, Record, wait_for
 from .holding import Gate, Told, released
 from .test_takeover import with_protocol
 
@@ -50,7 +50,7 @@ def offset_log(application: Application, version: str) -> Iterator[None]:
         application.spark.conf.unset(name)
 
 
-def assert_once(queries: list[AppQuery], everything: set[Record]) -> None:
+def assert_once(queries: Sequence[AppQuery | Query], everything: set[Record]) -> None:
     """F1 and F2."""
     total = sum((query.completed_records() for query in queries), start=Counter[Record]())
     assert set(total) == everything

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from spark_groupsource.checkpoint.stop_requests import Answer, StopFiles, ask_to_stop
+
 from .application import Application
 from .harness import Independent, wait_for
 from .holding import Gate, Held, OffsetWatch, Told, released
@@ -150,6 +152,41 @@ def test_p5_p6_a_proof_whose_answer_is_older_than_the_groups_session_proves_noth
         scene.wait_idle()
     assert scene.repeats() == [], "the plan of a zombie was read"
     assert watch.went_back == []
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+@pytest.mark.rule("R101")
+def test_a_stop_of_a_member_that_was_removed_waits_for_no_batch(
+    protocol: str, make_scene: Callable[[str], Scene]
+) -> None:
+    """1. A batch is in flight. 2. The reader is stopped, and its session ends. 3. It goes on: the proof of its
+    membership is refused, and its client has not noticed. 4. A stop was requested: it leaves at once.
+    """
+    scene, gate = make_scene(protocol), Gate()
+    # The client notices with its next heartbeat.
+    slow = {"kafka.session.timeout.ms": "45000", "kafka.heartbeat.interval.ms": "15000"}
+    if protocol == "kip848":
+        scene.client.set_group_session_timeout(scene.group, 45_000, heartbeat_ms=15_000)
+    first = scene.start_and_read("first", gate, drainTimeoutMs="25000", **({} if protocol == "kip848" else slow))
+    told = scene.told["first"]
+    with released(gate):
+        gate.armed = True
+        scene.produce_one_batch("first")
+        gate.wait_reached(scene.evidence)
+        with stopped(told.reader_pid()):
+            scene.client.remove_members(scene.group, consumer=protocol == "kip848")
+            asked = ask_to_stop(StopFiles(str(first.checkpoint)), {})
+            # Longer than the silence that is doubted.
+            time.sleep(4 if protocol == "kip848" else 16)
+        woken_s = time.time()
+        left_s = float(told.wait_for("left", timeout_s=40)["at"]) - woken_s
+        print(f"{protocol}: left {left_s:.3f} s after it woke")
+        assert told.lines("lost"), scene.evidence()
+        assert left_s < 8.0, scene.evidence()
+        assert told.lines("left")[-1]["details"]["outcome"] == "LOST"
+        wait_for("an answer", lambda: None not in ask_to_stop(StopFiles(str(first.checkpoint)), asked).values(), 20)
+        assert set(ask_to_stop(StopFiles(str(first.checkpoint)), asked).values()) == {Answer.INCOMPLETE}
+    assert told.lines("failed") == []
 
 
 def test_a_pause_shorter_than_the_session_costs_nothing(make_scene: Callable[[str], Scene]) -> None:

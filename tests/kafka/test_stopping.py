@@ -19,6 +19,7 @@ import pytest
 from .application import Application
 from .harness import Independent, Query, Record, wait_for
 from .holding import Gate, Told, released
+from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
 
@@ -135,6 +136,50 @@ def test_sigterm_to_the_reader_alone_leaves_when_the_batch_in_flight_is_complete
         assert client.lag(group, topic) == 0, told.tail()
     wait_for("the query's end", lambda: not first.query.isActive, 60, first.__repr__)
     assert "MEMBER_LEFT" in str(first.query.exception())
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+@pytest.mark.parametrize("moment", ["while it is stopped", "2 ms after it goes on"])
+@pytest.mark.rule("R104")
+def test_sigterm_to_a_reader_that_is_stopped_counts_when_it_goes_on(
+    moment: str,
+    protocol: str,
+    application: Application,
+    client: Independent,
+    options: dict[str, str],
+    topic: str,
+    group: str,
+    tmp_path: Path,
+) -> None:
+    """1. A reader is stopped (SIGSTOP) while its main thread waits for the JVM. 2. SIGTERM comes. 3. It goes on:
+    whichever thread takes the signal, the member leaves at once. Three readers, since the kernel chooses the thread.
+    """
+    client.create_topic(topic, 2)
+    client.produce(topic, (f"a{n}" for n in range(40)), 2)
+    told = [Told(tmp_path, str(number)) for number in range(3)]
+    for number, lines in enumerate(told):
+        given = with_protocol(options | lines.options | {"kafka.group.id": f"{group}-{number}"}, protocol)
+        application.start_query(str(number), given, trigger=ONCE)
+    for lines in told:
+        lines.wait_for("completed")
+    left_s = []
+    for lines in told:
+        pid = lines.reader_pid()
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.5)
+        if moment == "while it is stopped":
+            os.kill(pid, signal.SIGTERM)
+        since_s = time.time()
+        os.kill(pid, signal.SIGCONT)
+        if moment != "while it is stopped":
+            time.sleep(0.002)
+            os.kill(pid, signal.SIGTERM)
+        until_s = time.monotonic() + QUICK_S
+        while not lines.lines("left") and time.monotonic() < until_s:
+            time.sleep(0.05)
+        left_s.append(float(lines.lines("left")[0]["at"]) - since_s if lines.lines("left") else QUICK_S)
+    print(f"{protocol}, {moment}: left after {', '.join(f'{seconds:.3f}' for seconds in left_s)} s")
+    assert max(left_s) < QUICK_S / 2, left_s
 
 
 @pytest.mark.parametrize("way", ["query.stop()", "SIGTERM to the reader without a batch"])

@@ -1,10 +1,11 @@
-"""A store of the checkpoint that takes connections and never answers: the query goes on, and hands over in time."""
+"""A store of the checkpoint that never answers, or late: the query goes on, and hands over in time."""
 
 from __future__ import annotations
 
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ import pytest
 from .application import Application
 from .harness import Independent, Query, wait_for
 from .holding import Told
+from .slow_store import slow_store
+from .test_completion import assert_once
+from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
 
@@ -21,13 +25,16 @@ ONCE = {"processingTime": "7 days"}  # Only the first trigger comes.
 
 
 @pytest.fixture
-def hanging_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Return a location in an S3 store that never answers."""
-    credentials = {
-        "AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_EC2_METADATA_DISABLED": "true"
-    }  # fmt: skip
-    for name, value in credentials.items():
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the processes that a test starts credentials for a store."""
+    given = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_EC2_METADATA_DISABLED": "true"}
+    for name, value in given.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def hanging_store(credentials: None) -> Iterator[str]:
+    """Return a location in an S3 store that never answers."""
     server = socket.create_server(("127.0.0.1", 0))
     held: list[socket.socket] = []
 
@@ -97,3 +104,56 @@ def test_p6_a_store_that_hangs_holds_up_neither_a_handover_nor_a_stop(
     assert "option checkpointLocation=s3a://bucket/checkpoint?endpoint_override=127.0.0.1" in log
     assert "coordinator is reachable" not in log
     second.wait_for_records(client.records(topic))
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+@pytest.mark.rule("R103")
+@pytest.mark.usefixtures("credentials")
+def test_p6_a_batch_that_is_complete_before_the_drain_deadline_is_not_repeated_for_a_slow_store(
+    protocol: str,
+    start_query: Callable[..., Query],
+    application: Application,
+    client: Independent,
+    options: dict[str, str],
+    topic: str,
+    group: str,
+    tmp_path: Path,
+) -> None:
+    """1. A second member joins, and the revoke looks at the commit log. The store answers late. 2. The batch is
+    complete. 3. drainTimeoutMs passes, and then the answer comes: the batch was not complete when it was asked.
+    """
+    drain_s = 6.0
+    client.create_topic(topic, 4)
+    client.produce(topic, (f"a{n}" for n in range(40)), 4)
+    if protocol == "kip848":
+        client.set_group_session_timeout(group, 20_000)
+    chosen, told, gate = with_protocol(options, protocol), Told(tmp_path, "first"), tmp_path / "gate"
+    checkpoint = tmp_path / "first" / "checkpoint"
+    checkpoint.mkdir(parents=True)
+    with slow_store(checkpoint) as store:
+        given = chosen | told.options | {
+            "checkpointLocation": store.location, "drainTimeoutMs": str(round(drain_s * 1000))
+        }  # fmt: skip
+        first = start_query("first", given, trigger=ONCE, gate=str(gate), checkpoint=str(checkpoint))
+        wait_for("a held batch", gate.with_name("gate.reached").exists, 120, first.log)
+        second = application.start_query("second", chosen)
+        revoking = told.wait_for("revoking")
+        # pyarrow asks again after 3 s without an answer.
+        time.sleep(max(0.0, revoking["at"] + drain_s - 1.8 - time.time()))
+        store.hold("commits/0")
+        store.wait_held()
+        gate.touch()
+        wait_for("the batch's end", (checkpoint / "commits" / "0").exists, 30, first.log)
+        assert time.time() < revoking["at"] + drain_s, "the machine is too slow to show anything"
+        time.sleep(max(0.0, revoking["at"] + drain_s + 0.5 - time.time()))
+        store.release()
+        revoked = told.wait_for("revoked")
+        print(f"{protocol}: handed over after {revoked['at'] - revoking['at']:.3f} s, {revoked['details']}")
+        client.produce(topic, (f"b{n}" for n in range(40)), 4)
+        wait_for("the second query's share", lambda: second.check() and len(second.records()) >= 20, 60, told.tail)
+        first.stop()
+    everything = client.records(topic)
+    second.wait_for_records(everything - set(first.completed_records()))
+    assert revoked["details"]["outcome"] == "COMPLETE"
+    assert drain_s <= revoked["at"] - revoking["at"] < drain_s + 4.0
+    assert_once([first, second], everything)

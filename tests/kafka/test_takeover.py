@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
 
+from spark_groupsource.membership.backends.librdkafka import LibrdkafkaGroup
+from spark_groupsource.membership.events import Partitions
+from spark_groupsource.membership.port import MemberListener
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.parse import parse_options
+
 from .harness import Independent, Query, wait_for
 
 pytestmark = pytest.mark.kafka
+
+# Of the test below that measures: longer than any noise of the machine.
+_SESSION_S = 45.0
 
 PROTOCOLS = {
     "cooperative": {},
@@ -80,3 +90,59 @@ def test_p1_p2_p6_two_queries_share_and_take_over(
     assert {record: times for record, times in total.items() if times > 1} == {}
     assert client.committed(group) == client.ends(topic)
     wait_for("an empty group", lambda: client.members(group) == [], 30)
+
+
+class _Accepting(MemberListener):
+    """Accepts and releases what the group assigns."""
+
+    def __init__(self, member: LibrdkafkaGroup) -> None:
+        self._member = member
+        self.owned: set[TopicPartition] = set()
+
+    def on_assigned(self, partitions: Partitions) -> None:
+        self._member.accept(partitions)
+        self.owned |= set(partitions)
+
+    def on_revoked(self, partitions: Partitions) -> None:
+        self._member.release(partitions)
+        self.owned -= set(partitions)
+
+    def on_coordinator(self, known: bool) -> None:
+        pass
+
+
+@pytest.mark.rule("R111")
+@pytest.mark.parametrize("protocol", ["cooperative", "eager", "kip848"])
+def test_p6_a_member_without_partitions_leaves_when_it_stops(
+    protocol: str, client: Independent, options: dict[str, str], topic: str, group: str
+) -> None:
+    """A member that stays behind would delay the group's next rebalance by a session timeout."""
+    client.create_topic(topic, 1)
+    chosen = with_protocol(options | {"kafka.session.timeout.ms": str(int(_SESSION_S * 1000))}, protocol)
+    members = [LibrdkafkaGroup(parse_options(chosen)) for _ in range(2)]
+    listeners = [_Accepting(member) for member in members]
+    for member, listener in zip(members, listeners, strict=True):
+        member.open(listener)
+        member.subscribe([topic])
+
+    def polled() -> None:
+        for member in members:
+            member.poll()
+
+    def settled() -> bool:
+        polled()
+        if sorted(len(one.owned) for one in listeners) != [0, 1]:
+            return False
+        return sorted(map(len, client.members(group))) == [0, 1]
+
+    try:
+        wait_for("one member with the partition, and one without", settled, 60)
+        idle = next(at for at, listener in enumerate(listeners) if not listener.owned)
+        left = members.pop(idle)
+        stopped = time.monotonic()
+        left.close()
+        wait_for("one member", lambda: (polled(), len(client.members(group)) == 1)[1], 30)
+        assert time.monotonic() - stopped < _SESSION_S / 2
+    finally:
+        for member in members:
+            member.close()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+from tests.sim.kafka.protocol import OffsetCommit
 from tests.sim.kafka.settings import GroupSettings
 from tests.sim.simulation import Configuration, Simulation
 from tests.sim.spark.application import Application, QuerySettings
@@ -170,7 +171,56 @@ class Script(Simulation):
 
         return run
 
+    def holds(self, place: str, name: str, seconds: float) -> None:
+        """Hold the thread of a query that reaches a named place for the first time from now on."""
+        self.at_place(place, name, lambda: self.world.sleep(seconds))
+
+    def reads_late(self, name: str, seconds: float, *, breaks_after_s: float = 0.0) -> Callable[[], object]:
+        """Let the coordinator read the next commit of a query that much later, from a connection that has broken.
+
+        The client sends it again on a new connection, when the old one has broken.
+        """
+
+        def run() -> None:
+            receive, done = self.group.receive, list[bool]()
+
+            def received(client_id: str, request: Any, reply: Callable[[Any], None]) -> None:
+                if client_id != name or not isinstance(request, OffsetCommit) or done:
+                    receive(client_id, request, reply)
+                    return
+                done.append(True)
+                self.world.say("coord", f"reads a commit of {name} {seconds:.1f} s later")
+                self.world.after(seconds, lambda: receive(client_id, request, lambda _: None))
+                self.world.after(breaks_after_s, self.app(name).client.break_connection)
+
+            self.group.receive = received  # type: ignore[method-assign]
+
+        return run
+
+    def stalls(self, name: str, seconds: float) -> Callable[[], object]:
+        """Let the coordinator answer the next commit of a query that much later; it has accepted it at once."""
+
+        def run() -> None:
+            receive, done = self.group.receive, list[bool]()
+
+            def received(client_id: str, request: Any, reply: Callable[[Any], None]) -> None:
+                if client_id != name or not isinstance(request, OffsetCommit) or done:
+                    receive(client_id, request, reply)
+                    return
+                done.append(True)
+                self.world.say("coord", f"answers a commit of {name} {seconds:.1f} s later")
+                receive(client_id, request, lambda answer: self.world.after(seconds, lambda: reply(answer)))
+
+            self.group.receive = received  # type: ignore[method-assign]
+
+        return run
+
     # --- what came of it
+
+    def rows(self, name: str, topic: str = "orders", number: int = 0) -> list[int]:
+        """Return the offsets of a partition that a query has written, in order."""
+        found = [row for batch in self.app(name).batches for row in batch.rows]
+        return [row[3] for row in found if (row[1], row[2]) == (topic, number)]
 
     def events(self, name: str, kind: str) -> list[dict[str, Any]]:
         """Return the details of the events of a query that the history keeps: data_lost, conflict, reset."""

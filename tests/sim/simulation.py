@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
-from spark_groupsource.model.commit_metadata import GroupOffset
+from spark_groupsource.cli.offset_moves import Move, commit_item, next_reset
+from spark_groupsource.model.commit_metadata import GroupOffset, Pin, metadata_of
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.parse import parse_options
@@ -55,6 +56,8 @@ class Configuration:
     drain_s: float | None = None
     max_batch_s: float | None = None
     on_conflict: str | None = None
+    # Subscribe by this pattern, instead of by the topics' names.
+    pattern: str | None = None
     # For how long brokers' metadata may lag behind, for how long the rig acts, and how often idle loops of the product
     # may sleep longer than they ask for (World.stretch).
     lag_s: float = 0.0
@@ -79,11 +82,14 @@ def options_of(configuration: Configuration, *, fail_on_data_loss: bool, name: s
     raw = {
         "kafka.bootstrap.servers": "broker:9092",
         "kafka.group.id": "sim",
-        "subscribe": ",".join(name for name, _ in configuration.topics),
         "startingOffsets": configuration.starting,
         "failOnDataLoss": str(fail_on_data_loss).lower(),
         "kafka.max.poll.interval.ms": _ms(group.rebalance_s),
     }
+    if configuration.pattern is None:
+        raw["subscribe"] = ",".join(name for name, _ in configuration.topics)
+    else:
+        raw["subscribePattern"] = configuration.pattern
     if configuration.query.store is not Store.UNKNOWN:
         raw["checkpointLocation"] = "/sim"
     if group.protocol == "kip848":
@@ -212,6 +218,19 @@ class Simulation:
         self.fault("group-rewound", "sim", moved=moved)
         for partition, offset in sorted(targets.items()):
             self.group.set_offset(partition, offset)
+
+    def reset_group(self, targets: dict[TopicPartition, int]) -> None:
+        """Commit offsets as `groupkafka reset` does: with the reset as a marker."""
+        held = {partition: self.group.offsets[partition] for partition in sorted(targets)}
+        moved = [[p.topic, p.partition, at.offset, targets[p]] for p, at in held.items()]
+        self.fault("group-reset", "sim", moved=moved)
+        reset = next_reset(held.values(), int(self.world.now * 1000), f"reset-{len(self.faults)}")
+        for partition, group in held.items():
+            metadata, topic = metadata_of(group), self.cluster.topics[partition.topic]
+            pin = Pin(targets[partition], len(topic.logs)) if metadata is None else metadata.pin
+            move = Move(partition, group.offset, targets[partition], "")
+            item = commit_item(move, pin, topic.id, reset)
+            self.group.set_offset(partition, item.offset, item.metadata)
 
     # --- the run
 
@@ -351,6 +370,7 @@ class Simulation:
             found.append(f"STUCK {self.stuck}")
         for app in self.apps:
             found += [f"ERROR {app.name} {error}" for error in app.errors]
+            found += [f"ANSWER {answer}" for answer in app.answers]
         return found
 
 

@@ -510,6 +510,8 @@ class FakeCluster:
         # What the coordinator has assigned to members, by their topics' ids now.
         self.assignments: dict[str, frozenset[TopicPartition]] = {}
         self.unavailable_coordinator: GroupKafkaError | None = None
+        # The members of any group.
+        self.group_members: frozenset[str] | None = frozenset()
 
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
         if subscription.pattern is None:
@@ -548,6 +550,9 @@ class FakeCluster:
         if once and self.unavailable_coordinator is not None:
             raise self.unavailable_coordinator
         return self.assignments.get(member_id)
+
+    def members(self, group: str) -> frozenset[str] | None:
+        return self.group_members
 
     def group_session_s(self, group: str) -> float | None:
         self.session_asked.append(group)
@@ -636,6 +641,10 @@ class FakeMember:
 
     def check(self) -> None:
         pass
+
+    @property
+    def flight(self) -> FlightBatch | None:
+        return self.machine.flight
 
     def request_stop(self) -> None:
         self.stopping = True

@@ -242,13 +242,15 @@ def test_a_run_after_one_that_failed(
 
 
 def test_a_run_that_meets_a_dead_members_session_waits_for_its_end(
-    client: Independent, options: dict[str, str], topic: str, start_query: StartQuery, start_process: StartProcess
-) -> None:
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery,
+    start_process: StartProcess,
+) -> None:  # fmt: skip
     client.create_topic(topic, 3)
     add(client, topic, "a")
     given = options | {"kafka.session.timeout.ms": "30000", "kafka.heartbeat.interval.ms": "1000"}
     dead = start_process("dead", given)
     dead.wait_for_records(client.records(topic))
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, dead.log)
     dead.kill()
     add(client, topic, "b")
     since_s = time.monotonic()
@@ -283,7 +285,7 @@ def test_the_wrapper_for_available_now_ends_the_query(
 
 @pytest.mark.parametrize(
     ("limits", "sizes"),
-    [({"maxOffsetsPerTrigger": "100"}, {100}), ({"minOffsetsPerTrigger": "300", "maxTriggerDelay": "1h"}, {300})],
+    [({"maxOffsetsPerTrigger": "75"}, {75}), ({"minOffsetsPerTrigger": "300", "maxTriggerDelay": "1h"}, {300})],
     ids=["max", "min"],
 )
 def test_limits_hold_in_each_batch(

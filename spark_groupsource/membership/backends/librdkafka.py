@@ -211,6 +211,7 @@ class LibrdkafkaGroup:
         group = self._options.group_id
         if consumer is not None:
             try:
+                self._leave_without_partitions(consumer)
                 self._closing = consumer
                 consumer.close()
             finally:
@@ -219,6 +220,21 @@ class LibrdkafkaGroup:
                 if error is not None:
                     # No later poll can raise it.
                     LOG.error("a callback failed while the client closed: group=%s", group, exc_info=error)
+
+    def _leave_without_partitions(self, consumer: Consumer) -> None:
+        """Let a cooperative client without partitions leave the group: its own `close` does not.
+
+        Guards against (rule R111; librdkafka 2.16, `rd_kafka_cgrp_terminate0`):
+        1. A cooperative member owns no partition. It is stopped.
+        2. Its client closes and sends no LeaveGroup, because no unassignment ends.
+        3. The group's next rebalance waits for the member until its session has expired: 45 s by default.
+        """
+        is_classic = self._options.group_protocol is not GroupProtocol.CONSUMER
+        if not is_classic or not self._incremental or self._options.instance_id:
+            return
+        # R111: it leaves when it unsubscribes; a static member must not leave
+        if self._listener is not None and not consumer.assignment():
+            consumer.unsubscribe()
 
     # --- partitions and offsets
 

@@ -40,6 +40,8 @@ def check_offsets(facts: Facts) -> Iterator[Violation]:
     for commit in facts.commits:
         before = held.get(commit.log)
         held[commit.log] = commit
+        if before is not None and not commit.external and _is_said_again(commit, before):
+            continue
         if commit.external:
             rightful[commit.log] = commit
             continue
@@ -48,6 +50,11 @@ def check_offsets(facts: Facts) -> Iterator[Violation]:
         if not found:
             rightful[commit.log] = commit
     yield from _behind(facts, held)
+
+
+def _is_said_again(commit: GroupCommit, before: GroupCommit) -> bool:
+    """Whether the commit is the group's own text (a proof), which any owner may send."""
+    return (commit.offset, commit.lineage, commit.planned) == (before.offset, before.lineage, before.planned)
 
 
 def _ahead(commit: GroupCommit, before: GroupCommit | None, planned: _Planned) -> Iterator[Violation]:

@@ -1,0 +1,1 @@
+"""Simulate Kafka: brokers, group coordinators and group clients."""

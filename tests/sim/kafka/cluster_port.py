@@ -186,6 +186,12 @@ class SimCluster:
         self._wait_for(self._coordinator.reachable, "ConsumerGroupDescribe", "no coordinator answers", once=once)
         return self._coordinator.described(member_id)
 
+    def members(self, group: str) -> frozenset[str] | None:
+        """See `ClusterPort`."""
+        self._ask("ConsumerGroupDescribe")
+        self._wait_for(self._coordinator.reachable, "ConsumerGroupDescribe", "no coordinator answers")
+        return frozenset(self._coordinator.members)
+
     def group_session_s(self, group: str) -> float | None:
         """See `ClusterPort`."""
         self._ask("DescribeConfigs")

@@ -118,6 +118,16 @@ class Cluster:
         else:
             log.epochs.append((epoch, log.end))
 
+    def truncate(self, name: str, number: int, to: int) -> None:
+        """Let a replica lead that ends at `to` (an unclean election): later records are lost."""
+        log = self.topics[name].logs[number]
+        epoch = log.epoch + 1
+        for offset in [offset for offset in log.records if offset >= to]:
+            del log.records[offset]
+        log.end = to
+        log.epochs = [*(one for one in log.epochs if one[1] < to), (epoch, to)]
+        self.world.say("rig", f"the log of {name}-{number} ends at {to}")
+
     def settle(self) -> None:
         """Let all brokers know all topics at once."""
         self._before.clear()

@@ -12,7 +12,8 @@ from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.model.offsets import SourceOffset, TopicPartition
+from spark_groupsource.model.commit_metadata import GroupOffset
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition, parse_offset, same_topic
 from spark_groupsource.options.model import SourceOptions
 from tests.faults.history import Completed, MemberEvent, QueryRun, SinkBatch
 from tests.sim.kafka.client import make_client
@@ -84,14 +85,17 @@ class Application:
         self.session: Session | None = None
         self.client: Any = None
         self.run = 0
-        # The batch that Spark runs now.
+        # The batch that Spark runs now, and the newest one that this run has begun.
         self.batch: int | None = None
+        self.begun: int | None = None
         self.on_end: Callable[[str], object] = lambda _: None
         # For the history.
         self.runs: list[QueryRun] = []
         self.batches: list[SinkBatch] = []
         self.events: list[MemberEvent] = []
         self.errors: list[str] = []
+        # What is wrong with the answers to requests to stop.
+        self.answers: list[str] = []
         # In a hurry: the quiet end of a run waits for no long triggers.
         self.hurry = False
         self._started_at = 0.0
@@ -132,7 +136,7 @@ class Application:
         process.hiccup = self.settings.hiccup
         self._started_at = self.world.now
         self._interrupted = self._asked_to_drain = False
-        self.session = None
+        self.session, self.begun = None, None
         self.world.say("rig", f"starts {self.name}, run {self.run}")
         self.world.spawn(process, self._main, "main")
 
@@ -222,6 +226,7 @@ class Application:
                 self.world.say(self.name, f"the query fails: {error}")
             # PySpark's runner calls it at the end of its socket, and before it reports an error.
             session.stop()
+            self._check_answer()
         except ProcessDied:
             return
         except Exception:  # noqa: BLE001 - a defect of the product, or of this simulation: a finding either way
@@ -230,6 +235,23 @@ class Application:
         if process is not None and process is self.process:
             self._ended(how)
             process.kill()
+
+    def _check_answer(self) -> None:
+        """Compare the member's answer to a stop, if it is that nothing is repeated, with what the group has."""
+        entry = None if self.begun is None else self.checkpoint.entries.get(self.begun)
+        if entry is None or self._member is None or not self._member.left_clean:
+            return
+        self.world.saw("a stop answers that nothing is repeated")
+        end = parse_offset(entry.end)
+        wrong = "" if entry.completed_at is not None else f"batch {self.begun} is not complete"
+        for item in end.ranges if not wrong else ():
+            topic = self.cluster.topics.get(item.partition.topic)
+            if len(item) and topic is not None and same_topic(topic.id, end.topic_id(topic.name)):
+                held = self.coordinator.offsets.get(item.partition, GroupOffset(None))
+                if (held.offset or 0) < item.end:
+                    wrong = f"batch {self.begun} has {item}, and the group is at {held.offset}"
+        if wrong:
+            self.answers.append(f"{self.name} answers that nothing is repeated, but {wrong}")
 
     def _make(self) -> Session:
         world, process = self.world, self.process

@@ -174,9 +174,9 @@ class MicroBatchExecution:
         app, rng, world = self._app, self._rng, self._world
         entry = self._checkpoint.entries[number]
         entry.attempts += 1
-        attempt, began = entry.attempts, world.now
-        tasks = self._reader.tasks(start, end)
-        app.batch = number
+        attempt, tasks = entry.attempts, self._reader.tasks(start, end)
+        began = world.now
+        app.batch = app.begun = number
         try:
             seconds = app.batch_s()
             world.say(app.name, f"runs batch {number}.{attempt} for {seconds:.2f} s: {ranges_of(end)}")

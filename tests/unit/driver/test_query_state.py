@@ -91,7 +91,7 @@ def test_a_partition_that_is_left_out_is_not_short_when_it_comes_back() -> None:
 def test_a_missing_partition_is_reported_once_until_it_has_a_position() -> None:
     state = QueryState()
     state.partition(P0).missing_reported = True
-    state.positioned([P0])
+    state.positioned({P0: 5})
     assert not state.partition(P0).missing_reported
 
 
@@ -108,10 +108,13 @@ def test_a_topic_is_unknown_only_when_every_answer_says_so() -> None:
 
 def test_a_new_id_counts_when_no_other_one_is_named_meanwhile() -> None:
     state, clock = QueryState(), ManualClock()
-    assert state.confirmed({}, clock)
-    assert not state.confirmed({"orders": "new"}, clock)
+    assert state.confirmed([])
+    assert not state.confirmed(["orders"])
+    state.saw_ids({"orders": "new"}, clock)
     clock.advance(CONFIRM_S)
-    assert not state.confirmed({"orders": "newer"}, clock)
+    state.saw_ids({"orders": "newer"}, clock)
+    assert not state.confirmed(["orders"])
     clock.advance(CONFIRM_S)
-    assert state.confirmed({"orders": "newer"}, clock)
-    assert not state.confirmed({"orders": "newer", "refunds": "new"}, clock)
+    state.saw_ids({"orders": "newer", "refunds": "new"}, clock)
+    assert state.confirmed(["orders"])
+    assert not state.confirmed(["orders", "refunds"])

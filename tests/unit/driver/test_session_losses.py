@@ -6,9 +6,11 @@ import logging
 
 import pytest
 
-from spark_groupsource.cluster.port import TopicInfo
+from spark_groupsource.cluster.port import CONFIRM_S, TopicInfo
 from spark_groupsource.driver.data_loss import SHORT_S
+from spark_groupsource.driver.read_check import COUNTS_S
 from spark_groupsource.errors import DataLossError
+from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
 from spark_groupsource.options.model import ReadBounds
@@ -241,7 +243,9 @@ def test_p8_a_topic_that_is_replaced_while_executors_read_is_reported_with_the_p
     del bed.cluster.topics["orders"]
     if again:
         bed.cluster.topics["orders"] = TopicInfo("topic-id-2", 2)
-    bed.session._report_removed_while_read(end, bed.session._given_out)
+    for _ in range(2):
+        bed.session.latest_offset(end)
+        bed.clock.advance(CONFIRM_S)
     (line,) = [line for line in caplog.messages if "data lost" in line and "the batch" in line]
     assert "orders-0 [0, 5), orders-1 [0, 7): the topic was deleted or recreated between the plan and" in line
     assert bed.session._metrics.records_lost == 12
@@ -254,6 +258,115 @@ def test_nobody_looks_back_at_what_cannot_be_skipped(given: dict[str, str]) -> N
     _, end = batch_given_out(bed)
     if given["failOnDataLoss"] == "false":
         bed.session.read_on_driver()
-    del bed.cluster.topics["orders"]
-    bed.session._report_removed_while_read(end, bed.session._given_out)
+    bed.cluster.beginnings[tp(0)] = 3
+    bed.session.latest_offset(end)
+    assert bed.session._metrics.records_lost == 0
+
+
+# --- when a completed batch is checked
+
+
+def skipping(**options: str) -> tuple[Bed, SourceOffset]:
+    """Return a query whose batch of [0, 5) and [0, 7) is read by executors, while three records are removed."""
+    bed = Bed(failOnDataLoss="false", startingOffsets="earliest", **options)
+    _, end = batch_given_out(bed)
+    bed.cluster.beginnings[P0] = 3
+    return bed, end
+
+
+@pytest.mark.rule("R92")
+def test_p8_a_batch_that_completes_before_a_stop_is_checked_by_the_stop(caplog: pytest.LogCaptureFixture) -> None:
+    """The member has found its end in Spark's commit log; no trigger follows."""
+    bed, end = skipping()
+    bed.member.complete(end)
+    bed.session.stop()
+    assert "orders-0 [0, 3): removed between the plan and the end of the batch (at most" in caplog.text
+    assert bed.session._metrics.records_lost == 3
+
+
+@pytest.mark.rule("R92")
+def test_p8_a_trigger_after_the_member_has_left_leaves_the_check_to_the_stop(caplog: pytest.LogCaptureFixture) -> None:
+    bed, end = skipping()
+    bed.member.complete(end)
+    bed.member.stopping = True
+
+    def left(_: SourceOffset) -> float:
+        raise member_left("shop", clean=True)
+
+    bed.member.complete = left  # type: ignore[method-assign]
+    assert bed.session.latest_offset(end) is end
+    bed.session.stop()
+    assert caplog.text.count("orders-0 [0, 3): removed between") == 1
+
+
+def test_a_batch_that_is_not_complete_at_a_stop_is_not_checked() -> None:
+    bed, _ = skipping()
+    bed.session.stop()
+    assert bed.session._metrics.records_lost == 0
+
+
+@pytest.mark.parametrize("what", ["removed", "the topic was deleted or recreated"])
+@pytest.mark.rule("R92")
+def test_p8_the_newest_batch_is_checked_after_a_restart(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The query was killed before the trigger that would have checked it. Nobody knows what was skipped."""
+    bed = Bed(failOnDataLoss="false", startingOffsets="earliest")
+    before = offset_of(OffsetRange(P0, 4, 9), OffsetRange(P1, 7, 7))
+    bed.ends(p0=9, p1=7)
+    if what == "removed":
+        bed.cluster.beginnings[P0] = 6
+    else:
+        bed.cluster.topics["orders"] = TopicInfo("new-id", 2)
+    bed.join(P0, P1)
+    bed.session.latest_offset(before)
+    bed.clock.advance(5.0)
+    bed.session.latest_offset(before)
+    span = "[4, 6)" if what == "removed" else "[4, 9)"
+    told = f"orders-0 {span}: {what} since the last batch before the restart was planned (at most"
+    assert caplog.text.count(told) == 1
+    assert bed.session._metrics.records_lost == 0
+
+
+@pytest.mark.rule("R92")
+def test_p8_one_answer_with_the_former_id_proves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """1. The topic is recreated while a batch runs. 2. The broker that is asked at its end lags behind."""
+    bed = Bed(failOnDataLoss="false", startingOffsets="earliest")
+    _, end = batch_given_out(bed)
+    assert bed.session.latest_offset(end) is end
+    bed.cluster.topics["orders"] = TopicInfo("new-id", 2)
+    bed.ends(p0=0, p1=0)
+    for _ in range(4):
+        bed.clock.advance(1.5)
+        bed.session.latest_offset(end)
+    assert caplog.text.count("orders-0 [0, 5), orders-1 [0, 7): the topic was deleted or recreated between") == 1
+    assert bed.session._metrics.records_lost == 0, "nor does it prove that something was skipped"
+
+
+def test_a_batch_is_checked_until_its_topics_are_proven() -> None:
+    bed = Bed(failOnDataLoss="false", startingOffsets="earliest")
+    _, end = batch_given_out(bed)
+    for _ in range(4):
+        bed.clock.advance(1.5)
+        assert bed.session.latest_offset(end) is end
+    bed.cluster.topics["orders"] = TopicInfo("new-id", 2)
+    bed.session._reads.check(last=True)
+    assert bed.session._metrics.records_lost == 0
+
+
+@pytest.mark.rule("R93")
+def test_a_recreated_topic_with_a_higher_leader_epoch_is_not_truncated(caplog: pytest.LogCaptureFixture) -> None:
+    bed, end = truncated(failOnDataLoss="false")
+    bed.cluster.topics["orders"] = TopicInfo("new-id", 2)
+    bed.cluster.cut = {P0: 0}
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 22)"]
+    assert "truncated" not in caplog.text
+    assert bed.session._metrics.records_lost == 0
+
+
+def test_what_is_removed_long_after_a_batch_counts_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A pipeline that removes what it has processed, with a trigger of minutes."""
+    bed, end = skipping()
+    bed.member.complete(end)
+    bed.clock.advance(COUNTS_S)
+    bed.session.latest_offset(end)
+    assert "data may be lost: group=shop orders-0 [0, 3): removed between the plan and the end" in caplog.text
     assert bed.session._metrics.records_lost == 0

@@ -41,7 +41,7 @@ def recreated(**options: str) -> tuple[Bed, SourceOffset]:
 
 def test_a_topic_made_anew_fails_the_query() -> None:
     bed, end = recreated()
-    with pytest.raises(DataLossError, match=r"orders-0 \[50, 50\): the topic was deleted and recreated"):
+    with pytest.raises(DataLossError, match=r"orders-0 \[50, \.\.\.\): the topic was deleted and recreated"):
         bed.session.latest_offset(end)
 
 
@@ -276,11 +276,11 @@ def test_partitions_that_went_while_the_query_was_down_are_told_until_a_batch_le
         bed.ends(p0=5)
         return bed.session.latest_offset(start)
 
-    with pytest.raises(DataLossError, match=r"orders-1 \[55, 55\): .* recreated with fewer partitions"):
+    with pytest.raises(DataLossError, match=r"orders-1 \[55, \.\.\.\): .* recreated with fewer partitions"):
         restarted(before)
     with caplog.at_level(logging.WARNING):
         end = restarted(before, failOnDataLoss="false")
-    assert "orders-1 [55, 55): the topic was deleted and recreated with fewer partitions" in caplog.text
+    assert "orders-1 [55, ...): the topic was deleted and recreated with fewer partitions" in caplog.text
     assert end.ends() == {P0: 5}
     restarted(end)
 
@@ -375,7 +375,7 @@ def test_a_deleted_topic_that_comes_back_after_a_batch_of_another_is_no_new_one(
         bed.clock.advance(REFRESH_S + 1)
         bed.join(P0, refunds)
         assert "refunds-0 [0, 7)" in ranges(bed.session.latest_offset(end))
-    assert caplog.text.count("data lost") == (2 if restart else 1)
+    assert caplog.text.count("refunds-0 [60, ") == (2 if restart else 1)
 
 
 def test_partitions_that_come_back_are_read_again() -> None:
@@ -593,7 +593,7 @@ def test_available_now_tells_a_topic_made_again_from_a_truncated_log(
     bed.cluster.topics["orders"] = TopicInfo("the second topic's id", 2)
     bed.ends(p0=5)
     if fails == "true":
-        with pytest.raises(DataLossError, match=r"orders-0 \[100, 100\): the topic was deleted and recreated"):
+        with pytest.raises(DataLossError, match=r"orders-0 \[100, \.\.\.\): the topic was deleted and recreated"):
             bed.session.latest_offset(end)
     else:
         assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 5)"]

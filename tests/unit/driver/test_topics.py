@@ -21,7 +21,7 @@ KNOWN = Known.of(offset_of(OffsetRange(P0, 0, 50), OffsetRange(P1, 0, 60), done=
 class Bed:
     """A watch over orders (two partitions, owned and read to 50 and 60) and refunds (handed over at 7)."""
 
-    def __init__(self, **options: str) -> None:
+    def __init__(self, *, joined: bool = True, **options: str) -> None:
         self.clock = ManualClock()
         self.cluster = FakeCluster(orders=2, refunds=1)
         self.state = QueryState()
@@ -29,6 +29,8 @@ class Bed:
         self.watch = TopicWatch(make_options(**given), self.cluster, self.clock, self.state)
         self.watch.match()
         self.watch.started_with(self.cluster.topics)
+        if not joined:
+            return
         for partition in (P0, P1):
             self.state.establish(partition, Anchor(TOPIC_ID, Pin(0, 2), None))
         assert self.left(P0, P1) == Missing()
@@ -37,7 +39,8 @@ class Bed:
     def left(self, *partitions: TopicPartition) -> Missing:
         """Let the group leave these partitions with the member; return what the check finds."""
         owned = tuple(OwnedView(partition, None, 40) for partition in partitions)
-        return self.watch.missing_left(view(owned), KNOWN)
+        self.watch.hold(view(owned), KNOWN)
+        return self.watch.missing_left()[0]
 
     def rows(self) -> object:
         """Return a copy of the table."""
@@ -54,9 +57,18 @@ def test_a_deleted_topic_is_lost_from_where_it_was_read() -> None:
     missing = bed.watch.missing_of(KNOWN)
     assert (missing.topics, missing.deleted) == ({"orders"}, {P0: 50, P1: 60})
     assert (missing.not_read, missing.cut, missing.never_existed) == (set(), {}, set())
-    assert bed.watch.missing_at_start(KNOWN).deleted == {P0: 50, P1: 60}
-    assert bed.left().deleted == {P0: 50, P1: 60}
     assert bed.rows() == bed.before
+    assert bed.left().deleted == {P0: 50, P1: 60}
+    assert bed.left() == Missing(), "once"
+
+
+@pytest.mark.rule("R39")
+def test_the_newest_batch_of_a_checkpoint_is_compared_before_the_first_assignment() -> None:
+    bed = Bed(joined=False)
+    del bed.cluster.topics["orders"], bed.cluster.topics["refunds"]
+    missing = bed.watch.started_from(KNOWN)
+    assert (missing.deleted, missing.not_read, missing.handed_over) == ({}, {"refunds"}, {REFUND: 7})
+    assert bed.watch.missing_left()[0].deleted == {P0: 50, P1: 60}
 
 
 def test_what_was_handed_over_is_not_lost_here() -> None:
@@ -70,9 +82,35 @@ def test_what_was_handed_over_is_not_lost_here() -> None:
 def test_partitions_that_a_recreated_topic_does_not_have_are_lost() -> None:
     bed = Bed()
     bed.cluster.topics["orders"] = TopicInfo("other", 1)
-    for missing in (bed.watch.missing_of(KNOWN), bed.watch.missing_at_start(KNOWN), bed.left(P0)):
-        assert (missing.cut, missing.cut_ids, missing.topics) == ({P1: 60}, {P1: TOPIC_ID}, set())
+    missing = bed.watch.missing_of(KNOWN)
+    assert (missing.cut, missing.cut_ids, missing.topics) == ({P1: 60}, {P1: TOPIC_ID}, set())
     assert bed.rows() == bed.before
+    assert bed.left(P0) == Missing(topics=set())
+    bed.clock.advance(CONFIRM_S)
+    missing = bed.left(P0)
+    assert (missing.cut, missing.cut_ids, missing.topics) == ({P1: 60}, {P1: TOPIC_ID}, set())
+
+
+@pytest.mark.rule("R91")
+def test_a_partition_that_has_left_is_compared_by_its_topics_id() -> None:
+    bed = Bed()
+    bed.cluster.topics["orders"] = TopicInfo("other", 2)
+    bed.left(P0)
+    bed.clock.advance(CONFIRM_S)
+    assert bed.left(P0).recreated == {P1: 60}
+    assert bed.left(P0) == Missing(), "once"
+
+
+@pytest.mark.rule("R91")
+def test_a_partition_that_was_handed_over_is_its_next_owners_after_three_seconds() -> None:
+    bed = Bed()
+    bed.left(P0)
+    assert bed.state.left.keys() == {P1}
+    bed.clock.advance(CONFIRM_S)
+    bed.left(P0)
+    assert bed.state.left == {}
+    del bed.cluster.topics["orders"]
+    assert bed.left(P0) == Missing()
 
 
 @pytest.mark.rule("R41")

@@ -945,6 +945,37 @@ def test_a_drain_ends_at_its_deadline_without_a_commit(caplog: pytest.LogCapture
     assert "drain deadline passed" in caplog.text
 
 
+@pytest.mark.rule("R103")
+def test_p6_a_drain_deadline_looks_at_the_commit_log_once_more() -> None:
+    """A store that is slow: the look under way has begun before the batch's end."""
+    with running(drainTimeoutMs="500") as bed:
+        bed.log.hang()
+        revoke_in_flight(bed)
+        looks_of(bed, 1)
+        bed.log.complete.add(flight(R0).end)
+        bed.clock.advance(1.0)
+        for _ in range(20):
+            assert bed.member.view().state is MemberState.DRAINING
+        bed.log.answer()
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.05)
+        assert committed(bed, 0) == 20
+
+
+@pytest.mark.rule("R103")
+@pytest.mark.parametrize(("poll_s", "spare_s"), [(300, 5.0), (4, 1.5)])
+def test_a_drain_deadline_waits_for_a_store_that_hangs_for_a_moment_only(poll_s: int, spare_s: float) -> None:
+    """Half of the time that the group still waits, and 5 s at most."""
+    options = {"kafka.max.poll.interval.ms": str(poll_s * 1000), "kafka.session.timeout.ms": "3000"}
+    with running(drainTimeoutMs="1000", **options) as bed:
+        bed.log.hang()
+        revoke_in_flight(bed)
+        began_s = bed.clock.now_s
+        bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.05)
+        assert 1.0 + spare_s <= bed.clock.now_s - began_s < 1.0 + spare_s + 0.5
+        assert committed(bed, 0) == 10
+        bed.log.answer()
+
+
 @pytest.mark.rule("R85")
 def test_p5_nothing_is_committed_for_a_group_that_has_not_waited_for_the_drain(
     caplog: pytest.LogCaptureFixture,
@@ -977,6 +1008,63 @@ def test_a_stop_during_a_drain_still_commits_what_the_log_has() -> None:
         bed.log.complete.add(flight(R0).end)
         bed.stop()
         assert committed(bed, 0) == 20
+
+
+# --- partitions that the client does not know to be lost
+
+
+def lose_by_a_refused_proof(bed: Bed) -> None:
+    """A batch is in flight, the machine is suspended, and the coordinator does not know the member any more."""
+    bed.own((0, 10))
+    bed.fix(R0)
+    bed.group.refusals.append(Refusal.LOST)
+    bed.clock.suspend(100.0)
+    bed.until("the loss", lambda view: view.state is MemberState.REJOINING)
+
+
+@pytest.mark.rule("R101")
+def test_a_revoke_of_lost_partitions_waits_for_no_batch() -> None:
+    with running() as bed:
+        lose_by_a_refused_proof(bed)
+        began_s = bed.clock.now_s
+        bed.group.revoke(P0)
+        bed.group.wait_for("the release", lambda: bed.group.owned == set())
+        bed.until("the member to go on", lambda view: view.state is not MemberState.DRAINING)
+        assert bed.clock.now_s == began_s
+        assert bed.group.named("commit_now") == [(item(0, 10, "pin"),)], "only the proof"
+        bed.member.complete(flight(R0).end)
+        bed.own((0, 10))
+
+
+@pytest.mark.rule("R101")
+def test_a_stop_after_a_suspension_does_not_wait_for_lost_partitions(caplog: pytest.LogCaptureFixture) -> None:
+    """The client has not noticed the loss yet: it revokes the partitions when it closes."""
+    with running(drainTimeoutMs="5000") as bed, caplog.at_level(logging.INFO):
+        lose_by_a_refused_proof(bed)
+        bed.member.request_stop()
+        assert bed.member.join(WAIT_S), "it waits for a batch of partitions that it does not own"
+        assert not bed.member.failed
+        assert not bed.member.left_clean
+    assert "left: group=shop outcome=LOST" in caplog.text
+    assert "drainTimeoutMs" not in caplog.text
+    assert caplog.text.count("repeated=10") == 1, "what is repeated is counted once"
+
+
+@pytest.mark.rule("R102")
+def test_a_member_that_leaves_waits_for_no_batch_of_partitions_that_come_back() -> None:
+    with running(drainTimeoutMs="60000") as bed:
+        leave_a_commit_unanswered(bed)
+        bed.fix(OffsetRange(P0, 20, 30))
+        bed.group.lose(P0)
+        bed.until("the loss", lambda view: not view.partitions)
+        bed.member.request_stop()
+        bed.until("the stop", lambda view: view.state is MemberState.STOPPING)
+        bed.group.assign(P0)
+        bed.group.wait_for("the assignment", lambda: bed.group.owned == {P0})
+        bed.clock.advance(3.0)
+        assert bed.member.join(WAIT_S), "it waits for a batch although it leaves"
+        assert not bed.member.failed
+        assert bed.group.owned == set()
 
 
 # --- SIGTERM with a batch in flight

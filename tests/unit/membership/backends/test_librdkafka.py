@@ -226,6 +226,31 @@ def test_to_join_again_a_member_leaves_first() -> None:
     assert bed.client.subscriptions == [["orders"], [], ["orders"]]
 
 
+# --- leaving
+
+
+@pytest.mark.rule("R111")
+@pytest.mark.parametrize(
+    ("options", "held", "unsubscribes"),
+    [
+        ({"kafka.partition.assignment.strategy": "cooperative-sticky"}, False, True),
+        ({"kafka.partition.assignment.strategy": "cooperative-sticky"}, True, False),
+        ({"kafka.partition.assignment.strategy": "cooperative-sticky", "kafka.group.instance.id": "a"}, False, False),
+        ({"kafka.partition.assignment.strategy": "range"}, False, False),
+        ({"kafka.group.protocol": "consumer"}, False, False),
+    ],
+)
+def test_a_cooperative_member_without_partitions_leaves(
+    options: dict[str, str], held: bool, unsubscribes: bool
+) -> None:
+    bed = Bed(**options)
+    bed.group.subscribe(["orders"])
+    if held:
+        bed.group.accept((tp(0),))
+    bed.group.close()
+    assert bed.client.subscriptions == [["orders"], *([[]] if unsubscribes else [])]
+
+
 # --- commits
 
 
