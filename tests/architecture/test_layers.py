@@ -55,6 +55,7 @@ MAY_IMPORT = {
         "spark/progress_listener.py",
         "spark/row_handover.py",
         "spark/source.py",
+        "spark/spark_calls.py",
         "spark/stop.py",
         "spark/stop_by_connect.py",
     },
