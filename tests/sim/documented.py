@@ -5,12 +5,15 @@ Each exception names the sentence that allows it, and is counted, so that one th
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spark_groupsource import errors
+from tests.faults.history import Commit
 from tests.sim.faults import Planned
 from tests.sim.simulation import Simulation
 
@@ -42,6 +45,17 @@ class Documented:
     def recreated(self) -> bool:
         """Whether a topic was replaced."""
         return any(kind.startswith("topic-") for kind in self.kinds)
+
+    def has_read_another(self, commit: Commit, topic_id: str) -> bool:
+        """Return whether the query of a commit had planned a batch of a topic of this name with another id before."""
+        query = json.loads(commit.metadata)["l"].split("-")[0] if commit.metadata else ""
+        return any(
+            entry is not None and entry["id"] != topic_id
+            for app in self.sim.apps
+            for one in app.checkpoint.entries.values()
+            if app.name == query and one.planned_at < commit.at
+            for entry in [one.end["topics"].get(commit.topic)]
+        )
 
     def explains(self, problem: str) -> bool:
         """Return whether a documented exception explains the problem."""
@@ -143,9 +157,19 @@ def _end_not_known(run: Documented, problem: str) -> bool:
 
 
 def _latest_of_a_recreated_topic(run: Documented, problem: str) -> bool:
-    """Whether a query without a batch of the deleted topic began in the recreated one, where it then ended."""
-    text = ("pinned at", "in no completed batch", "skipped and not reported")
-    return run.recreated and run.sim.configuration.starting == "latest" and any(part in problem for part in text)
+    """Whether a query without a batch of the deleted topic has stored the start in the recreated one, at its end."""
+    found = re.match(r"P[158] (\S+)-(\d+): ", problem)
+    if found is None or not run.recreated or run.sim.configuration.starting != "latest":
+        return False
+    name, number = found[1], found[2]
+    for life in run.sim.cluster.lives:
+        if life.name != name or life is run.sim.cluster.first(name):
+            continue
+        commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == (name, int(number))]
+        first = next((c for c in commits if life.created_at <= c.at < (life.deleted_at or math.inf)), None)
+        if first is not None and not run.has_read_another(first, life.id):
+            return True
+    return False
 
 
 def _bound_of_removed_records(run: Documented, problem: str) -> bool:
