@@ -107,7 +107,15 @@ def _older_commit_read_late(run: Documented, problem: str) -> bool:
 
 
 def _removed_before_the_group_began(run: Documented, problem: str) -> bool:
-    return "pinned at" in problem and "records-deleted" in run.kinds
+    found = re.match(r"P8 (\S+)-(\d+): deleted before it was read, and not reported", problem)
+    if found is None:
+        return "pinned at" in problem and "records-deleted" in run.kinds
+    name, number = found[1], int(found[2])
+    first = next((c.at for c in run.sim.group.commits if (c.topic, c.partition) == (name, number)), math.inf)
+    removed = [
+        f.started_at for f in run.sim.faults for span in f.details.get("deleted", ()) if span[:2] == (name, number)
+    ]
+    return bool(removed) and max(removed) < first
 
 
 def _in_no_batch(run: Documented, problem: str) -> bool:
