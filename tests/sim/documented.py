@@ -180,6 +180,21 @@ def _latest_of_a_recreated_topic(run: Documented, problem: str) -> bool:
     return False
 
 
+def _read_by_others(run: Documented, problem: str) -> bool:
+    """Whether another query than the one that reports the loss of a deleted topic's records has read some of them."""
+    found = re.match(r"P8 (\S+)-(\d+): (\S+) reported \[(\d+), (\d+)\) as lost at \S+, but the group had read", problem)
+    if found is None or not run.recreated:
+        return False
+    name, number, reporter, start, end = found[1], int(found[2]), found[3], int(found[4]), int(found[5])
+    return any(
+        (row[1], row[2]) == (name, number) and start <= row[3] < end
+        for app in run.sim.apps
+        if app.name != reporter
+        for batch in app.batches
+        for row in batch.rows
+    )
+
+
 def _bound_of_removed_records(run: Documented, problem: str) -> bool:
     """Whether records were removed that a batch has read, right after it."""
     return "records-deleted" in run.kinds and "but the group had read" in problem
@@ -224,6 +239,8 @@ _EXCEPTIONS = (
     _Exception("P8: the end is not known after a restart", _end_not_known),
     # limits.md, there: with "latest", a query that has read nothing of a deleted topic.
     _Exception("P1: latest of a recreated topic", _latest_of_a_recreated_topic),
+    # limits.md, there: a partition that moves while its topic is deleted, or whose readers have left before a restart.
+    _Exception("P8: read by others meanwhile", _read_by_others),
     # limits.md, there: what was removed before a batch was complete is an upper bound.
     _Exception("P8: an upper bound", _bound_of_removed_records),
     # limits.md, "Group membership": partitions that a classic group assigns to nobody until its next rebalance.
