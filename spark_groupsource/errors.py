@@ -164,6 +164,19 @@ SCHEMA_FIXED = Condition(
     "The source has a fixed schema, but the reader was given another one: {given}",
     "leave .schema(...) out and cast the columns key and value after the read.",
 )
+PLAN_NOT_RUN = Condition(
+    "GROUPKAFKA.PLAN_NOT_RUN",
+    "Spark asked for another batch before it ran the one that was planned last. Before Spark 4.2 it does that with"
+    " spark.sql.streaming.triggerAvailableNowWrapper.enabled, and with a query that reads no column and no row of the"
+    " source if option checkpointLocation is not set",
+    "leave that setting out (Trigger.AvailableNow then runs one batch), set option checkpointLocation, or use Spark"
+    " 4.2.",
+)
+SPARK_TOO_OLD = Condition(
+    "GROUPKAFKA.SPARK_TOO_OLD",
+    "{what} needs PySpark {least} or newer, and this is {version}",
+    "use a newer Spark. docs/spark-versions.md has what each version lacks.",
+)
 READ_LIMIT_UNSUPPORTED = Condition(
     "GROUPKAFKA.READ_LIMIT_UNSUPPORTED",
     "Spark limits the batch by {limit}, which is not supported by this source.",

@@ -97,6 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of this project's tests."""
     parser.addoption("--level", help="only tests of this level: core, gate, or a part of the nightly run (levels.toml)")
+    parser.addoption("--spark", help="run tests/versions with this Spark: 4.0, 4.1, 4.2 or 4.3 (scripts/versions)")
     parser.addoption("--order-runs", type=int, default=1, help="runs of tests/cluster/test_task_order.py")
 
 

@@ -28,6 +28,10 @@ SETTLE_S = 1.0
 AVAILABLE_NOW_MARGIN_S = 30.0
 _SETTLE_PAUSE_S = 0.01
 _NO_PARTITIONS = "the query ends without a partition: other members own them (a static member also while stopped)"
+_NOT_SETTLED = (
+    "no partitions for %.0f s: a query with Trigger.AvailableNow or Once ends without them, because before Spark 4.2"
+    " the source does not learn the trigger: group=%s"
+)
 # Seconds that a plan waits for the commit of the previous batch, once. Then batches go on without commits.
 COMMIT_S = 1.0
 # Seconds. The answer to a commit takes some milliseconds, and a trigger waits for it.
@@ -137,16 +141,17 @@ class Readiness:
         """Record that the member has begun to join."""
         self._first_assignment = Deadline(self._clock, FIRST_ASSIGNMENT_S)
 
-    def settled_view(self, *, ends_itself: bool) -> GroupView | None:
+    def settled_view(self, *, ends_itself: bool, may_end: bool = False) -> GroupView | None:
         """Wait until the member may plan. Return None if that takes longer than a trigger should.
 
         Only the first call of a session waits for an assignment that is not empty. Raises if the query ends by itself:
         `MembershipError` if the query is stopping or the assignment takes too long, `KafkaUnavailableError` if the
-        member has partitions and the coordinator does not answer for that long.
+        member has partitions and the coordinator does not answer for that long. If it `may_end` by itself, the call
+        waits for as long, and then returns None after a warning.
         """
         settle = Deadline(self._clock, SETTLE_S)
         longest_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S
-        patience = Deadline(self._clock, longest_s if ends_itself else SETTLE_S)
+        patience = Deadline(self._clock, longest_s if ends_itself or may_end else SETTLE_S)
         while True:
             self._member.check()
             if self._member.stopping:
@@ -159,7 +164,7 @@ class Readiness:
             self._check.run(view)
             settled = view.settled and not self._commits.cut_off(view)
             # Such a query has nothing to read, and must not end as if it had read all. The member's error is raised.
-            if ends_itself and not view.partitions and self._member.assignment_refused:
+            if (ends_itself or may_end) and not view.partitions and self._member.assignment_refused:
                 settled = False
             if settled and view.partitions:
                 self._first_assignment = None
@@ -168,8 +173,11 @@ class Readiness:
             if not waits_first:
                 if ends_itself and not settled and patience.expired():
                     raise self._no_assignment(view)
-                if settle.expired() and not (ends_itself and not settled):
+                waits = ends_itself or (may_end and not patience.expired())
+                if settle.expired() and not (waits and not settled):
                     self._first_assignment = None
+                    if may_end and not settled:
+                        LOG.warning(_NOT_SETTLED, longest_s, self._options.group_id)
                     if ends_itself:
                         LOG.warning("%s: group=%s", _NO_PARTITIONS, self._options.group_id)
                     return view if settled else None

@@ -16,7 +16,7 @@ from spark_groupsource import errors
 from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import includes_topic, partitions_of
-from spark_groupsource.cluster.port import ClusterPort, TopicInfo
+from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
 from spark_groupsource.driver.assignment_check import AssignmentCheck
 from spark_groupsource.driver.batch_planner import BatchPlanner, NothingToRead, Plan, TryAgain
 from spark_groupsource.driver.data_loss import DELETED, LossReporter, known_backlogs
@@ -121,7 +121,7 @@ class Session:
             cluster, logs=self._logs, starts=self._starts, state=self._state, losses=self._losses, commits=commits,
             name=options.client_id,
         )  # fmt: skip
-        self._available_now = self._once = False
+        self._available_now = self._once = self._may_end = False
 
     def __repr__(self) -> str:
         lineage = None if self._own is None else self._own.name
@@ -213,6 +213,11 @@ class Session:
         """
         return self._available_now or self._once
 
+    @property
+    def _waits(self) -> bool:
+        """Whether this trigger waits for what a later one may never read."""
+        return self._ends_itself or self._may_end
+
     def _begin(self, known: Known) -> None:
         self.start(known)
         if self._available_now and self._logs.targets is None:
@@ -222,10 +227,13 @@ class Session:
 
     # --- planning
 
-    def latest_offset(self, start: SourceOffset, bounds: ReadBounds = UNBOUNDED, *, once: bool = False) -> SourceOffset:
+    def latest_offset(
+        self, start: SourceOffset, bounds: ReadBounds = UNBOUNDED, *, once: bool = False, may_end: bool = False
+    ) -> SourceOffset:
         """Complete the batch that ended at `start`, plan the next one and fix it.
 
-        Returns `start` itself if there is nothing to read. With `once` (Trigger.Once) there is no later trigger.
+        Returns `start` itself if there is nothing to read. With `once` (Trigger.Once) there is no later trigger. With
+        `may_end` it is not known whether there is one: the call waits as long as with `once`, and does not fail.
 
         1. Complete the last batch.
         2. Wait until the assignment has settled.
@@ -233,7 +241,7 @@ class Session:
         4. Plan.
         5. Fix the plan. If ownership has changed meanwhile, go back to 2.
         """
-        self._once = once
+        self._once, self._may_end = once, may_end
         # Spark asks for a new batch when no logged one is left to run again.
         self._draining.caught_up()
         if self._member.stopping:
@@ -272,7 +280,8 @@ class Session:
     def _planned(self, start: SourceOffset, known: Known, bounds: ReadBounds) -> SourceOffset:
         deadline: StepDeadline | None = None
         while deadline is None or not deadline.expired():
-            view = self._readiness.settled_view(ends_itself=self._ends_itself)
+            may_end = self._may_end and bool(self._topics.names)
+            view = self._readiness.settled_view(ends_itself=self._ends_itself, may_end=may_end)
             if view is not None:
                 view = self._missing.leave_out_of(view, known)
             if view is None or not view.partitions:
@@ -280,10 +289,10 @@ class Session:
             deadline = deadline or self._planning_deadline()
             if any(owned.position is None for owned in view.partitions):
                 own, present = self._lineage(start), self._topics.present
-                self._go_by(self._starts.establish(view, start, present, own, waits=self._ends_itself))
+                self._go_by(self._starts.establish(view, start, present, own, waits=self._waits))
                 self._logs.forget()
                 continue
-            match self._planner.step(view.positions, bounds, ends_itself=self._ends_itself):
+            match self._planner.step(view.positions, bounds, ends_itself=self._waits):
                 case Plan(ranges, described):
                     end = self._fix(view, start, ranges, described)
                     if end is not None:
@@ -305,7 +314,7 @@ class Session:
         AvailableNow and Once cannot leave it to the next trigger. They wait for an unavailable coordinator as long as
         for unavailable brokers. A wait for the assignment has limits of its own and counts as one step only.
         """
-        if self._ends_itself:
+        if self._waits:
             return StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _PLAN_STEP_S)
         return StepDeadline(self._clock, PLAN_TIMEOUT_S, PLAN_TIMEOUT_S)
 
@@ -315,6 +324,12 @@ class Session:
         for partition, offset in sorted(self._logs.newest.items()):
             report.setdefault(partition.topic, {})[str(partition.partition)] = offset
         return report
+
+    def unread_after(self, end: SourceOffset) -> int:
+        """Request the number of offsets after a batch's end, in the partitions that it reads."""
+        ends = {item.partition: item.end for item in end.ranges}
+        logs = self._cluster.log_offsets(dict.fromkeys(ends, Edge.LATEST))
+        return sum(max(0, log.offset - ends[partition]) for partition, log in logs.items() if log is not None)
 
     @property
     def owned(self) -> Collection[TopicPartition]:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 from pyspark.sql import Column
-from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
 
 from spark_groupsource import errors
@@ -49,16 +49,27 @@ def from_confluent_avro(
     `ssl.key.password` (PEM files, on executors too). `tokenProvider` is "gcp" or package.module:function, as for the
     source. They are in no plan.
 
-    Raises `OptionError`, `KafkaUnavailableError` if no registry answers, and `AccessError` if a provider returns no
-    token.
+    Raises `OptionError` (SPARK_TOO_OLD before Spark 4.1), `KafkaUnavailableError` if no registry answers, and
+    `AccessError` if a provider returns no token.
     """
+    make = _arrow_udf()
     reading, result = _reading(schema_registry_url, subject, reader_schema, dict(options or {}))
     columns = (column,) if headers is None else (column, headers)
-    found: Column = _function(reading, result, has_headers=headers is not None, is_key=is_key)(*columns)
+    found: Column = _function(make, reading, result, has_headers=headers is not None, is_key=is_key)(*columns)
     return found
 
 
-def _function(reading: Reading, result: Any, *, has_headers: bool, is_key: bool) -> Any:
+def _arrow_udf() -> Any:
+    """Return PySpark's maker of functions on Arrow arrays."""
+    try:
+        from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415
+    except ImportError:
+        what = from_confluent_avro.__name__
+        raise errors.OptionError(errors.SPARK_TOO_OLD, what=what, least="4.1", version=pyspark.__version__) from None
+    return arrow_udf
+
+
+def _function(make: Any, reading: Reading, result: Any, *, has_headers: bool, is_key: bool) -> Any:
     """Return the function that Spark calls with arrays. Plans show its name and its columns only."""
     from pyarrow import Array  # noqa: PLC0415
 
@@ -78,7 +89,6 @@ def _function(reading: Reading, result: Any, *, has_headers: bool, is_key: bool)
     function.__name__ = from_confluent_avro.__name__
     # Spark reads the kind of the function from its hints, as classes, and warns about a function without them.
     function.__annotations__ = dict.fromkeys(function.__annotations__, Array)
-    make: Any = arrow_udf  # its overloads want a plain number for the kind
     return make(function, from_arrow_type(result, prefer_timestamp_ntz=True))
 
 

@@ -21,8 +21,13 @@ from spark_groupsource.model.offsets import SourceOffset, parse_offset
 from spark_groupsource.spark.notebook_table import NotebookTable, notebook_display
 
 
-def lag_by_partition(end: SourceOffset, newest: dict[str, dict[str, int]]) -> dict[str, int]:
-    """Return the number of offsets after the batch's end, per owned partition ('topic-number')."""
+def lag_by_partition(end: SourceOffset, newest: dict[str, Any]) -> dict[str, int | None]:
+    """Return the number of offsets after the batch's end, per owned partition ('topic-number').
+
+    Before Spark 4.2 it is unknown (None): Spark reports the batch's own end as the newest offset.
+    """
+    if "lineage" in newest:
+        return {str(item.partition): None for item in end.ranges}
     ends = {(tp.topic, str(tp.partition)): offset for tp, offset in end.ends().items()}
     return {
         f"{topic}-{number}": max(0, offset - ends.get((topic, number), offset))
@@ -51,7 +56,7 @@ class BatchFigures:
     rows: int
     rows_per_s: float
     batch_ms: int
-    lags: tuple[dict[str, int], ...]
+    lags: tuple[dict[str, int | None], ...]
 
 
 def batch_figures(progress: dict[str, Any]) -> BatchFigures | None:
@@ -79,17 +84,23 @@ def progress_line(progress: dict[str, Any]) -> str | None:
 
 
 def _line(found: BatchFigures) -> str:
-    parts = (f"lag={sum(lag.values())} partitions={short_partitions(lag)}" for lag in found.lags)
+    parts = (f"lag={_total(lag)} partitions={short_partitions(lag)}" for lag in found.lags)
     head = f"{found.name} batch={found.batch} rows={found.rows}"
     return f"{head} rows/s={found.rows_per_s:.0f} batch_ms={found.batch_ms} {' | '.join(parts)}"
 
 
+def _total(lag: dict[str, int | None]) -> str:
+    known = [number for number in lag.values() if number is not None]
+    return f"{sum(known)}" if len(known) == len(lag) else "?"
+
+
 def table_cells(found: BatchFigures) -> tuple[str, ...]:
     """Return a batch as cells of the table in a notebook; sources are summed up."""
-    lag = sum(sum(one.values()) for one in found.lags)
+    totals = [_total(one) for one in found.lags]
+    lag = "?" if "?" in totals else f"{sum(map(int, totals)):,}"
     partitions = " | ".join(short_partitions(one) for one in found.lags)
     return (
-        found.batch, f"{found.rows:,}", f"{found.rows_per_s:,.0f}", f"{found.batch_ms:,}", f"{lag:,}", partitions
+        found.batch, f"{found.rows:,}", f"{found.rows_per_s:,.0f}", f"{found.batch_ms:,}", lag, partitions
     )  # fmt: skip
 
 

@@ -8,21 +8,12 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -38,11 +29,12 @@ from spark_groupsource import errors
 from spark_groupsource.driver.executor_python import guarded
 from spark_groupsource.errors import OptionError
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, new_lineage, parse_offset
-from spark_groupsource.options.model import UNBOUNDED, ReadBounds, Reads, SourceOptions
+from spark_groupsource.options.model import ReadBounds, Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.redaction import MaskSecrets
 from spark_groupsource.spark.reader_signals import on_signals
 from spark_groupsource.spark.row_handover import HandsOverRows, spark_hook
+from spark_groupsource.spark.spark_calls import PlanningCalls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,8 +43,6 @@ if TYPE_CHECKING:
     from spark_groupsource.driver.session import Session
 
 LOG = logging.getLogger("spark_groupsource")
-# The largest number of rows that Spark can name.
-_NO_LIMIT = sys.maxsize
 
 
 def source_schema(include_headers: bool) -> StructType:
@@ -141,7 +131,7 @@ class GroupKafkaPartition(InputPartition):
         return f"GroupKafkaPartition({', '.join(map(str, self.ranges))})"
 
 
-class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class GroupKafkaStreamReader(HandsOverRows, PlanningCalls, DataSourceStreamReader):
     """Handles Spark's calls for one streaming query."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -169,28 +159,13 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
             self._initial = SourceOffset.initial(new_lineage()).to_json()
         return self._initial
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Return option minOffsetsPerTrigger, maxOffsetsPerTrigger or maxBytesPerTrigger as Spark's read limit.
-
-        Python has no composite limit: Spark gets the first one that is set, and the source applies the others itself.
-        It is never `ReadAllAvailable`: so that is Trigger.Once, which has no later trigger
-        (`org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution`).
-        """
-        options = self._options
-        if options.min_offsets_per_trigger is not None:
-            return ReadMinRows(options.min_offsets_per_trigger)
-        if options.max_offsets_per_trigger is not None:
-            return ReadMaxRows(options.max_offsets_per_trigger)
-        if options.max_bytes_per_trigger is not None:
-            return ReadMaxBytes(options.max_bytes_per_trigger)
-        return ReadMaxRows(_NO_LIMIT)
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def _planned(
+        self, start: dict[str, Any], bounds: ReadBounds, *, once: bool = False, may_end: bool = False
+    ) -> dict[str, Any]:
         """Plan the next batch. Return `start` itself, unchanged, if there is nothing to read."""
-        bounds = self._bounds(limit)
         offset = parse_offset(start)
         session = self._driver()
-        end = session.latest_offset(offset, bounds, once=isinstance(limit, ReadAllAvailable))
+        end = session.latest_offset(offset, bounds, once=once, may_end=may_end)
         # Only without a new batch, because it may take a while.
         idle = end is offset and not session.stopping
         if idle and (standby := self._standby) is not None and (lane := self._fast_lane()) is not None:
@@ -198,31 +173,10 @@ class GroupKafkaStreamReader(HandsOverRows, DataSourceStreamReader, SupportsTrig
         # Spark compares offsets as text: unchanged means no batch.
         return start if end is offset else end.to_json()
 
-    def _bounds(self, limit: ReadLimit) -> ReadBounds:
-        """Convert Spark's limit. Without one (Trigger.Once) the options' limits do not apply either."""
-        max_bytes = self._options.max_bytes_per_trigger
-        if isinstance(limit, ReadAllAvailable):
-            return UNBOUNDED
-        if isinstance(limit, ReadMaxRows):
-            return ReadBounds(None if limit.max_rows == _NO_LIMIT else limit.max_rows, max_bytes=max_bytes)
-        if isinstance(limit, ReadMinRows):
-            return ReadBounds(self._options.max_offsets_per_trigger, limit.min_rows, max_bytes)
-        if isinstance(limit, ReadMaxBytes):
-            return ReadBounds(max_bytes=limit.max_bytes)
-        raise OptionError(errors.READ_LIMIT_UNSUPPORTED, limit=limit)
-
-    def reportLatestOffset(self) -> dict[str, Any]:
-        """Return the newest offsets of the owned partitions, for Spark's progress and its lag."""
-        return self._driver().newest_offsets()
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of 'available now': the newest offsets of the whole subscription."""
-        self._driver().prepare_available_now()
-
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of the batch that ends at `end`."""
         session, batch = self._driver(), parse_offset(end)
-        tasks = session.tasks(parse_offset(start), batch)
+        tasks = self._tasks(start, end)
         # Ids of topics in this batch only. Topics that the member handed over may have been recreated since.
         topics = {item.partition.topic for item in batch.ranges}
         topic_ids = {topic: topic_id for topic, topic_id in batch.topic_ids if topic in topics}

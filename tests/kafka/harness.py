@@ -367,8 +367,9 @@ class Query:
         self._log = (self.out / "log").open("wb")
         environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment |= settings.get("environment", {})
+        command = checkout.command("tests.kafka.query_process", text)
         self.process = subprocess.Popen(
-            checkout.command("tests.kafka.query_process", text),
+            [environment["PYSPARK_PYTHON"], *command[1:]],
             stdout=self._log,
             stderr=self._log,
             # Not PYTHONPATH: executors would get it from the driver, and find this checkout.

@@ -5,12 +5,15 @@ Each exception names the sentence that allows it, and is counted, so that one th
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spark_groupsource import errors
+from tests.faults.history import Commit
 from tests.sim.faults import Planned
 from tests.sim.simulation import Simulation
 
@@ -42,6 +45,17 @@ class Documented:
     def recreated(self) -> bool:
         """Whether a topic was replaced."""
         return any(kind.startswith("topic-") for kind in self.kinds)
+
+    def has_read_another(self, commit: Commit, topic_id: str) -> bool:
+        """Return whether the query of a commit had planned a batch of a topic of this name with another id before."""
+        query = json.loads(commit.metadata)["l"].split("-")[0] if commit.metadata else ""
+        return any(
+            entry is not None and entry["id"] != topic_id
+            for app in self.sim.apps
+            for one in app.checkpoint.entries.values()
+            if app.name == query and one.planned_at < commit.at
+            for entry in [one.end["topics"].get(commit.topic)]
+        )
 
     def explains(self, problem: str) -> bool:
         """Return whether a documented exception explains the problem."""
@@ -93,7 +107,15 @@ def _older_commit_read_late(run: Documented, problem: str) -> bool:
 
 
 def _removed_before_the_group_began(run: Documented, problem: str) -> bool:
-    return "pinned at" in problem and "records-deleted" in run.kinds
+    found = re.match(r"P8 (\S+)-(\d+): deleted before it was read, and not reported", problem)
+    if found is None:
+        return "pinned at" in problem and "records-deleted" in run.kinds
+    name, number = found[1], int(found[2])
+    first = next((c.at for c in run.sim.group.commits if (c.topic, c.partition) == (name, number)), math.inf)
+    removed = [
+        f.started_at for f in run.sim.faults for span in f.details.get("deleted", ()) if span[:2] == (name, number)
+    ]
+    return bool(removed) and max(removed) < first
 
 
 def _in_no_batch(run: Documented, problem: str) -> bool:
@@ -107,11 +129,75 @@ def _in_no_batch(run: Documented, problem: str) -> bool:
     return not any(entry and entry["id"] in deleted and number in entry["ranges"] for entry in entries)
 
 
+def _between_two_owners(run: Documented, problem: str) -> bool:
+    """Whether the topic was deleted when its reader had handed the partition over, and no other had planned it."""
+    found = re.match(r"P8 (\S+)-(\d+): ", problem)
+    if found is None or "report" not in problem:
+        return False
+    partition = (found[1], int(found[2]))
+    for life in run.sim.cluster.lives:
+        if life.name != found[1] or life.deleted_at is None:
+            continue
+        plans = [
+            (one.planned_at, app.name)
+            for app in run.sim.apps
+            for one in app.completed()
+            if (entry := one.end["topics"].get(life.name)) and entry["id"] == life.id and found[2] in entry["ranges"]
+        ]
+        records = [r for r in run.sim.group.records if r.at <= life.deleted_at and plans and r.query == max(plans)[1]]
+        if records and partition not in records[-1].partitions:
+            return True
+    return False
+
+
 def _end_not_known(run: Documented, problem: str) -> bool:
-    """Whether a query was started again after the topic's deletion: it reports to where it had planned, not further."""
-    found = re.match(r"P8 (\S+)-\d+: deleted before it was read, and not reported", problem)
-    ends = [life.deleted_at for life in run.sim.cluster.lives if found and life.name == found[1] and life.deleted_at]
-    return any(one.started_at > end for end in ends for app in run.sim.apps for one in app.runs)
+    """Whether a query that was started after the topic's deletion has reported the partition: not to the log's end."""
+    found = re.match(r"P8 (\S+)-(\d+): deleted before it was read, and not reported", problem)
+    if found is None:
+        return False
+    ends = [life.deleted_at for life in run.sim.cluster.lives if life.name == found[1] and life.deleted_at]
+    reported = any(
+        event.event == "data_lost" and (found[1], int(found[2])) in event.partitions
+        for app in run.sim.apps
+        for event in app.events
+    )
+    return reported and any(one.started_at > end for end in ends for app in run.sim.apps for one in app.runs)
+
+
+def _latest_of_a_recreated_topic(run: Documented, problem: str) -> bool:
+    """Whether a query without a batch of the deleted topic has stored the start in the recreated one, at its end."""
+    found = re.match(r"P[158] (\S+)-(\d+): ", problem)
+    if found is None or not run.recreated or run.sim.configuration.starting != "latest":
+        return False
+    name, number = found[1], found[2]
+    for life in run.sim.cluster.lives:
+        if life.name != name or life is run.sim.cluster.first(name):
+            continue
+        commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == (name, int(number))]
+        first = next((c for c in commits if life.created_at <= c.at < (life.deleted_at or math.inf)), None)
+        if first is not None and not run.has_read_another(first, life.id):
+            return True
+    return False
+
+
+def _read_by_others(run: Documented, problem: str) -> bool:
+    """Whether another query than the one that reports the loss of a deleted topic's records has read some of them."""
+    found = re.match(r"P8 (\S+)-(\d+): (\S+) reported \[(\d+), (\d+)\) as lost at \S+, but the group had read", problem)
+    if found is None or not run.recreated:
+        return False
+    name, number, reporter, start, end = found[1], int(found[2]), found[3], int(found[4]), int(found[5])
+    return any(
+        (row[1], row[2]) == (name, number) and start <= row[3] < end
+        for app in run.sim.apps
+        if app.name != reporter
+        for batch in app.batches
+        for row in batch.rows
+    )
+
+
+def _bound_of_removed_records(run: Documented, problem: str) -> bool:
+    """Whether records were removed that a batch has read, right after it."""
+    return "records-deleted" in run.kinds and "but the group had read" in problem
 
 
 def _nobody_is_assigned(run: Documented, problem: str) -> bool:
@@ -147,8 +233,16 @@ _EXCEPTIONS = (
     _Exception("P5: an older commit read late", _older_commit_read_late),
     # limits.md, "Lost records, deleted topics": a partition that was in no batch yet, or whose checkpoint is lost.
     _Exception("P8: in no batch of a checkpoint", _in_no_batch),
+    # limits.md, there: a partition that is deleted between two owners.
+    _Exception("P8: deleted between two owners", _between_two_owners),
     # limits.md, there: the report reaches to the end of the log as it was last planned.
     _Exception("P8: the end is not known after a restart", _end_not_known),
+    # limits.md, there: with "latest", a query that has read nothing of a deleted topic.
+    _Exception("P1: latest of a recreated topic", _latest_of_a_recreated_topic),
+    # limits.md, there: a partition that moves while its topic is deleted, or whose readers have left before a restart.
+    _Exception("P8: read by others meanwhile", _read_by_others),
+    # limits.md, there: what was removed before a batch was complete is an upper bound.
+    _Exception("P8: an upper bound", _bound_of_removed_records),
     # limits.md, "Group membership": partitions that a classic group assigns to nobody until its next rebalance.
     _Exception("stuck: assigned to nobody", _nobody_is_assigned),
     # The rig would not count records that were removed before the group began.

@@ -32,11 +32,12 @@ def test_what_catches_a_plant_exists(plant: Plant) -> None:
         assert f"def {name.partition('[')[0]}(" in (ROOT / path).read_text(encoding="utf-8")
 
 
-def test_the_table_has_a_row_for_each_plant() -> None:
-    rows = rows_of(TABLE.read_text(encoding="utf-8"))
-    assert list(rows) == list(_PLANTS), "the table is stale: run scripts/simulate --plants"
-    for plant in _PLANTS.values():
-        assert ("**not caught**" in rows[plant.name]) == (plant.caught_by == BY_NOTHING), rows[plant.name]
+def test_the_table_has_only_known_plants() -> None:
+    """It has the last run of each part, and none before the first run."""
+    rows = rows_of(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
+    assert rows.keys() <= _PLANTS.keys(), "the table is stale: run scripts/simulate --plants"
+    for name, row in rows.items():
+        assert ("**not caught**" in row) == (_PLANTS[name].caught_by == BY_NOTHING), row
 
 
 def test_each_rule_of_the_simulated_side_has_a_plant() -> None:

@@ -59,6 +59,16 @@ _CAUSES = (
 _LONGEST_CAUSE = 500
 _KIP_848 = "ConsumerGroupHeartbeat"
 _TOPIC_IDS = ("Metadata", 10)
+# The first release with admission control for sources in Python.
+LEAST_SPARK_WITH_LIMITS = (4, 2)
+_OLD_SPARK = (
+    "PySpark {version}: a run with Trigger.AvailableNow or Once has one batch, also with a limit per trigger, and"
+    " Spark's progress has no lag"
+)
+_OLD_SPARK_CURE = (
+    "give scheduled jobs no maxOffsetsPerTrigger or maxBytesPerTrigger, or watch 'groupkafka lag'"
+    " (docs/spark-versions.md)"
+)
 _INSTALL = "install groupkafka into {executable} on every machine, or set PYSPARK_PYTHON to a Python that has it"
 
 
@@ -138,9 +148,18 @@ def of_machine(where: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("versions", Verdict.WRONG, f"{text} ({reason})", _INSTALL.format(executable=executable))
     else:
         yield _ok("versions", text)
+    if where == "here":
+        yield from _spark(versions.get("pyspark", ""))
     if "reads" in facts:
         yield _reading(where, facts)
     yield from _descriptors(where, facts.get("descriptors"))
+
+
+def _spark(version: str) -> Iterator[Finding]:
+    """Report what a release of Spark before 4.2 lacks."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is not None and (int(found[1]), int(found[2])) < LEAST_SPARK_WITH_LIMITS:
+        yield Finding("spark", Verdict.ADVICE, _OLD_SPARK.format(version=version), _OLD_SPARK_CURE)
 
 
 def _reading(where: str, facts: Mapping[str, Any]) -> Finding:

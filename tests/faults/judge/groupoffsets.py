@@ -107,6 +107,8 @@ def _is_zombie(commit: GroupCommit, rightful: GroupCommit | None, since: float) 
     return (
         rightful is not None
         and rightful.lineage not in (None, commit.lineage)
+        # Whoever stores the first starts of a topic does so for the other owners, too, and reads nothing of theirs.
+        and not (rightful.is_start and rightful.pin == rightful.offset)
         and not commit.is_start
         and commit.planned[0] != rightful.offset
         and since < rightful.at - TICK_S

@@ -208,7 +208,7 @@ def _silent(facts: Facts, log: Log, read: dict[int, tuple[int, ...]]) -> Iterato
         return
     # An empty range names all from there on: the query has been restarted since, and knows no end of the log.
     reported = [
-        (start, end if end > start or report.at_most else sys.maxsize)
+        (start, end if end > start else sys.maxsize)
         for report in _reports_of(facts, log)
         for start, end in [report.span]
     ]

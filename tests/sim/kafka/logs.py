@@ -136,6 +136,10 @@ class Cluster:
         for listener in list(self.on_change):
             listener(name)
 
+    def first(self, name: str) -> Topic:
+        """Return the first topic of a name."""
+        return next(topic for topic in self.lives if topic.name == name)
+
     # --- what a broker reports
 
     def topic(self, name: str) -> Topic | None:

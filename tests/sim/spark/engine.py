@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, parse_offset
 from spark_groupsource.options.model import UNBOUNDED, ReadBounds
+from spark_groupsource.spark.spark_calls import BatchTrail
 from tests.faults.history import Row, SinkBatch
 from tests.sim.spark.checkpoint import Entry, Json, text_of
 
@@ -65,21 +66,29 @@ class Reader42:
 
 
 class Reader40(Reader42):
-    """Spark 4.0 and 4.1: the start of a plan is the end of the batch whose tasks Spark asked for last."""
+    """Spark 4.0 and 4.1: the source derives the start of a plan from the batches whose tasks Spark asked for."""
 
     def __init__(self, session: Session, initial: Json) -> None:
         super().__init__(session)
-        self._start = initial
+        self._initial = initial
+        # A query of the simulator always reads the source, so Spark runs each plan.
+        self._trail = BatchTrail(lambda _: False)
+        self._may_end = True
 
     def latest_offset(self, start: Json, bounds: ReadBounds, *, once: bool) -> Json:
-        """See `Reader`. `start` is what Spark does not say, so it is not used."""
-        return super().latest_offset(self._start, bounds, once=once)
+        """See `Reader`. Spark gives neither `start` nor `once`, so they are not used."""
+        begin = self._trail.start(self._initial)
+        may_end, self._may_end = self._may_end, False
+        offset = parse_offset(begin)
+        planned = self._session.latest_offset(offset, bounds, may_end=may_end)
+        end = begin if planned is offset else planned.to_json()
+        self._trail.planned(begin, end)
+        return end
 
     def tasks(self, start: Json, end: Json) -> tuple[Any, ...]:
         """See `Reader`."""
-        found = super().tasks(start, end)
-        self._start = end
-        return found
+        self._trail.runs(end)
+        return super().tasks(start, end)
 
 
 @dataclass
@@ -148,7 +157,9 @@ class MicroBatchExecution:
         app, start = self._app, self._start_of(at)
         limit = app.settings.max_rows
         once = app.trigger is Trigger.ONCE
-        bounds = UNBOUNDED if limit is None or once else ReadBounds(limit)
+        # Before 4.2 the source applies its limits with each trigger.
+        has_limit = limit is not None and (self._is_old or not once)
+        bounds = ReadBounds(limit) if has_limit else UNBOUNDED
         end = self._reader.latest_offset(start, bounds, once=once)
         app.in_jvm(self._rng.uniform(0.001, 0.01))
         if end == start:

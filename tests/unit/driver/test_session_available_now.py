@@ -197,3 +197,59 @@ def test_once_waits_for_its_first_partitions(joins: bool) -> None:
     else:
         with pytest.raises(GroupKafkaError, match="NO_ASSIGNMENT"):
             bed.session.latest_offset(START, once=True)
+
+
+# --- before Spark 4.2 the source does not learn the trigger, so the first plan of a run may be its only one
+
+
+@pytest.mark.parametrize("trouble", ["a dead member's session", "the strategy refuses"])
+@pytest.mark.parametrize("settles", [True, False])
+def test_a_run_that_may_end_waits_for_partitions_and_does_not_fail(
+    trouble: str, settles: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A query that goes on must not fail at its start, and one that ends must not leave everything unread."""
+    bed = Bed(startingOffsets="earliest")
+    if trouble == "the strategy refuses":
+        bed.join()
+        bed.member.assignment_refused = True
+    bed.ends(p0=5)
+    began_s = bed.clock.monotonic_s()
+
+    def later() -> None:
+        if settles and bed.clock.monotonic_s() > began_s + 40:
+            bed.member.during_view = lambda: None
+            bed.member.assignment_refused = False
+            bed.member.assign(P0)
+
+    bed.member.during_view = later
+    found = bed.session.latest_offset(START, may_end=True)
+    waited_s = bed.clock.monotonic_s() - began_s
+    if settles:
+        assert ranges(found) == ["orders-0 [0, 5)"]
+        assert waited_s == pytest.approx(40, abs=1)
+    else:
+        assert found is START
+        assert waited_s == pytest.approx(45 + AVAILABLE_NOW_MARGIN_S, abs=1)
+        assert "a query with Trigger.AvailableNow or Once ends without them" in caplog.text
+        # Later plans wait no longer than any other.
+        assert bed.session.latest_offset(START) is START
+        assert bed.clock.monotonic_s() - began_s - waited_s < 6
+
+
+def test_a_run_that_may_end_waits_for_a_coordinator_that_takes_no_start_position() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    back_s, establish = bed.clock.now_s + 100, bed.member.establish
+    bed.member.establish = lambda *given: bed.clock.now_s >= back_s and establish(*given)  # type: ignore[method-assign]
+    assert ranges(bed.session.latest_offset(START, may_end=True)) == ["orders-0 [0, 5)"]
+
+
+def test_the_records_after_a_batch_are_counted() -> None:
+    bed = Bed(startingOffsets="earliest")
+    bed.join(P0)
+    bed.ends(p0=5)
+    end = bed.session.latest_offset(START, ReadBounds(max_rows=2))
+    assert bed.session.unread_after(end) == 3
+    bed.ends(p0=9)
+    assert bed.session.unread_after(end) == 7

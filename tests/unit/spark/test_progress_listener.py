@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from spark_groupsource.model.offsets import OffsetRange
-from spark_groupsource.spark.progress_listener import error_line, lag_by_partition, progress_line, short_partitions
+from spark_groupsource.spark.progress_listener import (
+    batch_figures,
+    error_line,
+    lag_by_partition,
+    progress_line,
+    short_partitions,
+    table_cells,
+)
 from tests.unit.fakes import offset_of, tp
 
 END = offset_of(OffsetRange(tp(0), 0, 10), OffsetRange(tp(2), 5, 5), done={tp(3): 1})
@@ -37,6 +44,15 @@ def test_lag_is_what_is_behind_the_batchs_end() -> None:
 def test_a_log_that_is_shorter_or_unknown_has_no_lag() -> None:
     assert lag_by_partition(END, {"orders": {"0": 3, "9": 100}}) == {"orders-0": 0, "orders-9": 0}
     assert lag_by_partition(END, {}) == {}
+
+
+def test_before_spark_4_2_the_lag_is_unknown() -> None:
+    """Spark then reports the batch's end as the newest offset."""
+    old = source(latestOffset=json.dumps(END.to_json()))
+    assert "lag=? partitions=orders[0,2]" in str(progress_line(report(old)))
+    assert "lag=5 partitions=orders[0,2] | lag=? " in str(progress_line(report(source(), old)))
+    cells = [table_cells(found) for sources in ([old], [source(), old]) if (found := batch_figures(report(*sources)))]
+    assert [cell[4] for cell in cells] == ["?", "?"]
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,8 @@ def test_only_once_has_no_later_trigger_and_no_limits(options: dict[str, str], l
     class Planner(Driver):
         stopping = True
 
-        def latest_offset(self, start: SourceOffset, bounds: ReadBounds, *, once: bool) -> SourceOffset:
+        def latest_offset(self, start: SourceOffset, bounds: ReadBounds, *, once: bool, may_end: bool) -> SourceOffset:
+            assert not may_end
             seen.append((bounds, once))
             return start
 

@@ -96,6 +96,8 @@ def survey(*answers: ExecutorAnswer, executors: int | None = None, **settings: s
         ({}, "versions", OK, "groupkafka 1.0"),
         ({"python": "3.9.2"}, "versions", WRONG, "Python 3.9.2"),
         ({"versions": FACTS["versions"] | {"pyspark": None}}, "versions", WRONG, "without pyspark"),
+        ({"versions": FACTS["versions"] | {"pyspark": "4.1.1"}}, "versions", OK, "pyspark 4.1.1"),
+        ({"versions": FACTS["versions"] | {"pyspark": "4.1.1"}}, "spark", ADVICE, "has one batch"),
         ({"missing": "ModuleNotFoundError: No module named 'pyarrow'"}, "versions", WRONG, "'pyarrow'"),
         ({"failed": "FileNotFoundError: /opt/python"}, "versions", WRONG, "/opt/python"),
         ({}, "reading", OK, "in C"),
@@ -115,6 +117,11 @@ def test_a_machine(changed: dict[str, Any], check: str, verdict: Verdict, text: 
 def test_what_is_not_known_of_a_machine_is_left_out() -> None:
     facts = {name: value for name, value in FACTS.items() if name not in ("reads", "reads_in_c")}
     assert verdicts(of_machine("here", facts | {"descriptors": None})) == {"versions": OK}
+
+
+def test_a_spark_with_admission_control_needs_no_advice() -> None:
+    for version in ("4.2.0", "4.3.0", "5.0.0.dev1", "unknown"):
+        assert "spark" not in verdicts(of_machine("here", {**FACTS, "versions": {"pyspark": version}}))
 
 
 def test_this_machine() -> None:
