@@ -341,9 +341,10 @@ def test_r9_a_plan_waits_for_the_commit_of_the_batch_before() -> None:
 
 
 @pytest.mark.rule("R10", "R67")
-def test_r10_a_plan_is_not_fixed_in_doubt() -> None:
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_r10_a_plan_is_not_fixed_in_doubt(seed: int) -> None:
     """1. q1 has planned. 2. It is stopped for longer than its session; q2 reads on. 3. It goes on, cut off."""
-    script = _script("kip848")
+    script = _script("kip848", seed=seed)
     q1 = script.app("q1")
 
     def stop() -> None:
