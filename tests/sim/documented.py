@@ -101,6 +101,12 @@ def _batches_without_commits(run: Documented, problem: str) -> bool:
     return any(part in problem for part in text) and bool(_SILENCE & run.kinds)
 
 
+def _gave_up(run: Documented, problem: str) -> bool:
+    """Whether a member gave a batch up (maxBatchMs, which counts from the plan; Spark may log the plan much later)."""
+    is_limited = run.sim.configuration.max_batch_s is not None and run.sim.world.coverage["event gave-up"] > 0
+    return is_limited and problem.startswith("P6") and "with nothing unclean between" in problem
+
+
 def _late_commit_by_name(run: Documented, problem: str) -> bool:
     group = run.sim.configuration.group
     if group.protocol != "kip848" or not run.recreated or not problem.startswith("P5"):
@@ -236,6 +242,8 @@ def _error(run: Documented, problem: str) -> bool:
 _EXCEPTIONS = (
     # guarantees.md, P6: "batches go on without commits" while the coordinator accepts none.
     _Exception("P6: batches without commits", _batches_without_commits),
+    # options.md, maxBatchMs: the next owner reads the batch once more.
+    _Exception("P6: a batch was given up", _gave_up),
     # limits.md: the commit of a batch of a deleted topic, by name, under KIP-848.
     _Exception("P5: a late commit by name", _late_commit_by_name),
     # Rule R29: an older commit that is read late is committed over within two seconds.
