@@ -183,7 +183,7 @@ def _grow(sim: Simulation, rng: Random) -> None:
         if sim.configuration.group.joins_in_callback and sim.configuration.group.protocol != "kip848":
             # Rule R85: what the client then loses is bounded, and not nothing.
             sim.fault("partitions-added", "", 6.0)
-        sim.cluster.grow(name, len(sim.cluster.topics[name].logs) + rng.randint(1, 2))
+        sim.grow_topic(name, len(sim.cluster.topics[name].logs) + rng.randint(1, 2))
 
 
 def _delete_records(sim: Simulation, rng: Random) -> None:

@@ -195,6 +195,13 @@ class Simulation:
                 elif rng.random() < 0.6:
                     self.cluster.produce(name, number, rng.randint(1, 6), markers=True)
 
+    def grow_topic(self, name: str, count: int) -> None:
+        """Add partitions. Before the group has begun, they are among those with which it begins."""
+        topic = self.cluster.topics[name]
+        if not any(commit.topic == name for commit in self.group.commits):
+            self._starts |= {(name, topic.id, number): 0 for number in range(len(topic.logs), count)}
+        self.cluster.grow(name, count)
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
         self.topics_change = True
