@@ -198,7 +198,8 @@ def test_r47_a_batch_that_was_in_flight_at_a_reset_does_not_undo_it() -> None:
 
 
 @pytest.mark.rule("R67")
-def test_r67_a_silence_puts_the_membership_in_doubt() -> None:
+@pytest.mark.parametrize("suspended", [False, True])
+def test_r67_a_silence_puts_the_membership_in_doubt(suspended: bool) -> None:
     """1. q1 is stopped, its session expires. 2. q2 reads on. 3. q1 goes on, and is cut off from its coordinator."""
     script = _script("kip848")
     q1 = script.app("q1")
@@ -206,7 +207,7 @@ def test_r67_a_silence_puts_the_membership_in_doubt() -> None:
     script.on(8.0, lambda: script.fault("reader-paused", "q1", 20.0))
     script.on(8.0, lambda: setattr(q1.client, "cut_until", script.world.now + 20.0))
     script.on(8.1, script.writes(10))
-    script.on(8.5, script.pauses("q1", 9.0))
+    script.on(8.5, script.pauses("q1", 9.0, suspended=suspended))
     for moment in (14.0, 16.0, 17.0, 18.0):
         script.on(moment, script.writes(10))
     script.run()
@@ -562,3 +563,86 @@ def test_p8_a_loss_is_reported_once() -> None:
     script.run()
     lost = [loss["ranges"] for name in ("q1", "q2") for loss in script.events(name, "data_lost")]
     assert lost == [[["orders", 0, 10, 15]]]
+
+
+@pytest.mark.rule("R49")
+def test_r49_a_completed_batch_moves_no_offset_that_another_program_has_set() -> None:
+    """1. q1 is cut off in a batch, its session expires. 2. An operator moves the group. 3. q1 comes back."""
+    script = _script(queries=1, topics=(("orders", 1),), on_conflict="group")
+    q1 = script.app("q1")
+    script.on(3.0, lambda: script.batches_take(20.0), lambda: script.triggers_take(10.0), script.writes(20))
+    script.on(5.0, lambda: setattr(q1.client, "cut_until", script.world.now + 9.0))
+    script.on(13.0, lambda: script.move_group({TopicPartition("orders", 0): 5}))
+    script.on(24.0, lambda: script.batches_take(0.1))
+    script.run()
+    assert script.rows("q1") == [*range(20), *range(5, 20)]
+    assert len(script.events("q1", "conflict")) == 1
+
+
+def _restored(on_conflict: str, *, newest_is_complete: bool) -> Script:
+    """Return a run in which q1 reads to 10, then to 20, and goes on with a copy of its checkpoint.
+
+    The copy is from offset 10, or has the batch from there to 20, not completed.
+    """
+    script = _script(queries=1, topics=(("orders", 1),), on_conflict=on_conflict)
+    q1, copies = script.app("q1"), []
+
+    def keep() -> None:
+        copies.append(q1.checkpoint.copied("copy"))
+        if not newest_is_complete:
+            copies[-1].entries[copies[-1].newest].completed_at = None
+        script.start(q1)
+
+    def restore() -> None:
+        q1.new_life(copies[0 if newest_is_complete else 1])
+        script.start(q1)
+
+    script.on(1.0, script.writes(10))
+    script.on(5.0, lambda: script.next.update(q1=keep), q1.drain)
+    script.on(9.0, script.writes(10))
+    script.on(13.0, lambda: script.next.update(q1=keep), q1.drain)
+    script.on(18.0, lambda: script.next.update(q1=restore), q1.drain)
+    script.run()
+    return script
+
+
+def test_a_conflict_is_decided_by_the_option() -> None:
+    """1. A checkpoint is restored whose end is 10; the group is at 20."""
+    for on_conflict, again in (("checkpoint", range(10, 20)), ("group", range(0))):
+        script = _restored(on_conflict, newest_is_complete=True)
+        assert script.rows("q1") == [*range(20), *again]
+        assert len(script.events("q1", "conflict")) == 1
+
+
+@pytest.mark.rule("R50")
+def test_r50_a_logged_batch_that_its_own_lineage_has_committed_is_a_conflict() -> None:
+    """1. The group is at 20. 2. A checkpoint is restored that ends with a batch [10, 20). 3. Spark runs it again."""
+    script = _restored("checkpoint", newest_is_complete=False)
+    assert script.rows("q1")[-10:] == list(range(10, 20))
+    assert len(script.events("q1", "conflict")) >= 1
+
+
+@pytest.mark.rule("R84")
+def test_r84_a_lost_assignment_is_asked_for_again() -> None:
+    """1. The coordinator takes a partition from q1. 2. The answer that says so is lost."""
+    script = _script("kip848")
+    script.on(1.0, script.writes(10))
+    script.on(5.0, script.starts("q2"))
+    script.on(5.2, lambda: setattr(script.group, "lose_heartbeat_answer", 1.0))
+    script.on(7.5, lambda: setattr(script.group, "lose_heartbeat_answer", 0.0))
+    script.run()
+    assert script.world.coverage["heartbeat answer lost"] > 0
+    assert _owns_at(script, "q2") < 30.0
+
+
+@pytest.mark.rule("R85")
+def test_r85_a_handover_for_which_the_group_has_not_waited_commits_nothing() -> None:
+    """1. q1 drains a long batch, because q2 has joined. 2. A partition is added: q1's client joins at once. 3. q2 reads
+    the partition, and commits. 4. The batch ends."""
+    script = _script(drain_s=30.0, joins_in_callback=True)
+    script.on(3.0, lambda: script.batches_take(16.0, "q1"), script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(7.0, lambda: script.cluster.grow("orders", 3))
+    for moment in (12.0, 14.0, 16.0):
+        script.on(moment, script.writes(3))
+    assert [problem for problem in script.judged() if problem.startswith("P5")] == []
