@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from tests.sim.explore import Outcome, plan_of, shrink, simulate, simulate_many
-from tests.sim.simulation import PROTOCOLS
+from tests.sim.kafka.settings import PROTOCOLS
 
 _CHUNK = 25
 _REPORT_S = 5.0

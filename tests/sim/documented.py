@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_groupsource import errors
@@ -23,6 +23,21 @@ _SILENCE = {
 }  # fmt: skip
 # Seconds for which a KIP-848 member may plan on what it has not heard to be another's: a session and a heartbeat.
 _ZOMBIE_MARGIN_S = 4.0
+
+
+_NOT_REPORTED = "deleted before it was read, and not reported"
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A range that a query planned, and when."""
+
+    query: str
+    at: float
+    topic_id: str
+    partition: tuple[str, int]
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +65,10 @@ class Documented:
         """Return whether the query of a commit had planned a batch of a topic of this name with another id before."""
         query = json.loads(commit.metadata)["l"].split("-")[0] if commit.metadata else ""
         return any(
-            entry is not None and entry["id"] != topic_id
-            for app in self.sim.apps
-            for one in app.checkpoint.entries.values()
-            if app.name == query and one.planned_at < commit.at
-            for entry in [one.end["topics"].get(commit.topic)]
+            (plan.query, plan.partition[0]) == (query, commit.topic)
+            and plan.topic_id != topic_id
+            and plan.at < commit.at
+            for plan in self.planned(kept=True)
         )
 
     def explains(self, problem: str) -> bool:
@@ -76,24 +90,38 @@ class Documented:
         is_long = group.protocol == "kip848" or bool(_SILENCE & self.kinds)
         allowed_s = group.session_s + _ZOMBIE_MARGIN_S if is_long else 2.0
         found = []
+        late: Counter[tuple[str, float]] = Counter()
+        for plan in self.planned():
+            newest = self._owner(plan.partition, plan.at) if plan.end > plan.start else None
+            if newest is None or newest[1] == plan.query:
+                continue
+            given_at, owner = newest
+            since_s = plan.at - given_at
+            late[plan.query, given_at] += 1
+            if since_s > allowed_s and late[plan.query, given_at] > 4:
+                topic, number = plan.partition
+                found.append(f"ZOMBIE {plan.query} plans {topic}-{number} {since_s:.1f} s after {owner} got it")
+        return found[:3]
+
+    def planned(self, *, kept: bool = False) -> Iterator[_Planned]:
+        """Yield what the queries have planned, range by range; with `kept` without lost or replaced checkpoints."""
         for app in self.sim.apps:
-            late: Counter[float] = Counter()
             for one in app.completed():
+                if kept and one.checkpoint != app.checkpoint.life:
+                    continue
                 for topic, entry in one.end["topics"].items():
                     for number, (start, end) in entry["ranges"].items():
-                        newest = self._owner((topic, int(number)), one.planned_at) if end > start else None
-                        if newest is None or newest[1] == app.name:
-                            continue
-                        since_s = one.planned_at - newest[0]
-                        late[newest[0]] += 1
-                        if since_s > allowed_s and late[newest[0]] > 4:
-                            text = f"plans {topic}-{number} {since_s:.1f} s after {newest[1]} got it"
-                            found.append(f"ZOMBIE {app.name} {text}")
-        return found[:3]
+                        yield _Planned(app.name, one.planned_at, entry["id"], (topic, int(number)), start, end)
 
     def _owner(self, partition: tuple[str, int], at: float) -> tuple[float, str] | None:
         records = [r for r in self.sim.group.records if r.at <= at and r.event == "owns" and partition in r.partitions]
         return (records[-1].at, records[-1].query) if records else None
+
+
+def _partition(problem: str, text: str = "") -> tuple[str, int] | None:
+    """Return the partition that a problem of this beginning is about, "P8 orders-0: ..."; None for other problems."""
+    found = re.match(rf"P\d (\S+)-(\d+): {text}", problem)
+    return None if found is None else (found[1], int(found[2]))
 
 
 def _batches_without_commits(run: Documented, problem: str) -> bool:
@@ -120,43 +148,32 @@ def _older_commit_read_late(run: Documented, problem: str) -> bool:
 
 
 def _removed_before_the_group_began(run: Documented, problem: str) -> bool:
-    found = re.match(r"P8 (\S+)-(\d+): deleted before it was read, and not reported", problem)
-    if found is None:
+    partition = _partition(problem, _NOT_REPORTED)
+    if partition is None:
         return "pinned at" in problem and "records-deleted" in run.kinds
-    name, number = found[1], int(found[2])
-    first = next((c.at for c in run.sim.group.commits if (c.topic, c.partition) == (name, number)), math.inf)
-    removed = [
-        f.started_at for f in run.sim.faults for span in f.details.get("deleted", ()) if span[:2] == (name, number)
-    ]
+    first = next((c.at for c in run.sim.group.commits if (c.topic, c.partition) == partition), math.inf)
+    removed = [f.started_at for f in run.sim.faults for span in f.details.get("deleted", ()) if span[:2] == partition]
     return bool(removed) and max(removed) < first
 
 
 def _in_no_batch(run: Documented, problem: str) -> bool:
     """Whether no checkpoint that was kept had planned records of the deleted partition: nobody can know what it had."""
-    found = re.match(r"P8 (\S+)-(\d+): its topic was deleted with", problem)
-    if found is None:
+    partition = _partition(problem, "its topic was deleted with")
+    if partition is None:
         return False
-    name, number = found[1], found[2]
-    deleted = {life.id for life in run.sim.cluster.lives if life.name == name and life.deleted_at is not None}
-    entries = [entry.end["topics"].get(name) for app in run.sim.apps for entry in app.checkpoint.entries.values()]
-    return not any(entry and entry["id"] in deleted and number in entry["ranges"] for entry in entries)
+    deleted = {life.id for life in run.sim.cluster.lives if life.deleted_at is not None}
+    return not any(plan.partition == partition and plan.topic_id in deleted for plan in run.planned(kept=True))
 
 
 def _between_two_owners(run: Documented, problem: str) -> bool:
     """Whether the topic was deleted when its reader had handed the partition over, and no other had planned it."""
-    found = re.match(r"P8 (\S+)-(\d+): ", problem)
-    if found is None or "report" not in problem:
+    partition = _partition(problem)
+    if partition is None or not problem.startswith("P8") or "report" not in problem:
         return False
-    partition = (found[1], int(found[2]))
     for life in run.sim.cluster.lives:
-        if life.name != found[1] or life.deleted_at is None:
+        if life.name != partition[0] or life.deleted_at is None:
             continue
-        plans = [
-            (one.planned_at, app.name)
-            for app in run.sim.apps
-            for one in app.completed()
-            if (entry := one.end["topics"].get(life.name)) and entry["id"] == life.id and found[2] in entry["ranges"]
-        ]
+        plans = [(p.at, p.query) for p in run.planned() if (p.partition, p.topic_id) == (partition, life.id)]
         records = [r for r in run.sim.group.records if r.at <= life.deleted_at and plans and r.query == max(plans)[1]]
         if records and partition not in records[-1].partitions:
             return True
@@ -165,28 +182,25 @@ def _between_two_owners(run: Documented, problem: str) -> bool:
 
 def _end_not_known(run: Documented, problem: str) -> bool:
     """Whether a query that was started after the topic's deletion has reported the partition: not to the log's end."""
-    found = re.match(r"P8 (\S+)-(\d+): deleted before it was read, and not reported", problem)
-    if found is None:
+    partition = _partition(problem, _NOT_REPORTED)
+    if partition is None:
         return False
-    ends = [life.deleted_at for life in run.sim.cluster.lives if life.name == found[1] and life.deleted_at]
+    ends = [life.deleted_at for life in run.sim.cluster.lives if life.name == partition[0] and life.deleted_at]
     reported = any(
-        event.event == "data_lost" and (found[1], int(found[2])) in event.partitions
-        for app in run.sim.apps
-        for event in app.events
+        event.event == "data_lost" and partition in event.partitions for app in run.sim.apps for event in app.events
     )
     return reported and any(one.started_at > end for end in ends for app in run.sim.apps for one in app.runs)
 
 
 def _latest_of_a_recreated_topic(run: Documented, problem: str) -> bool:
     """Whether a query without a batch of the deleted topic has stored the start in the recreated one, at its end."""
-    found = re.match(r"P[158] (\S+)-(\d+): ", problem)
-    if found is None or not run.recreated or run.sim.configuration.starting != "latest":
+    partition = _partition(problem) if problem.startswith(("P1", "P5", "P8")) else None
+    if partition is None or not run.recreated or run.sim.configuration.starting != "latest":
         return False
-    name, number = found[1], found[2]
     for life in run.sim.cluster.lives:
-        if life.name != name or life is run.sim.cluster.first(name):
+        if life.name != partition[0] or life is run.sim.cluster.first(life.name):
             continue
-        commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == (name, int(number))]
+        commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == partition]
         first = next((c for c in commits if life.created_at <= c.at < (life.deleted_at or math.inf)), None)
         if first is not None and not run.has_read_another(first, life.id):
             return True

@@ -9,8 +9,8 @@ from random import Random
 
 from tests.sim.documented import Documented
 from tests.sim.faults import KINDS, Planned, inject
-from tests.sim.kafka.settings import GroupSettings
-from tests.sim.simulation import PROTOCOLS, Configuration, Simulation
+from tests.sim.kafka.settings import PROTOCOLS, GroupSettings
+from tests.sim.simulation import Configuration, Simulation
 from tests.sim.spark.application import Application, QuerySettings
 from tests.sim.spark.checkpoint import Store
 from tests.sim.world import BEGIN_S, World

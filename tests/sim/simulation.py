@@ -25,7 +25,6 @@ from tests.sim.spark.application import Application, QuerySettings
 from tests.sim.spark.checkpoint import Store
 from tests.sim.world import BEGIN_S, World
 
-PROTOCOLS = ("eager", "cooperative", "kip848")
 # Where the product passes a named place.
 _PLACES = (
     "spark_groupsource.driver.session",

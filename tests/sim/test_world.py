@@ -9,7 +9,7 @@ import pytest
 
 from tests.checkout import ROOT
 from tests.sim.explore import plan_of, simulate
-from tests.sim.simulation import PROTOCOLS
+from tests.sim.kafka.settings import PROTOCOLS
 from tests.sim.world import BEGIN_S, Process, SimClock, SimInbox, World
 
 

@@ -81,6 +81,23 @@ class Process:
             for call in self.on_continue:
                 call()
 
+    def after(self, seconds: float, run: Callable[[], object], *, over: Callable[[], bool]) -> None:
+        """Run something on a thread of the client library, after that time; not while the process is stopped.
+
+        Nothing runs if the process is dead by then, or `over()`.
+        """
+        world = self.world
+
+        def fire() -> None:
+            if over() or not self.alive:
+                return
+            if self.stopped:
+                world.at(self.stopped_until + world.rng.uniform(0.0005, 0.02), fire)
+            else:
+                run()
+
+        world.after(seconds, fire)
+
     def kill(self) -> None:
         """End all tasks at once."""
         self.alive = False

@@ -40,6 +40,22 @@ def assert_once(client: Independent, topic: str, *queries: Query) -> None:
     assert set(total.values()) == {1}
 
 
+def share_and_take_over(client: Independent, topic: str, group: str, *, leaves: Query, stays: Query) -> None:
+    """Let two members of one group share four partitions; one stops, and the other reads on alone, each record once."""
+
+    def logs() -> str:
+        return leaves.log() + stays.log()
+
+    wait_for("both to share", lambda: sorted(map(len, client.members(group))) == [2, 2], 120, logs)
+    add(client, topic, "b", partitions=4)
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 60, logs)
+    leaves.stop()
+    add(client, topic, "c", partitions=4)
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 60, stays.log)
+    stays.stop()
+    assert_once(client, topic, leaves, stays)
+
+
 def options_of(protocol: str, options: dict[str, str]) -> dict[str, str]:
     """Return the options under a protocol. In a KIP-848 group the timeouts are the broker's."""
     if protocol == "cooperative":
@@ -90,14 +106,7 @@ def test_members_share_and_take_over(
     given = options_of(protocol, options)
     first = start_query("first", given)
     second = start_query("second", given)
-    wait_for("both to share", lambda: sorted(map(len, client.members(group))) == [2, 2], 120, first.log)
-    add(client, topic, "b", partitions=4)
-    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 60, lambda: first.log() + second.log())
-    first.stop()
-    add(client, topic, "c", partitions=4)
-    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 60, second.log)
-    second.stop()
-    assert_once(client, topic, first, second)
+    share_and_take_over(client, topic, group, leaves=first, stays=second)
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["all processes", "the JVM alone"])
@@ -365,14 +374,7 @@ def test_one_group_with_a_member_on_another_spark(
     add(client, topic, "a", partitions=4)
     given = options_of(protocol, options)
     chosen, other = start_query("chosen", given), start_query("other", given, spark=OWN)
-    wait_for("both to share", lambda: sorted(map(len, client.members(group))) == [2, 2], 120, chosen.log)
-    add(client, topic, "b", partitions=4)
-    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 60, lambda: chosen.log() + other.log())
-    other.stop()
-    add(client, topic, "c", partitions=4)
-    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 60, chosen.log)
-    chosen.stop()
-    assert_once(client, topic, chosen, other)
+    share_and_take_over(client, topic, group, leaves=other, stays=chosen)
 
 
 @pytest.mark.parametrize("is_held", [False, True], ids=["stopped cleanly", "killed in a batch"])

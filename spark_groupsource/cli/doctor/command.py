@@ -60,7 +60,7 @@ _LONGEST_CAUSE = 500
 _KIP_848 = "ConsumerGroupHeartbeat"
 _TOPIC_IDS = ("Metadata", 10)
 # The first release with admission control for sources in Python.
-LEAST_SPARK_WITH_LIMITS = (4, 2)
+_LEAST_SPARK_WITH_LIMITS = (4, 2)
 _OLD_SPARK = (
     "PySpark {version}: a run with Trigger.AvailableNow or Once has one batch, also with a limit per trigger, and"
     " Spark's progress has no lag"
@@ -158,7 +158,7 @@ def of_machine(where: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
 def _spark(version: str) -> Iterator[Finding]:
     """Report what a release of Spark before 4.2 lacks."""
     found = re.match(r"(\d+)\.(\d+)", version)
-    if found is not None and (int(found[1]), int(found[2])) < LEAST_SPARK_WITH_LIMITS:
+    if found is not None and (int(found[1]), int(found[2])) < _LEAST_SPARK_WITH_LIMITS:
         yield Finding("spark", Verdict.ADVICE, _OLD_SPARK.format(version=version), _OLD_SPARK_CURE)
 
 

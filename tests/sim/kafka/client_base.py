@@ -712,17 +712,8 @@ class GroupClient:
 
     def _after(self, seconds: float, run: Callable[[], None]) -> None:
         """Run something on the main thread; not in a later life of this client, and not while it is stopped."""
-        world, process, life = self.world, self.process, self._life
-
-        def fire() -> None:
-            if self._life != life or not process.alive:
-                return
-            if process.stopped:
-                world.at(process.stopped_until + world.rng.uniform(0.0005, 0.02), fire)
-            else:
-                run()
-
-        world.after(seconds, fire)
+        life = self._life
+        self.process.after(seconds, run, over=lambda: self._life != life)
 
     def _repeat(self, seconds: float, run: Callable[[], None]) -> None:
         def fire() -> None:

@@ -246,14 +246,4 @@ class Connection:
 
     def _after(self, seconds: float, run: Callable[[], None]) -> None:
         """Run something on the client's thread."""
-        world, process = self._world, self._process
-
-        def fire() -> None:
-            if self._is_closed or not process.alive:
-                return
-            if process.stopped:
-                world.at(process.stopped_until + world.rng.uniform(0.0005, 0.02), fire)
-            else:
-                run()
-
-        world.after(seconds, fire)
+        self._process.after(seconds, run, over=lambda: self._is_closed)
