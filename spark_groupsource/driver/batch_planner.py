@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
-from spark_groupsource.driver.data_loss import LossReporter, known_backlogs
+from spark_groupsource.driver.data_loss import LossReporter, TruncationWatch, known_backlogs
 from spark_groupsource.driver.log_ends import LogWatch
 from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.readiness import CommitWait
-from spark_groupsource.driver.start_positions import StartPositions
+from spark_groupsource.driver.recreated_topics import RecreatedTopics
 from spark_groupsource.failpoints import reach
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.options.model import ReadBounds
@@ -57,7 +57,8 @@ class BatchPlanner:
         cluster: ClusterPort,
         *,
         logs: LogWatch,
-        starts: StartPositions,
+        recreated: RecreatedTopics,
+        truncation: TruncationWatch,
         state: QueryState,
         losses: LossReporter,
         commits: CommitWait,
@@ -65,7 +66,8 @@ class BatchPlanner:
     ) -> None:
         self._cluster = cluster
         self._logs = logs
-        self._starts = starts
+        self._recreated = recreated
+        self._truncation = truncation
         self._state = state
         self._losses = losses
         self._commits = commits
@@ -92,7 +94,7 @@ class BatchPlanner:
         """
         reach("before-backlogs", self._name)
         backlogs = self._logs.backlogs(positions, bounds.max_rows)
-        truncated = self._starts.truncation.truncated(known_backlogs(positions, self._logs.ends))
+        truncated = self._truncation.truncated(known_backlogs(positions, self._logs.ends))
         enough = self._logs.enough(backlogs, bounds.min_rows)
         if not enough and not truncated and not self._logs.suspicious(backlogs) and not self._logs.ids_due:
             self._state.saw_ends(self._logs.newest, same_ids=False)
@@ -103,13 +105,13 @@ class BatchPlanner:
         ids = {topic: info.topic_id for topic, info in survey.topics.items()}
         recreated = self._state.read_under_other_ids(truncated, ids)
         self._losses.report_truncated({p: (at, positions[p]) for p, at in truncated.items() if p not in recreated})
-        if self._starts.forget_recreated(backlogs, survey.topics):
+        if self._recreated.leave({p: positions[p] for p in backlogs}, survey.topics):
             return TryAgain()
         self._state.saw_ends(self._logs.newest)
         if not self._commits.accepted():
             return TryAgain()
         if not enough:
-            self._starts.restore()
+            self._recreated.restore()
             return self._nothing(positions, ends_itself)
         left = self._losses.skip_lost(backlogs, survey.beginnings)
         if bounds.max_bytes is not None:
@@ -127,5 +129,5 @@ class BatchPlanner:
 
         No later trigger would report that: the query would end, and no run of it would read the partition.
         """
-        doubt = ends_itself and self._starts.truncation.in_doubt(positions)
+        doubt = ends_itself and self._truncation.in_doubt(positions)
         return TryAgain(_DOUBT_PAUSE_S) if doubt else NothingToRead()

@@ -7,7 +7,7 @@ the reader process only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
@@ -15,11 +15,12 @@ from spark_groupsource.cluster.port import ClusterPort, TopicInfo
 from spark_groupsource.driver.data_loss import DELETED, FEWER_PARTITIONS, RECREATED, LossReporter
 from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.readiness import FIRST_ASSIGNMENT_S
-from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.driver.topics import NOTHING, Known, Missing, TopicWatch
 from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.model.commit_metadata import metadata_of
+from spark_groupsource.model.offsets import TopicPartition, same_topic
 from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger("spark_groupsource.session")
@@ -41,7 +42,6 @@ class MissingTopics:
         topics: TopicWatch,
         state: QueryState,
         losses: LossReporter,
-        starts: StartPositions,
     ) -> None:
         self._options = options
         self._cluster = cluster
@@ -51,7 +51,6 @@ class MissingTopics:
         self._topics = topics
         self._state = state
         self._losses = losses
-        self._starts = starts
         self._start_checked = False
         # Whether the member has begun to join the group.
         self.joins = False
@@ -98,9 +97,25 @@ class MissingTopics:
         """Return the view without missing partitions. Compare those that are not this member's with the cluster."""
         self._topics.hold(view, known)
         self._compare_left()
-        if stale := self._topics.stale(view):
-            self._starts.forget(stale)
         return self._topics.without_missing(view)
+
+    def compare_unassigned(self) -> None:
+        """Compare what the checkpoint has read with the cluster while the group has assigned nothing yet.
+
+        Guards against (rule R112):
+        1. A query stops with unread records. Its topic is deleted and recreated.
+        2. A fresh query takes all partitions over, and knows nothing of the former topic.
+        3. The query starts again. In a KIP-848 group a member without partitions gets no assignment: the partitions
+           never leave it, and nobody reports the unread records.
+        """
+        if not self._topics.assigned and not self._member.stopping:
+            self._compare_left()
+
+    def _taken(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return those of these partitions whose offset in the group is not of the topic that this query has read."""
+        read = self._state.left
+        found = {p: metadata_of(group) for p, group in self._member.fetch_offsets(sorted(partitions)).items()}
+        return {p for p, text in found.items() if text is not None and not same_topic(text.topic_id, read[p].topic_id)}
 
     def _compare_left(self) -> None:
         """Report what is lost with partitions that this query has read and does not hold (rule R91).
@@ -108,12 +123,14 @@ class MissingTopics:
         Waits until other ids of their topics are confirmed, so that nothing is planned before the report.
         """
         while True:
-            missing, waits = self._topics.missing_left()
+            missing, waits = self._topics.missing_left(self._taken)
             unshared = [p for p in missing.lost if not self._state.partition(p).shared]
             others = bool(unshared) and self._others()
             # R39: others may have had it while this query was down
             if others and not self._topics.assigned:
                 self._state.share(unshared)
+            if not self._topics.assigned:
+                self._state.share(missing.recreated)
             self._leave_out(missing, held=False, others=others)
             if not waits or self._member.stopping:
                 return

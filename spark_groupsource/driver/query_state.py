@@ -1,8 +1,8 @@
 """Keep what a query knows of its partitions and topics in one table, owned by the main thread of the reader process.
 
 A row holds what `start_positions`, `topics`, `data_loss` and the session know of one partition, or of one topic by its
-name. Later the name may refer to another topic. Only `establish` and `forget` change a row's topic. They reset all that
-belongs to the former topic. `remove` drops the rows of deleted topics, so that short-lived ones do not fill the table.
+name. Later the name may refer to another topic. Only `establish` changes a row's topic. It resets all that belongs to
+the former topic. `remove` drops the rows of deleted topics, so that short-lived ones do not fill the table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_groupsource.model.offsets import TopicPartition, same_topic
 
 _Key = TypeVar("_Key")
 
-# Seconds until the group is asked again for an assignment under another topic id.
+# Seconds until the group is asked again for the starts that another member stores.
 PUT_OFF_S = 0.5
 
 
@@ -53,7 +53,7 @@ class TrackedPartition:
     - `alive`: set if its topic was seen with the same id since it left. When it has expired, no lagging broker can have
       reported a deleted topic: the partition was handed over.
     - `missing_reported`: whether the partition was reported as missing and has had no position since.
-    - `put_off`: set if the group has not assigned the partition under its topic's id: until when it is left out.
+    - `put_off`: set if another member stores the partition's start: until when it is left out.
     - `absent_of`: set if the topic does not have the partition: the id of the topic that had it, empty if not known.
     """
 
@@ -72,22 +72,16 @@ class TrackedPartition:
     put_off: Deadline | None = None
     absent_of: str | None = None
 
-    def forget_log(self) -> None:
-        """Forget what depends on the position in the log, because the position is established again."""
-        self.mark, self.short_until, self.short_reported = None, None, False
-
 
 @dataclass(slots=True)
 class TrackedTopic:
     """One topic by its name.
 
     - `id_at_start`: the id when the query started; None if the topic appeared later.
-    - `id_before`: the id of the former topic whose positions were forgotten.
     - `deleted`: whether the topic is missing, and was read or handed over.
     """
 
     id_at_start: str | None = None
-    id_before: str | None = None
     deleted: bool = False
 
 
@@ -138,19 +132,17 @@ class QueryState:
         row = self.topics.get(name)
         return None if row is None else row.id_at_start
 
-    def id_before(self, name: str) -> str | None:
-        """Return the id of the former topic of that name whose positions were forgotten; None if there is none."""
-        row = self.topics.get(name)
-        return None if row is None else row.id_before
+    def id_read(self, partition: TopicPartition) -> str | None:
+        """Return the topic id under which a partition was read; None if it was not, as far as is known."""
+        row = self.partitions.get(partition)
+        return None if row is None or row.read is None else row.read.topic_id
 
     def establish(self, partition: TopicPartition, anchor: Anchor) -> None:
         """Set the anchor of a partition. If its topic was recreated, drop what was known of the former topic."""
         row = self.partition(partition)
-        before = self.id_before(partition.topic) if row.anchor is None else row.anchor.topic_id
-        if before != anchor.topic_id:
+        if row.anchor is None or row.anchor.topic_id != anchor.topic_id:
             row.lost_to, row.log_end, row.seen_end = 0, None, 0
-        row.forget_log()
-        row.anchor = anchor
+        row.anchor, row.mark, row.short_until, row.short_reported = anchor, None, None, False
 
     def replayed(self, partition: TopicPartition, anchor: Anchor) -> None:
         """Store the group's anchor of a partition that a replay reads, owned or not."""
@@ -171,12 +163,14 @@ class QueryState:
     ) -> None:
         """Record how far a checkpoint has read, when the query starts: it holds nothing yet.
 
-        `last` is of its newest batch. Partitions of `done` were handed over before that.
+        `last` is of its newest batch. Partitions of `done` were handed over before that. These are compared, too: they
+        may have come back, and the query was killed before they were in a batch again.
         """
         for partition, end in {**done, **last}.items():
             row = self.partition(partition)
             row.read, row.alive = Reached(ids[partition.topic], end), None
-            row.left, row.shared = partition in last, partition not in last
+            # R113: no batch says whose it was when the query ended
+            row.left, row.shared = True, partition not in last
 
     def hold(self, positions: Mapping[TopicPartition, int | None]) -> None:
         """Record the partitions that the member owns, and their positions: these have not left.
@@ -259,23 +253,14 @@ class QueryState:
         return all(name in self._seen_ids and self._seen_ids[name][1].expired() for name in names)
 
     def put_off(self, partitions: Iterable[TopicPartition], clock: Clock) -> None:
-        """Record that the group has not assigned partitions under the ids that their topics have now."""
+        """Record that partitions wait for the member that stores their starts."""
         for partition in partitions:
             self.partition(partition).put_off = Deadline(clock, PUT_OFF_S)
 
     def is_put_off(self, partition: TopicPartition) -> bool:
-        """Return whether a partition is left out for now, because the group has assigned it under another id."""
+        """Return whether a partition is left out for now, because it waits for its start."""
         row = self.partitions.get(partition)
         return row is not None and row.put_off is not None and not row.put_off.expired()
-
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget the anchors of partitions that are missing, or belong to a recreated topic."""
-        for partition in partitions:
-            row = self.partitions.get(partition)
-            if row is not None and row.anchor is not None:
-                self.topic(partition.topic).id_before = row.anchor.topic_id
-                row.anchor = None
-                row.forget_log()
 
     # --- logs
 

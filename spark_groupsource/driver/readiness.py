@@ -9,7 +9,7 @@ from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.driver.assignment_check import AssignmentCheck
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError
-from spark_groupsource.membership.machine import GroupView
+from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.membership.thread import MembershipThread
@@ -136,15 +136,16 @@ class Readiness:
         self._member = member
         self._pause = pause
         self._first_assignment: Deadline | None = None
+        self._joins_again = False
 
     def started(self) -> None:
-        """Record that the member has begun to join."""
+        """Record that the member has begun to join, or has joined again."""
         self._first_assignment = Deadline(self._clock, FIRST_ASSIGNMENT_S)
 
     def settled_view(self, *, ends_itself: bool, may_end: bool = False) -> GroupView | None:
         """Wait until the member may plan. Return None if that takes longer than a trigger should.
 
-        Only the first call of a session waits for an assignment that is not empty. Raises if the query ends by itself:
+        Only the first call after a join waits for an assignment that is not empty. Raises if the query ends by itself:
         `MembershipError` if the query is stopping or the assignment takes too long, `KafkaUnavailableError` if the
         member has partitions and the coordinator does not answer for that long. If it `may_end` by itself, the call
         waits for as long, and then returns None after a warning.
@@ -160,6 +161,9 @@ class Readiness:
                     raise member_left(self._options.group_id, clean=False)
                 return None
             view = self._member.view()
+            if self._joins_again and view.state is MemberState.JOINED:
+                self.started()
+            self._joins_again = view.state is MemberState.REJOINING
             # R84: also while the member waits for its first assignment
             self._check.run(view)
             settled = view.settled and not self._commits.cut_off(view)

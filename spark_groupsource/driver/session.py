@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_groupsource import errors
@@ -19,7 +19,7 @@ from spark_groupsource.cluster.offset_lookup import includes_topic, partitions_o
 from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
 from spark_groupsource.driver.assignment_check import AssignmentCheck
 from spark_groupsource.driver.batch_planner import BatchPlanner, NothingToRead, Plan, TryAgain
-from spark_groupsource.driver.data_loss import DELETED, LossReporter, known_backlogs
+from spark_groupsource.driver.data_loss import DELETED, LossReporter, TruncationWatch, known_backlogs
 from spark_groupsource.driver.draining import Draining
 from spark_groupsource.driver.lag_reporter import LagThread
 from spark_groupsource.driver.log_ends import LogWatch
@@ -27,6 +27,7 @@ from spark_groupsource.driver.missing_topics import MissingTopics
 from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.read_check import ReadCheck
 from spark_groupsource.driver.readiness import CommitWait, Readiness
+from spark_groupsource.driver.recreated_topics import RecreatedTopics
 from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.driver.stop_watch import StopWatch
 from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
@@ -57,6 +58,21 @@ _PLAN_STEP_S = 10.0
 STOP_TIMEOUT_S = 15.0
 # Maximum number of times that one trigger starts again because topics were deleted.
 _MAX_DELETED = 10
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """The batch in flight, by its end.
+
+    - `read`: whether Spark has requested its tasks.
+    - `given_out`: the ranges that executors read; empty if the driver has read it.
+    - `reader`: the process that reads it, as the metrics name it.
+    """
+
+    end: SourceOffset
+    read: bool = False
+    given_out: tuple[OffsetRange, ...] = ()
+    reader: str = "executors"
 
 
 class Session:
@@ -92,10 +108,15 @@ class Session:
         self._state = QueryState()
         self._losses = LossReporter(options, metrics, self._state)
         self._sizing = TaskSizing(options)
+        self._truncation = TruncationWatch(cluster, clock, self._state, read_committed=options.read_committed)
+        recreated = RecreatedTopics(
+            options.group_id,
+            clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, pause=pause,
+        )  # fmt: skip
         self._starts = StartPositions(
             options,
-            clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, metrics=metrics,
-            pause=pause, lineages=lineages,
+            clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses,
+            recreated=recreated, truncation=self._truncation, metrics=metrics, pause=pause, lineages=lineages,
         )  # fmt: skip
         self._started = False
         self._own: Lineage | None = None
@@ -103,23 +124,17 @@ class Session:
         self._missing = MissingTopics(
             options, cluster,
             clock=clock, member=member, pause=pause, topics=self._topics, state=self._state, losses=self._losses,
-            starts=self._starts,
         )  # fmt: skip
         self._reads = ReadCheck(options, cluster, clock, self._state, self._losses, describe=self._missing.describe)
-        self._flight: SourceOffset | None = None
-        self._read = False
-        # The ranges of the batch in flight that executors read; empty if the driver has read it.
-        self._given_out: tuple[OffsetRange, ...] = ()
-        # The process that reads the batch in flight, as the metrics name it.
-        self._reader = "executors"
+        self._flight: _InFlight | None = None
         self._replays: dict[tuple[SourceOffset, SourceOffset], tuple[Task, ...]] = {}
         self._logs = LogWatch(cluster, clock, options.max_trigger_delay_s)
         commits = CommitWait(options, self._length, clock=clock, member=member, metrics=metrics, pause=pause)
         check = AssignmentCheck(options.group_id, clock=clock, cluster=cluster, member=member)
         self._readiness = Readiness(options, self._length, commits, check, clock=clock, member=member, pause=pause)
         self._planner = BatchPlanner(
-            cluster, logs=self._logs, starts=self._starts, state=self._state, losses=self._losses, commits=commits,
-            name=options.client_id,
+            cluster, logs=self._logs, recreated=recreated, truncation=self._truncation, state=self._state,
+            losses=self._losses, commits=commits, name=options.client_id,
         )  # fmt: skip
         self._available_now = self._once = self._may_end = False
 
@@ -282,9 +297,11 @@ class Session:
         while deadline is None or not deadline.expired():
             may_end = self._may_end and bool(self._topics.names)
             view = self._readiness.settled_view(ends_itself=self._ends_itself, may_end=may_end)
-            if view is not None:
-                view = self._missing.leave_out_of(view, known)
-            if view is None or not view.partitions:
+            if view is None:
+                self._missing.compare_unassigned()
+                return start
+            view = self._missing.leave_out_of(view, known)
+            if not view.partitions:
                 return start
             deadline = deadline or self._planning_deadline()
             if any(owned.position is None for owned in view.partitions):
@@ -351,26 +368,26 @@ class Session:
             completed_s = self._member.complete(start)
         finally:
             # R92: also if the member has left
-            if flight == start:
-                self._hand_to_check(start)
-        if flight is not None and flight != start:
+            if flight is not None and flight.end == start:
+                self._hand_to_check(flight)
+        if flight is not None and flight.end != start:
             # Spark continues from an older offset: it never logged the plan.
             self._member.discard()
         elif flight is not None:
             self._sizing.completed(completed_s)
-            if self._read:
-                self._metrics.batches_read[self._reader] += 1
+            if flight.read:
+                self._metrics.batches_read[flight.reader] += 1
             else:
-                self._losses.report_unread(flight.ranges)
-        self._flight, self._given_out = None, ()
+                self._losses.report_unread(flight.end.ranges)
+        self._flight = None
         self._replays.clear()
         if self._reads.due:
             self._reads.check()
 
-    def _hand_to_check(self, flight: SourceOffset) -> None:
-        """Let the completed batch that ended at `flight` be checked for what executors have skipped, once."""
-        self._reads.completed(flight, self._given_out, self._member.completed_s)
-        self._given_out = ()
+    def _hand_to_check(self, flight: _InFlight) -> None:
+        """Let the completed batch be checked for what executors have skipped, once."""
+        self._reads.completed(flight.end, flight.given_out, self._member.completed_s)
+        flight.given_out = ()
 
     def _check_last(self) -> None:
         """Check what executors have skipped, before the query ends. Logs a warning if the brokers do not answer."""
@@ -407,15 +424,16 @@ class Session:
         if not self._member.fix(FlightBatch(end, commit_items(end, self._state.anchors)), view.assignment):
             return None
         self._logs.planned()
-        self._starts.truncation.learn(ranges)
-        self._flight, self._read = end, False
+        self._truncation.learn(ranges)
+        self._flight = _InFlight(end)
         return end
 
     # --- tasks
 
     def read_on_driver(self, read_bytes: int = 0) -> None:
         """Record that the driver has read the whole batch in flight: no executor can have skipped records of it."""
-        self._given_out, self._reader = (), "driver"
+        if self._flight is not None:
+            self._flight.given_out, self._flight.reader = (), "driver"
         self._metrics.driver_read_bytes += read_bytes
 
     def tasks(self, start: SourceOffset, end: SourceOffset) -> tuple[Task, ...]:
@@ -425,15 +443,14 @@ class Session:
         """
         if start == end:
             return ()
-        self._read = True
         reach("before-partitions", self._options.client_id)
-        if self._flight == end and (start, end) not in self._replays:
+        if self._flight is not None and self._flight.end == end and (start, end) not in self._replays:
             tasks = self._sizing.tasks(end.ranges, self._clock.monotonic_s())
         else:
             if (start, end) not in self._replays:
                 self._replays[start, end] = self._replayed(end)
             tasks = self._replays[start, end]
-        self._given_out, self._reader = tuple(item for task in tasks for item in task), "executors"
+        self._flight = _InFlight(end, read=True, given_out=tuple(item for task in tasks for item in task))
         return tasks
 
     def _replayed(self, end: SourceOffset) -> tuple[Task, ...]:
@@ -473,13 +490,13 @@ class Session:
         replay = plan_replay(end, ranges, committed, self._options.on_conflict)
         unread = [item for item in replay.ranges if len(item)]
         survey = self._cluster.survey(item.partition for item in unread)
-        self._starts.truncation.learn(unread)
+        self._truncation.learn(unread)
         ends = {item.partition: item.end for item in unread}
-        cut = self._starts.truncation.truncated(known_backlogs(ends, survey.ends))
+        cut = self._truncation.truncated(known_backlogs(ends, survey.ends))
         read = self._losses.trim_lost(self._losses.skip_truncated(replay.ranges, cut), survey.beginnings)
         self._go_by(Lineage(self._starts.settle_conflict(replay.conflict, end.lineage), end.reset))
         self._member.replay(FlightBatch(end, commit_items(end, self._state.anchors)))
-        self._flight = end
+        self._flight = _InFlight(end)
         records = sum(map(len, read))
         self._metrics.write("replayed", (item.partition for item in read), records=records)
         LOG.info(

@@ -19,6 +19,7 @@ from spark_groupsource.cluster.port import ClusterPort, TopicInfo
 from spark_groupsource.driver.data_loss import LossReporter, TruncationWatch
 from spark_groupsource.driver.first_starts import FRESH_S, FirstStarts
 from spark_groupsource.driver.query_state import QueryState
+from spark_groupsource.driver.recreated_topics import RecreatedTopics
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.machine import GroupView, OwnedView
@@ -77,6 +78,8 @@ class StartPositions:
         member: MembershipThread,
         state: QueryState,
         losses: LossReporter,
+        recreated: RecreatedTopics,
+        truncation: TruncationWatch,
         metrics: MetricsLog,
         pause: Callable[[float], object],
         lineages: Callable[[], str] = new_lineage,
@@ -87,6 +90,8 @@ class StartPositions:
         self._member = member
         self._state = state
         self._losses = losses
+        self._recreated = recreated
+        self._truncation = truncation
         self._metrics = metrics
         self._pause = pause
         self._new_lineage = lineages
@@ -96,17 +101,15 @@ class StartPositions:
         self._reported_too_many = False
         # The conflict that was decided last, and the lineage that it led to, until the group has accepted that.
         self._decided: tuple[str, str] | None = None
-        self.truncation = TruncationWatch(cluster, clock, state, read_committed=options.read_committed)
 
     def establish(
         self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage, *, waits: bool = False
     ) -> Lineage:
         """Find the start of each new partition and pin it in the group. Nothing is planned before that (rule R1).
 
-        `topics` are those of the subscription that exist. Partitions that the group has assigned under another topic id
-        are put off; all wait for them if `waits` is set. Returns the lineage to continue with: a new one after a
-        conflict or a reset. Raises `MembershipError` with onConflict=fail, and `DataLossError` with
-        failOnDataLoss=true.
+        `topics` are those of the subscription that exist. Partitions whose starts another member stores are put off;
+        all wait for them if `waits` is set. Returns the lineage to continue with: a new one after a conflict or a
+        reset. Raises `MembershipError` with onConflict=fail, and `DataLossError` with failOnDataLoss=true.
         """
         described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
         ids = {topic: info.topic_id for topic, info in described.items()}
@@ -118,13 +121,15 @@ class StartPositions:
         recreated = {d.partition for d in decisions if d.recreated}
         # R91: read under another id, which the group's offset does not show
         taken = self._state.read_under_other_ids({owned.partition for owned in new} - recreated, ids)
-        if not self._ids_hold([owned.partition for owned in new], recreated | taken.keys(), ids, waits=waits):
+        if not self._recreated.confirmed(recreated | taken.keys(), ids):
             return own
-        own = own.named(self.settle_conflict(conflicts(decisions), own.name))
         ends, group = start.ends(), {owned.partition: owned.group for owned in view.partitions}
         read = {p: _furthest(group[p], ends.get(p)) for p in recreated}
         self._losses.report_recreated(read, described, {p for p in recreated if _has_offset(group[p])})
         self._losses.report_recreated(taken, described, taken=True)
+        if self._recreated.assigned_before(recreated | taken.keys(), ids):
+            return own
+        own = own.named(self.settle_conflict(conflicts(decisions), own.name))
         positions = _resolve(self._options, self._cluster, decisions, described)
         held = self._first.hold(decisions, positions, group, fetched)
         self._member.forget(tuple(held.stored))
@@ -186,73 +191,14 @@ class StartPositions:
             if partition in group:
                 self._state.establish(partition, anchor)
                 if same_topic(start.topic_id(partition.topic), described[partition.topic].topic_id):
-                    self.truncation.learn(item for item in start.ranges if item.partition == partition)
+                    self._truncation.learn(item for item in start.ranges if item.partition == partition)
                 if not decision.recreated:
-                    self.truncation.learn(_reached(partition, offset))
+                    self._truncation.learn(_reached(partition, offset))
             at = offset_to_pin(decision, position, offset, metadata, was_ours=partition in newest)
             if at is not None:
                 overruled = None if decision.conflict is None else start.lineage
                 items.append(start_item(partition, at, anchor, own, overruled))
         return items
-
-    def _ids_hold(
-        self,
-        partitions: Collection[TopicPartition],
-        recreated: Collection[TopicPartition],
-        ids: Mapping[str, str],
-        *,
-        waits: bool,
-    ) -> bool:
-        """Return whether these partitions may start under the topic ids that the cluster has reported."""
-        # R36: one answer may come from a broker that lags behind
-        self._state.saw_ids(ids, self._clock)
-        if not self._state.confirmed({p.topic for p in recreated}):
-            self._pause(_PAUSE_S)
-            return False
-        # R81: the group may have assigned them under the id of a deleted topic
-        foreign = _assigned_under_other_ids(partitions, self._options.group_id, self._member, self._cluster)
-        if foreign and waits:
-            self._pause(_PAUSE_S)
-        else:
-            self._state.put_off(foreign, self._clock)
-        return not foreign
-
-    def restore(self) -> None:
-        """Commit offsets again that the group does not have any more, in a group that assigns by topic id.
-
-        A member of the deleted topic may have committed late, by the topic's name (rule R83).
-        """
-        view = self._member.view()
-        if not view.committed or not self._member.id_by_topic_ids():
-            return
-        held = {o.partition: o.group for o in view.partitions if o.position is not None and metadata_of(o.group)}
-        found = self._member.fetch_offsets(list(held))
-        # R83: an idle member would never commit again
-        items = [
-            CommitItem(partition, group.offset, group.metadata)
-            for partition, group in held.items()
-            if group is not None and group.offset is not None and partition in found
-            if _was_replaced(group, found[partition])
-        ]
-        if items:
-            LOG.warning(
-                "the group's offsets of recreated topics were replaced, and are committed again: group=%s %s",
-                self._options.group_id, ", ".join(f"{item.partition} at {item.offset}" for item in items),
-            )  # fmt: skip
-            self._member.establish({}, items, view.assignment)
-
-    def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget the positions of partitions that are missing, or belong to a recreated topic."""
-        self._member.forget(tuple(partitions))
-        self._state.forget(partitions)
-
-    def forget_recreated(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> bool:
-        """Forget positions whose topic was recreated since (rule R35). Return whether there were any."""
-        changed = [p for p in partitions if not same_topic(self._state.topic_id(p), topics[p.topic].topic_id)]
-        # R35: positions of a deleted topic
-        if changed:
-            self.forget(changed)
-        return bool(changed)
 
     def _learn_resets(self, view: GroupView, start: SourceOffset, own: Lineage) -> Lineage:
         """Return the lineage with the newest reset in the group's metadata: a new one if the reset voids ends."""
@@ -284,7 +230,7 @@ class StartPositions:
         topic_id = described[partition.topic].topic_id
         logged_id, metadata = start.topic_id(partition.topic), metadata_of(owned.group)
         if logged_id is None and (owned.group is None or owned.group.offset is None):
-            logged_id = self._state.id_before(partition.topic)
+            logged_id = self._state.id_read(partition)
         takeover = Takeover(
             partition=partition,
             topic_id=topic_id,
@@ -425,25 +371,6 @@ def _report_forgotten(
         )  # fmt: skip
 
 
-def _assigned_under_other_ids(
-    partitions: Iterable[TopicPartition], group: str, member: MembershipThread, cluster: ClusterPort
-) -> set[TopicPartition]:
-    """Return those that the group has not assigned to this member under the ids that their topics have now.
-
-    The client names them by their topics. Call it when the cluster has reported these ids (rule R81).
-    """
-    member_id = member.id_by_topic_ids()
-    assigned = cluster.assigned(group, member_id) if member_id else None
-    foreign = set() if assigned is None else set(partitions) - assigned
-    if foreign:
-        LOG.info(
-            "partitions are put off until the group has assigned them under the id that their topic has now:"
-            " group=%s %s",
-            group, ", ".join(map(str, sorted(foreign))),
-        )  # fmt: skip
-    return foreign
-
-
 def _resolve(
     options: SourceOptions, cluster: ClusterPort, decisions: list[StartDecision], described: Mapping[str, TopicInfo]
 ) -> dict[TopicPartition, int]:
@@ -484,13 +411,6 @@ def _behind(view: GroupView, positions: Mapping[TopicPartition, int]) -> dict[To
         if position is not None and owned.group and owned.group.offset is not None and position < owned.group.offset:
             held[owned.partition] = owned.group
     return held
-
-
-def _was_replaced(held: GroupOffset, found: GroupOffset) -> bool:
-    """Return whether the group has no offset any more, or one of another topic id."""
-    own, other = metadata_of(held), metadata_of(found)
-    replaced = own is not None and other is not None and not same_topic(own.topic_id, other.topic_id)
-    return found.offset is None or replaced
 
 
 def _has_offset(group: GroupOffset | None) -> bool:

@@ -6,7 +6,7 @@ results. Main thread of the reader process only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_groupsource.clock import Clock, Deadline
@@ -140,8 +140,8 @@ class TopicWatch:
         Topics that were unsubscribed since are not compared: they may have been read to their end, then deleted.
         """
         # R39: no member is assigned a partition that does not exist
-        last = {p: at for p, at in known.last.items() if includes_topic(self._options.subscription, p.topic)}
-        self._state.started_from(last, known.done, known.ids)
+        last, done = self._subscribed(known.last), self._subscribed(known.done)
+        self._state.started_from(last, done, known.ids)
         return self._missing(self._cluster.missing_topics(self._topics_of(known.done)), {}, known, {})
 
     def hold(self, view: GroupView, known: Known) -> None:
@@ -156,11 +156,14 @@ class TopicWatch:
             self._state.share(self._state.left)
         self._owned, self.assigned = owned, True
 
-    def missing_left(self) -> tuple[Missing, bool]:
+    def missing_left(
+        self, taken: Callable[[Collection[TopicPartition]], Collection[TopicPartition]] = lambda _: ()
+    ) -> tuple[Missing, bool]:
         """Compare the partitions that are not this member's with the cluster, by the ids that they were read under.
 
         Also return whether to call it again at once, because an id is not confirmed yet. Before the first assignment a
-        partition of a recreated topic is not missing: it may be assigned to this member.
+        partition of a recreated topic is not missing, because it may be assigned to this member: only those are that
+        `taken` returns, which other members have begun to read.
 
         Guards against (rule R91):
         1. A member has read [0, 10) of a partition that has 20 records. The topic is deleted and recreated.
@@ -183,10 +186,13 @@ class TopicWatch:
         deleted = {p: read.offset for p, read in left.items() if p.topic in gone and not self._state.alive_lately(p)}
         cut = {p for p in others if p.partition >= described[p.topic].partition_count}
         found = {p: at for p, at in others.items() if p.topic in confirmed}
+        present = found.keys() - cut
+        # R112: another member's, though the group has assigned nothing to this one
+        recreated = present if self.assigned or not present else present & set(taken(present))
         missing = Missing(
             topics={p.topic for p in deleted if not self._state.partition(p).shared},
             deleted=deleted,
-            recreated={p: at for p, at in found.items() if p not in cut} if self.assigned else {},
+            recreated={p: at for p, at in found.items() if p in recreated},
             cut={p: at for p, at in found.items() if p in cut},
             cut_ids={p: left[p].topic_id for p in cut if p in found},
         )
@@ -240,13 +246,6 @@ class TopicWatch:
         kept = (o for o in view.partitions if not any(is_out(o.partition) for is_out in left_out))
         return replace(view, partitions=tuple(kept))
 
-    def stale(self, view: GroupView) -> list[TopicPartition]:
-        """Return the missing partitions whose positions must be forgotten (rule R43). Absent ones keep theirs."""
-        missing = [owned.partition for owned in view.partitions if self._state.is_missing(owned.partition)]
-        absent = self._state.absent if missing else {}
-        # R43: no plan waits for the commit of a missing partition
-        return sorted(p for p in missing if self._state.anchor(p) is not None and absent.get(p) != "")
-
     @property
     def present(self) -> list[str]:
         """The names without those of deleted topics."""
@@ -264,6 +263,9 @@ class TopicWatch:
         """Return whether the member owns the partition, and has no position under another id than the offset log."""
         topic_id = self._state.topic_id(partition)
         return partition in self._owned and topic_id in (None, known.ids[partition.topic])
+
+    def _subscribed(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {p: at for p, at in ends.items() if includes_topic(self._options.subscription, p.topic)}
 
     def _described(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
         """Return those of these topics that can be described: one may have been deleted since, or be forbidden now."""

@@ -6,6 +6,8 @@
    member and keeps partitions that it has lost (rule R72).
 3. Any member under KIP-848: its group was deleted while it was cut off, which the client reports as a fatal error
    (rule R73).
+4. Any member that must not go on with the assignment it has: a topic was recreated (rule R35), or the answer with
+   another assignment was lost (rule R84).
 """
 
 from __future__ import annotations

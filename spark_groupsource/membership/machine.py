@@ -59,12 +59,14 @@ class Owned:
     """A partition of this member. `group` is the group's offset as last fetched or acknowledged.
 
     `start` is where planning begins; None until the group has accepted it. It is before the group's offset only if a
-    conflict was decided in favour of the checkpoint.
+    conflict was decided in favour of the checkpoint. `unknown` is whether the coordinator has refused the completed
+    offset because it does not know the partition.
     """
 
     group: GroupOffset | None = None
     start: int | None = None
     completed: CommitItem | None = None
+    unknown: bool = False
 
     def overrules(self, item: CommitItem) -> bool:
         """Return whether this item must not move the group's offset."""
@@ -291,7 +293,7 @@ class MemberMachine:
             if owned is None:
                 continue
             if owned.completed is None or item.offset > owned.completed.offset:
-                owned.completed = item
+                owned.completed, owned.unknown = item, False
             pending = owned.pending()
             if pending is None and owned.group is not None:
                 del self._unaccepted[item.partition]
@@ -376,7 +378,13 @@ class MemberMachine:
             # Answers to synchronous and asynchronous commits may overtake each other: keep the largest offset.
             known = -1 if owned.group.offset is None else owned.group.offset
             if item.offset >= known:
-                owned.group = GroupOffset(item.offset, item.metadata)
+                owned.group, owned.unknown = GroupOffset(item.offset, item.metadata), False
+
+    def topic_unknown(self, partitions: Iterable[TopicPartition]) -> None:
+        """Record that the coordinator does not know these partitions: no plan waits for their commits (rule R43)."""
+        for partition in partitions:
+            if partition in self._owned:
+                self._owned[partition].unknown = True
 
     def positions_established(self, positions: Mapping[TopicPartition, int], items: Iterable[CommitItem] = ()) -> None:
         """Allow planning from start positions that the group has accepted.
@@ -414,6 +422,12 @@ class MemberMachine:
         self.proven = True
 
     # --- queries: change nothing
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the group does not have the completed offsets of owned partitions that the coordinator knows."""
+        # R43: that of a deleted topic is refused every time
+        return any(owned.pending() is not None and not owned.unknown for owned in self._owned.values())
 
     def pending(self, partitions: Iterable[TopicPartition] | None = None) -> tuple[CommitItem, ...]:
         """Return completed offsets that the group does not have yet, of `partitions` or of all owned ones."""
@@ -485,6 +499,6 @@ class MemberMachine:
             assignment=self.assignment,
             partitions=tuple(OwnedView(p, owned.group, owned.position()) for p, owned in sorted(self._owned.items())),
             proven=self.proven,
-            committed=not self.pending(),
+            committed=not self.is_behind,
             flight=self._flight,
         )

@@ -299,10 +299,15 @@ class Member:
             self._topics = topics
 
     def rejoin(self) -> None:
-        """Hand over all partitions, and join again. The client revokes them in its next rounds (rule R84)."""
+        """Hand over all partitions, leave the group, and join it again with another client, as after a restart."""
         joins = (MemberState.JOINING, MemberState.JOINED, MemberState.REJOINING)
         if self.machine.state in joins and not self._reopening.due:
-            self._port.rejoin(self._topics)
+            self._reopening.due = True
+            self._port.close()
+            self._committer.forget()
+            if self.machine.state not in FINAL_STATES:
+                # Also with option assign, whose partitions are never revoked.
+                self._apply(self.machine.handle(PartitionsLost(self.machine.owned_partitions())))
 
     def establish(
         self, positions: dict[TopicPartition, int], items: tuple[CommitItem, ...], assignment: int, until_s: float
@@ -360,6 +365,7 @@ class Member:
     def _handle_answer(self, result: CommitResult) -> None:
         """Handle the answer to a commit."""
         self.machine.offsets_acknowledged(result.acknowledged)
+        self.machine.topic_unknown(item.partition for item, why in result.refused if why is Refusal.NO_TOPIC)
         lost = result.refused_as(Refusal.LOST)
         self._report.answered(result, lost)
         # R20: Spark's next call raises it
@@ -580,7 +586,7 @@ class Member:
         2. The query is asked to stop. The member owns nothing, so nothing is committed.
         3. The asker is told that nothing is repeated. The next owner starts where the group is, and repeats the batch.
         """
-        if self.machine.pending():
+        if self.machine.is_behind:
             return False
         # R90: also those of partitions that the member does not own
         wanted = self.machine.unaccepted()

@@ -131,9 +131,6 @@ class GroupPort(Protocol):
     def subscribe(self, topics: Sequence[str]) -> None:
         """Join the group for these topics, or change the subscription."""
 
-    def rejoin(self, topics: Sequence[str]) -> None:
-        """Hand all partitions over, leave the group and join it again. Only in a group that assigns by topic id."""
-
     def poll(self) -> None:
         """Serve callbacks without waiting."""
 

@@ -151,3 +151,42 @@ def test_f7_latest_is_one_moment_for_the_group(protocol: str) -> None:
         script.on(moment, script.writes(10))
     script.on(11.0, script.kills("q2", rest_s=30.0))
     assert script.judged() == []
+
+
+def _reported(script: Script, name: str) -> list[tuple[str, int, int]]:
+    """Return the partitions of which a query has reported a loss, maybe at most, and from where on."""
+    lost = (one.get(kind) or () for one in script.events(name, "data_lost") for kind in ("ranges", "possible"))
+    return [(topic, number, at) for ranges in lost for topic, number, at, _ in ranges]
+
+
+@pytest.mark.parametrize("protocol", ["eager", *SHARED])
+@pytest.mark.rule("R112")
+def test_p8_a_restart_without_a_partition_beside_a_query_that_reads_the_recreated_topic(protocol: str) -> None:
+    """1. q1 stops with unread records. 2. The topic is recreated. 3. A fresh q2 owns all of it. 4. q1 comes back."""
+    script = _one(protocol, topics=(("orders", 1),))
+    script.on(4.0, script.drains("q1", rest_s=15.0))
+    script.on(5.0, script.writes(10))
+    script.on(6.0, script.recreates(count=1))
+    script.on(8.0, script.starts("q2"))
+    script.on(9.0, script.writes(3))
+    script.on(45.0, script.writes(5))
+    assert script.judged() == []
+    assert ("orders", 0, 10) in _reported(script, "q1")
+
+
+@pytest.mark.parametrize("protocol", ["eager", *SHARED])
+@pytest.mark.parametrize("recreated", [False, True], ids=["deleted", "recreated"])
+@pytest.mark.rule("R113")
+def test_p8_a_partition_that_has_come_back_and_was_in_no_batch_since(protocol: str, recreated: bool) -> None:
+    """1. q1 hands orders-1 over, and it comes back. 2. It gets records. 3. q1 is killed. 4. The topic is deleted."""
+    script = _two(protocol, topics=(("orders", 2), ("refunds", 1)))
+    script.on(12.0, script.writes(5))
+    script.on(14.0, lambda: script.triggers_take(1000.0))
+    script.on(16.0, script.drains("q2"))
+    script.on(28.0, script.writes(10))
+    script.on(30.0, script.kills("q1", rest_s=8.0), lambda: script.triggers_take(0.1))
+    script.on(31.0, lambda: script.delete_topic("orders"), lambda: script.fault("topic-deleted", "", 12.0))
+    if recreated:
+        script.on(31.5, lambda: script.create_topic("orders", 2))
+    assert script.judged() == []
+    assert ("orders", 1, 10) in _reported(script, "q1")

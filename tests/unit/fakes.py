@@ -221,9 +221,6 @@ class FakeGroup:
         self._on()
         self._record("subscribe", tuple(topics))
 
-    def rejoin(self, topics: Sequence[str]) -> None:
-        self._record("rejoin", tuple(topics))
-
     def poll(self) -> None:
         if self._todo:
             self._todo.popleft()()
@@ -613,6 +610,8 @@ class FakeMember:
         self.takes_commits = True
         self.during_fix: Callable[[], object] = lambda: None
         self.during_view: Callable[[], object] = lambda: None
+        # What the group assigns to a member that joins again.
+        self.assigned_again: Callable[[Partitions], Partitions] = lambda owned: owned
         # Which partitions are there: a group refuses the commits of others.
         self.exists: Callable[[TopicPartition], bool] = lambda _: True
 
@@ -671,7 +670,12 @@ class FakeMember:
         return self.member_id
 
     def rejoin(self) -> None:
+        """Leave the group and join it again: it assigns the same partitions."""
         self.calls.append(("rejoin", None))
+        owned = self.machine.owned_partitions()
+        self._commit(self.machine.pending())
+        self.machine.handle(PartitionsLost(owned))
+        self.machine.handle(PartitionsAssigned(self.assigned_again(owned)))
 
     def complete(self, end: SourceOffset) -> float:
         self.calls.append(("complete", end))

@@ -190,11 +190,6 @@ class LibrdkafkaGroup:
         except KafkaException as error:
             raise self._mapped(error, "subscribe") from None
 
-    def rejoin(self, topics: Sequence[str]) -> None:
-        """See `GroupPort`. The client revokes the partitions in a later `poll`, leaves, and then joins."""
-        self._client().unsubscribe()
-        self.subscribe(topics)
-
     def poll(self) -> None:
         """See `GroupPort`."""
         if self._renewed():

@@ -146,11 +146,6 @@ class GroupClient:
         """See `GroupPort`."""
         raise NotImplementedError
 
-    def rejoin(self, topics: Sequence[str]) -> None:
-        """See `GroupPort`: LibrdkafkaGroup.rejoin."""
-        self._unsubscribe(leave=True)
-        self.subscribe(topics)
-
     def _unsubscribe(self, *, leave: bool) -> None:
         raise NotImplementedError
 

@@ -61,7 +61,7 @@ def test_what_was_cut_behind_the_position_is_no_loss() -> None:
 
 def test_a_partition_without_an_epoch_learns_it_from_its_first_look() -> None:
     bed = Bed()
-    bed.state.partition(P0).forget_log()
+    bed.state.partition(P0).mark = None
     assert bed.watch.truncated({P0: Backlog(15, 20, 3)}) == {}
     bed.cluster.cut = {P0: 10}
     assert bed.watch.truncated({P0: Backlog(15, 20, 4)}) == {P0: 10}

@@ -24,8 +24,6 @@ def read(state: QueryState) -> TrackedPartition:
 def test_a_recreated_topic_resets_all_that_was_known_of_its_partitions() -> None:
     state = QueryState()
     row = read(state)
-    state.forget([P0])
-    assert (state.anchor(P0), state.id_before("orders")) == (None, "old")
     state.establish(P0, NEW)
     assert row == TrackedPartition(anchor=NEW)
 
@@ -38,10 +36,14 @@ def test_a_position_that_is_established_anew_keeps_what_was_reported_of_the_same
     assert row == TrackedPartition(anchor=OLD, log_end=100, lost_to=50)
 
 
-def test_partitions_without_a_position_leave_no_id_behind() -> None:
+def test_the_id_under_which_a_partition_was_read_outlives_its_assignment() -> None:
     state = QueryState()
-    state.forget([P0])
-    assert (state.id_before("orders"), state.anchors) == (None, {})
+    assert state.id_read(P0) is None
+    state.establish(P0, OLD)
+    state.positioned({P0: 5})
+    state.leave([P0])
+    state.hold({P0: None})
+    assert state.id_read(P0) == "old"
 
 
 def test_what_was_there_when_the_query_started_has_not_appeared() -> None:

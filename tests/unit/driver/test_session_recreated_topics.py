@@ -9,7 +9,6 @@ import pytest
 
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.log_ends import IDS_AGE_S
-from spark_groupsource.driver.query_state import PUT_OFF_S
 from spark_groupsource.driver.topics import REFRESH_S
 from spark_groupsource.errors import DataLossError
 from spark_groupsource.model.commit_metadata import GroupOffset, KnownTopics, Pin, parse_metadata
@@ -432,18 +431,18 @@ def test_a_topic_that_gets_an_id_is_the_one_that_was_read(
 def shared(**options: str) -> tuple[Bed, SourceOffset]:
     """Return a member of a KIP-848 group that has read 50 records of each partition; then the topic is another one.
 
-    The coordinator has assigned partition 1 of the new topic to another member. The client reports that later.
+    The coordinator has assigned partition 1 of the new topic to another member. The client reports that later, unless
+    it joins again.
     """
     bed = Bed(startingOffsets="earliest", failOnDataLoss="false", **options)
     bed.member.member_id = "m"
-    bed.cluster.assignments = {"m": frozenset({P0, P1})}
+    bed.member.assigned_again = lambda _: (P0,)
     bed.join(P0, P1)
     bed.ends(p0=50, p1=50)
     end = bed.session.latest_offset(START)
     assert bed.session.latest_offset(end) is end
     bed.cluster.topics["orders"] = TopicInfo("the second topic's id", 2)
     bed.ends(p0=60, p1=60)
-    bed.cluster.assignments = {"m": frozenset({P0}), "other": frozenset({P1})}
     return bed, end
 
 
@@ -453,46 +452,53 @@ def test_a_partition_of_a_topic_made_anew_is_not_read_before_the_group_has_assig
     first = bed.session.latest_offset(end)
     assert ranges(first) == ["orders-0 [0, 60)"]
     bed.ends(p0=70)
-    bed.clock.advance(PUT_OFF_S)
     second = bed.session.latest_offset(first)
     assert (ranges(second), bed.committed()) == (["orders-0 [60, 70)"], {0: 60, 1: 50})
-    bed.cluster.assignments = {"m": frozenset({P0, P1})}
-    bed.clock.advance(PUT_OFF_S)
+    assert len(bed.member.named("rejoin")) == 1
+    bed.member.assign(P1)
     assert ranges(bed.session.latest_offset(second)) == ["orders-0 [70, 70)", "orders-1 [0, 60)"]
 
 
+@pytest.mark.parametrize("member_id", ["m", ""], ids=["kip848", "classic"])
 @pytest.mark.rule("R81")
-def test_a_new_member_starts_with_what_the_group_has_assigned_under_the_ids_of_now() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.member.member_id = "m"
-    bed.cluster.assignments = {"m": frozenset({P1})}
-    bed.join(P0, P1)
-    bed.ends(p0=5, p1=7)
-    assert ranges(bed.session.latest_offset(START)) == ["orders-1 [0, 7)"]
-    assert bed.committed() == {1: 0}
-
-
-def test_a_group_that_is_not_described_is_read_as_the_client_reports_it() -> None:
-    bed, end = shared()
-    bed.cluster.assignments = {}
-    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 60)", "orders-1 [0, 60)"]
-
-
-@pytest.mark.rule("R81")
-def test_available_now_waits_for_the_assignment_under_the_ids_of_now() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.member.member_id = "m"
-    bed.cluster.assignments = {"m": frozenset()}
+def test_a_new_member_joins_again_once_if_its_topic_was_made_anew(member_id: str) -> None:
+    """It may have been assigned the deleted topic's partitions, if the group assigns by topic id."""
+    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
+    bed.member.member_id = member_id
+    bed.member.committed[P0] = GroupOffset(5, metadata(OTHER_LINEAGE, 0, 5, topic_id="the first topic's id"))
     bed.join(P0)
-    bed.ends(p0=5)
-    bed.session.prepare_available_now()
+    bed.ends(p0=7)
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 7)"]
+    assert len(bed.member.named("rejoin")) == bool(member_id)
 
-    def assign() -> None:
-        if bed.paused > 1.0:
-            bed.cluster.assignments = {"m": frozenset({P0})}
 
-    bed.member.during_view = assign
-    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
+def test_a_topic_that_is_made_anew_twice_is_left_twice() -> None:
+    bed, end = recreated(failOnDataLoss="false")
+    end = bed.session.latest_offset(end)
+    assert bed.session.latest_offset(end) is end
+    bed.cluster.topics["orders"] = TopicInfo("the third topic's id", 2)
+    bed.ends(p0=70)
+    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 70)"]
+    assert len(bed.member.named("rejoin")) == 2
+
+
+@pytest.mark.rule("R36")
+def test_one_lagging_broker_does_not_make_a_member_join_again() -> None:
+    bed, end = recreated(failOnDataLoss="false")
+    second = bed.session.latest_offset(end)
+    assert len(bed.member.named("rejoin")) == 1
+    lags_until_s, describe = bed.clock.now_s + 2.0, bed.cluster.describe
+
+    def lagging(topics: Iterable[str]) -> dict[str, TopicInfo]:
+        topic_id = TOPIC_ID if bed.clock.now_s < lags_until_s else "the second topic's id"
+        bed.cluster.topics["orders"] = TopicInfo(topic_id, 2)
+        return describe(topics)
+
+    bed.cluster.describe = lagging  # type: ignore[method-assign]
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
+    bed.ends(p0=61)
+    assert ranges(bed.session.latest_offset(second)) == ["orders-0 [60, 61)"]
+    assert len(bed.member.named("rejoin")) == 1
 
 
 # --- a topic that is made again after its partition was another member's
@@ -545,9 +551,10 @@ def test_a_partition_of_which_nothing_is_known_has_no_known_loss(caplog: pytest.
     bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
     bed.join(P0, P1)
     bed.ends(p0=20, p1=20)
-    bed.session.latest_offset(START)
+    end = bed.session.latest_offset(START)
     bed.member.lose(P0)
-    bed.session.latest_offset(START)
+    bed.member.assign(P1)
+    bed.session.latest_offset(end)
     bed.cluster.topics["orders"] = TopicInfo("the second topic's id", 2)
     bed.member.committed.clear()
     bed.member.assign(P0)
@@ -565,7 +572,6 @@ def test_an_offset_of_the_topic_before_that_is_committed_late_is_replaced(
 ) -> None:
     bed, end = recreated(failOnDataLoss="false")
     bed.member.member_id = member_id
-    bed.cluster.assignments = {"m": frozenset({P0})}
     end = bed.session.latest_offset(end)
     assert bed.session.latest_offset(end) is end
     held = bed.member.committed[P0]

@@ -249,7 +249,12 @@ def test_a_member_joins_again_with_its_topics() -> None:
         bed.group.tell_lost_answer()
         bed.until("the lost answer", lambda _: bed.member.lost_answers == 1)
         bed.member.rejoin()
-        assert bed.group.named("rejoin") == [("a",)]
+        view = bed.member.view()
+        assert (view.state, view.partitions) == (MemberState.REJOINING, ())
+        assert len(bed.group.named("close")) == 1
+        bed.clock.advance(2.0)
+        bed.group.wait_for("the next client", lambda: bed.group.named("subscribe") == [("a",), ("a",)])
+        assert len(bed.group.named("open")) == 2
 
 
 def test_stop_of_a_member_that_was_never_started_returns_at_once() -> None:

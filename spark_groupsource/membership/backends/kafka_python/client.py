@@ -153,10 +153,6 @@ class KafkaPythonGroup:
         if self._driver is not None:
             self._driver.start()
 
-    def rejoin(self, topics: Sequence[str]) -> None:
-        """See `GroupPort`. Never called: kafka-python has no groups that assign by topic id."""
-        raise NotImplementedError
-
     def poll(self) -> None:
         """See `GroupPort`."""
         self._serve()

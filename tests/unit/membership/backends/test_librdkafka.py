@@ -219,13 +219,6 @@ def test_requests_to_the_coordinator_that_are_given_up_are_reported() -> None:
     assert bed.listener.lost_answers == 3, "a new client counts from zero"
 
 
-def test_to_join_again_a_member_leaves_first() -> None:
-    bed = Bed()
-    bed.group.subscribe(["orders"])
-    bed.group.rejoin(["orders"])
-    assert bed.client.subscriptions == [["orders"], [], ["orders"]]
-
-
 # --- leaving
 
 

@@ -1,0 +1,134 @@
+"""Leave a recreated topic: confirm its new id, report what is lost, and let the member join its group again.
+
+What the member knows of its assignment ends with it, so that the query starts as after a restart. Main thread of the
+reader process only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from spark_groupsource.clock import Clock
+from spark_groupsource.cluster.port import ClusterPort, TopicInfo
+from spark_groupsource.driver.data_loss import LossReporter
+from spark_groupsource.driver.query_state import QueryState
+from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, metadata_of
+from spark_groupsource.model.offsets import TopicPartition, same_topic
+
+LOG = logging.getLogger("spark_groupsource.session")
+
+_PAUSE_S = 0.1
+
+
+class RecreatedTopics:
+    """Decide when a topic counts as recreated, and act on it once per topic id."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        clock: Clock,
+        cluster: ClusterPort,
+        member: MembershipThread,
+        state: QueryState,
+        losses: LossReporter,
+        pause: Callable[[float], object],
+    ) -> None:
+        self._group = group
+        self._clock = clock
+        self._cluster = cluster
+        self._member = member
+        self._state = state
+        self._losses = losses
+        self._pause = pause
+        # The ids of recreated topics for which the member has joined the group again.
+        self._joined_for: dict[str, str] = {}
+
+    def confirmed(self, recreated: Collection[TopicPartition], ids: Mapping[str, str]) -> bool:
+        """Return whether the topics of these partitions were recreated for certain; pause if that is not known yet."""
+        # R36: one answer may come from a broker that lags behind
+        self._state.saw_ids(ids, self._clock)
+        confirmed = self._state.confirmed({p.topic for p in recreated})
+        if not confirmed:
+            self._pause(_PAUSE_S)
+        return confirmed
+
+    def leave(self, positions: Mapping[TopicPartition, int], topics: Mapping[str, TopicInfo]) -> bool:
+        """Leave partitions whose topic was recreated since they have a position (rule R35).
+
+        What is lost with them is reported. Then the member joins the group again, and starts as after a restart.
+        Returns whether that was so, or looked so for a moment. Raises `DataLossError` with failOnDataLoss=true.
+        """
+        doubted = False
+        while True:
+            ids = {topic: info.topic_id for topic, info in topics.items()}
+            # R35: positions of a deleted topic
+            recreated = {p: at for p, at in positions.items() if not same_topic(self._state.topic_id(p), ids[p.topic])}
+            if not recreated or self._member.stopping:
+                return doubted
+            if self.confirmed(recreated, ids):
+                self._losses.report_recreated(recreated, topics)
+                self._join_again({p.topic: ids[p.topic] for p in recreated})
+                return True
+            doubted, topics = True, self._cluster.describe(set(topics))
+
+    def assigned_before(self, recreated: Iterable[TopicPartition], ids: Mapping[str, str]) -> bool:
+        """Return whether a group that assigns by topic id may have assigned partitions of a deleted topic (rule R81).
+
+        Then the member joins the group again, once per recreated topic.
+
+        Guards against (rule R81, KIP-848):
+        1. A member owns partition 0 of a topic. The topic is deleted and recreated.
+        2. The coordinator assigns by topic id. It assigns partition 0 of the recreated topic to another member. The
+           first one learns with its next heartbeat, 5 s later, that it has lost the deleted topic's partition.
+        3. Until then its client reports the partition by the topic's name. After 3 s it believes that the topic was
+           recreated (rule R36).
+        4. Both members read the recreated topic, and both commit its offsets.
+        """
+        new = {p.topic: ids[p.topic] for p in recreated if self._joined_for.get(p.topic) != ids[p.topic]}
+        # R81: the client knows its partitions by name only
+        if new and self._member.id_by_topic_ids():
+            self._join_again(new)
+            return True
+        return False
+
+    def _join_again(self, topics: Mapping[str, str]) -> None:
+        LOG.info(
+            "the member joins the group again, because topics were recreated: group=%s topics=%s",
+            self._group, sorted(topics),
+        )  # fmt: skip
+        self._joined_for |= topics
+        self._member.rejoin()
+
+    def restore(self) -> None:
+        """Commit offsets again that the group does not have any more, in a group that assigns by topic id.
+
+        A member of the deleted topic may have committed late, by the topic's name (rule R83).
+        """
+        view = self._member.view()
+        if not view.committed or not self._member.id_by_topic_ids():
+            return
+        held = {o.partition: o.group for o in view.partitions if o.position is not None and metadata_of(o.group)}
+        found = self._member.fetch_offsets(list(held))
+        # R83: an idle member would never commit again
+        items = [
+            CommitItem(partition, group.offset, group.metadata)
+            for partition, group in held.items()
+            if group is not None and group.offset is not None and partition in found
+            if _was_replaced(group, found[partition])
+        ]
+        if items:
+            LOG.warning(
+                "the group's offsets of recreated topics were replaced, and are committed again: group=%s %s",
+                self._group, ", ".join(f"{item.partition} at {item.offset}" for item in items),
+            )  # fmt: skip
+            self._member.establish({}, items, view.assignment)
+
+
+def _was_replaced(held: GroupOffset, found: GroupOffset) -> bool:
+    """Return whether the group has no offset any more, or one of another topic id."""
+    own, other = metadata_of(held), metadata_of(found)
+    replaced = own is not None and other is not None and not same_topic(own.topic_id, other.topic_id)
+    return found.offset is None or replaced
