@@ -113,6 +113,8 @@ class MissingTopics:
 
     def _taken(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return those of these partitions whose offset in the group is not of the topic that this query has read."""
+        if not self.joins:
+            return set()
         read = self._state.left
         found = {p: metadata_of(group) for p, group in self._member.fetch_offsets(sorted(partitions)).items()}
         return {p for p, text in found.items() if text is not None and not same_topic(text.topic_id, read[p].topic_id)}

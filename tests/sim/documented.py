@@ -23,9 +23,12 @@ _SILENCE = {
 }  # fmt: skip
 # Seconds for which a KIP-848 member may plan on what it has not heard to be another's: a session and a heartbeat.
 _ZOMBIE_MARGIN_S = 4.0
+# Seconds that a batch waits for the commit of the batch before.
+_COMMIT_WAIT_S = 1.0
 
 
 _NOT_REPORTED = "deleted before it was read, and not reported"
+_BATCH = re.compile(r"batch (\d+) of (\S+) \(lineage (\S+), planned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +128,24 @@ def _partition(problem: str, text: str = "") -> tuple[str, int] | None:
 
 
 def _batches_without_commits(run: Documented, problem: str) -> bool:
-    text = ("batches of one stay", "more than the last batch after checkpoint-lost")
-    return any(part in problem for part in text) and bool(_SILENCE & run.kinds)
+    """Whether the group has accepted no commit of these batches' lineage from the end of the first one on.
+
+    The second one was planned a second after that, and the last one within a session.
+    """
+    if "more than the last batch after checkpoint-lost" in problem:
+        return bool(_SILENCE & run.kinds)
+    found = _BATCH.findall(problem) if "batches of one stay" in problem else []
+    if len(found) < 2:
+        return False
+    numbers, (_, checkpoint, lineage) = sorted(int(number) for number, *_ in found), found[0]
+    batches = {one.batch: one for app in run.sim.apps for one in app.completed() if one.checkpoint == checkpoint}
+    first, second, last = batches[numbers[0]], batches[numbers[0] + 1], batches[numbers[-1]]
+    if first.at is None or second.planned_at - first.at < _COMMIT_WAIT_S:
+        return False
+    accepted = (c.at for c in run.sim.group.commits if c.metadata and json.loads(c.metadata)["l"].startswith(lineage))
+    if any(first.at < at < last.planned_at for at in accepted):
+        return False
+    return last.planned_at - first.at <= run.sim.configuration.group.session_s + _ZOMBIE_MARGIN_S
 
 
 def _gave_up(run: Documented, problem: str) -> bool:
@@ -136,11 +155,18 @@ def _gave_up(run: Documented, problem: str) -> bool:
 
 
 def _late_commit_by_name(run: Documented, problem: str) -> bool:
-    group = run.sim.configuration.group
-    if group.protocol != "kip848" or not run.recreated or not problem.startswith("P5"):
+    """Whether this is a commit for a topic that was deleted before, in a group that assigns by topic id."""
+    found = re.match(r"P5 (\S+)-(\d+): commit (\d+) at (\S+) by", problem)
+    if found is None or run.sim.configuration.group.protocol != "kip848":
         return False
-    # Where the coordinator does not describe the group, the former owner also reads on for a heartbeat.
-    return "commits after the coordinator gave" in problem or not group.describes
+    deleted = {life.id: life.deleted_at for life in run.sim.cluster.lives if life.deleted_at is not None}
+    return any(
+        (c.topic, c.partition, c.offset) == (found[1], int(found[2]), int(found[3]))
+        and f"{c.at:.3f}" == found[4]
+        and deleted.get(json.loads(c.metadata)["t"], math.inf) < c.at
+        for c in run.sim.group.commits
+        if c.metadata
+    )
 
 
 def _older_commit_read_late(run: Documented, problem: str) -> bool:
@@ -234,27 +260,35 @@ def _nobody_is_assigned(run: Documented, problem: str) -> bool:
     return bool(run.sim.stuck) and cause and is_classic and problem.startswith(("STUCK", "P1", "P4", "P8"))
 
 
+def _has_lost(run: Documented, problem: str) -> bool:
+    """Whether failOnDataLoss=true, and each named partition has lost records."""
+    named = {(topic, int(number)) for topic, number in re.findall(r"([a-z]+)-(\d+) \[", problem)}
+    removed = {span[:2] for fault in run.sim.faults for span in fault.details.get("deleted", ())}
+    deleted = {life.name for life in run.sim.cluster.lives if life.deleted_at is not None}
+    lost = all(partition in removed or partition[0] in deleted for partition in named)
+    return run.sim.configuration.fail_on_data_loss and bool(named) and lost
+
+
 def _error(run: Documented, problem: str) -> bool:
     """A query may end with these errors: its page of the error catalogue says when."""
     if not problem.startswith("ERROR"):
         return False
-    lossy = run.recreated or "records-deleted" in run.kinds
     jobs = {"available-now", "once"} & run.kinds
     allowed = {
         errors.TOPIC_UNKNOWN.id: run.recreated,
-        errors.MEMBER_LEFT.id: True,
+        errors.MEMBER_LEFT.id: bool(run.kinds & {"query-stopped", "app-ended"}),
         errors.NO_ASSIGNMENT.id: bool(jobs),
         errors.CLUSTER_REQUEST_FAILED.id: bool(jobs),
-        errors.DATA_LOST.id: lossy,
+        errors.DATA_LOST.id: _has_lost(run, problem),
         # A static member is fenced by its own former run, whose request was on a connection that was cut.
         "FENCED_INSTANCE_ID": run.sim.configuration.query.instance_ids and bool(_SILENCE & run.kinds),
-        "TaskFailed": lossy,
+        "TaskFailed": _has_lost(run, problem),
     }
     return any(name in problem and is_allowed for name, is_allowed in allowed.items())
 
 
 _EXCEPTIONS = (
-    # guarantees.md, P6: "batches go on without commits" while the coordinator accepts none.
+    # guarantees.md, P6: batches go on without commits while the coordinator is away, or a rebalance stalls.
     _Exception("P6: batches without commits", _batches_without_commits),
     # options.md, maxBatchMs: the next owner reads the batch once more.
     _Exception("P6: a batch was given up", _gave_up),

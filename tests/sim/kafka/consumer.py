@@ -241,7 +241,12 @@ class ConsumerCoordinator(Coordinator):
             member.rebalance.set(member.rebalance_s)
         else:
             member.rebalance.cancel()
-        self.record(member.client_id, member.id, "owns", self.named(member.held))
+        # The history names partitions by their topics: one of a recreated topic is another one.
+        _, _, assigned, revoking = before
+        held = self.named(member.held)
+        if again := self.named(member.held - assigned - revoking) & self.named(assigned | revoking):
+            self.record(member.client_id, member.id, "owns", held - again)
+        self.record(member.client_id, member.id, "owns", held)
 
     def _next_assignment(self, member: Member, owned: frozenset[Part] | None, epoch: int) -> None:
         """CurrentAssignmentBuilder.computeNextAssignment: first revoke, then assign what no other member has."""
