@@ -3,6 +3,8 @@
 Levels: `core` (what a user's machine shows in ten minutes), `gate` (what each change must pass besides), and the names
 of the nightly parts. Tests are named by node ids; an id without parameters names all cases of a test, a path all tests
 of a file.
+
+    python -m tests.levels     lists the tests that each version of Kafka must pass (scripts/brokers)
 """
 
 from __future__ import annotations
@@ -62,6 +64,12 @@ class Levels:
         names = names_of(path)
         return next((part.name for part in self.parts if not names.isdisjoint(part.tests)), CORE)
 
+    @property
+    def contract(self) -> tuple[str, ...]:
+        """Return the tests of the promises that need a broker: what each version of Kafka must pass."""
+        found = (name for (promise, protocol), names in self.proofs.items() if protocol for name in names)
+        return tuple(dict.fromkeys(name for name in found if name.startswith("tests/kafka/")))
+
     @cached_property
     def _gated(self) -> frozenset[str]:
         return frozenset(self.gate).union(*self.proofs.values())
@@ -92,3 +100,7 @@ def parse(found: dict[str, Any]) -> Levels:
         for name, given in found["nightly"].items()
     )
     return Levels(tuple(found["core"]["tests"]), tuple(found["gate"]["tests"]), parts, proofs)
+
+
+if __name__ == "__main__":
+    print("\n".join(levels().contract))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.checkout import ROOT
 from tests.levels import CORE, GATE, PROTOCOLS, Levels, levels, names_of, parse
+from tests.realkafka.jars import TESTED_VERSIONS
 
 PROMISES = [f"P{number}" for number in range(1, 9)]
 ROWS = [f"M{number:02}" for number in range(1, 33)]
@@ -81,6 +82,17 @@ def test_a_part_has_tests_or_a_command() -> None:
         assert part.about
         for name in (*part.tests, *part.command[:1]):
             assert (ROOT / name).exists(), f"{part.name}: {name}"
+
+
+def test_each_tested_version_of_kafka_but_the_newest_has_a_part() -> None:
+    """The gate runs with the newest one."""
+    chosen = [part.command[1:] for part in levels().parts if part.command[:1] == ("scripts/brokers",)]
+    assert sorted(chosen) == [(version,) for version in TESTED_VERSIONS[:-1]]
+
+
+def test_what_each_version_of_kafka_must_pass_is_of_all_protocols() -> None:
+    parameters = {word for name in levels().contract for word in name.partition("[")[2].rstrip("]").split("-")}
+    assert parameters >= set(PROTOCOLS)
 
 
 def small(**changed: list[str]) -> Levels:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.realkafka.jars import RealKafkaError, version_of
+from tests.realkafka.jars import TESTED_VERSIONS, RealKafkaError, version_of
 from tests.realkafka.realkafka import RealKafka
 
 from .application import Application
@@ -18,7 +18,6 @@ from .harness import Independent, Query, skipped, wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.brokers]
 
-VERSIONS = ("2.8.2", "3.9.1", "4.1.1")
 # No topic of such a cluster has an id.
 _BEFORE_IDS = {"inter.broker.protocol.version": "2.7"}
 _WITH_IDS = {"inter.broker.protocol.version": "2.8"}
@@ -44,7 +43,7 @@ def _has_id(client: Independent, topic: str) -> bool:
         return False
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=TESTED_VERSIONS)
 def kafka(request: pytest.FixtureRequest) -> Iterator[RealKafka]:
     """Return a broker of each version; the fixtures `client` and `options` are for it."""
     yield from started(request.param, {})

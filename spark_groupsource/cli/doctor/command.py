@@ -39,6 +39,9 @@ FEW_DESCRIPTORS, LEAST_DESCRIPTORS = 4096, 1024
 CLOCK_OFF_S = 5.0
 # A release, and a request version that it introduced; newest first.
 RELEASES = (
+    ("4.4", "DeleteGroups", 3),
+    ("4.3", "DescribeLogDirs", 5),
+    ("4.2", "ListOffsets", 11),
     ("4.1", "ShareFetch", 1),
     ("4.0", "ConsumerGroupHeartbeat", 1),
     ("3.9", "Fetch", 17),

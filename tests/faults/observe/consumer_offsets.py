@@ -2,7 +2,7 @@
 
 The topic holds every commit that the coordinator accepted, in order, with its time: a view that neither the source nor
 a polling client can give. It is compacted, but never its active segment (100 MB by default): read it before it has
-grown beyond that. The formats are those of Kafka 4.1:
+grown beyond that. The formats are those of Kafka 2.8 to 4.4:
 
 - commits: OffsetCommitKey.json, LegacyOffsetCommitKey.json, OffsetCommitValue.json;
 - classic protocol, the whole group at every assignment: GroupMetadataKey/Value.json;

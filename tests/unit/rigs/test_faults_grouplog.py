@@ -51,11 +51,17 @@ def member_metadata(client: str) -> bytes:
     return struct.pack(">h", 0) + b"\0" + b"\0" + compact(client) + compact("/127.0.0.1") + b"\1\0" + b"rest"
 
 
-def member_assignment(assigned: list[int], pending: list[int]) -> bytes:
+def member_assignment(assigned: list[int], pending: list[int], epoch: int | None = None) -> bytes:
+    """epoch: of each partition, in a tagged field, as Kafka has it from 4.3 on (KIP-1251)."""
+
     def one(numbers: list[int]) -> bytes:
         if not numbers:
             return b"\1"
-        return b"\2" + RAW_ID + bytes([len(numbers) + 1]) + struct.pack(f">{len(numbers)}i", *numbers) + b"\0"
+        tags = b"\0"
+        if epoch is not None:
+            epochs = bytes([len(numbers) + 1]) + struct.pack(f">{len(numbers)}i", *(epoch for _ in numbers))
+            tags = bytes([1, 0, len(epochs)]) + epochs
+        return b"\2" + RAW_ID + bytes([len(numbers) + 1]) + struct.pack(f">{len(numbers)}i", *numbers) + tags
 
     return struct.pack(">hiib", 0, 4, 3, 0) + one(assigned) + one(pending) + b"\0"
 
@@ -82,11 +88,12 @@ def test_a_deleted_group_has_no_members() -> None:
     assert log.found[-1] == GroupRecord(2, 2.0, "q1", "q1-member-1", "gone")
 
 
-def test_members_under_kip_848() -> None:
+@pytest.mark.parametrize("epoch", [None, 3], ids=["Kafka 4.1", "KIP-1251"])
+def test_members_under_kip_848(epoch: int | None) -> None:
     log = GroupLog("rig", {TOPIC_ID: "orders"})
     log.take(1, 1.0, member_key(5, "m1"), member_metadata("q1-member"))
-    log.take(2, 1.1, member_key(8, "m1"), member_assignment([0, 2], []))
-    log.take(3, 1.2, member_key(8, "m1"), member_assignment([0], [2]))
+    log.take(2, 1.1, member_key(8, "m1"), member_assignment([0, 2], [], epoch))
+    log.take(3, 1.2, member_key(8, "m1"), member_assignment([0], [2], epoch))
     log.take(4, 1.3, member_key(8, "m1"), None)
     log.take(5, 1.4, member_key(5, "m1"), None)
     both = (("orders", 0), ("orders", 2))

@@ -270,6 +270,9 @@ def test_a_python_that_does_not_run(python: str, script: str, failed: str) -> No
 @pytest.mark.parametrize(
     ("requests", "release"),
     [
+        (MODERN | {"ListOffsets": 11, "DescribeLogDirs": 5, "DeleteGroups": 3}, "4.4"),
+        (MODERN | {"ListOffsets": 11, "DescribeLogDirs": 5}, "4.3"),
+        (MODERN | {"ListOffsets": 11}, "4.2"),
         (MODERN, "4.1"),
         (MODERN | {"ShareFetch": 0}, "4.0"),
         ({"Fetch": 17, "Metadata": 12, "ConsumerGroupHeartbeat": 0}, "3.9"),
