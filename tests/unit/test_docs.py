@@ -47,6 +47,13 @@ def test_pages_that_the_product_names_exist() -> None:
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 
+def test_tests_that_the_list_of_protocol_features_names_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs/reference/kips.md").read_text(encoding="utf-8"))
+    assert named, "nothing was found"
+    for path, function in named:
+        assert f"def {function}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}::{function}"
+
+
 @pytest.mark.parametrize("command", ["lag", "group"])
 def test_every_key_of_a_commands_json_is_on_its_page(command: str) -> None:
     lag = lag_of(LagInput(tp(0), committed=4, beginning=0, end=10), now_ms=0)
