@@ -276,7 +276,7 @@ def _error(run: Documented, problem: str) -> bool:
     jobs = {"available-now", "once"} & run.kinds
     allowed = {
         errors.TOPIC_UNKNOWN.id: run.recreated,
-        errors.MEMBER_LEFT.id: bool(run.kinds & {"query-stopped", "app-ended"}),
+        errors.MEMBER_LEFT.id: "(after a request to stop)" in problem,
         errors.NO_ASSIGNMENT.id: bool(jobs),
         errors.CLUSTER_REQUEST_FAILED.id: bool(jobs),
         errors.DATA_LOST.id: _has_lost(run, problem),

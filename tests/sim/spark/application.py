@@ -225,7 +225,8 @@ class Application:
                 pass
             except (GroupKafkaError, TaskFailed) as error:
                 how = "failed"
-                self.errors.append(f"{type(error).__name__}: {error}")
+                asked = " (after a request to stop)" if self._asked_to_drain or self._interrupted else ""
+                self.errors.append(f"{type(error).__name__}: {error}{asked}")
                 self.world.say(self.name, f"the query fails: {error}")
             # PySpark's runner calls it at the end of its socket, and before it reports an error.
             session.stop()
