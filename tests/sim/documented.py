@@ -23,6 +23,8 @@ _SILENCE = {
 }  # fmt: skip
 # Seconds for which a KIP-848 member may plan on what it has not heard to be another's: a session and a heartbeat.
 _ZOMBIE_MARGIN_S = 4.0
+# Seconds for which what a member knows of the group's starts counts, when it stores those of others.
+_FRESH_S = 3.0
 # Seconds that a batch waits for the commit of the batch before.
 _COMMIT_WAIT_S = 1.0
 
@@ -219,18 +221,27 @@ def _end_not_known(run: Documented, problem: str) -> bool:
 
 
 def _latest_of_a_recreated_topic(run: Documented, problem: str) -> bool:
-    """Whether a query without a batch of the deleted topic has stored the start in the recreated one, at its end."""
-    partition = _partition(problem) if problem.startswith(("P1", "P5", "P8")) else None
+    """Whether a query without a batch of the deleted topic has stored the start in the recreated one, at its end.
+
+    It was the first one to store a start there, or did so within three seconds.
+    """
+    partition = _partition(problem) if problem.startswith(("P1", "P4", "P5", "P8")) else None
     if partition is None or not run.recreated or run.sim.configuration.starting != "latest":
         return False
     for life in run.sim.cluster.lives:
         if life.name != partition[0] or life is run.sim.cluster.first(life.name):
             continue
         commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == partition]
-        first = next((c for c in commits if life.created_at <= c.at < (life.deleted_at or math.inf)), None)
-        if first is not None and not run.has_read_another(first, life.id):
+        in_life = [c for c in commits if life.created_at <= c.at < (life.deleted_at or math.inf)]
+        starts = [c for c in in_life if c.at <= in_life[0].at + _FRESH_S and _is_start(c)]
+        if any(not run.has_read_another(start, life.id) for start in starts):
             return True
     return False
+
+
+def _is_start(commit: Commit) -> bool:
+    start, end = json.loads(commit.metadata)["r"] if commit.metadata else (-1, -2)
+    return bool(start == end)
 
 
 def _read_by_others(run: Documented, problem: str) -> bool:

@@ -243,7 +243,8 @@ class Application:
     def _check_answer(self) -> None:
         """Compare the member's answer to a stop, if it is that nothing is repeated, with what the group has."""
         entry = None if self.begun is None else self.checkpoint.entries.get(self.begun)
-        if entry is None or self._member is None or not self._member.left_clean:
+        if entry is None or self._member is None or not (self._member.join(0.0) and self._member.left_clean):
+            # One that has not left within the time answers nothing.
             return
         self.world.saw("a stop answers that nothing is repeated")
         end = parse_offset(entry.end)
