@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tests.realkafka import ivy
 
-KAFKA_VERSION = os.environ.get("GROUPKAFKA_KAFKA_VERSION") or "4.1.1"
+KAFKA_VERSION = os.environ.get("GROUPKAFKA_KAFKA_VERSION") or "4.4.0"
 SCALA_VERSION = "2.13"
 MIN_JAVA = 17  # Kafka 4 brokers are compiled for it
 _FETCH_TIMEOUT_S = 900.0  # 43 MB; 40 s on a good line
