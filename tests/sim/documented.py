@@ -16,6 +16,7 @@ from spark_groupsource import errors
 from tests.faults.history import Commit
 from tests.sim.faults import Planned
 from tests.sim.simulation import Simulation
+from tests.sim.world import BEGIN_S
 
 _SILENCE = {
     "network-cut", "coordinator-killed", "reader-paused", "app-paused", "machine-suspended", "answers-slow",
@@ -59,7 +60,7 @@ class Documented:
     """The exceptions of one run. `seen` counts those that were needed."""
 
     def __init__(self, sim: Simulation, faults: Sequence[Planned]) -> None:
-        self.sim = sim
+        self.sim, self.faults = sim, faults
         self.kinds = {planned.kind for planned in faults}
         self.seen: Counter[str] = Counter()
 
@@ -132,9 +133,9 @@ def _partition(problem: str, text: str = "") -> tuple[str, int] | None:
 
 
 def _batches_without_commits(run: Documented, problem: str) -> bool:
-    """Whether the group has accepted no commit of these batches' lineage since the first one, or an earlier, was complete.
+    """Whether the group has accepted no commit of these batches' lineage since a batch, the first or an earlier one.
 
-    The batch after that was planned a second later, and the last one within a session.
+    The batch after that was planned a second after its end, and the last one within a session.
     """
     if "more than the last batch after checkpoint-lost" in problem:
         return bool(_SILENCE & run.kinds)
@@ -201,10 +202,8 @@ def _joined_again_for_new_partitions(run: Documented, problem: str) -> bool:
     if len(found) != 2 or run.sim.configuration.group.protocol == "kip848":
         return False
     first, second = map(float, found)
-    return any(
-        fault.kind == "partitions-added" and first - _REFRESH_S <= fault.started_at <= second
-        for fault in run.sim.faults
-    )
+    added = (BEGIN_S + planned.at_s for planned in run.faults if planned.kind == "partitions-added")
+    return any(first - _REFRESH_S <= at <= second for at in added)
 
 
 def _older_commit_read_late(run: Documented, problem: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from spark_groupsource.driver.session import Session
 from spark_groupsource.errors import GroupKafkaError
+from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
@@ -22,6 +23,7 @@ from tests.sim.kafka.coordinator import Coordinator
 from tests.sim.kafka.logs import Cluster
 from tests.sim.spark.checkpoint import Checkpoint, SimBatchLog, Store
 from tests.sim.spark.engine import Interrupted, MicroBatchExecution, TaskFailed, Trigger
+from tests.sim.watch import Watch
 from tests.sim.world import Process, ProcessDied, SimClock, SimRunner, Ticket, World
 
 
@@ -51,15 +53,18 @@ class SimMetrics(MetricsLog):
 
     def write(self, event: str, partitions: Any = (), **details: Any) -> None:
         """See `MetricsLog`."""
-        app, named = self._app, tuple((p.topic, p.partition) for p in partitions)
+        app, every = self._app, tuple(partitions)
+        named = tuple((p.topic, p.partition) for p in every)
         app.world.saw(f"event {event}")
         if event == "revoked":
             app.world.saw(f"revoked {details['outcome']}" + (" uncommitted" if details["uncommitted"] else ""))
+        if app.watches:
+            app.watches[-1].event(event, every, details)
         if app.world.trace is not None:
             app.world.say(app.name, f"event {event} {sorted(named)} {details}")
-        if "at most" in str(details.get("reason")):
+        if "at most" in str(details.get("reason")) and "possible" not in details:
             # An upper bound (limits.md): the records may have been read before they were removed.
-            details = details | {"possible": [*details.get("possible", ()), *details["ranges"]], "ranges": []}
+            details = details | {"possible": details["ranges"], "ranges": []}
         if event in ("data_lost", "conflict", "reset"):
             now, run = app.world.now, f"{app.run}"
             app.events.append(MemberEvent(now, app.name, self.lineage, event, named, details, run))
@@ -99,6 +104,7 @@ class Application:
         self.errors: list[str] = []
         # What is wrong with the answers to requests to stop.
         self.answers: list[str] = []
+        self.watches: list[Watch] = []
         # In a hurry: the quiet end of a run waits for no long triggers.
         self.hurry = False
         self._started_at = 0.0
@@ -271,12 +277,29 @@ class Application:
         self._member = member = MembershipThread(
             options, self.client, clock, log, metrics, length=length, runner=SimRunner(process)
         )
+        self._watch(member)
         cluster = SimCluster(world, self.cluster, self.coordinator, options, lambda: member.stopping)
         return Session(
             options,
             clock=clock, cluster=cluster, member=member, metrics=metrics, pause=world.pause, length=length,
             lineages=self._lineage,
         )  # fmt: skip
+
+    def _watch(self, member: MembershipThread) -> None:
+        """Watch what this run asks of its client, and when it plans."""
+        watch = self.client.watch = Watch(self)
+        self.watches.append(watch)
+        inner = member._member
+        fix = inner.fix
+
+        def fixed(batch: FlightBatch, assignment: int) -> bool:
+            stopping = member.stopping
+            is_fixed = fix(batch, assignment)
+            if is_fixed:
+                watch.fixed(batch, stopping=stopping)
+            return is_fixed
+
+        inner.fix = fixed  # type: ignore[method-assign]
 
     def _lineage(self) -> str:
         """Return the name of a new lineage."""
