@@ -59,6 +59,8 @@ class CommitWait:
         self._pause = pause
         # Set while batches go on without commits. When it expires, the group may have ended the member's session.
         self._behind: Deadline | None = None
+        # When the first of these batches was complete.
+        self._began_s = 0.0
         self._reported_cut_off = False
 
     def accepted(self) -> bool:
@@ -72,7 +74,14 @@ class CommitWait:
         1. A batch is complete, and its commit gets no answer: the member is cut off. The next trigger is far away.
         2. The session expires, and the group gives the partitions to others.
         3. The trigger comes. If the time of a session began now, another batch would be planned, and repeated.
+
+        Guards against (a stall that has passed):
+        1. A batch goes on without a commit. The commit is accepted while it runs.
+        2. It is complete, and the next trigger plans at once, as if the stall had not passed.
+        3. The member is cut off. The next owner repeats both batches.
         """
+        if self._behind is not None and self._member.behind_since_s != self._began_s:
+            self._caught_up()
         patience = Deadline(self._clock, COMMIT_S)
         # R9: the group must hold all completed offsets
         while not (accepted := self._member.view().committed) and self._behind is None:
@@ -82,15 +91,19 @@ class CommitWait:
                 text = "batches go on, although no commit was accepted for %.0f s: group=%s"
                 LOG.warning(text, COMMIT_S, self._options.group_id)
                 # R108: since the first commit without an answer, and not since this trigger
-                passed_s = self._clock.monotonic_s() - self._member.behind_since_s
+                self._began_s = self._member.behind_since_s
+                passed_s = self._clock.monotonic_s() - self._began_s
                 self._behind = Deadline(self._clock, self._length.shortest_s - passed_s)
                 self._metrics.write("commits", behind=True)
                 return False
             self._pause(_PAUSE_S)
         if accepted and self._behind is not None:
-            self._behind, self._reported_cut_off = None, False
-            self._metrics.write("commits", behind=False)
+            self._caught_up()
         return True
+
+    def _caught_up(self) -> None:
+        self._behind, self._reported_cut_off = None, False
+        self._metrics.write("commits", behind=False)
 
     def cut_off(self, view: GroupView) -> bool:
         """Return whether nothing may be planned, because the group may have ended the member's session (rule R71).

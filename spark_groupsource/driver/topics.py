@@ -196,7 +196,8 @@ class TopicWatch:
             cut={p: at for p, at in found.items() if p in cut},
             cut_ids={p: left[p].topic_id for p in cut if p in found},
         )
-        self._state.saw_alive(same, self._clock)
+        if self.assigned:
+            self._state.saw_alive(same, self._clock)
         self._state.compared(missing.lost)
         waits = others if self.assigned else cut
         return missing, not self._topics_of(waits) <= confirmed

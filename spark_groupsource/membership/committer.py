@@ -101,7 +101,7 @@ class Committer:
     def answered(self, result: CommitResult) -> CommitResult:
         """Handle the answer to the commit under way. Return the part for partitions that have not left since.
 
-        See rules R16 and R17.
+        See rule R17.
 
         Guards against:
         1. A commit is under way. The member's partitions are lost, and it joins again.
@@ -109,7 +109,7 @@ class Committer:
         3. The answer to the commit arrives: UNKNOWN_MEMBER_ID, about the earlier membership. The new partitions would
            be dropped, and the client, which still has them, would never be assigned them again.
         """
-        # R16, R17: partitions that left meanwhile are not in it
+        # R17: partitions that left meanwhile are not in it
         mine = {item.partition for item in self._on_its_way}
         self._on_its_way, self._answer_due = (), None
         # R107: the answer is about an earlier membership
@@ -145,20 +145,32 @@ class Committer:
         return whole
 
     def _learn(self, result: CommitResult, took_s: float) -> None:
-        """Update the items in doubt: drop those with a definite outcome, add those whose outcome is unknown."""
+        """Update the items in doubt: drop those with a definite outcome, add those whose outcome is unknown.
+
+        Guards against:
+        1. The commit of 10 has no answer. The query is asked to stop, and commits 20: no answer either, so it is in
+           doubt.
+        2. The client gives up the commit of 10. Its outcome is unknown, too, and would replace the doubt about 20.
+        3. The client closes, and revokes the partition: 10 would be sent after 20, and move the group's offset back.
+        """
         clear = [*result.acknowledged, *(item for item, why in result.refused if why is not Refusal.UNCERTAIN)]
-        again = [item for item in clear if self._doubtful.pop(item.partition, None) is not None]
+        again = [item for item in clear if self._settles(item)]
+        for item in again:
+            del self._doubtful[item.partition]
         # R15: the coordinator may still have an older commit to read
         if again or took_s >= _LATE_ANSWER_S:
             self._quiet = Deadline(self._clock, _QUIET_S)
-        owned = set(self._machine.owned_partitions())
         self._doubtful |= {
             item.partition: item
             for item, why in result.refused
-            # The answer may come after the partition has left: then the offset is the next owner's.
-            # R16: not for partitions of others
-            if why is Refusal.UNCERTAIN and item.partition in owned
+            if why is Refusal.UNCERTAIN and (item.partition not in self._doubtful or self._settles(item))
         }
+
+    def _settles(self, item: CommitItem) -> bool:
+        """Return whether an answer about this item says what became of the one in doubt: not if that is newer."""
+        doubt = self._doubtful.get(item.partition)
+        # R15: an older offset, answered late, says nothing about a newer one
+        return doubt is not None and doubt.offset <= item.offset
 
     def released(self, partitions: Partitions) -> None:
         """Forget commits of partitions that left the member, whatever the answer to a commit under way will be."""

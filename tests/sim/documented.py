@@ -16,6 +16,7 @@ from spark_groupsource import errors
 from tests.faults.history import Commit
 from tests.sim.faults import Planned
 from tests.sim.simulation import Simulation
+from tests.sim.world import BEGIN_S
 
 _SILENCE = {
     "network-cut", "coordinator-killed", "reader-paused", "app-paused", "machine-suspended", "answers-slow",
@@ -23,6 +24,10 @@ _SILENCE = {
 }  # fmt: skip
 # Seconds for which a KIP-848 member may plan on what it has not heard to be another's: a session and a heartbeat.
 _ZOMBIE_MARGIN_S = 4.0
+# Seconds until a client has refreshed its metadata.
+_REFRESH_S = 5.0
+# Seconds for which what a member knows of the group's starts counts, when it stores those of others.
+_FRESH_S = 3.0
 # Seconds that a batch waits for the commit of the batch before.
 _COMMIT_WAIT_S = 1.0
 
@@ -55,7 +60,7 @@ class Documented:
     """The exceptions of one run. `seen` counts those that were needed."""
 
     def __init__(self, sim: Simulation, faults: Sequence[Planned]) -> None:
-        self.sim = sim
+        self.sim, self.faults = sim, faults
         self.kinds = {planned.kind for planned in faults}
         self.seen: Counter[str] = Counter()
 
@@ -128,24 +133,28 @@ def _partition(problem: str, text: str = "") -> tuple[str, int] | None:
 
 
 def _batches_without_commits(run: Documented, problem: str) -> bool:
-    """Whether the group has accepted no commit of these batches' lineage from the end of the first one on.
+    """Whether the group has accepted no commit of these batches' lineage since a batch, the first or an earlier one.
 
-    The second one was planned a second after that, and the last one within a session.
+    The batch after that was planned a second after its end, and the last one within a session.
     """
     if "more than the last batch after checkpoint-lost" in problem:
         return bool(_SILENCE & run.kinds)
     found = _BATCH.findall(problem) if "batches of one stay" in problem else []
-    if len(found) < 2:
+    if not found:
         return False
     numbers, (_, checkpoint, lineage) = sorted(int(number) for number, *_ in found), found[0]
-    batches = {one.batch: one for app in run.sim.apps for one in app.completed() if one.checkpoint == checkpoint}
-    first, second, last = batches[numbers[0]], batches[numbers[0] + 1], batches[numbers[-1]]
-    if first.at is None or second.planned_at - first.at < _COMMIT_WAIT_S:
+    batches = [one for app in run.sim.apps for one in app.completed() if one.checkpoint == checkpoint]
+    last = next(one for one in batches if one.batch == numbers[-1])
+    accepted = max(
+        (c.at for c in run.sim.group.commits if c.at < last.planned_at and _lineage(c).startswith(lineage)), default=0.0
+    )
+    behind = [one for one in batches if one.at is not None and accepted < one.at <= last.planned_at]
+    if not behind or behind[0].batch > numbers[0]:
         return False
-    accepted = (c.at for c in run.sim.group.commits if c.metadata and json.loads(c.metadata)["l"].startswith(lineage))
-    if any(first.at < at < last.planned_at for at in accepted):
-        return False
-    return last.planned_at - first.at <= run.sim.configuration.group.session_s + _ZOMBIE_MARGIN_S
+    began = behind[0].at or 0.0
+    second = next(one for one in batches if one.batch > behind[0].batch)
+    session_s = run.sim.configuration.group.session_s
+    return second.planned_at - began >= _COMMIT_WAIT_S and last.planned_at - began <= session_s + _ZOMBIE_MARGIN_S
 
 
 def _gave_up(run: Documented, problem: str) -> bool:
@@ -155,18 +164,46 @@ def _gave_up(run: Documented, problem: str) -> bool:
 
 
 def _late_commit_by_name(run: Documented, problem: str) -> bool:
-    """Whether this is a commit for a topic that was deleted before, in a group that assigns by topic id."""
+    """Whether this is a commit for a topic that was deleted before, and has a successor of that name."""
     found = re.match(r"P5 (\S+)-(\d+): commit (\d+) at (\S+) by", problem)
-    if found is None or run.sim.configuration.group.protocol != "kip848":
+    found = found or re.match(r"P1 (\S+)-(\d+): pinned at (\d+)()", problem)
+    if found is None:
         return False
     deleted = {life.id: life.deleted_at for life in run.sim.cluster.lives if life.deleted_at is not None}
     return any(
         (c.topic, c.partition, c.offset) == (found[1], int(found[2]), int(found[3]))
-        and f"{c.at:.3f}" == found[4]
+        and found[4] in ("", f"{c.at:.3f}")
         and deleted.get(json.loads(c.metadata)["t"], math.inf) < c.at
         for c in run.sim.group.commits
         if c.metadata
     )
+
+
+def _deadline_of_a_stop(run: Documented, problem: str) -> bool:
+    """Whether the earlier batch ended after drainTimeoutMs had passed since its query was asked to stop."""
+    found = _BATCH.search(problem) if problem.startswith("P6") and "with nothing unclean between" in problem else None
+    if found is None:
+        return False
+    batches = [(app, one) for app in run.sim.apps for one in app.completed() if one.checkpoint == found[2]]
+    app, batch = next((app, one) for app, one in batches if one.batch == int(found[1]))
+    drain_s = run.sim.configuration.drain_timeout_s
+    return any(
+        fault.kind == "query-stopped"
+        and fault.target == app.name
+        and batch.at is not None
+        and fault.started_at + drain_s <= batch.at <= fault.started_at + drain_s + _ZOMBIE_MARGIN_S
+        for fault in run.sim.faults
+    )
+
+
+def _joined_again_for_new_partitions(run: Documented, problem: str) -> bool:
+    """Whether a classic member joined again in a rebalance, because partitions were added when it had this batch."""
+    found = re.findall(r"planned (\d+\.\d+)", problem) if problem.startswith("P6") else []
+    if len(found) != 2 or run.sim.configuration.group.protocol == "kip848":
+        return False
+    first, second = map(float, found)
+    added = (BEGIN_S + planned.at_s for planned in run.faults if planned.kind == "partitions-added")
+    return any(first - _REFRESH_S <= at <= second for at in added)
 
 
 def _older_commit_read_late(run: Documented, problem: str) -> bool:
@@ -184,7 +221,7 @@ def _removed_before_the_group_began(run: Documented, problem: str) -> bool:
 
 def _in_no_batch(run: Documented, problem: str) -> bool:
     """Whether no checkpoint that was kept had planned records of the deleted partition: nobody can know what it had."""
-    partition = _partition(problem, "its topic was deleted with")
+    partition = _partition(problem, f"(?:its topic was deleted with|{_NOT_REPORTED})")
     if partition is None:
         return False
     deleted = {life.id for life in run.sim.cluster.lives if life.deleted_at is not None}
@@ -219,18 +256,31 @@ def _end_not_known(run: Documented, problem: str) -> bool:
 
 
 def _latest_of_a_recreated_topic(run: Documented, problem: str) -> bool:
-    """Whether a query without a batch of the deleted topic has stored the start in the recreated one, at its end."""
-    partition = _partition(problem) if problem.startswith(("P1", "P5", "P8")) else None
+    """Whether a query without a batch of the deleted topic has stored the start in the recreated one, at its end.
+
+    It was the first one to store a start there, or did so within three seconds.
+    """
+    partition = _partition(problem) if problem.startswith(("P1", "P4", "P5", "P8")) else None
     if partition is None or not run.recreated or run.sim.configuration.starting != "latest":
         return False
     for life in run.sim.cluster.lives:
         if life.name != partition[0] or life is run.sim.cluster.first(life.name):
             continue
         commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == partition]
-        first = next((c for c in commits if life.created_at <= c.at < (life.deleted_at or math.inf)), None)
-        if first is not None and not run.has_read_another(first, life.id):
+        in_life = [c for c in commits if life.created_at <= c.at < (life.deleted_at or math.inf)]
+        starts = [c for c in in_life if c.at <= in_life[0].at + _FRESH_S and _is_start(c)]
+        if any(not run.has_read_another(start, life.id) for start in starts):
             return True
     return False
+
+
+def _lineage(commit: Commit) -> str:
+    return str(json.loads(commit.metadata)["l"]) if commit.metadata else ""
+
+
+def _is_start(commit: Commit) -> bool:
+    start, end = json.loads(commit.metadata)["r"] if commit.metadata else (-1, -2)
+    return bool(start == end)
 
 
 def _read_by_others(run: Documented, problem: str) -> bool:
@@ -276,7 +326,7 @@ def _error(run: Documented, problem: str) -> bool:
     jobs = {"available-now", "once"} & run.kinds
     allowed = {
         errors.TOPIC_UNKNOWN.id: run.recreated,
-        errors.MEMBER_LEFT.id: bool(run.kinds & {"query-stopped", "app-ended"}),
+        errors.MEMBER_LEFT.id: "(after a request to stop)" in problem,
         errors.NO_ASSIGNMENT.id: bool(jobs),
         errors.CLUSTER_REQUEST_FAILED.id: bool(jobs),
         errors.DATA_LOST.id: _has_lost(run, problem),
@@ -292,7 +342,11 @@ _EXCEPTIONS = (
     _Exception("P6: batches without commits", _batches_without_commits),
     # options.md, maxBatchMs: the next owner reads the batch once more.
     _Exception("P6: a batch was given up", _gave_up),
-    # limits.md: the commit of a batch of a deleted topic, by name, under KIP-848.
+    # options.md, drainTimeoutMs: a stop waits for the batch in flight no longer.
+    _Exception("P6: the deadline of a stop", _deadline_of_a_stop),
+    # limits.md, "Group membership": a topic gets partitions in a rebalance.
+    _Exception("P6: joined again for new partitions", _joined_again_for_new_partitions),
+    # limits.md: the commit of a batch of a deleted topic, by name.
     _Exception("P5: a late commit by name", _late_commit_by_name),
     # Rule R29: an older commit that is read late is committed over within two seconds.
     _Exception("P5: an older commit read late", _older_commit_read_late),

@@ -30,10 +30,35 @@ class Planned:
         return f"{self.kind} at {self.at_s:.1f} s"
 
 
+# Faults that may wait for a moment of some client, and the moments (World.reached).
+_AT_MOMENTS = {
+    "query-stopped", "app-ended", "app-killed", "reader-paused", "app-paused", "network-cut", "coordinator-killed",
+    "broker-killed", "answers-lost", "requests-lost", "answers-slow", "checkpoint-hangs",
+}  # fmt: skip
+_MOMENTS = ("revoked", "revoked", "handover-commit", "assigned", "closing")
+
+
 def inject(sim: Simulation, planned: Planned) -> None:
-    """Make a fault, if the run is still young enough for it."""
+    """Make a fault, if the run is still young enough for it. One in three waits for a moment of a client."""
+    rng = Random(planned.seed)
+    moments = Random(planned.seed + 1)
+    if planned.kind not in _AT_MOMENTS or moments.random() < 0.65:
+        _make(sim, planned.kind, rng)
+        return
+    moment, late_s = moments.choice(_MOMENTS), moments.choice((0.0, 0.0005, 0.005, 0.05, 0.3, 1.0))
+
+    def reached(now: str) -> None:
+        if now == moment:
+            sim.world.listeners.remove(reached)
+            sim.world.saw(f"fault at {moment}")
+            sim.world.after(late_s, lambda: _make(sim, planned.kind, rng))
+
+    sim.world.listeners.append(reached)
+
+
+def _make(sim: Simulation, kind: str, rng: Random) -> None:
     if not sim.ending:
-        KINDS[planned.kind](sim, Random(planned.seed))
+        KINDS[kind](sim, rng)
 
 
 def _victim(sim: Simulation, rng: Random) -> Application | None:
@@ -119,10 +144,20 @@ def _pause(*, whole: bool, suspended: bool = False) -> Callable[[Simulation, Ran
 
 
 def _cut(sim: Simulation, rng: Random) -> None:
+    """Cut a client's network, or break its connection to the coordinator again and again."""
     if (app := _victim(sim, rng)) and app.client is not None:
         seconds = rng.choice(_SECONDS)
         sim.fault("network-cut", app.name, seconds)
-        app.client.cut_until = sim.world.now + seconds
+        if rng.random() < 0.6:
+            app.client.cut_until = sim.world.now + seconds
+        else:
+            _flap(sim, app, rng, sim.world.now + seconds)
+
+
+def _flap(sim: Simulation, app: Application, rng: Random, until: float) -> None:
+    if sim.world.now < until and not sim.ending and app.client is not None:
+        app.client.break_connection()
+        sim.world.after(rng.uniform(0.05, 0.8), lambda: _flap(sim, app, rng, until))
 
 
 def _hiccups(sim: Simulation, rng: Random) -> None:
@@ -162,6 +197,17 @@ def _answers(attribute: str, value: float) -> Callable[[Simulation, Random], Non
         sim.world.after(seconds, lambda: setattr(sim.group, attribute, 0.0))
 
     return run
+
+
+def _answers_slow(sim: Simulation, rng: Random) -> None:
+    """Let the coordinator, or all other brokers, answer late for a while."""
+    if rng.random() < 0.6:
+        _answers("answer_delay_s", 1.5)(sim, rng)
+        return
+    seconds = rng.choice(_SECONDS)
+    sim.fault("coordinator-answers", "", seconds)
+    sim.cluster.slow_s = 3.0
+    sim.world.after(seconds, lambda: setattr(sim.cluster, "slow_s", 0.0))
 
 
 def _move_leader(sim: Simulation, rng: Random) -> None:
@@ -205,7 +251,9 @@ def _recreate(shortest_s: float, longest_s: float) -> Callable[[Simulation, Rand
         sim.fault("topic-recreated", "", 12.0)
         sim.delete_topic(name)
         successors = rng.choice((count, count, max(1, count - 1), count + 1))
-        sim.world.after(rng.uniform(shortest_s, longest_s), lambda: sim.create_topic(name, successors))
+        # At once: a client with old metadata does not notice that the topic was missing.
+        pause_s = 0.002 if shortest_s < 1.0 and rng.random() < 0.3 else rng.uniform(shortest_s, longest_s)
+        sim.world.after(pause_s, lambda: sim.create_topic(name, successors))
         app = _victim(sim, rng) if rng.random() < 0.3 else None
         if app is not None and sim.configuration.queries > 1:
             # It has unread records of the deleted topic, and comes back when others have read the new one.
@@ -318,7 +366,7 @@ KINDS: dict[str, Callable[[Simulation, Random], None]] = {
     "broker-killed": _brokers_down,
     "answers-lost": _answers("lose_answer", 0.5),
     "requests-lost": _answers("lose_request", 0.5),
-    "answers-slow": _answers("answer_delay_s", 1.5),
+    "answers-slow": _answers_slow,
     "heartbeat-answers-lost": _answers("lose_heartbeat_answer", 0.2),
     "leader-moves": _move_leader,
     "burst": _burst,

@@ -215,6 +215,26 @@ class Script(Simulation):
 
         return run
 
+    def grows(self, count: int, topic: str = "orders") -> Callable[[], object]:
+        """Add partitions to a topic, up to `count`."""
+        return lambda: self.grow_topic(topic, count)
+
+    def breaks(self, name: str) -> Callable[[], object]:
+        """Break a query's connection to its coordinator."""
+
+        def run() -> None:
+            self.app(name).client.break_connection()
+
+        return run
+
+    def lags(self, topic: str, seconds: float) -> Callable[[], object]:
+        """Let the broker that a client asks report a topic as it was before its last change, for that time."""
+
+        def run() -> None:
+            self.cluster.lags(topic, seconds)
+
+        return run
+
     # --- what came of it
 
     def rows(self, name: str, topic: str = "orders", number: int = 0) -> list[int]:

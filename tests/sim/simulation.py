@@ -288,7 +288,7 @@ class Simulation:
         self.ending = True
         world.say("rig", "the quiet end begins")
         self.group.heal()
-        self.cluster.down_until = 0.0
+        self.cluster.down_until = self.cluster.slow_s = 0.0
         if self.configuration.produces:
             self.write()
         until, calm_since = world.now + limit_s, None
@@ -377,6 +377,7 @@ class Simulation:
         for app in self.apps:
             found += [f"ERROR {app.name} {error}" for error in app.errors]
             found += [f"ANSWER {answer}" for answer in app.answers]
+            found += [f"WATCH {problem}" for watch in app.watches for problem in watch.problems]
         return found
 
 

@@ -130,6 +130,8 @@ class World:
         self.coverage: Counter[str] = Counter()
         # Called in the running task at each place of `failpoints.reach`.
         self.at_place: Callable[[str], None] = lambda _: None
+        # Called at each moment of a client that `reached` names, in its thread.
+        self.listeners: list[Callable[[str], None]] = []
         self._hub = getcurrent()
         self._events: list[tuple[float, float, int, Callable[[], object]]] = []
         self._number = 0
@@ -145,6 +147,11 @@ class World:
     def saw(self, what: str) -> None:
         """Count that something happened."""
         self.coverage[what] += 1
+
+    def reached(self, moment: str) -> None:
+        """Report a moment of a client: a handover begins ("revoked"), or commits ("handover-commit"), it closes."""
+        for listener in list(self.listeners):
+            listener(moment)
 
     # --- events
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError
 
 from spark_groupsource import errors
 from spark_groupsource.errors import MembershipError
-from spark_groupsource.membership.backends.commit_errors import classify_refusal
+from spark_groupsource.membership.backends.commit_errors import DENIED, classify_refusal
 from spark_groupsource.membership.port import CommitResult, MemberListener
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
 from spark_groupsource.model.offsets import TopicPartition
@@ -25,6 +25,9 @@ from tests.sim.kafka.connection import Connection
 from tests.sim.kafka.coordinator import Coordinator, short, short_items
 from tests.sim.kafka.protocol import CommitAnswer, Error, FetchAnswer, OffsetCommit, OffsetFetch
 from tests.sim.world import Process, ProcessDied, Ticket, World
+
+if TYPE_CHECKING:
+    from tests.sim.watch import Watch
 
 # Interval of the main loop: of the timer of max.poll.interval.ms (4821).
 _TICK_S = 0.5
@@ -86,6 +89,8 @@ class GroupClient:
         self.settings = coordinator.settings
         self.query_name, self._instance_id = query_name, instance_id
         self._cluster = coordinator.cluster
+        # What watches the calls of the query.
+        self.watch: Watch | None = None
         self._listener: MemberListener | None = None
         self._life = 0
         self._cut_until = 0.0
@@ -204,6 +209,8 @@ class GroupClient:
         """See `GroupPort`."""
         self._alive()
         self._life += 1
+        if self.watch is not None:
+            self.watch.opened()
         self._listener = listener
         self.assigned.clear()
         self.running = ""
@@ -238,6 +245,7 @@ class GroupClient:
         if connection is None or not self.process.alive:
             return
         self._is_closing = True
+        self.world.reached("closing")
         try:
             # rdkafka.c:5183: after a fatal error nothing is revoked, and the group is not left.
             if self._fatal is None:
@@ -281,6 +289,7 @@ class GroupClient:
     def accept(self, partitions: Iterable[TopicPartition]) -> None:
         """See `GroupPort`."""
         self._open()
+        partitions = tuple(partitions)
         self._has_answered = True
         if self._fatal is not None or self._terminates:
             # rd_kafka_cgrp_handle_assign_op (6546): an assign is an unassign now.
@@ -291,6 +300,8 @@ class GroupClient:
             if self._state is JoinState.WAIT_ASSIGN_CALL:
                 self._state = JoinState.STEADY
                 self._polls_are_timed = True
+        if self.watch is not None:
+            self.watch.accepted(partitions)
         self._assignment_serve()
         self._joined = True
         if self._instance_id is not None:
@@ -310,6 +321,8 @@ class GroupClient:
             self._is_lost = False
             if self._state is JoinState.WAIT_UNASSIGN_CALL:
                 self._state = JoinState.WAIT_INCR_UNASSIGN_TO_COMPLETE
+        if self.watch is not None:
+            self.watch.released(self.assigned)
         self._assignment_serve()
         if self._held_as and not self._is_closing and not self.assigned:
             self._held_as = ""
@@ -336,7 +349,16 @@ class GroupClient:
     def fetch_offsets(
         self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, GroupOffset]:
-        """See `GroupPort` (rdkafka.c:5376 rd_kafka_committed)."""
+        """See `GroupPort`."""
+        began = self.world.now
+        found = self._fetched(partitions, timeout_s)
+        if self.watch is not None:
+            self.watch.fetched(found)
+            self.watch.spent(self.world.now - began)
+        return found
+
+    def _fetched(self, partitions: Sequence[TopicPartition], timeout_s: float) -> dict[TopicPartition, GroupOffset]:
+        """rdkafka.c:5376 rd_kafka_committed."""
         connection = self._open()
         deadline = self.world.now + timeout_s
         while self.world.now < deadline:
@@ -367,6 +389,7 @@ class GroupClient:
             self._report(_refuse_all(every, Error.UNKNOWN_MEMBER_ID))
             return
         self.world.say(self.query_name, f"commit_later {short_items(items)}")
+        self._sends(every, later=True)
         self._commit(every, lambda error, answer: self._deliver("commit", _result(every, error, answer)))
 
     def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
@@ -376,6 +399,10 @@ class GroupClient:
         if self._renewed():
             return _refuse_all(every, Error.UNKNOWN_MEMBER_ID)
         self.world.say(self.query_name, f"commit_now {short_items(items)}")
+        self._sends(every, later=False)
+        if self.running == "revoked":
+            self.world.reached("handover-commit")
+        began = self.world.now
         box: list[tuple[Error | None, CommitAnswer | None]] = []
         ticket = self.world.ticket()
 
@@ -386,10 +413,19 @@ class GroupClient:
         self._commit(every, ended)
         self.world.wait(ticket, None)
         error, answer = box[0]
+        if self.watch is not None:
+            self.watch.spent(self.world.now - began)
         if error is Error.UNKNOWN_TOPIC_OR_PARTITION and len(every) > 1:
             half = len(every) // 2
             return self.commit_now(every[:half]).and_also(self.commit_now(every[half:]))
-        return _result(every, error, answer)
+        result = _result(every, error, answer)
+        if self.watch is not None:
+            self.watch.answered(result, later=False)
+        return result
+
+    def _sends(self, items: tuple[CommitItem, ...], *, later: bool) -> None:
+        if self.watch is not None:
+            self.watch.sends(items, later=later, running=self.running, closing=self._is_closing)
 
     def _commit(self, items: tuple[CommitItem, ...], done: _Done) -> None:
         self._commits += 1
@@ -487,6 +523,8 @@ class GroupClient:
         listener = self._listener
         assert listener is not None
         if kind == "commit":
+            if self.watch is not None:
+                self.watch.answered(payload, later=True)
             listener.on_commit_result(payload)
         elif kind == "statistics":
             self._statistics(*payload)
@@ -500,10 +538,17 @@ class GroupClient:
         called = "lost" if kind == "revoked" and self._is_lost else kind
         self.world.say(self.query_name, f"callback {called} {short(partitions)}")
         self.running, self._has_answered = called, False
+        watch = self.watch
+        lost = watch is not None and watch.all_lost(partitions)
+        if watch is not None:
+            watch.begins()
+        self.world.reached(called)
         try:
             if not self._renewed():
                 getattr(listener, f"on_{called}")(partitions)
         finally:
+            if watch is not None and self.process.alive:
+                watch.ends(called, lost, closing=self._is_closing)
             self.running = ""
             self.callbacks += 1
             # A callback that accepted and released nothing: the client does it.
@@ -752,8 +797,10 @@ def _result(items: tuple[CommitItem, ...], error: Error | None, answer: CommitAn
         return _refuse_all(items, error or Error.TIMED_OUT)
     pairs = list(zip(items, answer.errors, strict=True))
     refused = [(item, cause) for item, cause in pairs if cause is not None]
+    denied = next((cause for _, cause in refused if KafkaError(cause.value).code() in DENIED), None)
     return CommitResult(
         acknowledged=tuple(item for item, cause in pairs if cause is None),
         refused=tuple((item, classify_refusal(KafkaError(cause.value))) for item, cause in refused),
         reason=refused[0][1].name if refused else "",
+        error=None if denied is None else MembershipError(errors.MEMBER_FAILED, group="sim", reason=denied.name),
     )

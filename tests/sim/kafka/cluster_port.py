@@ -52,6 +52,9 @@ class SimCluster:
         """Make one round trip; wait for brokers that do not answer."""
         world = self._world
         world.sleep(world.rng.uniform(0.0003, 0.004) if world.rng.random() < 0.97 else world.rng.uniform(0.01, 0.4))
+        if self._cluster.slow_s and world.rng.random() < 0.3:
+            world.saw("a broker answers late")
+            world.sleep(world.rng.uniform(0.0, self._cluster.slow_s))
         self._wait_for(lambda: self._cluster.down_until <= world.now, request, "the brokers do not answer")
 
     def _wait_for(self, ready: Callable[[], bool], request: str, reason: str, *, once: bool = False) -> None:

@@ -20,6 +20,10 @@ from tests.sim.world import World
 
 Reply = Callable[[Any], None]
 
+# max.message.bytes of __consumer_offsets and offset.metadata.max.bytes; a record has the names and numbers, too.
+MESSAGE_MAX_BYTES, METADATA_MAX_BYTES = 1_048_588, 4096
+_RECORD_BYTES = 80
+
 
 def short(partitions: Iterable[Any]) -> str:
     """Return partitions for the trace."""
@@ -29,6 +33,10 @@ def short(partitions: Iterable[Any]) -> str:
 def short_items(items: Iterable[CommitItem]) -> str:
     """Return a commit's items for the trace."""
     return " ".join(f"{item.partition}={item.offset}" for item in items)
+
+
+def _bytes_of(item: CommitItem) -> int:
+    return _RECORD_BYTES + len(item.partition.topic) + len(item.metadata)
 
 
 class Timer:
@@ -208,17 +216,26 @@ class Coordinator:
         """OffsetMetadataManager.commitOffset; KafkaApis.handleOffsetCommitRequest refuses unknown topics before."""
         known = [item for item in request.items if self._exists(item.partition)]
         error = self.commit_error(request) if known else None
+        if error is None and sum(map(_bytes_of, known)) > MESSAGE_MAX_BYTES:
+            # CoordinatorRuntime.append, GroupCoordinatorService.handleOperationException: RecordTooLargeException.
+            error = Error.UNKNOWN_SERVER_ERROR
         if error is not None:
             self.world.saw(f"commit refused {error.name}")
             self.world.say("coord", f"refuses commit of {client_id}: {error.name} {short_items(request.items)}")
             known = []
-        for item in known:
+        # OffsetMetadataManager.validateOffsetCommit: each offset's metadata on its own.
+        stored = [item for item in known if len(item.metadata) <= METADATA_MAX_BYTES]
+        for item in stored:
             self._store(item)
-        if known:
-            self.world.say("coord", f"accepts commit of {client_id}: {short_items(known)}")
-        return CommitAnswer(
-            tuple(error if self._exists(item.partition) else Error.UNKNOWN_TOPIC_OR_PARTITION for item in request.items)
-        )
+        if stored:
+            self.world.say("coord", f"accepts commit of {client_id}: {short_items(stored)}")
+        return CommitAnswer(tuple(self._item_error(item, error) for item in request.items))
+
+    def _item_error(self, item: CommitItem, error: Error | None) -> Error | None:
+        if not self._exists(item.partition):
+            return Error.UNKNOWN_TOPIC_OR_PARTITION
+        too_large = error is None and len(item.metadata) > METADATA_MAX_BYTES
+        return Error.OFFSET_METADATA_TOO_LARGE if too_large else error
 
     def set_offset(self, partition: TopicPartition, offset: int, metadata: str = "") -> None:
         """Commit an offset as another program does, while the group is empty; all but a reset without metadata."""

@@ -50,9 +50,13 @@ class Cluster:
         self.down_until = 0.0
         # Seconds for which some broker may still report a topic as it was before a change.
         self.lag_s = 0.0
+        # Answers of brokers may take that much longer.
+        self.slow_s = 0.0
         # Called with a topic's name after each change.
         self.on_change: list[Callable[[str], object]] = []
         self._before: dict[str, tuple[float, Topic | None]] = {}
+        # Until when a broker reports another life of a topic, and the chance that it is the one that is asked.
+        self._behind: dict[str, tuple[float, Topic, float]] = {}
         self._number = 0
 
     # --- what the rig does
@@ -128,6 +132,13 @@ class Cluster:
         log.epochs = [*(one for one in log.epochs if one[1] < to), (epoch, to)]
         self.world.say("rig", f"the log of {name}-{number} ends at {to}")
 
+    def lags(self, name: str, seconds: float, *, always: bool = True) -> None:
+        """Let a broker report a topic as it was before its last life for a while: it has not heard of changes."""
+        former = next((life for life in reversed(self.lives) if life.name == name and life.deleted_at), None)
+        if former is not None:
+            self._behind[name] = (self.world.now + seconds, former, 1.0 if always else 0.5)
+            self.world.say("rig", f"a broker still reports {name} with id {former.id}")
+
     def settle(self) -> None:
         """Let all brokers know all topics at once."""
         self._before.clear()
@@ -148,6 +159,10 @@ class Cluster:
         if since and self.world.now - since < self.lag_s and self.world.rng.random() < 0.5:
             self.world.saw("metadata lags behind")
             return before
+        until, former, chance = self._behind.get(name, (0.0, None, 0.0))
+        if until > self.world.now and self.world.rng.random() < chance:
+            self.world.saw("a broker lags behind")
+            return former
         return self.topics.get(name)
 
     # --- for the history

@@ -135,6 +135,21 @@ def test_p6_a_member_that_is_lost_while_it_waits_plans_nothing() -> None:
 
 
 @pytest.mark.rule("R9")
+def test_p6_a_batch_waits_again_after_a_stall_that_has_passed() -> None:
+    """The commit of the first batch is accepted while the second one runs."""
+    bed = Bed(startingOffsets="earliest")
+    second = bed.session.latest_offset(second_batch_uncommitted(bed))
+    assert bed.paused == pytest.approx(COMMIT_S, abs=0.1)
+    bed.member.take_commits()
+    bed.clock.advance(2.0)
+    bed.member.takes_commits = False
+    bed.ends(p0=12)
+    bed.paused = 0.0
+    assert ranges(bed.session.latest_offset(second)) == ["orders-0 [9, 12)"]
+    assert bed.paused == pytest.approx(COMMIT_S, abs=0.1)
+
+
+@pytest.mark.rule("R9")
 def test_m09_batches_go_on_without_commits_after_one_wait(caplog: pytest.LogCaptureFixture) -> None:
     """The ends are asked for anew after the wait; the batches behind it do not wait, until a commit is taken."""
     bed = Bed(startingOffsets="earliest")

@@ -584,29 +584,6 @@ def test_p4_a_commit_waits_for_the_answer_to_the_one_before() -> None:
         assert bed.group.named("commit_later") == [(item(0, 20),), (item(0, 30),)]
 
 
-@pytest.mark.rule("R16")
-def test_an_answer_that_comes_when_the_partition_is_gone_leaves_no_doubt() -> None:
-    """1. A topic is deleted while a batch of it is in flight: its commit has no answer yet. 2. The group takes the
-    partition. 3. The answer comes, and is none: sent again and again, it would hold up all later commits.
-    """
-    with running() as bed:
-        bed.own((0, 10), (1, 5))
-        bed.fix(R0)
-        bed.group.answer_commits = False
-        bed.member.complete(flight(R0).end)
-        bed.tick()
-        bed.group.revoke(P0)
-        bed.until("the release", lambda v: [owned.partition for owned in v.partitions] == [P1], 0.05)
-        bed.group.answer_commits = True
-        bed.group.refuse_late((item(0, 20),), Refusal.UNCERTAIN)
-        bed.tick()
-        later = OffsetRange(P1, 5, 9)
-        bed.fix(later)
-        bed.member.complete(flight(later).end)
-        bed.until("the other partition's commit", lambda v: v.partitions[0].group == GroupOffset(9, "m"), 0.01)
-        assert bed.group.named("commit_later") == [(item(0, 20),), (item(1, 9),)]
-
-
 @pytest.mark.parametrize("go", [FakeGroup.lose, FakeGroup.revoke])
 @pytest.mark.rule("R17")
 def test_p5_an_answer_that_comes_when_the_partition_is_back_counts_no_more(go: Callable[..., None]) -> None:
