@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import Any
 
 from spark_groupsource.model.offsets import TopicPartition
@@ -64,8 +65,7 @@ class ConsumerCoordinator(Coordinator):
         self._is_created = False
         self._metadata: dict[str, tuple[str, int]] = {}
         self._refresh = False
-        self._assigning = Timer(self, self._assign)
-        self._assignment_due = False
+        self._assigned_at = -inf
 
     def handle(self, client_id: str, request: Any, reply: Reply) -> None:
         """See `Coordinator`."""
@@ -179,18 +179,13 @@ class ConsumerCoordinator(Coordinator):
         self._refresh = True
 
     def _assign_if_due(self) -> None:
-        """updateTargetAssignment, at once or (KIP-1263) later. The first assignment is not delayed."""
-        if self.epoch <= self.target_epoch:
-            return
-        if not self.settings.assignment_delay_s or not self.target_epoch:
+        """updateTargetAssignment, by any member's heartbeat; not too soon after the last time (KIP-1263)."""
+        if self.epoch > self.target_epoch and self.world.now - self._assigned_at >= self.settings.assignment_delay_s:
             self._assign()
-        elif not self._assignment_due:
-            self._assignment_due = True
-            self._assigning.set(self.settings.assignment_delay_s)
 
     def _assign(self) -> None:
         """UniformHomogeneousAssignmentBuilder: balanced over all members, and sticky."""
-        self._assignment_due = False
+        self._assigned_at = self.world.now
         self.target_epoch = self.epoch
         every = list(self.members.values())
         parts = [(topic_id, n) for topic_id, count in self._metadata.values() for n in range(count)]
@@ -344,4 +339,4 @@ class ConsumerCoordinator(Coordinator):
             member.session.set(self.session_s)
             if member.state is State.UNREVOKED:
                 member.rebalance.set(member.rebalance_s)
-        self._assignment_due = False
+        self._assigned_at = -inf

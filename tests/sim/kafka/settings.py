@@ -20,7 +20,7 @@ class GroupSettings:
     joins_in_callback: bool = True
     # Whether the coordinator answers ConsumerGroupDescribe.
     describes: bool = True
-    # KIP-1263 (Kafka 4.3): target assignments are computed in the background, this long after the group's change.
+    # KIP-1263 (Kafka 4.3): the least time between two computations of the target assignment.
     assignment_delay_s: float = 0.0
     # KIP-1251 (Kafka 4.3): a commit with an older member epoch is accepted for partitions that the member had by then.
     per_partition_epochs: bool = False
