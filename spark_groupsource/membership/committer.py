@@ -60,6 +60,8 @@ class Committer:
         self._on_its_way: tuple[CommitItem, ...] = ()
         self._answer_due: Deadline | None = None
         self._doubtful: dict[TopicPartition, CommitItem] = {}
+        # What was sent last of each partition.
+        self._last_sent: dict[TopicPartition, CommitItem] = {}
         self._quiet: Deadline | None = None
         self._sent_s = 0.0
         self._refused = False
@@ -93,6 +95,7 @@ class Committer:
     def _send(self, items: tuple[CommitItem, ...]) -> None:
         """Send the items that fit in one request. The rest stays pending in the state machine, or in doubt."""
         self._on_its_way, self._sent_s = requests_of(items)[0], self._clock.monotonic_s()
+        self._sends(self._on_its_way)
         self._answer_due = Deadline(self._clock, _ANSWER_TIMEOUT_S)
         self._outlived = False
         self._pace.wait()
@@ -139,10 +142,14 @@ class Committer:
                 result = CommitResult(refused=tuple((item, Refusal.REBALANCE) for item in request))
             else:
                 began_s = self._clock.monotonic_s()
+                self._sends(request)
                 result = self._port.commit_now(request)
                 self._learn(result, self._clock.monotonic_s() - began_s)
             whole = whole.and_also(result)
         return whole
+
+    def _sends(self, items: tuple[CommitItem, ...]) -> None:
+        self._last_sent |= {item.partition: item for item in items}
 
     def _learn(self, result: CommitResult, took_s: float) -> None:
         """Update the items in doubt: drop those with a definite outcome, add those whose outcome is unknown.
@@ -152,6 +159,7 @@ class Committer:
            doubt.
         2. The client gives up the commit of 10. Its outcome is unknown, too, and would replace the doubt about 20.
         3. The client closes, and revokes the partition: 10 would be sent after 20, and move the group's offset back.
+        The same holds if 20 was accepted. So what was sent last is in doubt, and is sent again.
         """
         clear = [*result.acknowledged, *(item for item, why in result.refused if why is not Refusal.UNCERTAIN)]
         again = [item for item in clear if self._settles(item)]
@@ -160,10 +168,11 @@ class Committer:
         # R15: the coordinator may still have an older commit to read
         if again or took_s >= _LATE_ANSWER_S:
             self._quiet = Deadline(self._clock, _QUIET_S)
+        # R15: an older offset that is accepted late moves the group back from the one that was sent last
         self._doubtful |= {
-            item.partition: item
+            item.partition: self._last_sent[item.partition]
             for item, why in result.refused
-            if why is Refusal.UNCERTAIN and (item.partition not in self._doubtful or self._settles(item))
+            if why is Refusal.UNCERTAIN and item.partition in self._last_sent
         }
 
     def _settles(self, item: CommitItem) -> bool:
@@ -177,6 +186,7 @@ class Committer:
         for partition in partitions:
             # R17: its offsets are the next owner's
             self._doubtful.pop(partition, None)
+            self._last_sent.pop(partition, None)
         self._on_its_way = tuple(item for item in self._on_its_way if item.partition not in partitions)
 
     def membership_ended(self, partitions: Partitions) -> None:
@@ -186,7 +196,7 @@ class Committer:
 
     def forget(self) -> None:
         """Forget all commits, because the client was replaced."""
-        self._on_its_way, self._answer_due, self._doubtful = (), None, {}
+        self._on_its_way, self._answer_due, self._doubtful, self._last_sent = (), None, {}, {}
 
     def send_pending(self) -> None:
         """Send completed offsets that the group may not have: in doubt, refused, or delayed by another commit."""
