@@ -142,8 +142,8 @@ class Watch:
             metadata = parse_metadata(item.metadata)
             if metadata is not None and why in (None, Refusal.UNCERTAIN):
                 self._reaches(stay, metadata.topic_id, item.offset, starts=metadata.start == metadata.end)
-            # An answer about an older offset says nothing of a newer one.
-            if stay.doubt is None or stay.doubt.offset <= item.offset:
+            # An answer about an older offset says nothing of a newer one, which was sent since.
+            if item.offset >= stay.reached:
                 stay.doubt, stay.doubted_later = (item if why is Refusal.UNCERTAIN else None), later
         if result.refused_as(Refusal.LOST):
             for partition, stay in stays.items():
