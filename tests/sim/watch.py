@@ -127,7 +127,8 @@ class Watch:
         elif stay is None:
             self._wrong("R12", f"{what} is sent, and the partition is not this member's")
         elif same_topic(stay.topic_id, metadata.topic_id):
-            if stay.doubt is not None and (later or stay.doubted_later) and item.offset > stay.doubt.offset:
+            doubted = stay.doubt is not None and (later or stay.doubted_later) and not stay.is_lost
+            if stay.doubt is not None and doubted and item.offset > stay.doubt.offset:
                 self._wrong("R15", f"{what} is sent while nobody knows what became of {stay.doubt.offset}")
             if item.offset < (reached := max([stay.reached, *under_way])):
                 self._wrong("R15", f"{what} is sent after {reached}")
