@@ -267,7 +267,7 @@ def _latest_of_a_recreated_topic(run: Documented, problem: str) -> bool:
         if life.name != partition[0] or life is run.sim.cluster.first(life.name):
             continue
         commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == partition]
-        in_life = [c for c in commits if life.created_at <= c.at < (life.deleted_at or math.inf)]
+        in_life = [c for c in commits if c.metadata and json.loads(c.metadata)["t"] == life.id]
         starts = [c for c in in_life if c.at <= in_life[0].at + _FRESH_S and _is_start(c)]
         if any(not run.has_read_another(start, life.id) for start in starts):
             return True
@@ -281,6 +281,14 @@ def _lineage(commit: Commit) -> str:
 def _is_start(commit: Commit) -> bool:
     start, end = json.loads(commit.metadata)["r"] if commit.metadata else (-1, -2)
     return bool(start == end)
+
+
+def _starts_lost(run: Documented, problem: str) -> bool:
+    """Whether another program has replaced all of the group's starts before this partition, added later, got its own."""
+    partition = _partition(problem) if problem.startswith(("P1", "P8")) else None
+    if partition is None or "group-rewound" not in run.kinds or run.sim.configuration.starting != "latest":
+        return False
+    return partition[1] >= dict(run.sim.configuration.topics).get(partition[0], 0)
 
 
 def _read_by_others(run: Documented, problem: str) -> bool:
@@ -358,6 +366,8 @@ _EXCEPTIONS = (
     _Exception("P8: the end is not known after a restart", _end_not_known),
     # limits.md, there: with "latest", a query that has read nothing of a deleted topic.
     _Exception("P1: latest of a recreated topic", _latest_of_a_recreated_topic),
+    # how-to/reset.md: another tool has moved all offsets, and partitions were added.
+    _Exception("P1: the group's starts are lost", _starts_lost),
     # limits.md, there: a partition that moves while its topic is deleted, or whose readers have left before a restart.
     _Exception("P8: read by others meanwhile", _read_by_others),
     # limits.md, there: what was removed before a batch was complete is an upper bound.
