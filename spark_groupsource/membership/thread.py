@@ -210,7 +210,7 @@ class MembershipThread:
         return self._call("establish", lambda: self._member.establish(*given))
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
-        """Forget the positions of partitions that are missing, or whose topic was recreated."""
+        """Forget what is known of partitions' offsets: another member has stored their starts."""
         self._call("forget", lambda: self._member.forget(tuple(partitions)))
 
     def fix(self, batch: FlightBatch, assignment: int) -> bool:

@@ -31,7 +31,6 @@ _FRESH_S = 3.0
 # Seconds that a batch waits for the commit of the batch before.
 _COMMIT_WAIT_S = 1.0
 
-
 _NOT_REPORTED = "deleted before it was read, and not reported"
 _BATCH = re.compile(r"batch (\d+) of (\S+) \(lineage (\S+), planned")
 
@@ -284,7 +283,7 @@ def _is_start(commit: Commit) -> bool:
 
 
 def _starts_lost(run: Documented, problem: str) -> bool:
-    """Whether another program has replaced all of the group's starts before this partition, added later, got its own."""
+    """Whether another program has replaced the group's starts before this partition, added later, got its own."""
     partition = _partition(problem) if problem.startswith(("P1", "P8")) else None
     if partition is None or "group-rewound" not in run.kinds or run.sim.configuration.starting != "latest":
         return False

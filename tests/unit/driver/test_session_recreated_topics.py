@@ -38,6 +38,18 @@ def recreated(**options: str) -> tuple[Bed, SourceOffset]:
     return bed, end
 
 
+def lag_behind(bed: Bed) -> None:
+    """Let the broker that is asked report the topic before the second one, for two seconds."""
+    lags_until_s, describe = bed.clock.now_s + 2.0, bed.cluster.describe
+
+    def lagging(topics: Iterable[str]) -> dict[str, TopicInfo]:
+        topic_id = TOPIC_ID if bed.clock.now_s < lags_until_s else "the second topic's id"
+        bed.cluster.topics["orders"] = TopicInfo(topic_id, 2)
+        return describe(topics)
+
+    bed.cluster.describe = lagging  # type: ignore[method-assign]
+
+
 def test_a_topic_made_anew_fails_the_query() -> None:
     bed, end = recreated()
     with pytest.raises(DataLossError, match=r"orders-0 \[50, \.\.\.\): the topic was deleted and recreated"):
@@ -96,14 +108,7 @@ def test_a_broker_that_lags_behind_does_not_bring_an_old_topic_back(known: bool)
         bed.member.committed[P0] = GroupOffset(8, text)
         bed.join(P0)
     bed.ends(p0=9)
-    lags_until_s, describe = bed.clock.now_s + 2.0, bed.cluster.describe
-
-    def lagging(topics: Iterable[str]) -> dict[str, TopicInfo]:
-        topic_id = TOPIC_ID if bed.clock.now_s < lags_until_s else "the second topic's id"
-        bed.cluster.topics["orders"] = TopicInfo(topic_id, 2)
-        return describe(topics)
-
-    bed.cluster.describe = lagging  # type: ignore[method-assign]
+    lag_behind(bed)
     following = bed.session.latest_offset(end)
     assert ranges(following) == ["orders-0 [8, 9)"]
     assert following.topic_id("orders") == "the second topic's id"
@@ -487,14 +492,7 @@ def test_one_lagging_broker_does_not_make_a_member_join_again() -> None:
     bed, end = recreated(failOnDataLoss="false")
     second = bed.session.latest_offset(end)
     assert len(bed.member.named("rejoin")) == 1
-    lags_until_s, describe = bed.clock.now_s + 2.0, bed.cluster.describe
-
-    def lagging(topics: Iterable[str]) -> dict[str, TopicInfo]:
-        topic_id = TOPIC_ID if bed.clock.now_s < lags_until_s else "the second topic's id"
-        bed.cluster.topics["orders"] = TopicInfo(topic_id, 2)
-        return describe(topics)
-
-    bed.cluster.describe = lagging  # type: ignore[method-assign]
+    lag_behind(bed)
     bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
     bed.ends(p0=61)
     assert ranges(bed.session.latest_offset(second)) == ["orders-0 [60, 61)"]
