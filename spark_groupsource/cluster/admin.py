@@ -295,14 +295,13 @@ class LibrdkafkaCluster:
 
         return self._asked("ListTopics", ask, CONTACT_TIMEOUT_S)
 
-    def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
+    def describe(self, topics: Iterable[str], *, or_known: bool = False) -> dict[str, TopicInfo]:
         """See `ClusterPort`."""
         names = sorted(topics)
         if not names:
             return {}
-        return self._asked(
-            "DescribeTopics", lambda timeout_s: self._topics_sent(names, timeout_s)(), _UNKNOWN_TOPIC_PATIENCE_S
-        )
+        send = self._topics_or_known_sent if or_known else self._topics_sent
+        return self._asked("DescribeTopics", lambda timeout_s: send(names, timeout_s)(), _UNKNOWN_TOPIC_PATIENCE_S)
 
     def log_offsets(
         self, wanted: Mapping[TopicPartition, Edge | int], *, uncommitted: bool = False
@@ -437,7 +436,7 @@ class LibrdkafkaCluster:
         return self._asked("ConsumerGroupDescribe", ask, CONTACT_TIMEOUT_S, retries=retries)
 
     def _topics_or_known_sent(self, names: Sequence[str], timeout_s: float) -> Callable[[], dict[str, TopicInfo]]:
-        """Request topics; as last known, if their leaders have answered but the controller does not answer.
+        """Request topics; as last known, if other brokers have answered but the controller does not answer.
 
         A topic that was recreated meanwhile is noticed when the controller is back. What was read of it until then is
         read again from its beginning.

@@ -62,8 +62,11 @@ class ClusterPort(Protocol):
     def matching_topics(self, subscription: Subscription) -> tuple[str, ...]:
         """Return the topics that the subscription includes now. A list is returned as it is."""
 
-    def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return id and partition count per topic. Raises an error for an unknown or forbidden topic."""
+    def describe(self, topics: Iterable[str], *, or_known: bool = False) -> dict[str, TopicInfo]:
+        """Return id and partition count per topic. Raises an error for an unknown or forbidden topic.
+
+        `or_known`: as last known, if only the controller is away.
+        """
 
     def log_offsets(
         self, wanted: Mapping[TopicPartition, Edge | int], *, uncommitted: bool = False

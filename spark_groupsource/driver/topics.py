@@ -272,7 +272,7 @@ class TopicWatch:
         """Return those of these topics that can be described: one may have been deleted since, or be forbidden now."""
         names = set(topics)
         try:
-            return self._cluster.describe(names)
+            return self._cluster.describe(names, or_known=True)
         except OptionError:
             if len(names) == 1:
                 return {}

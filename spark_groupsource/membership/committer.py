@@ -252,7 +252,7 @@ class Committer:
                 newest |= {item.partition: item for item in wanted}
         # R29: an older commit may be accepted after this one
         if overlap and whole.acknowledged:
-            self._outlast(tuple(newest.values()))
+            whole = whole.and_also(self._outlast(tuple(newest.values())))
         return whole
 
     def _newest(self, items: tuple[CommitItem, ...]) -> tuple[CommitItem, ...]:
@@ -281,8 +281,11 @@ class Committer:
         while items and self._keeps_quiet:
             self._pause()
 
-    def _outlast(self, items: tuple[CommitItem, ...]) -> None:
-        """Commit again the offsets that an older commit, accepted later, has moved back (rule R29)."""
+    def _outlast(self, items: tuple[CommitItem, ...]) -> CommitResult:
+        """Commit again the offsets that an older commit, accepted later, has moved back (rule R29).
+
+        Return what was refused because the membership has ended: nothing of it is committed any more.
+        """
         late = Deadline(self._clock, _LATE_COMMIT_S)
         while not late.expired():
             self._pause()
@@ -291,4 +294,9 @@ class Committer:
             held = {partition: group.offset for partition, group in found.items()}
             behind = tuple(i for i in items if (held.get(i.partition, i.offset) or 0) < i.offset)
             if behind:
-                self._report.answered(self.now(behind), lost=False)
+                result = self.now(behind)
+                lost = result.refused_as(Refusal.LOST)
+                self._report.answered(result, lost)
+                if lost:
+                    return CommitResult(refused=result.refused, reason=result.reason, error=result.error)
+        return CommitResult()

@@ -250,6 +250,8 @@ class Member:
         result = self._committer.before_release(self.machine.pending())
         if result.error is not None:
             self._keep(result.error)
+        if result.refused_as(Refusal.LOST) and self.machine.state not in FINAL_STATES:
+            self._lose(self.machine.owned_partitions())
         if self.machine.state is not MemberState.JOINED or self.machine.flight is not flight:
             return
         self._given_up = flight

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_groupsource import errors
+from spark_groupsource.model.offsets import TopicPartition
 from tests.faults.history import Commit
 from tests.sim.faults import Planned
 from tests.sim.simulation import Simulation
+from tests.sim.spark.checkpoint import Store
 from tests.sim.world import BEGIN_S
 
 _SILENCE = {
@@ -99,7 +101,7 @@ class Documented:
         found = []
         late: Counter[tuple[str, float]] = Counter()
         for plan in self.planned():
-            newest = self._owner(plan.partition, plan.at) if plan.end > plan.start else None
+            newest = self._owner(plan) if plan.end > plan.start else None
             if newest is None or newest[1] == plan.query:
                 continue
             given_at, owner = newest
@@ -120,8 +122,17 @@ class Documented:
                     for number, (start, end) in entry["ranges"].items():
                         yield _Planned(app.name, one.planned_at, entry["id"], (topic, int(number)), start, end)
 
-    def _owner(self, partition: tuple[str, int], at: float) -> tuple[float, str] | None:
-        records = [r for r in self.sim.group.records if r.at <= at and r.event == "owns" and partition in r.partitions]
+    def _owner(self, plan: _Planned) -> tuple[float, str] | None:
+        parts, part = self.sim.group.parts, (plan.topic_id, plan.partition[1])
+        records = [
+            record
+            for record in self.sim.group.records
+            if record.at <= plan.at
+            and record.event == "owns"
+            and plan.partition in record.partitions
+            # A KIP-848 group knows topics by their ids.
+            and (record.position not in parts or part in parts[record.position])
+        ]
         return (records[-1].at, records[-1].query) if records else None
 
 
@@ -132,9 +143,10 @@ def _partition(problem: str, text: str = "") -> tuple[str, int] | None:
 
 
 def _batches_without_commits(run: Documented, problem: str) -> bool:
-    """Whether the group has accepted no commit of these batches' lineage since a batch, the first or an earlier one.
+    """Whether the group has accepted no commit of these batches' partition since a batch, the first or an earlier one.
 
-    The batch after that was planned a second after its end, and the last one within a session.
+    The batch after that was planned a second after its end, and the last one within a session. A query that does not
+    see its checkpoint learns of the end at the trigger that plans the next batch.
     """
     if "more than the last batch after checkpoint-lost" in problem:
         return bool(_SILENCE & run.kinds)
@@ -144,16 +156,17 @@ def _batches_without_commits(run: Documented, problem: str) -> bool:
     numbers, (_, checkpoint, lineage) = sorted(int(number) for number, *_ in found), found[0]
     batches = [one for app in run.sim.apps for one in app.completed() if one.checkpoint == checkpoint]
     last = next(one for one in batches if one.batch == numbers[-1])
-    accepted = max(
-        (c.at for c in run.sim.group.commits if c.at < last.planned_at and _lineage(c).startswith(lineage)), default=0.0
-    )
+    commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == _partition(problem)]
+    accepted = max((c.at for c in commits if c.at < last.planned_at and _lineage(c).startswith(lineage)), default=0.0)
     behind = [one for one in batches if one.at is not None and accepted < one.at <= last.planned_at]
     if not behind or behind[0].batch > numbers[0]:
         return False
-    began = behind[0].at or 0.0
     second = next(one for one in batches if one.batch > behind[0].batch)
-    session_s = run.sim.configuration.group.session_s
-    return second.planned_at - began >= _COMMIT_WAIT_S and last.planned_at - began <= session_s + _ZOMBIE_MARGIN_S
+    longest_s = run.sim.configuration.group.session_s + _ZOMBIE_MARGIN_S
+    if run.sim.configuration.query.store is Store.UNKNOWN:
+        return last.planned_at - second.planned_at <= longest_s
+    began = behind[0].at or 0.0
+    return second.planned_at - began >= _COMMIT_WAIT_S and last.planned_at - began <= longest_s
 
 
 def _gave_up(run: Documented, problem: str) -> bool:
@@ -216,6 +229,18 @@ def _removed_before_the_group_began(run: Documented, problem: str) -> bool:
     first = next((c.at for c in run.sim.group.commits if (c.topic, c.partition) == partition), math.inf)
     removed = [f.started_at for f in run.sim.faults for span in f.details.get("deleted", ()) if span[:2] == partition]
     return bool(removed) and max(removed) < first
+
+
+def _taken_unasked(run: Documented, problem: str) -> bool:
+    """Whether the coordinator had taken the partition from a KIP-848 member whose client still had it."""
+    found = re.match(r"P5 (\S+)-(\d+): commit \d+ at ([\d.]+) by lineage ([^-]+)-\S+ .* another lineage", problem)
+    if found is None or run.sim.configuration.group.protocol != "kip848":
+        return False
+    partition, at, query = TopicPartition(found[1], int(found[2])), float(found[3]), found[4]
+    records = [r for r in run.sim.group.records if r.query == query and r.at <= at]
+    app = next(app for app in run.sim.apps if app.name == query)
+    held = any(watch.held(partition, at) for watch in app.watches)
+    return held and bool(records) and records[-1].event == "owns" and tuple(partition) not in records[-1].partitions
 
 
 def _in_no_batch(run: Documented, problem: str) -> bool:
@@ -355,6 +380,8 @@ _EXCEPTIONS = (
     _Exception("P6: joined again for new partitions", _joined_again_for_new_partitions),
     # limits.md: the commit of a batch of a deleted topic, by name.
     _Exception("P5: a late commit by name", _late_commit_by_name),
+    # limits.md, "Group membership": an assignment that the client has not applied when it connects again.
+    _Exception("P5: taken without being asked", _taken_unasked),
     # Rule R29: an older commit that is read late is committed over within two seconds.
     _Exception("P5: an older commit read late", _older_commit_read_late),
     # limits.md, "Lost records, deleted topics": a partition that was in no batch yet, or whose checkpoint is lost.

@@ -55,6 +55,8 @@ class Watch:
     app: Application
     problems: list[str] = field(default_factory=list)
     stays: _Stays = field(default_factory=dict)
+    # The stays that have ended: the partition, and from when to when.
+    past: list[tuple[TopicPartition, float, float]] = field(default_factory=list)
     # Asynchronous commits under way: when they were sent, and for which stays.
     _later: list[tuple[float, tuple[CommitItem, ...], _Stays]] = field(default_factory=list)
     _reports: Counter[TopicPartition] = field(default_factory=Counter)
@@ -73,7 +75,7 @@ class Watch:
 
     def opened(self) -> None:
         """Begin with a new client: nothing is known."""
-        self.stays.clear()
+        self.released(())
         self._later.clear()
 
     def accepted(self, partitions: Iterable[TopicPartition]) -> None:
@@ -82,8 +84,15 @@ class Watch:
 
     def released(self, left: Iterable[TopicPartition]) -> None:
         """Record that only these partitions are left."""
-        kept = set(left)
+        kept, now = set(left), self.app.world.now
+        self.past += [(partition, stay.since, now) for partition, stay in self.stays.items() if partition not in kept]
         self.stays = {partition: stay for partition, stay in self.stays.items() if partition in kept}
+
+    def held(self, partition: TopicPartition, at: float) -> bool:
+        """Return whether the client had the partition then."""
+        stay = self.stays.get(partition)
+        ended = any(one == partition and since <= at <= until for one, since, until in self.past)
+        return ended or (stay is not None and stay.since <= at)
 
     def fetched(self, offsets: dict[TopicPartition, GroupOffset]) -> None:
         """Record the group's offsets, as the query gets them."""

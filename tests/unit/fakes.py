@@ -516,7 +516,7 @@ class FakeCluster:
             return subscription.topics
         return tuple(sorted(self.topics)) if self.matching is None else self.matching
 
-    def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
+    def describe(self, topics: Iterable[str], *, or_known: bool = False) -> dict[str, TopicInfo]:
         names = sorted(topics)
         for name in names:
             if name not in self.topics:

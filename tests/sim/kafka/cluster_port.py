@@ -92,7 +92,7 @@ class SimCluster:
         matches = re.compile(subscription.pattern).fullmatch
         return tuple(sorted(name for name in self._cluster.topics if matches(name)))
 
-    def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
+    def describe(self, topics: Iterable[str], *, or_known: bool = False) -> dict[str, TopicInfo]:
         """See `ClusterPort`."""
         names = sorted(topics)
         if not names:

@@ -242,6 +242,7 @@ class ConsumerCoordinator(Coordinator):
         if again := self.named(member.held - assigned - revoking) & self.named(assigned | revoking):
             self.record(member.client_id, member.id, "owns", held - again)
         self.record(member.client_id, member.id, "owns", held)
+        self.parts[self.records[-1].position] = frozenset(member.held)
 
     def _next_assignment(self, member: Member, owned: frozenset[Part] | None, epoch: int) -> None:
         """CurrentAssignmentBuilder.computeNextAssignment: first revoke, then assign what no other member has."""

@@ -84,6 +84,8 @@ class Coordinator:
         self.offsets: dict[TopicPartition, GroupOffset] = {}
         self.commits: list[Commit] = []
         self.records: list[GroupRecord] = []
+        # The partitions of a record with the ids of their topics, by its position; none in a classic group.
+        self.parts: dict[int, frozenset[tuple[str, int]]] = {}
         self.down_until = 0.0
         # How often it has moved to another broker.
         self.moves = 0

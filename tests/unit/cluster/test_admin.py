@@ -284,6 +284,7 @@ def test_m09_plans_go_on_while_the_controller_is_away(code: int, goes_on: bool) 
         cluster.survey([tp(0)])
         admin.controller_error = code
         assert cluster.survey([tp(0), tp(1)]).topics == known
+        assert cluster.describe([tp(0).topic], or_known=True) == known
         admin.controller_error, admin.topic_id = None, "new"
         assert cluster.survey([tp(0)]).topics == {tp(0).topic: TopicInfo("new", 2)}
     else:

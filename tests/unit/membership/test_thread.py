@@ -535,9 +535,9 @@ def test_a_handover_commits_in_as_many_requests_as_it_takes() -> None:
         assert [committed(bed, number) for number in range(5)] == [20] * 5
 
 
-def leave_a_commit_unanswered(bed: Bed) -> GroupView:
+def leave_a_commit_unanswered(bed: Bed, *others: tuple[int, int]) -> GroupView:
     """A batch is complete, its commit is taken, and the answer stays away; returns the view before."""
-    view = bed.own((0, 10))
+    view = bed.own((0, 10), *others)
     bed.fix(R0)
     bed.group.answer_commits = False
     bed.member.complete(flight(R0).end)
@@ -829,6 +829,24 @@ def test_p6_a_handover_outlasts_an_older_commit_that_lands_after_its_own() -> No
         bed.until("the next commit", lambda _: len(bed.group.named("commit_now")) == 2, step_s=0.1)
         bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.5)
         assert committed(bed, 0) == 30
+
+
+@pytest.mark.rule("R29")
+def test_p6_a_handover_outlasts_nothing_when_the_group_does_not_know_the_member_any_more() -> None:
+    """The session ends while the handover looks for an older commit: the kept partitions are lost at once."""
+    with running() as bed:
+        leave_a_commit_unanswered(bed, (1, 0))
+        later = OffsetRange(P0, 20, 30)
+        bed.fix(later)
+        bed.group.revoke(P0)
+        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+        bed.member.complete(flight(later).end)
+        bed.group.wait_for("the handover's commit", lambda: bed.group.named("commit_now") == [(item(0, 30),)])
+        bed.group.refusals.append(Refusal.LOST)
+        bed.group.committed[P0] = GroupOffset(20, "m")
+        view = bed.until("the loss", lambda v: v.state is MemberState.REJOINING, step_s=0.1)
+    assert view.partitions == ()
+    assert len(bed.group.named("commit_now")) == 2
 
 
 @pytest.mark.rule("R19")
@@ -1312,6 +1330,22 @@ def test_a_batch_that_takes_too_long_while_the_store_hangs_costs_the_partitions_
         bed.clock.advance(11.0)
         bed.gone()
         bed.log.answer()
+
+
+@pytest.mark.rule("R29")
+def test_p6_a_member_that_is_lost_while_it_gives_a_batch_up_plans_no_other() -> None:
+    """1. Its commit before has no answer. 2. It leaves, and looks for that commit. 3. The batch ends. 4. It is lost."""
+    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint") as bed:
+        leave_a_commit_unanswered(bed)
+        bed.fix(OffsetRange(P0, 20, 30))
+        bed.clock.advance(31.0)
+        bed.group.wait_for("the commit", lambda: bed.group.named("commit_now") == [(item(0, 20),)])
+        bed.member.complete(flight(OffsetRange(P0, 20, 30)).end)
+        bed.group.refusals.append(Refusal.LOST)
+        bed.group.committed[P0] = GroupOffset(10, "m")
+        view = bed.until("the loss", lambda v: v.partitions == (), step_s=0.1)
+        assert view.state is MemberState.REJOINING
+        assert committed(bed, 0) == 10
 
 
 def test_a_batch_that_takes_too_long_ends_by_the_commit_log_too() -> None:
