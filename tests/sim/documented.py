@@ -143,9 +143,9 @@ def _partition(problem: str, text: str = "") -> tuple[str, int] | None:
 
 
 def _batches_without_commits(run: Documented, problem: str) -> bool:
-    """Whether the group has accepted no commit of these batches' partition since a batch, the first or an earlier one.
+    """Whether the group has not accepted a commit of the partition since the first of these batches, or one before.
 
-    The batch after that was planned a second after its end, and the last one within a session. A query that does not
+    Its next batch was planned a second after the end of that, and the last one within a session. A query that does not
     see its checkpoint learns of the end at the trigger that plans the next batch.
     """
     if "more than the last batch after checkpoint-lost" in problem:
@@ -154,9 +154,12 @@ def _batches_without_commits(run: Documented, problem: str) -> bool:
     if not found:
         return False
     numbers, (_, checkpoint, lineage) = sorted(int(number) for number, *_ in found), found[0]
+    partition = _partition(problem)
+    reads = {plan.at for plan in run.planned() if plan.partition == partition and plan.end > plan.start}
     batches = [one for app in run.sim.apps for one in app.completed() if one.checkpoint == checkpoint]
+    batches = [one for one in batches if one.planned_at in reads]
     last = next(one for one in batches if one.batch == numbers[-1])
-    commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == _partition(problem)]
+    commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == partition]
     accepted = max((c.at for c in commits if c.at < last.planned_at and _lineage(c).startswith(lineage)), default=0.0)
     behind = [one for one in batches if one.at is not None and accepted < one.at <= last.planned_at]
     if not behind or behind[0].batch > numbers[0]:
