@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Protocol
+from collections.abc import Container, Iterable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+K = TypeVar("K")
 
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -63,6 +66,44 @@ class Deadline:
     def expired(self) -> bool:
         """Return whether no time is left."""
         return self.remaining_s() <= 0.0
+
+
+class HeldFor(Generic[K]):
+    """Answers that count once they have held for a time, because one broker's answer is no proof.
+
+    A broker that lags behind reports a deleted topic, another id, or a shorter log for a moment. So an answer about a
+    key counts when all answers about it have been the same for `hold_s`.
+    """
+
+    def __init__(self, clock: Clock, hold_s: float) -> None:
+        self._clock = clock
+        self._hold_s = hold_s
+        self._answers: dict[K, tuple[object, Deadline]] = {}
+
+    def __contains__(self, key: K) -> bool:
+        """Return whether there was an answer about this key."""
+        return key in self._answers
+
+    def answered(self, answers: Mapping[K, object]) -> None:
+        """Take one answer per key. Another answer than before begins its time again."""
+        for key, answer in answers.items():
+            known = self._answers.get(key)
+            if known is None or known[0] != answer:
+                self._answers[key] = (answer, Deadline(self._clock, self._hold_s))
+
+    def counts(self, key: K) -> bool:
+        """Return whether the last answer about this key has held for the time."""
+        known = self._answers.get(key)
+        return known is not None and known[1].expired()
+
+    def forget(self, keys: Iterable[K]) -> None:
+        """Forget the answers about these keys."""
+        for key in keys:
+            self._answers.pop(key, None)
+
+    def keep(self, keys: Container[K]) -> None:
+        """Forget the answers about all other keys."""
+        self._answers = {key: answer for key, answer in self._answers.items() if key in keys}
 
 
 class StepDeadline:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
-from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.cluster.port import ClusterPort, LogEnd, TopicInfo
 from spark_groupsource.driver.query_state import Mark, QueryState
 from spark_groupsource.errors import report_loss
@@ -36,9 +35,6 @@ _TRUNCATED = (
 )
 _WHILE_READ = "between the plan and the end of the batch (at most; the executors' logs have what was skipped)"
 _SINCE_READ = "since the last batch before the restart was planned (at most; the executors' logs have what was skipped)"
-# Seconds. A new leader may report an end before the true one for a moment. A log that stays short for longer has lost
-# records, also when no leader epoch is known.
-SHORT_S = 30.0
 
 
 class LossReporter:
@@ -278,16 +274,14 @@ def lost_before(
 class TruncationWatch:
     """Keep one mark (offset and leader epoch) of each partition, and compare it with the leaders' epochs."""
 
-    def __init__(self, cluster: ClusterPort, clock: Clock, state: QueryState, *, read_committed: bool = False) -> None:
+    def __init__(self, cluster: ClusterPort, state: QueryState, *, read_committed: bool = False) -> None:
         self._cluster = cluster
-        self._clock = clock
         self._state = state
         self._ends_move_back = read_committed
 
     def in_doubt(self, partitions: Iterable[TopicPartition]) -> bool:
         """Return whether one of these logs ended before its position when checked, and that may be temporary."""
-        rows = map(self._state.partitions.get, partitions)
-        return any(row is not None and row.short_until is not None and not row.short_reported for row in rows)
+        return any(map(self._state.short_in_doubt, partitions))
 
     def learn(self, ranges: Iterable[OffsetRange]) -> None:
         """Record a mark from the end of each range. Of two marks the one with the larger offset counts."""
@@ -327,13 +321,12 @@ class TruncationWatch:
             return {}
         found = {}
         for partition, backlog in backlogs.items():
-            row = self._state.partition(partition)
             if backlog.end >= backlog.position:
-                row.short_until, row.short_reported = None, False
+                self._state.reaches(partition)
                 continue
-            row.short_until = row.short_until or Deadline(self._clock, SHORT_S)
+            is_short, row = self._state.is_short(partition), self._state.partition(partition)
             row.short_reported = row.short_reported or partition in cut
-            if not row.short_reported and row.short_until.expired():
+            if is_short and not row.short_reported:
                 found[partition] = backlog.end
                 row.short_reported = True
         return found

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.clock import Clock, Deadline, HeldFor
 from spark_groupsource.cluster.port import CONFIRM_S
 from spark_groupsource.model.commit_metadata import Anchor
 from spark_groupsource.model.offsets import TopicPartition, same_topic
 
-_Key = TypeVar("_Key")
-
 # Seconds until the group is asked again for the starts that another member stores.
 PUT_OFF_S = 0.5
+# Seconds. A new leader may report an end before the true one for a moment. A log that stays short for longer has lost
+# records, also when no leader epoch is known.
+SHORT_S = 30.0
 
 
 class Mark(NamedTuple):
@@ -44,14 +45,11 @@ class TrackedPartition:
     - `log_end`: the last known end of the log, when its topic had the same id.
     - `seen_end`: a later end, of which it is not known whether the topic had the same id.
     - `mark`: the known mark with the largest offset.
-    - `short_until`: set while the log ends before the position. When it has expired, that counts as truncation.
-    - `short_reported`: whether that truncation was reported.
+    - `short_reported`: whether it was reported that the log ends before the position.
     - `lost_to`: the offset up to which losses were reported.
     - `read`: how far this query knows the partition to be read, and under which topic id; None if it does not know.
     - `shared`: whether other members may have read it since.
     - `left`: whether the partition is not this member's, and is to be compared with the cluster (rule R91).
-    - `alive`: set if its topic was seen with the same id since it left. When it has expired, no lagging broker can have
-      reported a deleted topic: the partition was handed over.
     - `missing_reported`: whether the partition was reported as missing and has had no position since.
     - `put_off`: set if another member stores the partition's start: until when it is left out.
     - `absent_of`: set if the topic does not have the partition: the id of the topic that had it, empty if not known.
@@ -61,13 +59,11 @@ class TrackedPartition:
     log_end: int | None = None
     seen_end: int = 0
     mark: Mark | None = None
-    short_until: Deadline | None = None
     short_reported: bool = False
     lost_to: int = 0
     read: Reached | None = None
     shared: bool = False
     left: bool = False
-    alive: Deadline | None = None
     missing_reported: bool = False
     put_off: Deadline | None = None
     absent_of: str | None = None
@@ -88,12 +84,19 @@ class TrackedTopic:
 class QueryState:
     """Hold the table. Main thread only."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.partitions: dict[TopicPartition, TrackedPartition] = {}
         self.topics: dict[str, TrackedTopic] = {}
-        # What one answer does not decide, and when it counts: the last seen ids of topics, and topics that are unknown.
-        self._seen_ids: dict[str, tuple[str, Deadline]] = {}
-        self._unknown: dict[str, Deadline] = {}
+        # The ids of topics.
+        self._ids = HeldFor[str](clock, CONFIRM_S)
+        # Topics that no broker knows.
+        self._unknown = HeldFor[str](clock, CONFIRM_S)
+        # Partitions that have left, whose topic has the id that it had. When that counts, they were handed over: no
+        # lagging broker can have reported a deleted topic.
+        self._alive = HeldFor[TopicPartition](clock, CONFIRM_S)
+        # Partitions whose log ends before the position. When that counts, the log was truncated.
+        self._short = HeldFor[TopicPartition](clock, SHORT_S)
 
     def partition(self, partition: TopicPartition) -> TrackedPartition:
         """Return the row of a partition; create it if there is none."""
@@ -142,7 +145,8 @@ class QueryState:
         row = self.partition(partition)
         if row.anchor is None or row.anchor.topic_id != anchor.topic_id:
             row.lost_to, row.log_end, row.seen_end = 0, None, 0
-        row.anchor, row.mark, row.short_until, row.short_reported = anchor, None, None, False
+        row.anchor, row.mark = anchor, None
+        self.reaches(partition)
 
     def replayed(self, partition: TopicPartition, anchor: Anchor) -> None:
         """Store the group's anchor of a partition that a replay reads, owned or not."""
@@ -168,18 +172,20 @@ class QueryState:
         """
         for partition, end in {**done, **last}.items():
             row = self.partition(partition)
-            row.read, row.alive = Reached(ids[partition.topic], end), None
+            row.read = Reached(ids[partition.topic], end)
             # R113: no batch says whose it was when the query ended
             row.left, row.shared = True, partition not in last
+            self._alive.forget([partition])
 
     def hold(self, positions: Mapping[TopicPartition, int | None]) -> None:
         """Record the partitions that the member owns, and their positions: these have not left.
 
         One without a position keeps what was known of it. If it had a start position, it was away meanwhile.
         """
+        self._alive.forget(positions)
         for partition, position in positions.items():
             row = self.partition(partition)
-            row.left, row.alive = False, None
+            row.left = False
             if row.anchor is None:
                 continue
             if position is None:
@@ -191,7 +197,8 @@ class QueryState:
         """Record that partitions have left the member. Those that it has read are compared with the cluster."""
         for partition in partitions:
             row = self.partition(partition)
-            row.left, row.alive = row.read is not None, None
+            row.left = row.read is not None
+            self._alive.forget([partition])
 
     def reached(self, ends: Mapping[TopicPartition, int], ids: Mapping[str, str]) -> None:
         """Record how far partitions were read meanwhile, if that was under the same topic ids."""
@@ -221,41 +228,37 @@ class QueryState:
             if read is not None and not same_topic(read.topic_id, ids[partition.topic])
         }
 
-    def saw_alive(self, partitions: Iterable[TopicPartition], clock: Clock) -> None:
+    def saw_alive(self, partitions: Iterable[TopicPartition]) -> None:
         """Record that partitions have left whose topics have the ids under which they were read.
 
         After `CONFIRM_S` they were handed over: a loss is their next owners' to report.
         """
         for partition in partitions:
+            self._alive.answered({partition: True})
             row = self.partition(partition)
-            row.alive = row.alive or Deadline(clock, CONFIRM_S)
-            row.shared, row.left = True, not row.alive.expired()
+            row.shared, row.left = True, not self._alive.counts(partition)
 
     def alive_lately(self, partition: TopicPartition) -> bool:
         """Return whether a partition that has left was seen alive less than `CONFIRM_S` ago for the first time."""
-        alive = self.partition(partition).alive
-        return alive is not None and not alive.expired()
+        return partition in self._alive and not self._alive.counts(partition)
 
     def compared(self, partitions: Iterable[TopicPartition]) -> None:
         """Record that partitions that have left are not to be compared any more, because their loss was reported."""
         for partition in partitions:
             self.partition(partition).left = False
 
-    def saw_ids(self, ids: Mapping[str, str], clock: Clock) -> None:
+    def saw_ids(self, ids: Mapping[str, str]) -> None:
         """Record the ids of topics that a broker has reported."""
-        for name, topic_id in ids.items():
-            seen = self._seen_ids.get(name)
-            if seen is None or seen[0] != topic_id:
-                self._seen_ids[name] = (topic_id, Deadline(clock, CONFIRM_S))
+        self._ids.answered(ids)
 
     def confirmed(self, names: Iterable[str]) -> bool:
         """Return whether all answers for `CONFIRM_S` had the ids that were seen last of these topics."""
-        return all(name in self._seen_ids and self._seen_ids[name][1].expired() for name in names)
+        return all(map(self._ids.counts, names))
 
-    def put_off(self, partitions: Iterable[TopicPartition], clock: Clock) -> None:
+    def put_off(self, partitions: Iterable[TopicPartition]) -> None:
         """Record that partitions wait for the member that stores their starts."""
         for partition in partitions:
-            self.partition(partition).put_off = Deadline(clock, PUT_OFF_S)
+            self.partition(partition).put_off = Deadline(self._clock, PUT_OFF_S)
 
     def is_put_off(self, partition: TopicPartition) -> bool:
         """Return whether a partition is left out for now, because it waits for its start."""
@@ -272,6 +275,20 @@ class QueryState:
             if same_ids:
                 row.log_end = end
 
+    def is_short(self, partition: TopicPartition) -> bool:
+        """Record that the log ends before the position. Return whether it has done so for `SHORT_S`."""
+        self._short.answered({partition: True})
+        return self._short.counts(partition)
+
+    def reaches(self, partition: TopicPartition) -> None:
+        """Record that the log reaches the position, or that there is none to compare."""
+        self._short.forget([partition])
+        self.partition(partition).short_reported = False
+
+    def short_in_doubt(self, partition: TopicPartition) -> bool:
+        """Return whether the log ended before the position when checked, and that may be temporary."""
+        return partition in self._short and not self.partition(partition).short_reported
+
     # --- topics and partitions that are missing
 
     @property
@@ -284,10 +301,11 @@ class QueryState:
         for name in names:
             self.topic(name).deleted = True
 
-    def unknown_for_long(self, names: Iterable[str], clock: Clock) -> set[str]:
+    def unknown_for_long(self, names: Collection[str]) -> set[str]:
         """Return those of these topics that were unknown in every call for `CONFIRM_S`. One left out starts again."""
-        self._unknown = _kept_up(self._unknown, names, clock)
-        return {name for name, deadline in self._unknown.items() if deadline.expired()}
+        self._unknown.keep(names)
+        self._unknown.answered(dict.fromkeys(names))
+        return {name for name in names if self._unknown.counts(name)}
 
     def undelete(self, names: Iterable[str]) -> None:
         """Record that topics exist again."""
@@ -308,8 +326,11 @@ class QueryState:
         """
         if not names:
             return
+        gone = [partition for partition in self.partitions if partition.topic in names]
         self.partitions = {p: row for p, row in self.partitions.items() if p.topic not in names}
-        self._seen_ids = {name: seen for name, seen in self._seen_ids.items() if name not in names}
+        self._ids.forget(names)
+        for held in (self._alive, self._short):
+            held.forget(gone)
         for name in names:
             if self.topic(name).id_at_start is None:
                 del self.topics[name]
@@ -324,9 +345,8 @@ class QueryState:
     def miss(self, partitions: Mapping[TopicPartition, str]) -> None:
         """Record that topics do not have these partitions, and the ids of the topics that had them."""
         for partition, topic_id in partitions.items():
-            row = self.partition(partition)
-            row.absent_of = topic_id
-            row.short_until, row.short_reported = None, False
+            self.partition(partition).absent_of = topic_id
+            self.reaches(partition)
 
     def found(self, partitions: Iterable[TopicPartition]) -> None:
         """Record that partitions exist."""
@@ -341,8 +361,3 @@ class QueryState:
     def appeared(self, name: str, topic_id: str) -> bool:
         """Return whether a topic did not exist, or was another one, when the query started."""
         return not same_topic(self.id_at_start(name), topic_id)
-
-
-def _kept_up(since: Mapping[_Key, Deadline], keys: Iterable[_Key], clock: Clock) -> dict[_Key, Deadline]:
-    """Return by when each key has been there for `CONFIRM_S` without a break."""
-    return {key: since.get(key) or Deadline(clock, CONFIRM_S) for key in keys}

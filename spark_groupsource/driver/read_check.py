@@ -110,7 +110,7 @@ class ReadCheck:
             {topic for batch in self._batches for topic in batch.ids}, Known.of(self._batches[-1].end)
         )
         ids = {topic: info.topic_id for topic, info in described.items()}
-        self._state.saw_ids(ids, self._clock)
+        self._state.saw_ids(ids)
         kept = []
         for batch in self._batches:
             others = {topic for topic, topic_id in batch.ids.items() if not same_topic(ids.get(topic), topic_id)}

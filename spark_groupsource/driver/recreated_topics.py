@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from spark_groupsource.clock import Clock
 from spark_groupsource.cluster.port import ClusterPort, TopicInfo
 from spark_groupsource.driver.data_loss import LossReporter
 from spark_groupsource.driver.query_state import QueryState
@@ -29,7 +28,6 @@ class RecreatedTopics:
         self,
         group: str,
         *,
-        clock: Clock,
         cluster: ClusterPort,
         member: MembershipThread,
         state: QueryState,
@@ -37,7 +35,6 @@ class RecreatedTopics:
         pause: Callable[[float], object],
     ) -> None:
         self._group = group
-        self._clock = clock
         self._cluster = cluster
         self._member = member
         self._state = state
@@ -49,7 +46,7 @@ class RecreatedTopics:
     def confirmed(self, recreated: Collection[TopicPartition], ids: Mapping[str, str]) -> bool:
         """Return whether the topics of these partitions were recreated for certain; pause if that is not known yet."""
         # R36: one answer may come from a broker that lags behind
-        self._state.saw_ids(ids, self._clock)
+        self._state.saw_ids(ids)
         confirmed = self._state.confirmed({p.topic for p in recreated})
         if not confirmed:
             self._pause(_PAUSE_S)

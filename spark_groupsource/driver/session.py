@@ -105,13 +105,13 @@ class Session:
         self._length = SessionLength(options) if length is None else length
         self._metrics = metrics
         self._pause = pause
-        self._state = QueryState()
+        self._state = QueryState(clock)
         self._losses = LossReporter(options, metrics, self._state)
         self._sizing = TaskSizing(options)
-        self._truncation = TruncationWatch(cluster, clock, self._state, read_committed=options.read_committed)
+        self._truncation = TruncationWatch(cluster, self._state, read_committed=options.read_committed)
         recreated = RecreatedTopics(
             options.group_id,
-            clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, pause=pause,
+            cluster=cluster, member=member, state=self._state, losses=self._losses, pause=pause,
         )  # fmt: skip
         self._starts = StartPositions(
             options,

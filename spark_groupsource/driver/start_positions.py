@@ -136,7 +136,7 @@ class StartPositions:
         if held.partitions and waits:
             self._pause(_PAUSE_S)
         else:
-            self._state.put_off(held.partitions - held.stored, self._clock)
+            self._state.put_off(held.partitions - held.stored)
         decide = partial(self._decide, start=start, described=described, known=known, own=own)
         others = self._first.of_others(group, described, fetched, decide)
         decisions = [d for d in decisions if d.partition not in held.partitions or d.partition in held.alone]

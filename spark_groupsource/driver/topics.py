@@ -177,7 +177,7 @@ class TopicWatch:
         gone = self._cluster.missing_topics(topics)
         described = self._described(topics - gone)
         ids = {topic: info.topic_id for topic, info in described.items()}
-        self._state.saw_ids(ids, self._clock)
+        self._state.saw_ids(ids)
         # R91: by its id, not by its name
         others = self._state.read_under_other_ids(left, ids)
         same = {p for p in left if p.topic in ids and p not in others}
@@ -197,7 +197,7 @@ class TopicWatch:
             cut_ids={p: left[p].topic_id for p in cut if p in found},
         )
         if self.assigned:
-            self._state.saw_alive(same, self._clock)
+            self._state.saw_alive(same)
         self._state.compared(missing.lost)
         waits = others if self.assigned else cut
         return missing, not self._topics_of(waits) <= confirmed
@@ -214,7 +214,7 @@ class TopicWatch:
         unlisted = (handed_over | tracked) - set(self.names) - self._state.deleted
         missing = self._cluster.missing_topics(unlisted) if unlisted else ()
         # R44: unknown at every check for 3 s
-        topics = self._state.unknown_for_long(missing, self._clock)
+        topics = self._state.unknown_for_long(missing)
         return replace(self._missing(topics, {}, known, {}), not_read=topics & handed_over)
 
     def missing_of(self, known: Known) -> Missing:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock, Deadline, SystemClock
+from spark_groupsource.clock import Clock, HeldFor, SystemClock
 from spark_groupsource.cluster.port import CONFIRM_S, ClusterPort, Edge
 from spark_groupsource.errors import KafkaUnavailableError, OptionError, ReadError, report_loss
 from spark_groupsource.executor.range_consumer import RangeConsumer
@@ -180,7 +180,7 @@ class LostRecords:
             self._cluster = self._make_cluster(self._options)
         # The topic existed when the batch was planned. The task's client has since reported "out of range", "unknown
         # topic", or nothing for seconds.
-        deadline: Deadline | None = None
+        gone = HeldFor[str](self._clock, CONFIRM_S)
         while True:
             try:
                 found = self._cluster.describe([topic])[topic].topic_id
@@ -192,10 +192,9 @@ class LostRecords:
                 if same_topic(self._topic_ids.get(topic, found), found):
                     return ""
                 reason = "the topic was deleted and recreated"
-            # Starts at the first such answer: connecting may take longer than CONFIRM_S.
-            deadline = deadline or Deadline(self._clock, CONFIRM_S)
             # R62: one answer may be of a broker that lags behind
-            if deadline.expired():
+            gone.answered({topic: True})
+            if gone.counts(topic):
                 return reason
             self._pause(_PAUSE_S)
 

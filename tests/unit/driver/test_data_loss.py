@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_groupsource.driver.data_loss import SHORT_S, TruncationWatch
-from spark_groupsource.driver.query_state import QueryState
+from spark_groupsource.driver.data_loss import TruncationWatch
+from spark_groupsource.driver.query_state import SHORT_S, QueryState
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.planning.batch import Backlog
 from tests.unit.fakes import FakeCluster, ManualClock, tp
@@ -24,8 +24,8 @@ class Bed:
         self.cluster.diverged = lambda asked: (  # type: ignore[method-assign]
             self.looks.append({str(p): epoch for p, (_, epoch) in asked.items()}) or diverged(asked)  # type: ignore[func-returns-value]
         )
-        self.state = QueryState()
-        self.watch = TruncationWatch(self.cluster, self.clock, self.state)
+        self.state = QueryState(self.clock)
+        self.watch = TruncationWatch(self.cluster, self.state)
         self.watch.learn([OffsetRange(P0, 0, 20, 3), OffsetRange(P1, 0, 20, 3)])
 
 
@@ -89,7 +89,7 @@ def test_only_logs_of_these_partitions_are_in_doubt() -> None:
 
 def test_an_open_transaction_is_no_truncation() -> None:
     """The group was committed by somebody who reads uncommitted records."""
-    watch = TruncationWatch(FakeCluster(orders=1), clock := ManualClock(), QueryState(), read_committed=True)
+    watch = TruncationWatch(FakeCluster(orders=1), QueryState(clock := ManualClock()), read_committed=True)
     for _ in range(3):
         assert watch.truncated({P0: Backlog(20, 15, 3)}) == {}
         clock.advance(SHORT_S)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spark_groupsource.clock import Deadline
 from spark_groupsource.cluster.port import CONFIRM_S
 from spark_groupsource.driver.query_state import Mark, QueryState, TrackedPartition
 from spark_groupsource.model.commit_metadata import Anchor, Pin
@@ -22,7 +21,7 @@ def read(state: QueryState) -> TrackedPartition:
 
 
 def test_a_recreated_topic_resets_all_that_was_known_of_its_partitions() -> None:
-    state = QueryState()
+    state = QueryState(ManualClock())
     row = read(state)
     state.establish(P0, NEW)
     assert row == TrackedPartition(anchor=NEW)
@@ -30,14 +29,14 @@ def test_a_recreated_topic_resets_all_that_was_known_of_its_partitions() -> None
 
 def test_a_position_that_is_established_anew_keeps_what_was_reported_of_the_same_topic() -> None:
     """A rebalance gives the partition back: a loss that was reported is not reported once more."""
-    state = QueryState()
+    state = QueryState(ManualClock())
     row = read(state)
     state.establish(P0, OLD)
     assert row == TrackedPartition(anchor=OLD, log_end=100, lost_to=50)
 
 
 def test_the_id_under_which_a_partition_was_read_outlives_its_assignment() -> None:
-    state = QueryState()
+    state = QueryState(ManualClock())
     assert state.id_read(P0) is None
     state.establish(P0, OLD)
     state.positioned({P0: 5})
@@ -47,7 +46,7 @@ def test_the_id_under_which_a_partition_was_read_outlives_its_assignment() -> No
 
 
 def test_what_was_there_when_the_query_started_has_not_appeared() -> None:
-    state = QueryState()
+    state = QueryState(ManualClock())
     state.started_with({"orders": "old"})
     assert not state.appeared("orders", "old")
     assert state.appeared("orders", "new")
@@ -57,7 +56,7 @@ def test_what_was_there_when_the_query_started_has_not_appeared() -> None:
 
 
 def test_deleted_topics_and_absent_partitions_are_missing() -> None:
-    state = QueryState()
+    state = QueryState(ManualClock())
     state.delete(["refunds"])
     state.miss({P1: "old"})
     refund = TopicPartition("refunds", 0)
@@ -69,7 +68,7 @@ def test_deleted_topics_and_absent_partitions_are_missing() -> None:
 
 
 def test_the_rows_of_removed_topics_are_dropped() -> None:
-    state = QueryState()
+    state = QueryState(ManualClock())
     state.started_with({"orders": "old"})
     refund = TopicPartition("refunds", 0)
     for partition in (P0, refund):
@@ -83,40 +82,42 @@ def test_the_rows_of_removed_topics_are_dropped() -> None:
 
 
 def test_a_partition_that_is_left_out_is_not_short_when_it_comes_back() -> None:
-    state = QueryState()
+    state = QueryState(ManualClock())
     row = read(state)
-    row.short_until = Deadline(ManualClock(), 1.0)
+    assert not state.is_short(P0)
+    row.short_reported = False
+    assert state.short_in_doubt(P0)
     state.miss({P0: ""})
-    assert (row.short_until, row.short_reported) == (None, False)
+    assert (state.short_in_doubt(P0), row.short_reported) == (False, False)
 
 
 def test_a_missing_partition_is_reported_once_until_it_has_a_position() -> None:
-    state = QueryState()
+    state = QueryState(ManualClock())
     state.partition(P0).missing_reported = True
     state.positioned({P0: 5})
     assert not state.partition(P0).missing_reported
 
 
 def test_a_topic_is_unknown_only_when_every_answer_says_so() -> None:
-    state, clock = QueryState(), ManualClock()
-    assert state.unknown_for_long(["orders"], clock) == set()
+    state = QueryState(clock := ManualClock())
+    assert state.unknown_for_long(["orders"]) == set()
     clock.advance(CONFIRM_S / 2)
-    assert state.unknown_for_long([], clock) == set()
+    assert state.unknown_for_long([]) == set()
     clock.advance(CONFIRM_S)
-    assert state.unknown_for_long(["orders"], clock) == set()
+    assert state.unknown_for_long(["orders"]) == set()
     clock.advance(CONFIRM_S)
-    assert state.unknown_for_long(["orders"], clock) == {"orders"}
+    assert state.unknown_for_long(["orders"]) == {"orders"}
 
 
 def test_a_new_id_counts_when_no_other_one_is_named_meanwhile() -> None:
-    state, clock = QueryState(), ManualClock()
+    state = QueryState(clock := ManualClock())
     assert state.confirmed([])
     assert not state.confirmed(["orders"])
-    state.saw_ids({"orders": "new"}, clock)
+    state.saw_ids({"orders": "new"})
     clock.advance(CONFIRM_S)
-    state.saw_ids({"orders": "newer"}, clock)
+    state.saw_ids({"orders": "newer"})
     assert not state.confirmed(["orders"])
     clock.advance(CONFIRM_S)
-    state.saw_ids({"orders": "newer", "refunds": "new"}, clock)
+    state.saw_ids({"orders": "newer", "refunds": "new"})
     assert state.confirmed(["orders"])
     assert not state.confirmed(["orders", "refunds"])

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from spark_groupsource.cluster.port import CONFIRM_S, TopicInfo
-from spark_groupsource.driver.data_loss import SHORT_S
+from spark_groupsource.driver.query_state import SHORT_S
 from spark_groupsource.driver.read_check import COUNTS_S
 from spark_groupsource.errors import DataLossError
 from spark_groupsource.membership.stopping import member_left

@@ -24,7 +24,7 @@ class Bed:
     def __init__(self, *, joined: bool = True, **options: str) -> None:
         self.clock = ManualClock()
         self.cluster = FakeCluster(orders=2, refunds=1)
-        self.state = QueryState()
+        self.state = QueryState(self.clock)
         given = options or {"subscribe": "orders,refunds"}
         self.watch = TopicWatch(make_options(**given), self.cluster, self.clock, self.state)
         self.watch.match()
