@@ -30,7 +30,7 @@ from typing import Any
 from spark_groupsource.clock import Clock
 from spark_groupsource.model.offsets import TopicPartition
 
-LOG = logging.getLogger("spark_groupsource.metrics")
+LOG = logging.getLogger(__name__)
 
 # Enough for some months of rebalances, or for one day of batches of one second.
 MAX_FILE_BYTES = 32 * 1024 * 1024

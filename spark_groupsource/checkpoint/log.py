@@ -35,7 +35,7 @@ from spark_groupsource.checkpoint.location import (
 from spark_groupsource.errors import OffsetFormatError
 from spark_groupsource.model.offsets import Json, SourceOffset, parse_offset
 
-LOG = logging.getLogger("spark_groupsource.checkpoint")
+LOG = logging.getLogger(__name__)
 
 # The batch in flight is in the newest entry, but a batch of another source may have logged our offset once more. A read
 # entry without our offset (the plan is not logged yet) is not read again.

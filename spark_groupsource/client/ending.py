@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-LOG = logging.getLogger("spark_groupsource.client")
+LOG = logging.getLogger(__name__)
 
 # Calls of `on_own_thread` that no thread has taken yet.
 _ends: deque[Callable[[], object]] = deque()

@@ -36,7 +36,7 @@ from spark_groupsource.errors import AccessError, GroupKafkaError, OptionError
 from spark_groupsource.options.token_login import TokenLogin
 from spark_groupsource.redaction import forget, masked, masked_foreign, remember
 
-LOG = logging.getLogger("spark_groupsource.client.tokens")
+LOG = logging.getLogger(__name__)
 C = TypeVar("C", Consumer, AdminClient)
 
 # Key of the keeper in a client's settings. confluent-kafka itself could call it.

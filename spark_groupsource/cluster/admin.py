@@ -37,7 +37,7 @@ from spark_groupsource.errors import AccessError, KafkaUnavailableError
 from spark_groupsource.model.offsets import NO_TOPIC_ID, TopicPartition, same_topic
 from spark_groupsource.options.model import SourceOptions, Subscription
 
-LOG = logging.getLogger("spark_groupsource.cluster")
+LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # More settings without meaning for an admin client; librdkafka would warn about them.

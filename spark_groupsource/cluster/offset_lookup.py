@@ -20,7 +20,7 @@ from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtOffset, AtT
 # Number of an option's partitions that an error shows.
 _MAX_SHOWN = 10
 
-LOG = logging.getLogger("spark_groupsource.lookup")
+LOG = logging.getLogger(__name__)
 
 
 def look_up(

@@ -15,7 +15,7 @@ from spark_groupsource.membership.report import named_partitions
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.offsets import TopicPartition
 
-LOG = logging.getLogger("spark_groupsource.session")
+LOG = logging.getLogger(__name__)
 
 # Seconds between two comparisons.
 _LOOK_S = 2.0

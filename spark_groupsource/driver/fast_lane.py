@@ -31,7 +31,7 @@ from spark_groupsource.clock import Pace
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.commit_metadata import metadata_of
 
-LOG = logging.getLogger("spark_groupsource.fastlane")
+LOG = logging.getLogger(__name__)
 
 # Seconds. A batch that is not read by then is left to the executors, which wait up to kafkaConsumer.pollTimeoutMs.
 READ_TIMEOUT_S = 2.0

@@ -36,7 +36,7 @@ from spark_groupsource.options.model import NoMatchStrategy, SourceOptions
 from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtTime, Start
 from spark_groupsource.planning.start_position import Basis, StartDecision
 
-LOG = logging.getLogger("spark_groupsource.session")
+LOG = logging.getLogger(__name__)
 
 # Seconds that a partition waits for the owner of its topic's first partition.
 WAIT_S = 10.0

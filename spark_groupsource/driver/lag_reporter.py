@@ -20,7 +20,7 @@ from spark_groupsource.lag.model import Lag, lag_of, total, without_lag
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.metrics import MetricsLog
 
-LOG = logging.getLogger("spark_groupsource.lag")
+LOG = logging.getLogger(__name__)
 
 # Seconds until a stop is noticed.
 _STEP_S = 0.1

@@ -21,7 +21,7 @@ from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.prometheus.families import Distribution, Family, MetricKind, Sample
 
-LOG = logging.getLogger("spark_groupsource.metrics")
+LOG = logging.getLogger(__name__)
 
 # Seconds for which a query that starts waits for a port in use: the query that it replaces may be about to end.
 _WAIT_S = 10.0

@@ -23,7 +23,7 @@ from spark_groupsource.model.commit_metadata import metadata_of
 from spark_groupsource.model.offsets import TopicPartition, same_topic
 from spark_groupsource.options.model import SourceOptions
 
-LOG = logging.getLogger("spark_groupsource.session")
+LOG = logging.getLogger(__name__)
 
 _PAUSE_S = 0.1
 

@@ -17,7 +17,7 @@ from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import SourceOptions
 
-LOG = logging.getLogger("spark_groupsource.session")
+LOG = logging.getLogger(__name__)
 
 # Seconds. A new member's first assignment may be empty and followed by another one; a standby's stays empty. If this is
 # too short, Spark runs an empty first batch. A standby's first trigger takes this long.

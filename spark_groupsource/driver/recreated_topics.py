@@ -16,7 +16,7 @@ from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, metadata_of
 from spark_groupsource.model.offsets import TopicPartition, same_topic
 
-LOG = logging.getLogger("spark_groupsource.session")
+LOG = logging.getLogger(__name__)
 
 _PAUSE_S = 0.1
 

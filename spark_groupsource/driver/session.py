@@ -49,7 +49,7 @@ from spark_groupsource.planning.tasks import Task, TaskSizing
 if TYPE_CHECKING:
     from spark_groupsource.driver.metrics_port import MetricsPort
 
-LOG = logging.getLogger("spark_groupsource.session")
+LOG = logging.getLogger(__name__)
 
 # Seconds. A plan is computed again if ownership changes meanwhile. A trigger gives up after this time.
 PLAN_TIMEOUT_S = 30.0

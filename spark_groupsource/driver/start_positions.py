@@ -57,7 +57,7 @@ from spark_groupsource.planning.start_position import (
     voided,
 )
 
-LOG = logging.getLogger("spark_groupsource.session")
+LOG = logging.getLogger(__name__)
 
 # Seconds that a trigger waits for the group's coordinator before the query fails.
 FETCH_TIMEOUT_S = OUTAGE_TIMEOUT_S

@@ -16,7 +16,7 @@ from typing import Protocol
 from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles
 from spark_groupsource.membership.completion import end_process_without
 
-LOG = logging.getLogger("spark_groupsource.session")
+LOG = logging.getLogger(__name__)
 
 # Seconds between two looks at a local checkpoint: a look is one system call.
 LOCAL_INTERVAL_S = 0.1

@@ -30,7 +30,7 @@ from spark_groupsource.executor.row_buffer import UNKNOWN_RECORD_BYTES
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.model import SourceOptions
 
-LOG = logging.getLogger("spark_groupsource.executor")
+LOG = logging.getLogger(__name__)
 
 # A worker runs one task at a time. With several consumers, large partitions keep their positions. Each consumer costs
 # a few threads and its share of the memory for records fetched ahead: the client's queue, and rows read from it.

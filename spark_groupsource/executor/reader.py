@@ -33,7 +33,7 @@ from spark_groupsource.failpoints import reach
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.model import SourceOptions
 
-LOG = logging.getLogger("spark_groupsource.executor")
+LOG = logging.getLogger(__name__)
 _POLL_S = 0.1
 # How much of a call that waits for `_POLL_S` counts as waiting. If it took longer, the process stood still.
 _LONGEST_POLL_S = 5.0

@@ -26,7 +26,7 @@ from spark_groupsource.membership.port import BatchLog
 from spark_groupsource.membership.runner import SYSTEM, Inbox, Runner, Running
 from spark_groupsource.model.offsets import SourceOffset
 
-LOG = logging.getLogger("spark_groupsource.membership")
+LOG = logging.getLogger(__name__)
 
 # Seconds between two checks of Spark's commit log while a revoke or a stop waits.
 PROBE_INTERVAL_S = 0.1

@@ -12,7 +12,7 @@ from spark_groupsource.membership.machine import MemberMachine
 from spark_groupsource.membership.port import CommitResult
 from spark_groupsource.metrics import MemberMetrics, MetricsLog
 
-LOG = logging.getLogger("spark_groupsource.membership")
+LOG = logging.getLogger(__name__)
 
 # Maximum number of partitions that a log line names; the others are counted.
 _NAMED = 10

@@ -12,7 +12,7 @@ import logging
 from spark_groupsource.options.client_settings import GroupProtocol
 from spark_groupsource.options.model import SourceOptions
 
-LOG = logging.getLogger("spark_groupsource.membership")
+LOG = logging.getLogger(__name__)
 
 # Seconds. A short timeout, as set for a fast takeover. The default minimum of the brokers is 45 s.
 _SHORT_S = 6.0

@@ -20,7 +20,7 @@ from spark_groupsource.options.token_login import EXECUTOR_OPTION as EXECUTOR_TO
 from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 from spark_groupsource.redaction import MASK
 
-LOG = logging.getLogger("spark_groupsource.options")
+LOG = logging.getLogger(__name__)
 CLIENT_PREFIX = "kafka."
 # Prefix of settings for the executors' clients only.
 EXECUTOR_PREFIX = "executor.kafka."

@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from spark_groupsource.prometheus.families import Distribution, Family, MetricKind, Sample
 
-LOG = logging.getLogger("spark_groupsource.prometheus")
+LOG = logging.getLogger(__name__)
 
 Samples = Callable[[], Iterable[Sample]]
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from spark_groupsource.driver.session import Session
     from spark_groupsource.planning.tasks import Task
 
-LOG = logging.getLogger("spark_groupsource.session")
+LOG = logging.getLogger(__name__)
 # The largest number of rows that Spark can name.
 _NO_LIMIT = sys.maxsize
 

@@ -31,7 +31,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_groupsource import errors
 from spark_groupsource.checkpoint.stop_requests import Answer, StopFiles, ask_to_stop
 
-LOG = logging.getLogger("spark_groupsource.stop")
+LOG = logging.getLogger(__name__)
 
 # As the default of option drainTimeoutMs: the source itself waits no longer for its batch.
 TIMEOUT_S = 240.0

@@ -17,7 +17,7 @@ from spark_groupsource.executor.clients.port import FetchClient
 from spark_groupsource.executor.clients.pure_python import PythonClient
 from spark_groupsource.options.model import SourceOptions
 
-LOG = logging.getLogger("spark_groupsource.executor")
+LOG = logging.getLogger(__name__)
 
 GATHER_VARIABLE = "GROUPKAFKA_GATHER"
 

@@ -34,7 +34,7 @@ from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.client_settings import GroupProtocol
 from spark_groupsource.options.model import SourceOptions
 
-LOG = logging.getLogger("spark_groupsource.membership")
+LOG = logging.getLogger(__name__)
 
 # Errors that the poll of a consumer without fetches may return, and that pass by themselves.
 _PASSING = {

@@ -35,7 +35,7 @@ from spark_groupsource.assignors.notes import LeaderNote, MemberNote, WireError,
 from spark_groupsource.assignors.rounds import Again, Rounds
 from spark_groupsource.model.offsets import TopicPartition
 
-LOG = logging.getLogger("spark_groupsource.membership")
+LOG = logging.getLogger(__name__)
 
 CLIENT_STRATEGIES: Mapping[str, type[AbstractPartitionAssignor]] = {
     "range": RangePartitionAssignor,

@@ -46,7 +46,7 @@ from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
-LOG = logging.getLogger("spark_groupsource.membership")
+LOG = logging.getLogger(__name__)
 
 # Seconds between two checks, while the member closes, for events of the client.
 _STEP_S = 0.01
