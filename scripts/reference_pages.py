@@ -1,6 +1,6 @@
 """Write the reference pages of the command line, the metrics and the errors. `--check` only reports stale ones.
 
-The texts come from `cli/arguments.py`, `metrics.py`, `driver/metrics_port.py`, `cli/exporter/samples.py` and
+The texts come from `cli/arguments.py`, `metrics.py`, `sidecars/metrics_port.py`, `cli/exporter/samples.py` and
 `errors.py` of the package.
 """
 
@@ -16,10 +16,10 @@ from pathlib import Path
 from spark_groupsource import errors
 from spark_groupsource.cli.arguments import command_parsers
 from spark_groupsource.cli.exporter.samples import GROUP_METRICS
-from spark_groupsource.driver.metrics_port import QUERY_METRICS
 from spark_groupsource.errors import Condition, Retry
 from spark_groupsource.metrics import COUNTERS, EVENTS
 from spark_groupsource.prometheus.families import family_table
+from spark_groupsource.sidecars.metrics_port import QUERY_METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -137,7 +137,7 @@ def metrics() -> str:
     """Return the page of events and counters."""
     parts = [
         METRICS_HEAD,
-        BY.format(source="spark_groupsource/metrics.py`, `driver/metrics_port.py` and `cli/exporter/samples.py"),
+        BY.format(source="spark_groupsource/metrics.py`, `sidecars/metrics_port.py` and `cli/exporter/samples.py"),
     ]
     for title, kind, rows in (("Events", "event", EVENTS), ("Counters", "counter", COUNTERS)):
         parts += [f"## {title}\n", f"| {kind} | meaning |\n|---|---|"]

@@ -7,10 +7,10 @@ from enum import Enum
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
-from spark_groupsource.driver.stop_watch import StopWatch
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.membership.thread import MembershipThread
+from spark_groupsource.sidecars.stop_watch import StopWatch
 
 # Seconds from the end of a member that was asked to stop to the end of its query, if nobody stops the query before.
 END_AFTER_S = 30.0

@@ -21,7 +21,6 @@ from spark_groupsource.driver.assignment_check import AssignmentCheck
 from spark_groupsource.driver.batch_planner import BatchPlanner, NothingToRead, Plan, TryAgain
 from spark_groupsource.driver.data_loss import DELETED, LossReporter, TruncationWatch, known_backlogs
 from spark_groupsource.driver.draining import Draining
-from spark_groupsource.driver.lag_reporter import LagThread
 from spark_groupsource.driver.log_ends import LogWatch
 from spark_groupsource.driver.missing_topics import MissingTopics
 from spark_groupsource.driver.query_state import QueryState
@@ -29,7 +28,6 @@ from spark_groupsource.driver.read_check import ReadCheck
 from spark_groupsource.driver.readiness import CommitWait, Readiness
 from spark_groupsource.driver.recreated_topics import RecreatedTopics
 from spark_groupsource.driver.start_positions import StartPositions
-from spark_groupsource.driver.stop_watch import StopWatch
 from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.failpoints import reach
@@ -45,9 +43,11 @@ from spark_groupsource.options.model import UNBOUNDED, ReadBounds, SourceOptions
 from spark_groupsource.planning.batch import next_offset, plan_replay
 from spark_groupsource.planning.start_position import Lineage
 from spark_groupsource.planning.tasks import Task, TaskSizing
+from spark_groupsource.sidecars.lag_reporter import LagThread
+from spark_groupsource.sidecars.stop_watch import StopWatch
 
 if TYPE_CHECKING:
-    from spark_groupsource.driver.metrics_port import MetricsPort
+    from spark_groupsource.sidecars.metrics_port import MetricsPort
 
 LOG = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from spark_groupsource.driver.executor_python import missing_in
 from spark_groupsource.errors import OffsetFormatError
 from spark_groupsource.model.offsets import SourceOffset, parse_offset
+from spark_groupsource.spark.executor_python import missing_in
 from spark_groupsource.spark.notebook_table import NotebookTable, notebook_display
 
 

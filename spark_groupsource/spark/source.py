@@ -26,12 +26,12 @@ from pyspark.sql.types import (
 )
 
 from spark_groupsource import errors
-from spark_groupsource.driver.executor_python import guarded
 from spark_groupsource.errors import OptionError
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, new_lineage, parse_offset
 from spark_groupsource.options.model import ReadBounds, Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.redaction import MaskSecrets
+from spark_groupsource.spark.executor_python import guarded
 from spark_groupsource.spark.reader_signals import on_signals
 from spark_groupsource.spark.row_handover import HandsOverRows, spark_hook
 from spark_groupsource.spark.spark_calls import PlanningCalls
@@ -207,7 +207,7 @@ class GroupKafkaStreamReader(HandsOverRows, PlanningCalls, DataSourceStreamReade
     def _driver(self) -> Session:
         if self._session is None:
             # Imported here, because an executor that unpickles a reader needs nothing of the membership.
-            from spark_groupsource.driver.assembly import import_reading, make_session  # noqa: PLC0415
+            from spark_groupsource.spark.assembly import import_reading, make_session  # noqa: PLC0415
 
             _log_to_stderr()
             self._session, self._standby = make_session(self._options)
@@ -218,7 +218,7 @@ class GroupKafkaStreamReader(HandsOverRows, PlanningCalls, DataSourceStreamReade
     def _fast_lane(self) -> FastLane | None:
         """Return the driver's consumer for small batches, created at the first call; None if executors read all."""
         if not self._lane_chosen:
-            from spark_groupsource.driver.assembly import make_lane  # noqa: PLC0415 - as in `_driver`
+            from spark_groupsource.spark.assembly import make_lane  # noqa: PLC0415 - as in `_driver`
 
             self._lane = make_lane(self._options)
             if self._lane is not None and spark_hook() is None:
@@ -256,7 +256,7 @@ class GroupKafkaBatchReader(DataSourceReader):
         # Imported here, because executors need none of it.
         from spark_groupsource.clock import SystemClock  # noqa: PLC0415
         from spark_groupsource.cluster.admin import LibrdkafkaCluster  # noqa: PLC0415
-        from spark_groupsource.driver.batch_read import batch_ranges, batch_tasks  # noqa: PLC0415
+        from spark_groupsource.spark.batch_read import batch_ranges, batch_tasks  # noqa: PLC0415
 
         _log_to_stderr()
         cluster = LibrdkafkaCluster(self._options, SystemClock(), time.sleep)

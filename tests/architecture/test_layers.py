@@ -26,6 +26,7 @@ LONG_CLASSES = {
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__", "__main__", "cli", "functions", "spark"),
     ("driver",),
+    ("sidecars",),
     ("embedded", "executor", "lag", "membership"),
     ("cluster",),
     ("client", "planning", "timeline"),
@@ -37,7 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 # What the ranks alone would allow.
-NEVER = {"cli": {"driver", "membership"}}
+NEVER = {"cli": {"driver", "membership", "sidecars"}}
 # Entry points name what they start.
 ENTRIES = {"__init__", "__main__"}
 # Between neighbours: `doctor --master` asks the executors of a cluster through Spark.

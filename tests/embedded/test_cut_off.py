@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from spark_groupsource.driver.assembly import make_session
 from spark_groupsource.driver.session import Session
 from spark_groupsource.embedded import EmbeddedKafka
 from spark_groupsource.model.offsets import SourceOffset, new_lineage
 from spark_groupsource.options.parse import parse_options
+from spark_groupsource.spark.assembly import make_session
 
 _WAIT_S = 120.0
 _PAUSE_S = 0.5

@@ -11,8 +11,8 @@ import pytest
 
 from scripts import dashboard
 from spark_groupsource.cli.exporter.samples import GROUP_METRICS
-from spark_groupsource.driver.metrics_port import QUERY_METRICS
 from spark_groupsource.prometheus.families import MetricKind
+from spark_groupsource.sidecars.metrics_port import QUERY_METRICS
 from tests.checkout import ROOT
 
 from .prometheus import promtool

@@ -352,7 +352,7 @@ def test_tokens_are_fetched_where_requests_are_made(
 def test_nothing_of_an_extra_is_imported_without_use() -> None:
     """Neither the source nor the module of functions imports fastavro, kafka-python or prometheus_client."""
     modules = (
-        "spark_groupsource.functions", "spark_groupsource.spark.source", "spark_groupsource.driver.assembly",
+        "spark_groupsource.functions", "spark_groupsource.spark.source", "spark_groupsource.spark.assembly",
         "spark_groupsource.executor.reader", "spark_groupsource.cli.main",
     )  # fmt: skip
     extras = {"fastavro", "kafka", "prometheus_client", "spark_groupsource.functions.avro_decoder"}

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import fs
 
 from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles, ask_to_stop
-from spark_groupsource.driver.stop_watch import StopWatch
+from spark_groupsource.sidecars.stop_watch import StopWatch
 from tests.unit.fakes import wait_until
 
 

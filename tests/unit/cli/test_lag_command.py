@@ -15,7 +15,6 @@ import pytest
 from spark_groupsource.cli.arguments import Connection, LagCommand, parse_arguments
 from spark_groupsource.cli.group.view import DescribedMember
 from spark_groupsource.cli.lag_command import measured_lags, report_lag
-from spark_groupsource.driver.lag_reporter import LagThread
 from spark_groupsource.errors import BROKER_UNREACHABLE as UNREACHABLE
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
 from spark_groupsource.lag.measure import retention_of
@@ -24,6 +23,7 @@ from spark_groupsource.membership.events import RevokeStarted
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import GroupOffset
 from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.sidecars.lag_reporter import LagThread
 from tests.unit.fakes import FakeMember, ManualClock, tp
 
 P0, P1, REFUNDS = tp(0), tp(1), TopicPartition("refunds", 0)

@@ -471,7 +471,7 @@ def test_no_extra_is_imported_when_it_is_not_used() -> None:
     """Not by any client's module, and not by options that name other logins."""
     code = """
 import sys
-import spark_groupsource.spark.source, spark_groupsource.driver.assembly, spark_groupsource.executor.clients.choose
+import spark_groupsource.spark.source, spark_groupsource.spark.assembly, spark_groupsource.executor.clients.choose
 import spark_groupsource.membership.backends.librdkafka, spark_groupsource.cli.main
 from spark_groupsource.client.settings import base_settings
 from spark_groupsource.options.parse import parse_options

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from spark_groupsource.checkpoint.stop_requests import Run, StopFiles
 from spark_groupsource.driver.session import Session
-from spark_groupsource.driver.stop_watch import StopWatch
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, Pin
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.sidecars.stop_watch import StopWatch
 from tests.unit.fakes import (
     LINEAGE,
     TOPIC_ID,

@@ -19,8 +19,8 @@ from pyspark.errors import StreamingQueryException
 
 from spark_groupsource import QueryEnd, drain, run_until_stopped
 from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles
-from spark_groupsource.driver.stop_watch import StopWatch
 from spark_groupsource.membership.stopping import member_left
+from spark_groupsource.sidecars.stop_watch import StopWatch
 from spark_groupsource.spark import stop as module
 from tests.unit.fakes import wait_until
 

@@ -564,7 +564,7 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
 
 def test_no_other_command_imports_it() -> None:
     code = (
-        "import sys, spark_groupsource.cli.main, spark_groupsource.driver.assembly, spark_groupsource.spark.source;"
+        "import sys, spark_groupsource.cli.main, spark_groupsource.spark.assembly, spark_groupsource.spark.source;"
         "print('prometheus_client' in sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

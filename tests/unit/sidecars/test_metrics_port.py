@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from spark_groupsource.driver.metrics_port import QUERY_METRICS, open_metrics_port, query_samples
 from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.events import DrainOutcome, HandOver, PartitionsAssigned, RevokeStarted, Started
 from spark_groupsource.membership.machine import MemberMachine
@@ -22,6 +21,7 @@ from spark_groupsource.metrics import EVENTS, REBALANCE_OUTCOMES, Histogram, Met
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.prometheus.families import Distribution
+from spark_groupsource.sidecars.metrics_port import QUERY_METRICS, open_metrics_port, query_samples
 from tests.unit.fakes import ManualClock, flight, make_options, tp
 
 P0, P1 = tp(0), tp(1)

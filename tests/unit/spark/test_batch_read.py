@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from spark_groupsource.cluster.port import TopicInfo
-from spark_groupsource.driver.batch_read import batch_ranges, batch_tasks
 from spark_groupsource.errors import DataLossError, OptionError
 from spark_groupsource.options.model import Reads
 from spark_groupsource.options.parse import parse_options
+from spark_groupsource.spark.batch_read import batch_ranges, batch_tasks
 from tests.unit.fakes import FakeCluster, tp
 
 P0, P1 = tp(0), tp(1)

@@ -10,20 +10,20 @@ from spark_groupsource.checkpoint.log import CheckpointLog, NoCheckpoint, is_loc
 from spark_groupsource.checkpoint.stop_requests import Run, StopFiles
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster
-from spark_groupsource.driver.executor_python import misleading_variables
 from spark_groupsource.driver.session import Session
-from spark_groupsource.driver.stop_watch import LOCAL_INTERVAL_S, STORE_INTERVAL_S, StopWatch
 from spark_groupsource.membership.backends.choose import group_client
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.options.client_settings import librdkafka_has
 from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.sidecars.stop_watch import LOCAL_INTERVAL_S, STORE_INTERVAL_S, StopWatch
+from spark_groupsource.spark.executor_python import misleading_variables
 
 if TYPE_CHECKING:
     from spark_groupsource.driver.fast_lane import FastLane, Standby
-    from spark_groupsource.driver.lag_reporter import LagThread
-    from spark_groupsource.driver.metrics_port import MetricsPort
+    from spark_groupsource.sidecars.lag_reporter import LagThread
+    from spark_groupsource.sidecars.metrics_port import MetricsPort
 
 LOG = logging.getLogger("spark_groupsource")
 
@@ -61,7 +61,7 @@ def _open_metrics_port(options: SourceOptions, metrics: MetricsLog) -> MetricsPo
     if options.metrics_port is None:
         return None
     # Imported here, because most queries have no such port.
-    from spark_groupsource.driver.metrics_port import open_metrics_port  # noqa: PLC0415
+    from spark_groupsource.sidecars.metrics_port import open_metrics_port  # noqa: PLC0415
 
     return open_metrics_port(options, options.metrics_port, metrics, SystemClock(), time.sleep)
 
@@ -88,8 +88,8 @@ def _make_lag_thread(options: SourceOptions, member: MembershipThread, metrics: 
     if not is_shown or options.metrics_lag_interval_s == 0:
         return None
     # Imported here, because most queries measure no lag.
-    from spark_groupsource.driver.lag_reporter import LagThread  # noqa: PLC0415
     from spark_groupsource.lag.measure import LibrdkafkaLagRequests  # noqa: PLC0415
+    from spark_groupsource.sidecars.lag_reporter import LagThread  # noqa: PLC0415
 
     clock = SystemClock()
     requests = LibrdkafkaLagRequests(options, clock, time.sleep, abandoned=lambda: member.stopping)

@@ -11,7 +11,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
-from spark_groupsource.driver.executor_python import misleading_variables, missing_in
+from spark_groupsource.spark.executor_python import misleading_variables, missing_in
 from spark_groupsource.spark.progress_listener import error_line
 from spark_groupsource.spark.source import GroupKafkaDataSource, GroupKafkaStreamReader
 
