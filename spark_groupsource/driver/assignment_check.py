@@ -51,7 +51,7 @@ class AssignmentCheck:
 
     def run(self, view: GroupView) -> None:
         """Compare, if an answer has been lost. Call it while no batch is in flight."""
-        lost = self._member.lost_answers
+        lost = self._member.status.lost_answers
         if lost != self._seen:
             self._seen, self._until, self._different = lost, Deadline(self._clock, _LASTS_S), None
         if self._until is None or not self._pace.due():

@@ -165,7 +165,7 @@ class Standby:
 
     def keep_warm(self, lane: FastLane) -> None:
         """Move the consumer to the group's offsets of the standby partitions. Do nothing between two rounds."""
-        partitions = self._member.standby()
+        partitions = self._member.status.standby
         if partitions != self.partitions:
             self.partitions = partitions
             self._pace.hurry()

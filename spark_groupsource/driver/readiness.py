@@ -80,7 +80,7 @@ class CommitWait:
         2. It is complete, and the next trigger plans at once, as if the stall had not passed.
         3. The member is cut off. The next owner repeats both batches.
         """
-        if self._behind is not None and self._member.behind_since_s != self._began_s:
+        if self._behind is not None and self._member.status.behind_since_s != self._began_s:
             self._caught_up()
         patience = Deadline(self._clock, COMMIT_S)
         # R9: the group must hold all completed offsets
@@ -91,7 +91,7 @@ class CommitWait:
                 text = "batches go on, although no commit was accepted for %.0f s: group=%s"
                 LOG.warning(text, COMMIT_S, self._options.group_id)
                 # R108: since the first commit without an answer, and not since this trigger
-                self._began_s = self._member.behind_since_s
+                self._began_s = self._member.status.behind_since_s
                 passed_s = self._clock.monotonic_s() - self._began_s
                 self._behind = Deadline(self._clock, self._length.shortest_s - passed_s)
                 self._metrics.write("commits", behind=True)
@@ -181,7 +181,7 @@ class Readiness:
             self._check.run(view)
             settled = view.settled and not self._commits.cut_off(view)
             # Such a query has nothing to read, and must not end as if it had read all. The member's error is raised.
-            if (ends_itself or may_end) and not view.partitions and self._member.assignment_refused:
+            if (ends_itself or may_end) and not view.partitions and self._member.status.assignment_refused:
                 settled = False
             if settled and view.partitions:
                 self._first_assignment = None

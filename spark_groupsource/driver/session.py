@@ -386,7 +386,7 @@ class Session:
 
     def _hand_to_check(self, flight: _InFlight) -> None:
         """Let the completed batch be checked for what executors have skipped, once."""
-        self._reads.completed(flight.end, flight.given_out, self._member.completed_s)
+        self._reads.completed(flight.end, flight.given_out, self._member.status.completed_s)
         flight.given_out = ()
 
     def _check_last(self) -> None:

@@ -286,7 +286,7 @@ class StartPositions:
             found = self._member.fetch_offsets(wanted)
             if len(found) == len(wanted):
                 return found
-            others_drain = not librdkafka_has(self._options.assignors) and self._metrics.counters["coordinator_known"]
+            others_drain = not librdkafka_has(self._options.assignors) and self._member.status.coordinator_known
             if (drained if others_drain else deadline).expired() or self._member.stopping:
                 waited_s = clock.monotonic_s() - began_s
                 raise KafkaUnavailableError(

@@ -9,6 +9,7 @@ A revoke that waits for the batch in flight serves commands meanwhile, because o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from spark_groupsource.clock import Clock, Deadline, Pace
 from spark_groupsource.errors import GroupKafkaError
@@ -60,6 +61,30 @@ _OFFSET_FETCH_TIMEOUT_S = 5.0
 _LAST_ANSWER_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """What other threads may read of a member at any time. The event thread replaces it as a whole.
+
+    - `standby`: the standby partitions that the group's leader gave this member.
+    - `assignment_refused`: whether the strategy of the group's leader could not assign partitions in the last round.
+    - `lost_answers`: how many answers of the coordinator have come too late for the client, and are lost.
+    - `coordinator_known`: whether the client knows the group's coordinator.
+    - `completed_s`: when the last batch was known to be complete, in seconds of the monotonic clock.
+    - `behind_since_s`: when the first batch was complete whose end the group has not accepted; meaningful while there
+      is one.
+    - `left_clean`: whether the member has left without a batch in flight and with all offsets committed; None before it
+      has left.
+    """
+
+    standby: frozenset[TopicPartition] = frozenset()
+    assignment_refused: bool = False
+    lost_answers: int = 0
+    coordinator_known: bool = False
+    completed_s: float = 0.0
+    behind_since_s: float = 0.0
+    left_clean: bool | None = None
+
+
 class Member:
     """Run one member on the event thread. Owns the state machine and the group client.
 
@@ -93,18 +118,7 @@ class Member:
         self.machine = MemberMachine()
         self._report = MemberReport(options.group_id, self.machine, metrics)
         self.error: BaseException | None = None
-        # The standby partitions that the group's leader gave this member.
-        self.standby: frozenset[TopicPartition] = frozenset()
-        # Whether the strategy of the group's leader could not assign partitions in the last round.
-        self.assignment_refused = False
-        # How many answers of the coordinator have been lost.
-        self.lost_answers = 0
-        # When the last batch was known to be complete, in seconds of the monotonic clock.
-        self.completed_s = 0.0
-        # When the first batch was complete whose end the group has not accepted; meaningful while there is one.
-        self.behind_since_s = 0.0
-        # Whether the member has left without a batch in flight and with all offsets committed; None before it has left.
-        self.left_clean: bool | None = None
+        self.status = MemberStatus()
         self._topics: tuple[str, ...] = ()
         self._fetch_pace = Pace(clock, _RETRY_INTERVAL_S)
         self._committer = Committer(
@@ -270,10 +284,10 @@ class Member:
         before, behind = self.machine.flight, isinstance(event, BatchCompleted) and self.machine.pending()
         self._apply(self.machine.handle(event))
         if isinstance(event, BatchCompleted) and before is not None and self.machine.flight is None:
-            self.completed_s = self._clock.monotonic_s()
-            if not behind:
-                self.behind_since_s = self.completed_s
-            self._report.completed(sum(map(len, before.end.ranges)), self.completed_s - self._fixed_s)
+            now_s = self._clock.monotonic_s()
+            since_s = self.status.behind_since_s if behind else now_s
+            self.status = replace(self.status, completed_s=now_s, behind_since_s=since_s)
+            self._report.completed(sum(map(len, before.end.ranges)), now_s - self._fixed_s)
 
     def fetch_offsets(
         self, partitions: Sequence[TopicPartition], timeout_s: float = _OFFSET_FETCH_TIMEOUT_S
@@ -411,7 +425,7 @@ class Member:
         self._fetch_pace.hurry()
         if not self._options.subscription.partitions:
             # A member with an assignment has found its coordinator; the client reports that later.
-            self._report.coordinator(True)
+            self.on_coordinator(True)
         self._report.assigned(partitions)
 
     def on_revoked(self, partitions: Partitions) -> None:
@@ -452,8 +466,7 @@ class Member:
 
     def on_note(self, standby: Partitions, refusal: str) -> None:
         """See `MemberListener`."""
-        self.standby = frozenset(standby)
-        self.assignment_refused = bool(refusal)
+        self.status = replace(self.status, standby=frozenset(standby), assignment_refused=bool(refusal))
         self._report.noted(standby, refusal)
 
     def on_commit_result(self, result: CommitResult) -> None:
@@ -464,11 +477,12 @@ class Member:
 
     def on_coordinator(self, known: bool) -> None:
         """See `MemberListener`."""
+        self.status = replace(self.status, coordinator_known=known)
         self._report.coordinator(known)
 
     def on_answer_lost(self) -> None:
         """See `MemberListener`."""
-        self.lost_answers += 1
+        self.status = replace(self.status, lost_answers=self.status.lost_answers + 1)
 
     def on_error(self, error: GroupKafkaError) -> None:
         """See `MemberListener`."""
@@ -565,7 +579,8 @@ class Member:
         if self.machine.state in FINAL_STATES:
             return
         self._committer.before_release(self.machine.pending())
-        self.left_clean = outcome is DrainOutcome.COMPLETE and self._group_has_all_ends()
+        clean = outcome is DrainOutcome.COMPLETE and self._group_has_all_ends()
+        self.status = replace(self.status, left_clean=clean)
         self._port.close()
         if self.machine.state not in FINAL_STATES:
             self.machine.handle(Left())

@@ -22,7 +22,7 @@ from spark_groupsource.membership.events import (
     FlightBatch,
 )
 from spark_groupsource.membership.machine import GroupView
-from spark_groupsource.membership.member import Member
+from spark_groupsource.membership.member import Member, MemberStatus
 from spark_groupsource.membership.port import BatchLog, GroupPort
 from spark_groupsource.membership.runner import SYSTEM, Inbox, Runner, Running
 from spark_groupsource.membership.session_length import SessionLength
@@ -110,12 +110,12 @@ class MembershipThread:
 
         Meaningful after the thread's end. True for a member that was never started.
         """
-        return self._member.error is None and self._member.left_clean is not False
+        return self._member.error is None and self._member.status.left_clean is not False
 
     @property
-    def completed_s(self) -> float:
-        """When the last batch was known to be complete, in seconds of the monotonic clock."""
-        return self._member.completed_s
+    def status(self) -> MemberStatus:
+        """What the member shows of itself. Read without waiting for its thread."""
+        return self._member.status
 
     @property
     def flight(self) -> FlightBatch | None:
@@ -126,19 +126,6 @@ class MembershipThread:
     def failed(self) -> bool:
         """Whether an error has ended the member."""
         return self._member.error is not None
-
-    @property
-    def behind_since_s(self) -> float:
-        """When the first batch was complete whose end the group has not accepted, in seconds of the monotonic clock.
-
-        Meaningful while there is one.
-        """
-        return self._member.behind_since_s
-
-    @property
-    def assignment_refused(self) -> bool:
-        """Whether the group's strategy could not assign partitions in the last rebalance."""
-        return self._member.assignment_refused
 
     def check(self) -> None:
         """Raise the error that ended the member, if one did."""
@@ -152,18 +139,9 @@ class MembershipThread:
         """Return a frozen view of the member."""
         return self._call("view", self._member.machine.view)
 
-    def standby(self) -> frozenset[TopicPartition]:
-        """Return the partitions that the member takes over when their active member leaves."""
-        return self._call("standby", lambda: self._member.standby)
-
     def id_by_topic_ids(self) -> str:
         """Return the member's id if its group assigns partitions by topic id (KIP-848), else an empty text."""
         return self._call("id_by_topic_ids", lambda: self._member.id_by_topic_ids)
-
-    @property
-    def lost_answers(self) -> int:
-        """How many answers of the coordinator have come too late for the client, and are lost."""
-        return self._member.lost_answers
 
     def rejoin(self) -> None:
         """Hand over all partitions and join the group again. Returns before that is done."""
@@ -181,7 +159,7 @@ class MembershipThread:
 
         def run() -> float:
             self._member.complete(end)
-            return self._member.completed_s
+            return self._member.status.completed_s
 
         return self._call("complete", run)
 

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -36,6 +37,7 @@ from spark_groupsource.membership.events import (
     Started,
 )
 from spark_groupsource.membership.machine import GroupView, MemberMachine, MemberState
+from spark_groupsource.membership.member import MemberStatus
 from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
@@ -593,7 +595,7 @@ class FakeMember:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.completed_s = 0.0
+        self.status = MemberStatus(behind_since_s=clock.monotonic_s())
         # Its id in a group that assigns by topic id; empty in others.
         self.member_id = ""
         self.machine = MemberMachine()
@@ -601,9 +603,6 @@ class FakeMember:
         self.calls: list[tuple[str, object]] = []
         self.stopping = False
         self.left_clean, self.failed = True, False
-        self.behind_since_s = clock.monotonic_s()
-        self.assignment_refused = False
-        self.lost_answers = 0
         self.refused_establishes = 0
         self.refused_fixes = 0
         self.fetches_answered = True
@@ -682,10 +681,14 @@ class FakeMember:
         before, behind = self.machine.flight, self.machine.pending()
         self._apply(self.machine.handle(BatchCompleted(end)))
         if before is not None and self.machine.flight is None:
-            self.completed_s = self.clock.monotonic_s()
-            if not behind:
-                self.behind_since_s = self.completed_s
-        return self.completed_s
+            now_s = self.clock.monotonic_s()
+            since_s = self.status.behind_since_s if behind else now_s
+            self.shows(completed_s=now_s, behind_since_s=since_s)
+        return self.status.completed_s
+
+    def shows(self, **fields: Any) -> None:
+        """Change what the member shows of itself."""
+        self.status = replace(self.status, **fields)
 
     def discard(self) -> None:
         self.calls.append(("discard", None))

@@ -42,17 +42,17 @@ def trigger(bed: Bed, seconds: float) -> int:
 @pytest.mark.rule("R84")
 def test_a_member_whose_assignment_was_lost_joins_again_once() -> None:
     bed = bed_with(P0)
-    bed.member.lost_answers = 1
+    bed.member.shows(lost_answers=1)
     assert trigger(bed, 9) == 0, "the next heartbeat may bring it"
     assert trigger(bed, 6) == 1
     assert trigger(bed, 60) == 1
-    bed.member.lost_answers = 2
+    bed.member.shows(lost_answers=2)
     assert trigger(bed, 15) == 2
 
 
 def test_an_assignment_that_the_member_has_not_taken_counts_too() -> None:
     bed = bed_with(P0, P1, REFUNDS)
-    bed.member.lost_answers = 1
+    bed.member.shows(lost_answers=1)
     assert trigger(bed, 15) == 1
 
 
@@ -68,7 +68,7 @@ def test_a_member_without_partitions_whose_assignment_was_lost_joins_again(befor
         bed.member.member_id = ME
         bed.member.start()
         bed.cluster.assignments[ME] = frozenset({P0})
-    bed.member.lost_answers = 1
+    bed.member.shows(lost_answers=1)
     assert trigger(bed, 40) == 1
 
 
@@ -79,7 +79,7 @@ def test_available_now_joins_again_while_it_waits_for_its_assignment() -> None:
     bed.member.start()
     bed.ends(p0=5)
     bed.cluster.assignments[ME] = frozenset({P0})
-    bed.member.lost_answers = 1
+    bed.member.shows(lost_answers=1)
     bed.member.during_view = lambda: (
         bed.member.assign(P0) if bed.member.named("rejoin") and not bed.member.machine.owned_partitions() else None
     )
@@ -95,7 +95,7 @@ def test_the_coordinator_is_not_asked_while_no_answer_is_lost() -> None:
 
 def test_a_coordinator_that_does_not_answer_ends_no_query() -> None:
     bed = bed_with(P0)
-    bed.member.lost_answers = 1
+    bed.member.shows(lost_answers=1)
     bed.cluster.unavailable_coordinator = unavailable()
     assert trigger(bed, 30) == 0
     bed.cluster.unavailable_coordinator = None
@@ -104,7 +104,7 @@ def test_a_coordinator_that_does_not_answer_ends_no_query() -> None:
 
 def test_a_change_that_arrives_is_waited_for() -> None:
     bed = bed_with(P0)
-    bed.member.lost_answers = 1
+    bed.member.shows(lost_answers=1)
     trigger(bed, 8)
     bed.member.lose(P1)
     assert trigger(bed, 60) == 0
@@ -113,7 +113,7 @@ def test_a_change_that_arrives_is_waited_for() -> None:
 def test_a_change_after_the_lost_answer_is_noticed() -> None:
     """The coordinator handles the given-up heartbeat later than the first comparison."""
     bed = bed_with(P0, P1)
-    bed.member.lost_answers = 1
+    bed.member.shows(lost_answers=1)
     trigger(bed, 5)
     bed.cluster.assignments[ME] = frozenset({P0})
     assert trigger(bed, 16) == 1
@@ -126,5 +126,5 @@ def test_a_group_that_does_not_assign_by_topic_id_is_not_compared(reported: bool
         bed.member.member_id = ""
     else:
         del bed.cluster.assignments[ME]
-    bed.member.lost_answers = 1
+    bed.member.shows(lost_answers=1)
     assert trigger(bed, 30) == 0

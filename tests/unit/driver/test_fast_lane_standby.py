@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_groupsource.driver.fast_lane import Standby
+from spark_groupsource.membership.member import MemberStatus
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, Pin
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from tests.unit.fakes import LINEAGE, ManualClock, tp
@@ -29,8 +30,9 @@ class Member:
         self.parts: frozenset[TopicPartition] = frozenset()
         self.offsets: dict[TopicPartition, GroupOffset] = {}
 
-    def standby(self) -> frozenset[TopicPartition]:
-        return self.parts
+    @property
+    def status(self) -> MemberStatus:
+        return MemberStatus(standby=self.parts)
 
     def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
         return {partition: self.offsets[partition] for partition in partitions if partition in self.offsets}

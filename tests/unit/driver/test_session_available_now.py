@@ -74,13 +74,13 @@ def test_available_now_does_not_end_while_the_strategy_refuses(refused_to_the_en
     bed = Bed(startingOffsets="earliest")
     bed.join()
     bed.ends(p0=5)
-    bed.member.assignment_refused = True
+    bed.member.shows(assignment_refused=True)
     bed.session.prepare_available_now()
     began_s = bed.clock.monotonic_s()
 
     def later() -> None:
-        if not refused_to_the_end and bed.clock.monotonic_s() > began_s + 10 and bed.member.assignment_refused:
-            bed.member.assignment_refused = False
+        if not refused_to_the_end and bed.clock.monotonic_s() > began_s + 10 and bed.member.status.assignment_refused:
+            bed.member.shows(assignment_refused=False)
             bed.member.assign(P0)
 
     bed.member.during_view = later
@@ -211,14 +211,14 @@ def test_a_run_that_may_end_waits_for_partitions_and_does_not_fail(
     bed = Bed(startingOffsets="earliest")
     if trouble == "the strategy refuses":
         bed.join()
-        bed.member.assignment_refused = True
+        bed.member.shows(assignment_refused=True)
     bed.ends(p0=5)
     began_s = bed.clock.monotonic_s()
 
     def later() -> None:
         if settles and bed.clock.monotonic_s() > began_s + 40:
             bed.member.during_view = lambda: None
-            bed.member.assignment_refused = False
+            bed.member.shows(assignment_refused=False)
             bed.member.assign(P0)
 
     bed.member.during_view = later

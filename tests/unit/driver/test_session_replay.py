@@ -36,7 +36,7 @@ def test_a_replay_waits_while_others_of_its_group_drain(assignors: str, known: b
     long batch; a member on kafka-python gets no offsets meanwhile. It does not wait so long for a coordinator that is
     away."""
     bed = Bed(assignors=assignors)
-    bed.session._metrics.counters["coordinator_known"] = known
+    bed.member.shows(coordinator_known=known)
     bed.join(P0)
     bed.member.fetches_answered = False
     logged = offset_of(OffsetRange(P0, 10, 20))

@@ -247,7 +247,7 @@ def test_a_member_joins_again_with_its_topics() -> None:
         bed.member.subscribe(["a"])
         bed.own((0, 10))
         bed.group.tell_lost_answer()
-        bed.until("the lost answer", lambda _: bed.member.lost_answers == 1)
+        bed.until("the lost answer", lambda _: bed.member.status.lost_answers == 1)
         bed.member.rejoin()
         view = bed.member.view()
         assert (view.state, view.partitions) == (MemberState.REJOINING, ())
@@ -293,7 +293,7 @@ def test_a_process_that_was_stopped_has_not_waited_for_its_member() -> None:
 def test_who_is_given_partitions_by_the_group_has_found_its_coordinator(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), running() as bed:
         bed.own((0, 10))
-    told = [record.getMessage() for record in caplog.records if record.name.endswith("membership")]
+    told = [record.getMessage() for record in caplog.records if record.name.endswith("membership.report")]
     assert told[0].endswith(": group=shop found")
     assert told[1].startswith("rebalance:")
 
@@ -707,7 +707,7 @@ def test_a_member_knows_since_when_the_group_lacks_the_end_of_a_batch() -> None:
         later = OffsetRange(P0, 20, 30)
         bed.fix(later)
         bed.member.complete(flight(later).end)
-        assert bed.member.behind_since_s == since_s
+        assert bed.member.status.behind_since_s == since_s
 
 
 @pytest.mark.rule("R17")
