@@ -1,25 +1,25 @@
 """Run a strategy on the group's leader, and handle stale claims and cooperative rounds around it. Pure.
 
-Each rule has the sequence of events that it guards against.
+What it handles, each with the sequence of events that it guards against:
 
-1. Stale claims. X owns a partition in generation 5 and is considered dead. In generation 6 the partition goes to Y. X
-   returns, has not noticed, and claims it with generation 5. The claim of the newest generation counts: Y owns it. Two
-   claims of the same generation contradict each other, so neither counts.
-2. Invalid claims. X changes its subscription, or a topic is recreated with fewer partitions. Partitions that X may no
-   longer have are no claims; otherwise a sticky strategy would leave them at X.
-3. Late metadata. A new leader joins, and must assign before it knows a topic: the topic's partitions stay with the
-   members that claim them. Otherwise all members would give up the topic, and get it back one round later. (The
-   leader's client rejoins when it has the metadata, and that round assigns the rest.)
-4. A strategy's mistake. An assignment with one partition active at two members would be read twice: no part of such an
-   assignment is used.
-5. Held partitions. X holds a partition, Y joins, and the strategy moves it to Y. In this round X must give it up, and Y
-   does not get it, because X continues to read until it has processed its own assignment. X rejoins when it has given
-   it up, and that round assigns it to Y. Claims that do not count as owned by rule 1 do count as held. A member that
-   owns and holds a partition keeps it even if another member claims it: it gets nothing that it does not already read.
-   The next owner has the partition as standby meanwhile. It can prepare, and a strategy that uses standbys
-   (`redundant`) recognizes it in the next round.
-6. A strategy's refusal. Partitions are added one by one to topics that must have equal counts, and the strategy refuses
-   the state in between: all members keep what they own, no member gets anything new, and all log the reason.
+- Stale claims. X owns a partition in generation 5 and is considered dead. In generation 6 the partition goes to Y. X
+  returns, has not noticed, and claims it with generation 5. The claim of the newest generation counts: Y owns it. Two
+  claims of the same generation contradict each other, so neither counts.
+- Invalid claims. X changes its subscription, or a topic is recreated with fewer partitions. Partitions that X may no
+  longer have are no claims; otherwise a sticky strategy would leave them at X.
+- Late metadata (rule R33). A new leader joins, and must assign before it knows a topic: the topic's partitions stay
+  with the members that claim them. Otherwise all members would give up the topic, and get it back one round later. (The
+  leader's client rejoins when it has the metadata, and that round assigns the rest.)
+- A strategy's mistake. An assignment with one partition active at two members would be read twice: no part of such an
+  assignment is used.
+- Held partitions (rule R32). X holds a partition, Y joins, and the strategy moves it to Y. In this round X must give it
+  up, and Y does not get it, because X continues to read until it has processed its own assignment. X rejoins when it
+  has given it up, and that round assigns it to Y. Stale claims do count as held. A member that owns and holds a
+  partition keeps it even if another member claims it: it gets nothing that it does not already read. The next owner has
+  the partition as standby meanwhile. It can prepare, and a strategy that uses standbys (`redundant`) recognizes it in
+  the next round.
+- A strategy's refusal. Partitions are added one by one to topics that must have equal counts, and the strategy refuses
+  the state in between: all members keep what they own, no member gets anything new, and all log the reason.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def lead(assignor: Assignor, cluster: ClusterInfo, joined: Iterable[JoinedMember
 
 
 def _owned(members: Sequence[GroupMember]) -> dict[str, frozenset[TopicPartition]]:
-    """Return the subscribed partitions that each member owns: rule 1, and the first half of rule 2.
+    """Return the subscribed partitions that each member owns, without stale claims and partitions that it may not have.
 
     The order matters: a newer claim overrides an older one even if it is invalid itself.
     """
@@ -141,7 +141,7 @@ def _plain(parts: Mapping[str, Iterable[TopicPartition]]) -> Parts:
 
 
 def _check(answer: GroupAssignment, members: Sequence[GroupMember], existing: set[TopicPartition]) -> None:
-    """Check an assignment (rule 4). Raises `AssignorError` with the member and the partition."""
+    """Check an assignment for a strategy's mistake. Raises `AssignorError` with the member and the partition."""
     topics = {member.member_id: frozenset(member.topics) for member in members}
     taken: dict[TopicPartition, str] = {}
     for kind, parts in (("active", answer.active), ("standby", answer.standby)):
@@ -162,7 +162,7 @@ def _check(answer: GroupAssignment, members: Sequence[GroupMember], existing: se
 
 
 def _held_elsewhere(wanted: Parts, owned: Parts, joined: Sequence[JoinedMember]) -> Parts:
-    """Return the partitions that each member must wait for: rule 5."""
+    """Return the partitions that each member must wait for, because others hold them."""
     holders: dict[TopicPartition, set[str]] = {}
     for item in joined:
         for partition in item.member.owned if item.held else ():

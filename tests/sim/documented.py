@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from spark_groupsource import errors
 from spark_groupsource.model.offsets import TopicPartition
-from tests.faults.history import Commit
+from tests.faults.history import Commit, Completed
 from tests.sim.faults import Planned
 from tests.sim.simulation import Simulation
 from tests.sim.spark.checkpoint import Store
@@ -143,10 +143,10 @@ def _partition(problem: str, text: str = "") -> tuple[str, int] | None:
 
 
 def _batches_without_commits(run: Documented, problem: str) -> bool:
-    """Whether the group has not accepted a commit of the partition since the first of these batches, or one before.
+    """Whether the batches went on because an end was not accepted: of the first of these batches, or of one before.
 
-    Its next batch was planned a second after the end of that, and the last one within a session. A query that does not
-    see its checkpoint learns of the end at the trigger that plans the next batch.
+    The batch after that was planned a second after its end, and the last of these within a session. A query that does
+    not see its checkpoint learns of the end at the trigger that plans the next batch.
     """
     if "more than the last batch after checkpoint-lost" in problem:
         return bool(_SILENCE & run.kinds)
@@ -154,22 +154,30 @@ def _batches_without_commits(run: Documented, problem: str) -> bool:
     if not found:
         return False
     numbers, (_, checkpoint, lineage) = sorted(int(number) for number, *_ in found), found[0]
-    partition = _partition(problem)
-    reads = {plan.at for plan in run.planned() if plan.partition == partition and plan.end > plan.start}
     batches = [one for app in run.sim.apps for one in app.completed() if one.checkpoint == checkpoint]
-    batches = [one for one in batches if one.planned_at in reads]
     last = next(one for one in batches if one.batch == numbers[-1])
-    commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == partition]
-    accepted = max((c.at for c in commits if c.at < last.planned_at and _lineage(c).startswith(lineage)), default=0.0)
-    behind = [one for one in batches if one.at is not None and accepted < one.at <= last.planned_at]
-    if not behind or behind[0].batch > numbers[0]:
-        return False
-    second = next(one for one in batches if one.batch > behind[0].batch)
     longest_s = run.sim.configuration.group.session_s + _ZOMBIE_MARGIN_S
-    if run.sim.configuration.query.store is Store.UNKNOWN:
-        return last.planned_at - second.planned_at <= longest_s
-    began = behind[0].at or 0.0
-    return second.planned_at - began >= _COMMIT_WAIT_S and last.planned_at - began <= longest_s
+    # The end that was not accepted may be that of another partition of the query.
+    for topic, entry in last.end["topics"].items():
+        for number in map(int, entry["ranges"]):
+            commits = [c for c in run.sim.group.commits if (c.topic, c.partition) == (topic, number)]
+            commits = [c for c in commits if c.at < last.planned_at and _lineage(c).startswith(lineage)]
+            accepted = max((c.at for c in commits), default=0.0)
+            behind = [one for one in batches if _has_rows(one, topic, number) and accepted < (one.at or 0.0)]
+            if not behind or behind[0].batch > numbers[0]:
+                continue
+            second = next(one for one in batches if one.batch > behind[0].batch)
+            began = behind[0].at or 0.0
+            if run.sim.configuration.query.store is Store.UNKNOWN:
+                began = second.planned_at - _COMMIT_WAIT_S
+            if second.planned_at - began >= _COMMIT_WAIT_S and last.planned_at - began <= longest_s:
+                return True
+    return False
+
+
+def _has_rows(batch: Completed, topic: str, number: int) -> bool:
+    start, end = batch.end["topics"].get(topic, {"ranges": {}})["ranges"].get(str(number), (0, 0))
+    return bool(start < end)
 
 
 def _gave_up(run: Documented, problem: str) -> bool:

@@ -61,7 +61,7 @@ def gives(**parts: str) -> Given:
     return Given(GroupAssignment({name: owned(orders=numbers) for name, numbers in parts.items()}))
 
 
-# --- rule 1: stale claims ---
+# --- stale claims ---
 
 
 @pytest.mark.rule("R32")
@@ -99,7 +99,7 @@ def test_two_claims_of_the_same_generation_contradict_each_other() -> None:
     assert active(led(strategy, cluster(orders=2), member("a"), member("b"))) == {"a": "orders-0", "b": "orders-1"}
 
 
-# --- rule 2: claims without ground ---
+# --- claims without ground ---
 
 
 @pytest.mark.rule("R32")
@@ -123,7 +123,7 @@ def test_a_newer_claim_without_ground_beats_an_older_one() -> None:
     assert [digits(item.owned) for item in strategy.asked[0][1]] == ["", ""]
 
 
-# --- rule 3: late metadata ---
+# --- late metadata ---
 
 
 @pytest.mark.rule("R33")
@@ -164,7 +164,7 @@ def test_topics_that_nobody_subscribes_to_are_not_shown() -> None:
     assert set(strategy.asked[0][0].topics) == {"orders"}
 
 
-# --- rule 4: a strategy's mistake ---
+# --- a strategy's mistake ---
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_whoever_is_not_named_gets_nothing() -> None:
     assert active(parts) == {"a": "orders-0", "b": ""}
 
 
-# --- rule 5: partitions that are held ---
+# --- partitions that are held ---
 
 
 @pytest.mark.rule("R32")
@@ -238,7 +238,7 @@ def test_a_member_may_stand_by_for_what_it_gives_up() -> None:
     assert standby(parts) == {"a": "orders-0", "b": "orders-0"}
 
 
-# --- rule 6: a strategy's refusal ---
+# --- a strategy's refusal ---
 
 
 def test_everybody_keeps_what_it_owns_when_the_strategy_refuses() -> None:
