@@ -327,16 +327,17 @@ def _starts_lost(run: Documented, problem: str) -> bool:
 
 
 def _read_by_others(run: Documented, problem: str) -> bool:
-    """Whether another query than the one that reports the loss of a deleted topic's records has read some of them."""
+    """Whether another checkpoint than that of the reporting query has read some of a deleted topic's lost records."""
     found = re.match(r"P8 (\S+)-(\d+): (\S+) reported \[(\d+), (\d+)\) as lost at \S+, but the group had read", problem)
     if found is None or not run.recreated:
         return False
     name, number, reporter, start, end = found[1], int(found[2]), found[3], int(found[4]), int(found[5])
+    own = {app.checkpoint.life for app in run.sim.apps if app.name == reporter}
     return any(
         (row[1], row[2]) == (name, number) and start <= row[3] < end
         for app in run.sim.apps
-        if app.name != reporter
         for batch in app.batches
+        if batch.checkpoint not in own
         for row in batch.rows
     )
 
