@@ -24,11 +24,18 @@ LOG = logging.getLogger(__name__)
 
 
 def look_up(
-    cluster: ClusterPort, starts: Mapping[TopicPartition, Start | None], option: str, *, unmatched_is_latest: bool
+    cluster: ClusterPort,
+    starts: Mapping[TopicPartition, Start | None],
+    option: str,
+    *,
+    unmatched_is_latest: bool,
+    must_have: Collection[TopicPartition] = (),
 ) -> dict[TopicPartition, int]:
     """Return the offset of each partition. `option` is the option's name, for errors.
 
-    `unmatched_is_latest`: a time without a record at or after it resolves to the log's end; otherwise it is an error.
+    - `unmatched_is_latest`: a time without a record at or after it resolves to the log's end; otherwise it is an error.
+    - `must_have`: another group that is named must have an offset of one of these, or it is an error: its name may be
+      misspelt. If empty, such a group is only logged.
 
     Guards against:
     1. The log's end is 2, and no record has the time T or a later one. The lookup of T finds none.
@@ -44,7 +51,7 @@ def look_up(
         edge = {"startingOffsets": " (-2 is earliest)", "endingOffsets": " (-1 is latest)"}.get(option, "")
         raise _not_allowed(option, _shown(starts), f"a value for every partition of the topics; {names} has none{edge}")
     known = {partition: start for partition, start in starts.items() if start is not None}
-    of_groups = _of_other_groups(cluster, known)
+    of_groups = _of_other_groups(cluster, known, option, must_have)
     known |= of_groups
     given = {partition: start.offset for partition, start in known.items() if isinstance(start, AtOffset)}
     waits = given.keys() if option == "startingOffsets" else of_groups.keys()
@@ -136,7 +143,9 @@ def check_order(
             )
 
 
-def _of_other_groups(cluster: ClusterPort, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+def _of_other_groups(
+    cluster: ClusterPort, starts: Mapping[TopicPartition, Start], option: str, must_have: Collection[TopicPartition]
+) -> dict[TopicPartition, Start]:
     """Return other groups' committed offsets as starts; the log's beginning where they have none."""
     asked = {partition: start.group for partition, start in starts.items() if isinstance(start, AtGroup)}
     found: dict[TopicPartition, Start] = {}
@@ -144,8 +153,11 @@ def _of_other_groups(cluster: ClusterPort, starts: Mapping[TopicPartition, Start
         partitions = [partition for partition, other in asked.items() if other == group]
         offsets = cluster.group_offsets(group, partitions)
         if not offsets:
-            # A misspelt group name looks the same. Without a warning, the query would silently read from the beginning.
+            # A misspelt group name looks the same.
             topics = ", ".join(sorted({partition.topic for partition in partitions}))
+            if must_have and not cluster.group_offsets(group, must_have):
+                reason = f"a group with committed offsets: '{group}' has none of topics {topics}"
+                raise _not_allowed(option, f"group:{group}", f"{reason} (earliest reads them from the beginning)")
             LOG.warning("group has no offsets, starting at the logs' beginnings: group=%s topics=%s", group, topics)
         found |= {p: AtEdge() if (at := offsets.get(p)) is None else AtOffset(at) for p in partitions}
     return found

@@ -130,7 +130,8 @@ class StartPositions:
         if self._recreated.assigned_before(recreated | taken.keys(), ids):
             return own
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
-        positions = _resolve(self._options, self._cluster, decisions, described)
+        is_new = bool(fetched) and not any(map(_has_offset, fetched.values()))
+        positions = _resolve(self._options, self._cluster, decisions, described, is_new=is_new)
         held = self._first.hold(decisions, positions, group, fetched)
         self._member.forget(tuple(held.stored))
         if held.partitions and waits:
@@ -372,9 +373,17 @@ def _report_forgotten(
 
 
 def _resolve(
-    options: SourceOptions, cluster: ClusterPort, decisions: list[StartDecision], described: Mapping[str, TopicInfo]
+    options: SourceOptions,
+    cluster: ClusterPort,
+    decisions: list[StartDecision],
+    described: Mapping[str, TopicInfo],
+    *,
+    is_new: bool = False,
 ) -> dict[TopicPartition, int]:
-    """Return the start positions, and look up those that the decisions leave open."""
+    """Return the start positions, and look up those that the decisions leave open.
+
+    `is_new`: the group has no offset yet. A group that it starts from must exist then, and may be deleted later.
+    """
     positions = {d.partition: d.offset for d in decisions if d.offset is not None}
     open_ones = [decision for decision in decisions if decision.offset is None]
     if any(decision.basis is Basis.STARTING_POSITION for decision in open_ones):
@@ -385,7 +394,8 @@ def _resolve(
     # R5: asking the log finds a partition that does not exist
     # So all are looked up. Otherwise the group would refuse the commit of the missing partition, and with it the
     # start positions of all.
-    found = look_up(cluster, starts, option, unmatched_is_latest=latest)
+    must_have = partitions_of(options.subscription, described) if is_new else ()
+    found = look_up(cluster, starts, option, unmatched_is_latest=latest, must_have=must_have)
     return positions | found | {d.partition: 0 for d in open_ones if d.basis is Basis.FIRST_OFFSET}
 
 

@@ -61,7 +61,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " a whole topic",
         "Where a partition starts for which the group has no offset. The owner of a topic's"
         " partition 0 stores this position in the group for all of its partitions: `latest` is one moment for a topic."
-        " `group:` starts at another group's committed offset (at the beginning if it has none); its name follows the"
+        " `group:` starts at another group's committed offset (at the beginning where it has none; a new group is not"
+        " started from one that has none at all, because its name may be misspelt); its name follows the"
         " colon at once, and has no white space at its ends. Partitions and topics"
         " that appear later start at their beginning.", shown_default="latest (batch: earliest)",
     ),

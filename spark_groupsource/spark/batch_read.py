@@ -35,12 +35,14 @@ def batch_ranges(options: SourceOptions, cluster: ClusterPort) -> tuple[tuple[Of
         {partition: options.starting.of(partition) for partition in existing},
         options.starting.option,
         unmatched_is_latest=unmatched_is_latest,
+        must_have=existing,
     )
     ends = look_up(
         cluster,
         {partition: options.ending.of(partition) for partition in existing},
         options.ending.option,
         unmatched_is_latest=True,
+        must_have=existing,
     )
     check_order(cluster, options.starting, options.ending, starts, ends)
     if options.read_committed:

@@ -56,6 +56,16 @@ def test_where_another_group_has_got_to(read_all: ReadAll, filled: str, client: 
     assert client.committed(f"{group}-other") == {(filled, 0): 8, (filled, 1): 10}, "which is only read"
 
 
+def test_a_new_group_does_not_start_from_a_group_without_offsets(
+    read_all: ReadAll, filled: str, client: Independent, group: str
+) -> None:
+    """A misspelt name would read all records. A group that was deleted since then stops nothing."""
+    with pytest.raises(Exception, match=rf"OPTION_INVALID.*'group:{group}-othr'.*has none of topics {filled}"):
+        read_all(startingOffsets=f"group:{group}-othr")
+    client.commit(group, {(filled, 0): 8})
+    assert counts(read_all(startingOffsets=f"group:{group}-othr")) == {0: 2, 1: 10, 2: 10}
+
+
 def test_where_another_group_has_got_to_that_is_ahead_of_an_open_transaction(
     read_all: ReadAll, filled: str, client: Independent, group: str
 ) -> None:

@@ -57,6 +57,16 @@ def test_a_group_without_any_offset_is_told(caplog: pytest.LogCaptureFixture) ->
     assert not caplog.records
 
 
+def test_a_group_that_must_have_offsets() -> None:
+    """One partition with an offset is enough: the others begin later."""
+    bed = Bed()
+    with pytest.raises(OptionError, match=r"'group:biling'.*'biling' has none of topics orders"):
+        look_up(bed.cluster, {P1: AtGroup("biling")}, "startingOffsets", unmatched_is_latest=True, must_have=[P0, P1])
+    bed.cluster.groups["billing"] = {P0: 50}
+    found = look_up(bed.cluster, {P1: AtGroup("billing")}, "startingOffsets", unmatched_is_latest=True, must_have=[P0])
+    assert found == {P1: 20}
+
+
 @pytest.mark.parametrize("start", [AtGroup("billing"), AtOffset(105)])
 def test_an_offset_behind_the_beginning_of_an_open_transaction(start: Start) -> None:
     """With read_committed the log ends where the transaction begins; the offset is in the log all the same."""

@@ -34,6 +34,16 @@ def test_a_takeover_starts_at_the_groups_offset() -> None:
     assert (written.lineage, written.pin) == (LINEAGE, Pin(60, 2))
 
 
+def test_a_new_group_starts_from_a_group_that_has_offsets_in_another_partition_only() -> None:
+    bed = Bed(startingOffsets="group:billing")
+    bed.join(P0)
+    with pytest.raises(OptionError, match="'billing' has none of topics orders"):
+        bed.session.latest_offset(START)
+    bed.cluster.groups["billing"] = {P1: 30}
+    bed.ends(p0=5, p1=30)
+    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
+
+
 def test_an_own_end_ahead_of_the_group_is_committed_first() -> None:
     bed = Bed()
     bed.member.committed[P0] = GroupOffset(40, metadata(LINEAGE, 30, 40))
