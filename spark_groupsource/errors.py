@@ -103,7 +103,8 @@ OPTION_MISSING = Condition(
 OPTION_UNKNOWN = Condition(
     "GROUPKAFKA.OPTION_UNKNOWN",
     "Option '{option}' is not known.{suggestion}",
-    "check the spelling; client settings start with 'kafka.', and docs/reference/options.md lists every option.",
+    "check the spelling: docs/reference/options.md lists every option. Client settings start with 'kafka.' and have"
+    " librdkafka's names (its CONFIGURATION.md lists them; they differ from the Java client's).",
 )
 OPTION_INVALID = Condition(
     "GROUPKAFKA.OPTION_INVALID",

@@ -38,9 +38,11 @@ def forget(secret: str) -> None:
     _known.pop(secret, None)
 
 
-# Names before a value, as in URLs, headers and JSON, and a JSON Web Token.
+# Names before a value, as in URLs, headers and JSON, and a JSON Web Token. If somebody's password is such a word, the
+# name itself is masked.
 _NAMED = (
-    r"""((?:secret|password|passwd|token|assertion|signature|credential|api[-_]?key|authorization)["']?\s*[=:]\s*["']?)"""
+    r"""((?:secret|password|passwd|token|assertion|signature|credential|api[-_]?key|authorization|\(redacted\))"""
+    r"""["']?\s*[=:]\s*["']?)"""
     r"""(?:(?:bearer|basic)\s+)?[^\s"'&,;)}]{4,}"""
 )
 _JWT = r"\beyJ[\w-]{5,}(\.[\w-]+){1,2}"

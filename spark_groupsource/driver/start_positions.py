@@ -130,8 +130,7 @@ class StartPositions:
         if self._recreated.assigned_before(recreated | taken.keys(), ids):
             return own
         own = own.named(self.settle_conflict(conflicts(decisions), own.name))
-        is_new = bool(fetched) and not any(map(_has_offset, fetched.values()))
-        positions = _resolve(self._options, self._cluster, decisions, described, is_new=is_new)
+        positions = _resolve(self._options, self._cluster, decisions, described, is_new=_is_new(fetched))
         held = self._first.hold(decisions, positions, group, fetched)
         self._member.forget(tuple(held.stored))
         if held.partitions and waits:
@@ -421,6 +420,11 @@ def _behind(view: GroupView, positions: Mapping[TopicPartition, int]) -> dict[To
         if position is not None and owned.group and owned.group.offset is not None and position < owned.group.offset:
             held[owned.partition] = owned.group
     return held
+
+
+def _is_new(fetched: Mapping[TopicPartition, GroupOffset]) -> bool:
+    """Return whether a group with these offsets has none yet; False if it was not asked."""
+    return bool(fetched) and not any(map(_has_offset, fetched.values()))
 
 
 def _has_offset(group: GroupOffset | None) -> bool:

@@ -14,6 +14,7 @@ from enum import Enum
 
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
+from spark_groupsource.options.librdkafka_names import is_known, similar
 from spark_groupsource.options.permissions import NotPermitted, Permissions
 from spark_groupsource.options.secrets import CLIENT_FILES, check_references, not_permitted, reference, setting_of
 from spark_groupsource.options.token_login import EXECUTOR_OPTION as EXECUTOR_TOKEN_PROVIDER
@@ -286,7 +287,13 @@ def _check_each(
             _check_permitted(name, value, permissions)
         except NotPermitted as refusal:
             raise not_permitted(prefix + name, shown_unknown(name, value), refusal) from None
-    return _as_librdkafka_has_it(given, prefix)
+    found = _as_librdkafka_has_it(given, prefix)
+    for name in given.keys() & found.keys():
+        if not is_known(setting_of(name)):
+            near = similar(name)
+            suggestion = f" Did you mean '{prefix}{near}'?" if near else " It is no setting of librdkafka's."
+            raise OptionError(errors.OPTION_UNKNOWN, option=prefix + name, suggestion=suggestion)
+    return found
 
 
 def _check_permitted(name: str, value: str, permissions: Permissions) -> None:

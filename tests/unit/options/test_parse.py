@@ -622,7 +622,7 @@ SENSITIVE = (
     "sasl.oauthbearer.client.secret",
     "sasl.oauthbearer.config",
     "sasl.oauthbearer.assertion.private.key.passphrase",
-    "sasl.aws.access.key.id",
+    "sasl.oauthbearer.client.credentials.client.secret",
 )
 
 

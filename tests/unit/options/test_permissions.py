@@ -14,6 +14,7 @@ from spark_groupsource.cli.arguments import Connection, client_options
 from spark_groupsource.client.settings import base_settings
 from spark_groupsource.errors import OptionError
 from spark_groupsource.executor.clients.error_events import reading_client_settings
+from spark_groupsource.options import librdkafka_names
 from spark_groupsource.options import permissions as permissions_module
 from spark_groupsource.options.client_settings import CODE_SETTINGS, REFUSED_CLIENT_SETTINGS
 from spark_groupsource.options.model import SourceOptions
@@ -85,7 +86,8 @@ def test_every_text_of_the_client_is_known(texts: frozenset[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["ssl.new.key.location", "sasl.helper.cmd", "wasm.plugin", "https.proxy.url"])
-def test_what_a_later_client_may_have(name: str) -> None:
+def test_what_a_later_client_may_have(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(librdkafka_names, "SETTING_NAMES", {*librdkafka_names.SETTING_NAMES, name})
     refusal("GROUPKAFKA_ALLOW_UNSAFE_SETTINGS", permitted(), {f"kafka.{name}": "x"})
     assert parse(permitted(GROUPKAFKA_ALLOW_UNSAFE_SETTINGS=name), **{f"kafka.{name}": "x"}).client_settings[name]
 
