@@ -154,9 +154,9 @@ def test_a_broker_that_lags_behind_decides_nothing_of_what_has_left(
     bed.member.assign(P0)
     until_s, describe, right = bed.clock.now_s + lags, bed.cluster.describe, lags > CONFIRM_S
 
-    def lagging(topics: Iterable[str]) -> dict[str, TopicInfo]:
+    def lagging(topics: Iterable[str], *, or_known: bool = False) -> dict[str, TopicInfo]:
         other = bed.clock.now_s < until_s
-        found = describe(topics)
+        found = describe(topics, or_known=or_known)
         return {name: TopicInfo(NEW_ID if other else TOPIC_ID, info.partition_count) for name, info in found.items()}
 
     bed.cluster.describe = lagging  # type: ignore[method-assign]
