@@ -22,7 +22,7 @@ class Clock(Protocol):
         """Return the same, but also count time while the machine is suspended, when other members may have acted."""
 
     def epoch_s(self) -> float:
-        """Return seconds since 1970, UTC. For display, never for decisions."""
+        """Return seconds since 1970, UTC. For display and for the time of a reset, never for decisions."""
 
 
 class SystemClock:

@@ -350,11 +350,19 @@ MEMBER_LEFT = Condition(
 )
 CONFLICT = Condition(
     "GROUPKAFKA.CONFLICT",
-    "The group's offsets and this query's checkpoint disagree. Option 'onConflict' has the value 'fail'. Details:"
-    " {details}.",
-    "set onConflict=checkpoint to continue from the checkpoint's offsets, which reads again what another consumer has"
-    " read, or onConflict=group to continue from the group's, which skips what lies between if the group is ahead"
-    " (docs/how-to/reset.md).",
+    "Another program has changed the group's offsets: they are not those of this query's checkpoint. Option"
+    " 'onConflict' has the value 'fail'. Details: {details}.",
+    "to continue from the group's offsets, leave onConflict=fail out: what lies between is skipped if the group is"
+    " ahead, and read again if it is behind. To continue elsewhere, stop all queries of the group and move it with"
+    " groupkafka reset (docs/how-to/reset.md).",
+)
+CHECKPOINT_BEHIND = Condition(
+    "GROUPKAFKA.CHECKPOINT_BEHIND",
+    "This query has committed more to the group than its checkpoint holds: an older copy of the checkpoint was"
+    " restored, or one is used twice, or an older version has decided a conflict. Details: {details}.",
+    "to read what lies between again, stop all queries of the group and move it to the checkpoint's offsets with"
+    " groupkafka reset. To skip it, start the query once with onConflict=group. Which of the two depends on whether the"
+    " sink has these records (docs/how-to/reset.md).",
 )
 
 # --- data

@@ -59,7 +59,7 @@ EVENTS: dict[str, str] = {
     "replayed": "Spark runs a batch again, with the same offsets.",
     "refused": "The coordinator refused a commit (`reason`).",
     "commits": "Batches continue while commits fail (`behind` is true), or commits succeed again (false).",
-    "conflict": "Something other than a query of this source changed the group's offsets; `on_conflict` decides.",
+    "conflict": "The group's offsets and the checkpoint disagreed: the query follows the group (`onConflict`).",
     "reset": "The command `reset` changed the group's offsets.",
     "data_lost": "Unread records are missing on the broker (`ranges`, `reason`). `possible` has ranges of which the"
     " lost part is not known; they are not counted.",

@@ -13,7 +13,7 @@ Stop all queries of the group first; the command refuses to run while the group 
 with a kafka.group.instance.id, stays until its session timeout. Queries with option assign are not members, so the
 command cannot detect them. Without --execute the command only prints the changes. The queries can keep their
 checkpoints: at its next start, each query detects the reset and continues from the group's offsets. (Offsets that
-another tool changed are a conflict instead, which option onConflict decides.)
+another tool changed are a conflict instead, see option onConflict.)
 """
 RESET_MORE = """\
 targets:

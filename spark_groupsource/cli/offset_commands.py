@@ -20,7 +20,6 @@ from spark_groupsource.cli.offset_moves import (
     in_topics,
     move_warnings,
     moves_table,
-    next_reset,
     partition_names,
     pin_of,
     plan_move,
@@ -32,7 +31,7 @@ from spark_groupsource.clock import Clock
 from spark_groupsource.cluster.offset_lookup import all_partitions
 from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
-from spark_groupsource.model.commit_metadata import GroupOffset, KnownTopics, Pin, parse_metadata
+from spark_groupsource.model.commit_metadata import GroupOffset, KnownTopics, Pin, next_reset, parse_metadata
 from spark_groupsource.model.offsets import TopicPartition, same_topic
 
 # Such a query is no member, and its next commit would override the new offsets.

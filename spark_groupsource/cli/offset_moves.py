@@ -70,12 +70,6 @@ def plan_move(partition: TopicPartition, group: GroupOffset | None, log: Partiti
     return Move(partition, current, wish.offset, wish.why, missing)
 
 
-def next_reset(groups: Iterable[GroupOffset], now_ms: int, name: str) -> Reset:
-    """Return a reset that is newer than all resets stored in the group, also if clocks differ."""
-    known = [m.reset.at_ms for m in (parse_metadata(group.metadata) for group in groups) if m is not None and m.reset]
-    return Reset(max([now_ms, *(at_ms + 1 for at_ms in known)]), name)
-
-
 def commit_item(move: Move, pin: Pin, topic_id: str, reset: Reset) -> CommitItem:
     """Return the offset to commit, with the reset as marker; its lineage is the reset's own, of no query."""
     metadata = CommitMetadata(reset.id, topic_id, move.new, move.new, pin, reset=reset)

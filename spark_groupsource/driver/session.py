@@ -41,6 +41,7 @@ from spark_groupsource.model.commit_metadata import Anchor, commit_items, metada
 from spark_groupsource.model.offsets import Json, OffsetRange, SourceOffset, TopicPartition, new_lineage, same_topic
 from spark_groupsource.options.model import UNBOUNDED, ReadBounds, SourceOptions
 from spark_groupsource.planning.batch import next_offset, plan_replay
+from spark_groupsource.planning.conflicts import check_allowed
 from spark_groupsource.planning.start_position import Lineage
 from spark_groupsource.planning.tasks import Task, TaskSizing
 from spark_groupsource.sidecars.lag_reporter import LagThread
@@ -420,7 +421,7 @@ class Session:
         reach("before-fix", self._options.client_id)
         ids = {topic: info.topic_id for topic, info in described.items()}
         own = self._lineage(start)
-        end = next_offset(start, own.name, ids, ranges, own.reset, deleted=self._topics.deleted)
+        end = next_offset(start, own.name, ids, ranges, own.reset, deleted=self._topics.deleted, void=own.void)
         if not self._member.fix(FlightBatch(end, commit_items(end, self._state.anchors)), view.assignment):
             return None
         self._logs.planned()
@@ -487,14 +488,16 @@ class Session:
         for partition, (_, metadata) in committed.items():
             if metadata is not None:
                 self._state.replayed(partition, Anchor(metadata.topic_id, metadata.pin, metadata.reset))
-        replay = plan_replay(end, ranges, committed, self._options.on_conflict)
+        replay = plan_replay(end, ranges, committed)
+        check_allowed(replay.conflicts, self._options.on_conflict)
         unread = [item for item in replay.ranges if len(item)]
         survey = self._cluster.survey(item.partition for item in unread)
         self._truncation.learn(unread)
         ends = {item.partition: item.end for item in unread}
         cut = self._truncation.truncated(known_backlogs(ends, survey.ends))
         read = self._losses.trim_lost(self._losses.skip_truncated(replay.ranges, cut), survey.beginnings)
-        self._go_by(Lineage(self._starts.settle_conflict(replay.conflict, end.lineage), end.reset))
+        self._starts.report_conflicts(replay.conflicts)
+        self._go_by(Lineage(end.lineage, end.reset))
         self._member.replay(FlightBatch(end, commit_items(end, self._state.anchors)))
         self._flight = _InFlight(end)
         records = sum(map(len, read))

@@ -20,7 +20,7 @@ from spark_groupsource.driver.data_loss import LossReporter, TruncationWatch
 from spark_groupsource.driver.first_starts import FRESH_S, FirstStarts
 from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.recreated_topics import RecreatedTopics
-from spark_groupsource.errors import KafkaUnavailableError, MembershipError
+from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.machine import GroupView, OwnedView
 from spark_groupsource.membership.thread import MembershipThread
@@ -34,9 +34,19 @@ from spark_groupsource.model.commit_metadata import (
     Pin,
     metadata_of,
 )
-from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, new_lineage, newer, same_topic
+from spark_groupsource.model.offsets import (
+    OffsetRange,
+    Reset,
+    SourceOffset,
+    TopicPartition,
+    new_lineage,
+    newer,
+    same_topic,
+)
 from spark_groupsource.options.client_settings import librdkafka_has
-from spark_groupsource.options.model import NoMatchStrategy, OnConflict, SourceOptions
+from spark_groupsource.options.model import NoMatchStrategy, SourceOptions
+from spark_groupsource.planning import conflicts
+from spark_groupsource.planning.conflicts import Conflict
 from spark_groupsource.planning.start_position import (
     Basis,
     Lineage,
@@ -44,17 +54,14 @@ from spark_groupsource.planning.start_position import (
     StartDecision,
     Takeover,
     age_of,
-    conflicts,
     decide_start,
-    decided_again,
     initial_topics,
     is_initial,
-    left_alone,
+    must_pin,
     newest_reset,
-    offset_to_pin,
     open_start,
     start_item,
-    voided,
+    void_ends,
 )
 
 LOG = logging.getLogger(__name__)
@@ -99,8 +106,6 @@ class StartPositions:
         # When the group's offsets were requested last, in seconds of the boot time.
         self._fetched_s = 0.0
         self._reported_too_many = False
-        # The conflict that was decided last, and the lineage that it led to, until the group has accepted that.
-        self._decided: tuple[str, str] | None = None
 
     def establish(
         self, view: GroupView, start: SourceOffset, topics: Iterable[str], own: Lineage, *, waits: bool = False
@@ -109,27 +114,27 @@ class StartPositions:
 
         `topics` are those of the subscription that exist. Partitions whose starts another member stores are put off;
         all wait for them if `waits` is set. Returns the lineage to continue with: a new one after a conflict or a
-        reset. Raises `MembershipError` with onConflict=fail, and `DataLossError` with failOnDataLoss=true.
+        reset. Raises `MembershipError` if a conflict ends the query, and `DataLossError` with failOnDataLoss=true.
+
+        1. Decide each start, from the group's offsets, the checkpoint and the options (`planning/start_position.py`).
+        2. Report the losses of recreated topics, when that is certain.
+        3. Check whether the group may be followed in conflicts, and begin a lineage for that.
+        4. Look up the positions that the decisions leave open, and leave out those that others store.
+        5. Commit the positions. They count when the group has accepted them, and so do the decisions.
         """
         described = self._cluster.describe({*topics, *(owned.partition.topic for owned in view.partitions)})
-        ids = {topic: info.topic_id for topic, info in described.items()}
         reach("before-start-positions", self._options.client_id)
-        (known, fetched), before = self._known_pins(view, described), {own.name, start.lineage}
-        new = [owned for owned in view.partitions if owned.position is None]
-        own = self._learn_resets(view, start, own)
-        decisions = [self._decide(owned, start, described, known, own) for owned in new]
-        recreated = {d.partition for d in decisions if d.recreated}
-        # R91: read under another id, which the group's offset does not show
-        taken = self._state.read_under_other_ids({owned.partition for owned in new} - recreated, ids)
-        if not self._recreated.confirmed(recreated | taken.keys(), ids):
+        known, fetched = self._known_pins(view, described)
+        fetched_s = self._fetched_s
+        own = self._learn_resets(view, start, described, own)
+        decide = partial(self._decide, start=start, described=described, known=known)
+        decisions = [decide(owned) for owned in view.partitions if owned.position is None]
+        group = {owned.partition: owned.group for owned in view.partitions}
+        if not self._recreations_settled(decisions, start, described, group):
             return own
-        ends, group = start.ends(), {owned.partition: owned.group for owned in view.partitions}
-        read = {p: _furthest(group[p], ends.get(p)) for p in recreated}
-        self._losses.report_recreated(read, described, {p for p in recreated if _has_offset(group[p])})
-        self._losses.report_recreated(taken, described, taken=True)
-        if self._recreated.assigned_before(recreated | taken.keys(), ids):
-            return own
-        own = own.named(self.settle_conflict(conflicts(decisions), own.name))
+        found = [decision.conflict for decision in decisions if decision.conflict is not None]
+        conflicts.check_allowed(found, self._options.on_conflict)
+        after = self._decided(decisions, view, start, described, own) if found else own
         positions = _resolve(self._options, self._cluster, decisions, described, is_new=_is_new(fetched))
         held = self._first.hold(decisions, positions, group, fetched)
         self._member.forget(tuple(held.stored))
@@ -137,31 +142,46 @@ class StartPositions:
             self._pause(_PAUSE_S)
         else:
             self._state.put_off(held.partitions - held.stored)
-        decide = partial(self._decide, start=start, described=described, known=known, own=own)
         others = self._first.of_others(group, described, fetched, decide)
         decisions = [d for d in decisions if d.partition not in held.partitions or d.partition in held.alone]
         positions |= _resolve(self._options, self._cluster, others, described) | held.known
         items = self._items(
-            [*decisions, *others], positions, group, start=start, described=described, known=known, own=own
+            [*decisions, *others], positions, group, start=start, described=described, known=known, own=after
         )
         mine = {decision.partition for decision in decisions} - held.alone.keys()
         positions = {partition: at for partition, at in positions.items() if partition in mine}
-        fixed = {item.partition for item in items}
-        behind = {p: held for p, held in _behind(view, positions).items() if p not in fixed}
-        # R54: in the new lineage's name
-        items += decided_again(behind, before, own.name, start.lineage)
         # R106: others may store starts of their own
-        until_s = self._fetched_s + FRESH_S if others else math.inf
+        until_s = fetched_s + FRESH_S if others else math.inf
         # R1: positions count only when the group has accepted them
-        if self._member.establish(positions, items, view.assignment, until_s):
-            self._decided = None
-            self._first.stored(held.alone)
-            self._state.positioned(positions)
-            _report_forgotten(self._options.group_id, decisions, ends, group)
-        else:
+        if not self._member.establish(positions, items, view.assignment, until_s):
             self._first.refused(others)
             self._pause(_PAUSE_S)
-        return own
+            return own
+        self._first.stored(held.alone)
+        self._state.positioned(positions)
+        _report_forgotten(self._options.group_id, decisions, start.ends(), group)
+        self.report_conflicts(found)
+        return after
+
+    def _recreations_settled(
+        self,
+        decisions: Iterable[StartDecision],
+        start: SourceOffset,
+        described: Mapping[str, TopicInfo],
+        group: Mapping[TopicPartition, GroupOffset | None],
+    ) -> bool:
+        """Report the losses of recreated topics. Return False if these topics have to be looked at again."""
+        ids = {topic: info.topic_id for topic, info in described.items()}
+        recreated = {decision.partition for decision in decisions if decision.recreated}
+        # R91: read under another id, which the group's offset does not show
+        taken = self._state.read_under_other_ids({d.partition for d in decisions} - recreated, ids)
+        if not self._recreated.confirmed(recreated | taken.keys(), ids):
+            return False
+        ends = start.ends()
+        read = {p: _furthest(group[p], ends.get(p)) for p in recreated}
+        self._losses.report_recreated(read, described, {p for p in recreated if _has_offset(group[p])})
+        self._losses.report_recreated(taken, described, taken=True)
+        return not self._recreated.assigned_before(recreated | taken.keys(), ids)
 
     def _items(
         self,
@@ -175,7 +195,6 @@ class StartPositions:
         own: Lineage,
     ) -> list[CommitItem]:
         """Return the commits of these start positions. `group` has the offsets of owned partitions."""
-        newest = {item.partition for item in start.ranges}
         ids = {topic: info.topic_id for topic, info in described.items()}
         old = {topic: topic_id for topic, topic_id in ids.items() if not self._state.appeared(topic, topic_id)}
         initial, pinned = initial_topics(old, known, has_read=bool(start.ends())), {each.topic for each in known}
@@ -185,38 +204,71 @@ class StartPositions:
             position, offset = positions.get(partition), group.get(partition)
             if position is None:
                 continue
-            metadata = metadata_of(offset)
             pin = self._pin(decision, position, offset, described, initial=initial, pinned=pinned)
-            anchor = Anchor(ids[partition.topic], pin, own.reset)
+            anchor = Anchor(ids[partition.topic], pin, _reset_of(decision, offset, own))
             if partition in group:
                 self._state.establish(partition, anchor)
                 if same_topic(start.topic_id(partition.topic), described[partition.topic].topic_id):
                     self._truncation.learn(item for item in start.ranges if item.partition == partition)
                 if not decision.recreated:
                     self._truncation.learn(_reached(partition, offset))
-            at = offset_to_pin(decision, position, offset, metadata, was_ours=partition in newest)
-            if at is not None:
-                overruled = None if decision.conflict is None else start.lineage
-                items.append(start_item(partition, at, anchor, own, overruled))
+            if must_pin(decision, position, offset):
+                items.append(start_item(partition, position, anchor, own.name))
         return items
 
-    def _learn_resets(self, view: GroupView, start: SourceOffset, own: Lineage) -> Lineage:
-        """Return the lineage with the newest reset in the group's metadata: a new one if the reset voids ends."""
+    def _learn_resets(
+        self, view: GroupView, start: SourceOffset, described: Mapping[str, TopicInfo], own: Lineage
+    ) -> Lineage:
+        """Return the lineage with the newest reset in the group's metadata: a new one if ends are void by it."""
         found = [metadata.reset for metadata in map(metadata_of, (o.group for o in view.partitions)) if metadata]
         reset = newest_reset([own.reset, *found])
-        # R46: every commit from now on carries the newest reset
+        # R46: a checkpoint names the newest reset that it knows
         if reset is None or not newer(reset, own.reset):
             return own
-        void = voided(start, reset, {owned.partition: owned.group for owned in view.partitions if owned.group})
-        if void:
-            own = own.named(self._new_lineage())
+        group = self._group_of(start, view, described)
+        void = void_ends(start, group)
+        if not void:
+            return replace(own, reset=reset)
+        own, ends = Lineage(self._new_lineage(), reset, void), start.ends()
+        text = "; ".join(f"{p} checkpoint={ends[p]} group={group[p].offset}" for p in sorted(void))
+        LOG.warning(
+            "the group was reset, its offsets win over this checkpoint, with a new lineage: group=%s lineage=%s"
+            " reset=%s %s",
+            self._options.group_id, own.name, reset, text,
+        )  # fmt: skip
+        self._metrics.write("reset", reset=str(reset), void=text)
+        return own
+
+    def _group_of(
+        self, start: SourceOffset, view: GroupView, described: Mapping[str, TopicInfo]
+    ) -> dict[TopicPartition, GroupOffset]:
+        """Return the group's offsets of what the checkpoint has read, owned or not, and of all owned partitions."""
+        held = {owned.partition: owned.group for owned in view.partitions if owned.group is not None}
+        others = [partition for partition in start.ends() if partition.topic in described and partition not in held]
+        return held | (self.fetch_offsets(others) if others else {})
+
+    def _decided(
+        self,
+        decisions: Iterable[StartDecision],
+        view: GroupView,
+        start: SourceOffset,
+        described: Mapping[str, TopicInfo],
+        own: Lineage,
+    ) -> Lineage:
+        """Return the lineage that follows from these decisions of conflicts: they are a reset of their partitions."""
+        decided = {decision.partition for decision in decisions if decision.conflict is not None}
+        group, now_ms = self._group_of(start, view, described), int(self._clock.epoch_s() * 1000)
+        return own.after_conflicts(self._new_lineage(), decided, start, group, now_ms)
+
+    def report_conflicts(self, found: Collection[Conflict]) -> None:
+        """Report conflicts in which the group is followed."""
+        if found:
+            details = conflicts.details_of(found)
             LOG.warning(
-                "the group was reset, its offsets win over this checkpoint, with a new lineage: group=%s lineage=%s"
-                " reset=%s %s",
-                self._options.group_id, own.name, reset, void,
+                "the group's offsets and the checkpoint disagree, the group's win: group=%s %s",
+                self._options.group_id, details,
             )  # fmt: skip
-            self._metrics.write("reset", reset=str(reset), void=void)
-        return replace(own, reset=reset)
+            self._metrics.write("conflict", ranges=details)
 
     def _decide(
         self,
@@ -224,27 +276,21 @@ class StartPositions:
         start: SourceOffset,
         described: Mapping[str, TopicInfo],
         known: Mapping[TopicPartition, Pin],
-        own: Lineage,
     ) -> StartDecision:
         partition = owned.partition
         topic_id = described[partition.topic].topic_id
-        logged_id, metadata = start.topic_id(partition.topic), metadata_of(owned.group)
-        if logged_id is None and (owned.group is None or owned.group.offset is None):
+        logged_id = start.topic_id(partition.topic)
+        if logged_id is None and not _has_offset(owned.group):
             logged_id = self._state.id_read(partition)
         takeover = Takeover(
             partition=partition,
             topic_id=topic_id,
             recreated=logged_id is not None and not same_topic(logged_id, topic_id),
             group_offset=owned.group.offset if owned.group else None,
-            group_metadata=metadata,
+            group_metadata=metadata_of(owned.group),
             own_end=start.ends().get(partition) if same_topic(logged_id, topic_id) else None,
-            # After a conflict or a reset, both names are this query's until the next batch is logged. A commit that
-            # decided a conflict is no progress: the conflict is decided again, in the same way.
-            lineage=own.name
-            if metadata and (metadata.lineage, metadata.instead_of) == (own.name, None)
-            else start.lineage,
-            reset=newer(own.reset, start.reset) and not left_alone(metadata, start.reset),
-            decided=metadata is not None and metadata.decides_for({own.name, start.lineage}),
+            lineage=start.lineage,
+            known_reset=start.reset,
         )
         memory = Memory(
             topic_id=logged_id,
@@ -252,7 +298,7 @@ class StartPositions:
             appeared=self._state.appeared(partition.topic, topic_id),
             by_pattern=self._options.subscription.pattern is not None,
         )
-        return decide_start(takeover, self._options.on_conflict, age_of(partition, topic_id, known, memory))
+        return decide_start(takeover, age_of(partition, topic_id, known, memory))
 
     def _known_pins(
         self, view: GroupView, described: Mapping[str, TopicInfo]
@@ -295,27 +341,6 @@ class StartPositions:
                     reason=f"the group's coordinator did not answer within {waited_s:.0f} s",
                 )
             self._pause(_PAUSE_S)
-
-    def settle_conflict(self, details: str, lineage: str) -> str:
-        """Return the name of the lineage to continue with: a new one if there are `details` of a conflict.
-
-        The same conflict is decided and reported once, however often the group refuses the start positions that follow
-        from it. Raises `MembershipError` with onConflict=fail.
-        """
-        if not details:
-            return lineage
-        if self._decided is not None and self._decided[0] == details:
-            return self._decided[1]
-        if self._options.on_conflict is OnConflict.FAIL:
-            raise MembershipError(errors.CONFLICT, details=details)
-        lineage = self._new_lineage()
-        LOG.warning(
-            "conflict, decided by onConflict=%s, with a new lineage: group=%s lineage=%s %s",
-            self._options.on_conflict.value, self._options.group_id, lineage, details,
-        )  # fmt: skip
-        self._metrics.write("conflict", on_conflict=self._options.on_conflict.value, ranges=details)
-        self._decided = details, lineage
-        return lineage
 
     def _pin(
         self,
@@ -408,18 +433,10 @@ def _pins(found: Mapping[TopicPartition, GroupOffset], described: Mapping[str, T
     }
 
 
-def _behind(view: GroupView, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, GroupOffset]:
-    """Return the group's offsets of partitions whose position, old or new, is before the group's offset.
-
-    Others are left out: a newer commit of them may be under way. The older offset, sent after it, would move the group
-    back.
-    """
-    held = {}
-    for owned in view.partitions:
-        position = positions.get(owned.partition, owned.position)
-        if position is not None and owned.group and owned.group.offset is not None and position < owned.group.offset:
-            held[owned.partition] = owned.group
-    return held
+def _reset_of(decision: StartDecision, group: GroupOffset | None, own: Lineage) -> Reset | None:
+    """Return the newest reset of a partition: the query's own after a decision, or if the group's text has none."""
+    metadata = metadata_of(group)
+    return own.reset if decision.conflict or decision.recreated or metadata is None else metadata.reset
 
 
 def _is_new(fetched: Mapping[TopicPartition, GroupOffset]) -> bool:

@@ -45,7 +45,7 @@ from spark_groupsource.membership.events import (
     Started,
     StopRequested,
 )
-from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, of_another_topic, overruled, resumes
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, of_another_topic, overruled
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 
 
@@ -58,9 +58,8 @@ def _is_behind(group: GroupOffset, item: CommitItem) -> bool:
 class Owned:
     """A partition of this member. `group` is the group's offset as last fetched or acknowledged.
 
-    `start` is where planning begins; None until the group has accepted it. It is before the group's offset only if a
-    conflict was decided in favour of the checkpoint. `unknown` is whether the coordinator has refused the completed
-    offset because it does not know the partition.
+    `start` is where planning begins; None until the group has accepted it. `unknown` is whether the coordinator has
+    refused the completed offset because it does not know the partition.
     """
 
     group: GroupOffset | None = None
@@ -360,7 +359,8 @@ class MemberMachine:
                     owned.completed = None
                 # R77: its batch was completed while it was away
                 elif owned.completed is None and (item := self._unaccepted.get(partition)) is not None:
-                    owned.completed = item if resumes(item, group) else None
+                    # Without an offset in the group, the start position is decided first.
+                    owned.completed = None if group.offset is None or owned.overrules(item) else item
                 if owned.pending() is None:
                     self._unaccepted.pop(partition, None)
 

@@ -7,10 +7,9 @@
 - `p`: the partition's pinned initial offset. `n`: the topic's partition count when it was pinned.
 - `k`: digests of the topics (name and id) that the subscription matched then (see `KnownTopics`); absent with
   startingOffsets=earliest.
-- `o`: the lineage of the checkpoint that disagreed with the group, present only where this commit decides that
-  conflict. For that lineage the commit is no progress (see `CommitMetadata.instead_of`).
-- `z`: the newest reset of the group that the writer knows, `[<ms since the epoch>,"<uuid>"]`; absent if none. The
-  `reset` command writes it, and every later commit repeats it.
+- `z`: the partition's newest reset, `[<ms since the epoch>,"<uuid>"]`; absent if none. The `reset` command writes it,
+  or the query that decides a conflict, and every later commit of the partition repeats it.
+- `o`: only read. Up to version 0.2 it named the lineage of the checkpoint against which the commit decided a conflict.
 
 The text has at most 4,096 bytes (the broker's default offset.metadata.max.bytes). Text of another program is not
 an error: the offset then belongs to no lineage. docs/reference/stored-formats.md describes the same for users.
@@ -25,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_groupsource.errors import OffsetFormatError
@@ -127,7 +126,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The context of a partition's offsets: the topic id, the pinned initial position, and the newest reset."""
+    """The context of a partition's offsets: the topic id, the pinned initial position, and its newest reset."""
 
     topic_id: str
     pin: Pin
@@ -214,16 +213,8 @@ class CommitMetadata:
     pin: Pin
     leader_epoch: int | None = None
     reset: Reset | None = None
-    # The lineage of the checkpoint that disagreed with the group, if this commit decided that conflict.
+    # Version 0.2: the lineage of the checkpoint against which this commit has decided a conflict.
     instead_of: str | None = None
-
-    def decides_for(self, lineages: Collection[str]) -> bool:
-        """Return whether this commit began one of these lineages, because it decided a conflict for its checkpoint.
-
-        The committed offset is then the group's offset at that time. How far the lineage has read since is only in its
-        checkpoint.
-        """
-        return self.instead_of is not None and self.lineage in lineages
 
     def to_text(self) -> str:
         """Return the metadata text to commit."""
@@ -290,6 +281,11 @@ def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) ->
     1. if it has no anchor, because its start position is not established;
     2. if its topic was recreated after the plan, because the old end would skip records of the new topic;
     3. if it was reset after the plan, because the commit would undo the reset.
+
+    Each commit repeats its partition's newest reset, and only that. Guards against (one reset for all partitions):
+    1. A query decides a conflict of p0, which it stores as a reset, and goes on with p1.
+    2. p1 moves to a query that has completed a batch of it, whose commit was not accepted.
+    3. A reset in p1's text would make that query's end void: it would read the batch again.
     """
     items = []
     for item in end.ranges:
@@ -301,7 +297,7 @@ def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) ->
         if not same_topic(anchor.topic_id, end.topic_id(item.partition.topic)):
             continue
         metadata = CommitMetadata(
-            end.lineage, anchor.topic_id, item.start, item.end, anchor.pin, item.leader_epoch, end.reset
+            end.lineage, anchor.topic_id, item.start, item.end, anchor.pin, item.leader_epoch, anchor.reset
         )
         # R13: the planned end
         items.append(CommitItem(item.partition, item.end, metadata.to_text(), item.leader_epoch))
@@ -329,22 +325,6 @@ def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True)
         return group.offset is not None and not established
     # R37, R47: of another topic id, or from before a reset
     return not same_topic(held.topic_id, own.topic_id) or newer(held.reset, own.reset)
-
-
-def resumes(item: CommitItem, group: GroupOffset) -> bool:
-    """Return whether the completed offset of a partition that comes back may be committed before the next plan.
-
-    Not if the start position may be decided against it: the group has no offset any more, or one that `overruled`
-    protects, or one with which another lineage has decided a conflict.
-
-    Guards against:
-    1. A completes [50, 100) of a partition that it has lost. Another tool sets the group's offset to 40.
-    2. A gets the partition back. onConflict=group decides for 40, and A loses the partition once more.
-    3. It comes back again. 100 would be committed over the decision, and [40, 100) skipped.
-    """
-    held, own = parse_metadata(group.metadata), parse_metadata(item.metadata)
-    decides = held is not None and held.instead_of is not None and (own is None or held.lineage != own.lineage)
-    return group.offset is not None and not decides and not overruled(item, group, established=False)
 
 
 def of_another_topic(item: CommitItem, newer_item: CommitItem) -> bool:
@@ -385,3 +365,9 @@ def _parse(value: object, version: int) -> CommitMetadata | None:
 def metadata_of(group: GroupOffset | None) -> CommitMetadata | None:
     """Return the parsed metadata of the group's offset; None if this package did not write it."""
     return None if group is None else parse_metadata(group.metadata)
+
+
+def next_reset(groups: Iterable[GroupOffset], now_ms: int, name: str, known: Reset | None = None) -> Reset:
+    """Return a reset that is newer than `known` and all resets stored in the group, also if clocks differ."""
+    found = [metadata.reset for metadata in map(metadata_of, groups) if metadata is not None]
+    return Reset(max([now_ms, *(reset.at_ms + 1 for reset in (known, *found) if reset is not None)]), name)

@@ -40,9 +40,8 @@ class OnPartitionsLost(Enum):
 
 
 class OnConflict(Enum):
-    """Which offset applies when another program has changed the group's offsets."""
+    """Reaction of the query when the group's offsets and its checkpoint disagree."""
 
-    CHECKPOINT = "checkpoint"
     GROUP = "group"
     FAIL = "fail"
 
@@ -103,7 +102,8 @@ class SourceOptions:
     drain_timeout_s: float
     max_batch_s: float | None
     on_partitions_lost: OnPartitionsLost
-    on_conflict: OnConflict
+    # None: not given. Another program's offset is followed then, but a query behind its own commits fails.
+    on_conflict: OnConflict | None
     metrics_path: str | None
     metrics_lag_interval_s: float
     # None: no port is opened. 0: a free one.

@@ -160,9 +160,11 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "What to do when the member lost partitions without a handover (session expired, fenced).",
     ),
     OptionSpec(
-        "onConflict", read.choice(OnConflict), OnConflict.CHECKPOINT, "checkpoint, group, fail",
-        "Which offset applies when another program has changed the group's offset: the checkpoint's or the group's."
-        " `fail` ends the query.",
+        "onConflict", read.choice(OnConflict), None, "group, fail",
+        "What to do when another program has changed the group's offsets: follow them, or end the query"
+        " ([CONFLICT](errors.md#conflict)). A query whose own commits are beyond its checkpoint, which is a restored"
+        " copy, ends ([CHECKPOINT_BEHIND](errors.md#checkpoint_behind)), unless `group` is given.",
+        shown_default="group",
     ),
     OptionSpec(
         "assignors", read.name_list, None,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from spark_groupsource.model.commit_metadata import CommitMetadata
 from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer, same_topic
-from spark_groupsource.options.model import OnConflict
+from spark_groupsource.planning import conflicts
+from spark_groupsource.planning.conflicts import Conflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +102,21 @@ def next_offset(
     reset: Reset | None = None,
     *,
     deleted: Collection[str] = (),
+    void: Collection[TopicPartition] = (),
 ) -> SourceOffset:
     """Return the offset to log for a batch: its ranges, and the lineage's completed offsets of other partitions.
 
-    Dropped are the ends of `deleted` topics and of recreated ones (their id changed). If `lineage` is a new one, all
-    ends that are older than `reset`, the newest reset of the group, are dropped too: a lineage continues after a reset
-    only if none of its ends is void.
+    `reset` is the newest reset that the query knows. Dropped are the ends of `deleted` topics, of recreated ones (their
+    id changed), and of the partitions for which the lineage's beginning has made them `void`.
     """
     planned = tuple(ranges)
     owned = {item.partition for item in planned}
     known = dict(start.topic_ids)
-    void = newer(reset, start.reset) and lineage != start.lineage
+    dropped = owned | set(void if lineage != start.lineage else ())
     done = {
         partition: end
-        for partition, end in ({} if void else start.ends()).items()
-        if partition not in owned and partition.topic not in deleted
+        for partition, end in start.ends().items()
+        if partition not in dropped and partition.topic not in deleted
         if same_topic(topic_ids.get(partition.topic, known[partition.topic]), known[partition.topic])
     }
     topics = {item.partition.topic for item in planned} | {partition.topic for partition in done}
@@ -130,12 +131,12 @@ def next_offset(
 class Replay:
     """Hold the ranges that a logged batch reads when Spark runs it again.
 
-    `conflict` describes how group and checkpoint disagree, empty if they agree. `reset` is one that the checkpoint does
-    not know: nothing is read of the partitions that it was for.
+    `conflicts` are how group and checkpoint disagree. `reset` is one that the checkpoint does not know: nothing is read
+    of the partitions that it was for.
     """
 
     ranges: tuple[OffsetRange, ...]
-    conflict: str = ""
+    conflicts: tuple[Conflict, ...] = ()
     reset: Reset | None = None
 
 
@@ -143,7 +144,6 @@ def plan_replay(
     end: SourceOffset,
     ranges: Iterable[OffsetRange],
     committed: Mapping[TopicPartition, tuple[int | None, CommitMetadata | None]],
-    on_conflict: OnConflict,
 ) -> Replay:
     """Return the ranges of the logged batch that ends at `end`, without completed offsets.
 
@@ -158,18 +158,14 @@ def plan_replay(
        a. A member dies in the middle of a batch.
        b. Another member takes over its partitions, and completes and commits them.
        c. The first member is restarted and runs its batch again.
-    3. This lineage has committed beyond the range's start: a conflict. A lineage commits only batches that Spark has
-       recorded as complete, and Spark does not run these again, so the checkpoint is an old copy. If the same copy is
-       restored once more, it is a conflict again, although a new lineage began with the decision. For that new lineage
-       itself it is decided: its batches lie before the group's offset.
-    4. The group's offset is not the range's start and has no metadata, so another program has set it: a conflict.
+    3. This lineage has committed the range's end, so only the entry of the commit log was lost: it is read as logged.
+    4. The group is elsewhere, and that is a conflict (`planning/conflicts.py`): the group is followed if it is allowed
+       to be, so offsets before the group's are left out. A group's offset that was moved back changes nothing here:
+       the batch is read as logged, so that the checkpoint stays correct. The start position after it is decided in
+       `planning/start_position.py`.
     5. Otherwise the range is read as logged.
-
-    `on_conflict` decides a conflict: GROUP leaves out offsets before the group's offset. A group's offset that was
-    moved back changes nothing here: the batch is read as logged, so that the checkpoint stays correct. The start
-    position after it is decided in `planning/start_position.py`.
     """
-    read, reasons, resets = [], [], []
+    read, found, resets = [], [], []
     for item in ranges:
         offset, metadata = committed.get(item.partition, (None, None))
         if metadata is not None and not same_topic(metadata.topic_id, end.topic_id(item.partition.topic)):
@@ -180,35 +176,13 @@ def plan_replay(
             resets.append(metadata.reset)
             read.append(OffsetRange(item.partition, item.end, item.end, item.leader_epoch))
             continue
-        # A commit that records a decision for this checkpoint is no progress of any lineage.
-        decided = metadata is not None and metadata.decides_for({end.lineage}) and on_conflict is OnConflict.CHECKPOINT
-        reason = None if decided else _replay_conflict(item, offset, metadata, end.lineage)
-        if reason is not None:
-            reasons.append(reason)
-        # R51: a decision against this lineage is no progress of another one
-        foreign = metadata is not None and end.lineage not in {metadata.lineage, metadata.instead_of}
+        conflict = conflicts.in_replay(item, offset, metadata, end.lineage)
+        if conflict is not None:
+            found.append(conflict)
+        is_own = metadata is not None and metadata.lineage == end.lineage
         start = item.start
         # R11: another lineage has completed this part
-        if offset is not None and (foreign or (reason is not None and on_conflict is OnConflict.GROUP)):
+        if offset is not None and not (is_own and offset == item.end):
             start = min(max(item.start, offset), item.end)
         read.append(OffsetRange(item.partition, start, item.end, item.leader_epoch))
-    return Replay(tuple(read), "; ".join(reasons), max(resets, default=None))
-
-
-def _replay_conflict(
-    item: OffsetRange, offset: int | None, metadata: CommitMetadata | None, lineage: str
-) -> str | None:
-    """Return how the group's offset conflicts with a replayed range, None if it does not.
-
-    Offsets of this lineage at or before the range's start are normal: the last commit, a pinned start position, or a
-    commit that proves the membership.
-    """
-    if offset is None or not len(item):
-        return None
-    where = f"{item} group={offset}"
-    if metadata is None:
-        return None if offset == item.start else f"{where} (the group's offset was set by another program)"
-    # R50: Spark never runs a completed batch again: an old copy
-    if lineage in {metadata.lineage, metadata.instead_of} and offset > item.start:
-        return f"{where} (the checkpoint is older than the group's offset: was an old one restored, or one used twice?)"
-    return None
+    return Replay(tuple(read), tuple(found), max(resets, default=None))

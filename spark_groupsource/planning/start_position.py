@@ -2,16 +2,23 @@
 
 The group's committed offset is the merged checkpoint of all members. The checkpoint holds the newest completed end of
 this lineage. The larger of the two is right if both were written by lineages of this source. Every other case is a
-conflict, and the option `onConflict` decides.
+conflict (`planning/conflicts.py`): the group's offset applies, or the query fails.
 
 A reset by `groupkafka reset` is no conflict: it takes precedence over every checkpoint that does not know it. So every
-commit carries the newest reset, and a checkpoint names the one that it knows.
+commit repeats its partition's newest reset, and a checkpoint names the newest one that it knows. A conflict that was
+decided is stored as a reset, too.
 
 Guards against:
 1. Query B is stopped. Its checkpoint has read p0 up to 900.
 2. The group is reset to 0. Query A gets p0, reads [0, 50) and commits 50 in its own name.
 3. A stops. B starts and gets p0. The larger of 900 and 50 would skip the records from 50 on, which the reset wanted to
    be read again.
+
+Guards against (a decision that is no reset):
+1. The checkpoint is at 100, and an operator moves the group to 40. The query follows: it commits 40 in its own name.
+2. It dies before Spark has logged a batch of that.
+3. After the restart the group's text does not look foreign, and the larger of 100 and 40 would undo the operator's
+   move in silence.
 
 A pin fixes a start position in the group. Besides the position it records the state when the group began: the topic's
 partition count, and the names of the topics. They decide the start of a partition without an offset.
@@ -20,13 +27,22 @@ partition count, and the names of the topics. They decide the start of a partiti
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
-from spark_groupsource.model.commit_metadata import Anchor, CommitItem, CommitMetadata, GroupOffset, Pin, parse_metadata
+from spark_groupsource.model.commit_metadata import (
+    Anchor,
+    CommitItem,
+    CommitMetadata,
+    GroupOffset,
+    Pin,
+    metadata_of,
+    next_reset,
+)
 from spark_groupsource.model.offsets import Reset, SourceOffset, TopicPartition, newer, same_topic
-from spark_groupsource.options.model import OnConflict
 from spark_groupsource.options.offset_spec import AtEdge, Start, Starting
+from spark_groupsource.planning import conflicts
+from spark_groupsource.planning.conflicts import Conflict
 
 
 class Basis(Enum):
@@ -67,8 +83,8 @@ class Memory:
 class Takeover:
     """Hold the inputs of the decision for one newly assigned partition.
 
-    `recreated`: this lineage has read another topic of the same name. `reset`: the partition was reset after the
-    checkpoint was written. `decided`: the group's offset records the decision of a conflict for this checkpoint.
+    `own_end`, `lineage` and `known_reset` are the checkpoint's. `recreated`: this lineage has read another topic of the
+    same name.
     """
 
     partition: TopicPartition
@@ -77,9 +93,8 @@ class Takeover:
     group_metadata: CommitMetadata | None
     own_end: int | None
     lineage: str
+    known_reset: Reset | None = None
     recreated: bool = False
-    reset: bool = False
-    decided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +104,8 @@ class StartDecision:
     partition: TopicPartition
     basis: Basis
     offset: int | None
-    # How group and checkpoint disagree, for a warning or an error; None if they agree.
-    conflict: str | None = None
+    # How group and checkpoint disagree; None if they agree.
+    conflict: Conflict | None = None
     # The group's offset belongs to a deleted topic of the same name.
     recreated: bool = False
 
@@ -104,54 +119,28 @@ _OPEN = {
 }
 
 
-def decide_start(takeover: Takeover, on_conflict: OnConflict, age: Age) -> StartDecision:
-    """Choose the start of one partition.
+def decide_start(takeover: Takeover, age: Age) -> StartDecision:
+    """Choose the start of one partition. The caller checks whether a conflict allows it (`conflicts.check_allowed`).
 
     A partition created after the group's start begins at 0, even if its log now begins later: records that retention
     has deleted meanwhile are lost (promise P8), as in Spark's own source.
     """
-    metadata, group = takeover.group_metadata, takeover.group_offset
+    partition, metadata, group = takeover.partition, takeover.group_metadata, takeover.group_offset
     other_topic = not same_topic(metadata.topic_id, takeover.topic_id) if metadata else takeover.recreated
     # R35: an offset of a deleted topic of the same name
     if other_topic:
         # By name alone, the offset of the deleted topic would be used for the new one and skip its records.
-        return StartDecision(takeover.partition, Basis.FIRST_OFFSET, None, recreated=True)
-    # A partition without an offset in the group was not part of the reset, and no other query has read it since.
-    # R46: the checkpoint's end is from before the reset
-    own = None if takeover.reset and group is not None else takeover.own_end
-    if group is None and own is None:
-        return StartDecision(takeover.partition, _OPEN[age], None)
-    if group is None or own is None:
-        return StartDecision(
-            takeover.partition, Basis.LINEAGE if group is None else Basis.GROUP, group if own is None else own
-        )
-    # A conflict is decided only once. Guards against:
-    # 1. An old checkpoint of p0 and p1 (100) won over the group (1000). Lineage N has read to 120.
-    # 2. p1 is revoked and assigned again. The conflict is decided again, for a new lineage N2, which reads to 140.
-    # 3. After a restart p0's metadata, which names N, looks like a takeover. 140 to 1000 is skipped.
-    # R54: decided before, for this checkpoint
-    decided = takeover.decided and own < group and on_conflict is OnConflict.CHECKPOINT
-    conflict = None if decided or own == group else _conflict(takeover, own, group)
-    if conflict is None and not decided:
-        return StartDecision(takeover.partition, Basis.LINEAGE if own > group else Basis.GROUP, max(own, group))
-    if on_conflict is OnConflict.GROUP:
-        return StartDecision(takeover.partition, Basis.GROUP, group, conflict)
-    return StartDecision(takeover.partition, Basis.LINEAGE, own, conflict)
-
-
-def _conflict(takeover: Takeover, own: int, group: int) -> str | None:
-    """Return the conflict if the two offsets cannot both come from lineages of this source, else None."""
-    metadata = takeover.group_metadata
-    where = f"{takeover.partition} group={group} checkpoint={own}"
-    if metadata is None:
-        return f"{where} (the group's offset was set by another program)"
-    # R52: the decision was not logged
-    if metadata.instead_of == takeover.lineage:
-        return f"{where} (this conflict was decided before, but the query ended before it logged the next batch)"
-    if metadata.lineage == takeover.lineage and group > own:
-        return f"{where} (the checkpoint is older than the group's offset: was an old one restored, or one used twice?)"
-    # Another lineage has read further (a takeover), or our last commit was not accepted: both are normal.
-    return None
+        return StartDecision(partition, Basis.FIRST_OFFSET, None, recreated=True)
+    # R46, R114: the checkpoint's end is from before the reset
+    own = None if was_reset(metadata, takeover.known_reset) else takeover.own_end
+    if group is None:
+        return StartDecision(partition, _OPEN[age] if own is None else Basis.LINEAGE, own)
+    if own is None:
+        return StartDecision(partition, Basis.GROUP, group)
+    conflict = conflicts.at_start(partition, own, group, metadata, takeover.lineage)
+    if conflict is None and own > group:
+        return StartDecision(partition, Basis.LINEAGE, own)
+    return StartDecision(partition, Basis.GROUP, group, conflict)
 
 
 def age_of(
@@ -211,55 +200,64 @@ def open_start(decision: StartDecision, starting: Starting) -> Start | None:
     return starting.of(decision.partition) if decision.basis is Basis.STARTING_POSITION else AtEdge()
 
 
-def conflicts(decisions: Iterable[StartDecision]) -> str:
-    """Return all conflicts in one text, empty if there are none."""
-    return "; ".join(decision.conflict for decision in decisions if decision.conflict is not None)
-
-
 def newest_reset(resets: Iterable[Reset | None]) -> Reset | None:
     """Return the newest of these resets, None if there is none."""
     return max((reset for reset in resets if reset is not None), default=None)
 
 
-def left_alone(metadata: CommitMetadata | None, known: Reset | None) -> bool:
-    """Return whether no reset newer than `known` included this partition: its commit metadata would name the reset.
+def was_reset(metadata: CommitMetadata | None, known: Reset | None) -> bool:
+    """Return whether a partition was reset since `known`, by the group's metadata of it.
 
-    Guards against:
+    Guards against (a newer reset of any partition counts for all):
     1. A query dies in a batch of topics A and B. Only topic A is reset.
     2. The query is restarted. It reads its range of B and completes the batch, whose commit is not accepted.
     3. B's end in the checkpoint is still right. Declared void, the range of B would be read again.
     """
     # R48: its own text would name the reset
-    return metadata is not None and not newer(metadata.reset, known)
+    return metadata is not None and newer(metadata.reset, known)
 
 
-def voided(start: SourceOffset, reset: Reset | None, group: Mapping[TopicPartition, GroupOffset]) -> str:
-    """Return the ends of a checkpoint that a reset makes void, as text; empty if there are none.
+def void_ends(start: SourceOffset, group: Mapping[TopicPartition, GroupOffset]) -> frozenset[TopicPartition]:
+    """Return the partitions whose ends in a checkpoint are void, owned or not, by the group's offsets.
 
-    All ends are void except those of partitions that the reset left alone, by the group's metadata. This includes
-    partitions that other members own now: the group was empty when it was reset, so its offsets include everything that
-    was completed and committed before.
+    They were reset, or another program has moved them, which their owner decides. The checkpoint is about to name a
+    newer reset than those, so it must not keep these ends.
     """
-    if not newer(reset, start.reset):
-        return ""
-    kept = {partition for partition, held in group.items() if left_alone(parse_metadata(held.metadata), start.reset)}
-    return "; ".join(
-        f"{partition} checkpoint={end}" + (f" group={group[partition].offset}" if partition in group else "")
-        for partition, end in sorted(start.ends().items())
-        if partition not in kept
+    ends = start.ends()
+    found = {p: (held, metadata_of(held)) for p, held in group.items() if p in ends and held.offset is not None}
+    return frozenset(
+        partition
+        for partition, (held, metadata) in found.items()
+        if was_reset(metadata, start.reset) or (metadata is None and held.offset != ends[partition])
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Hold the lineage in whose name a query plans and commits, and the newest reset of the group that it knows."""
+    """Hold the lineage in whose name a query plans and commits, and the newest reset that it knows.
+
+    `void`: the partitions whose ends in the checkpoint do not count any more, until a batch of the lineage is logged.
+    """
 
     name: str
     reset: Reset | None = None
+    void: frozenset[TopicPartition] = frozenset()
 
-    def named(self, name: str) -> Lineage:
-        """Return the lineage with another name and the same reset."""
-        return self if name == self.name else replace(self, name=name)
+    def after_conflicts(
+        self,
+        name: str,
+        decided: Collection[TopicPartition],
+        start: SourceOffset,
+        group: Mapping[TopicPartition, GroupOffset],
+        now_ms: int,
+    ) -> Lineage:
+        """Return the lineage in which the group is followed for these partitions: their reset begins with it.
+
+        `group` has the group's offsets of all partitions that the checkpoint `start` has read.
+        """
+        # R114: newer than all resets that a checkpoint may know
+        reset = next_reset(group.values(), now_ms, name, self.reset)
+        return Lineage(name, reset, self.void | void_ends(start, group) | frozenset(decided))
 
 
 def initial_topics(
@@ -310,67 +308,16 @@ def is_initial(decision: StartDecision, group: GroupOffset | None, pinned: Colle
     return added or decision.basis is Basis.STARTING_POSITION
 
 
-def offset_to_pin(
-    decision: StartDecision,
-    position: int,
-    group: GroupOffset | None,
-    metadata: CommitMetadata | None,
-    *,
-    was_ours: bool,
-) -> int | None:
-    """Return the offset to commit before a batch is planned from `position`; None if the group's offset is enough.
-
-    `was_ours`: the checkpoint's newest batch had the partition.
-    """
+def must_pin(decision: StartDecision, position: int, group: GroupOffset | None) -> bool:
+    """Return whether to commit the position before a batch is planned; if not, the group's own text is enough."""
     if group is None or group.offset is None or position > group.offset or decision.recreated:
-        return position
-    if metadata is None and position == group.offset:
-        # Set by another program. With our metadata committed here, a later offset without metadata is a new change.
-        return position
-    if decision.conflict is None or position >= group.offset:
-        return None
-    # R55: an end of a partition that was handed over is old
-    if metadata is None and was_ours:
-        # Decided for the checkpoint, against another program: the group's offset moves back to the query's position.
-        # Guards against:
-        # 1. An operator moves the group's offset from 100 to 500. The query continues at 100.
-        # 2. Before the query reaches 500, its partition is assigned to another member, which starts at 500.
-        # 3. 100 to 500 is skipped silently.
-        # Not for a partition that was handed over: the checkpoint's end is old, others have read further, and would
-        # read all that again.
-        return position
-    # Decided for an old checkpoint, against completed offsets of this source: the offset stays, in the new lineage's
-    # name. Otherwise it would look like another lineage's progress after a restart, and silently reverse the decision.
-    # R53: the offset stays, in the new lineage's name
-    return group.offset
+        return True
+    # R114: a decision is committed, also at the group's own offset
+    # So is an offset of another program: one without metadata is then one that was moved since.
+    return decision.conflict is not None or metadata_of(group) is None
 
 
-def start_item(
-    partition: TopicPartition, offset: int, anchor: Anchor, own: Lineage, overruled: str | None
-) -> CommitItem:
-    """Return the commit of a start position. `overruled` is the checkpoint's lineage after a conflict, else None."""
-    metadata = CommitMetadata(
-        own.name, anchor.topic_id, offset, offset, anchor.pin, reset=own.reset, instead_of=overruled
-    )
+def start_item(partition: TopicPartition, offset: int, anchor: Anchor, lineage: str) -> CommitItem:
+    """Return the commit of a start position."""
+    metadata = CommitMetadata(lineage, anchor.topic_id, offset, offset, anchor.pin, reset=anchor.reset)
     return CommitItem(partition, offset, metadata.to_text())
-
-
-def decided_again(
-    held: Mapping[TopicPartition, GroupOffset], before: Collection[str], own: str, overruled: str
-) -> list[CommitItem]:
-    """Return commits that repeat, in the name of lineage `own`, the conflict decisions of the lineages `before` it.
-
-    `held` are the group's offsets of partitions whose positions are below them.
-
-    Guards against:
-    1. An old checkpoint of p0 (100) won over the group (1000). Lineage N has read to 120.
-    2. p1 is assigned, and another program has moved its offset. That conflict begins lineage N2, which logs [120, 140)
-       of p0.
-    3. After a restart p0's metadata, which names N, looks like a takeover. 140 to 1000 is skipped.
-    """
-    found = {partition: (group.offset, parse_metadata(group.metadata)) for partition, group in held.items()}
-    return [
-        CommitItem(partition, offset, replace(metadata, lineage=own, instead_of=overruled).to_text())
-        for partition, (offset, metadata) in found.items()
-        if offset is not None and metadata is not None and metadata.decides_for(before) and metadata.lineage != own
-    ]

@@ -374,6 +374,7 @@ def _error(run: Documented, problem: str) -> bool:
         errors.NO_ASSIGNMENT.id: bool(jobs),
         errors.CLUSTER_REQUEST_FAILED.id: bool(jobs),
         errors.DATA_LOST.id: _has_lost(run, problem),
+        errors.CHECKPOINT_BEHIND.id: "checkpoint-restored" in run.kinds,
         # A static member is fenced by its own former run, whose request was on a connection that was cut.
         "FENCED_INSTANCE_ID": run.sim.configuration.query.instance_ids and bool(_SILENCE & run.kinds),
         "TaskFailed": _has_lost(run, problem),

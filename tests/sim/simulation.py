@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
-from spark_groupsource.cli.offset_moves import Move, commit_item, next_reset
-from spark_groupsource.model.commit_metadata import GroupOffset, Pin, metadata_of
-from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource import errors
+from spark_groupsource.cli.offset_moves import Move, commit_item
+from spark_groupsource.model.commit_metadata import GroupOffset, Pin, metadata_of, next_reset
+from spark_groupsource.model.offsets import TopicPartition, parse_offset
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.options.parse import parse_options
 from tests.faults.history import Commit, Fault, History, Run, Start
@@ -75,7 +76,9 @@ class Configuration:
 _OPTIONS: dict[tuple[tuple[str, str], ...], SourceOptions] = {}
 
 
-def options_of(configuration: Configuration, *, fail_on_data_loss: bool, name: str = "") -> SourceOptions:
+def options_of(
+    configuration: Configuration, *, fail_on_data_loss: bool, on_conflict: str | None = None, name: str = ""
+) -> SourceOptions:
     """Return the options of a query. `name` is its group.instance.id, if it is a static member."""
     group = configuration.group
     raw = {
@@ -102,8 +105,8 @@ def options_of(configuration: Configuration, *, fail_on_data_loss: bool, name: s
         raw["drainTimeoutMs"] = _ms(configuration.drain_s)
     if configuration.max_batch_s is not None:
         raw["maxBatchMs"] = _ms(configuration.max_batch_s)
-    if configuration.on_conflict is not None:
-        raw["onConflict"] = configuration.on_conflict
+    if on_conflict is not None:
+        raw["onConflict"] = on_conflict
     if name:
         raw["kafka.group.instance.id"] = name
     key = tuple(sorted(raw.items()))
@@ -128,6 +131,8 @@ class Simulation:
         kind = ConsumerCoordinator if configuration.group.protocol == "kip848" else ClassicCoordinator
         self.group: Coordinator = kind(world, self.cluster, configuration.group)
         self.faults: list[Fault] = []
+        # Queries whose next start has onConflict=group.
+        self._follows_group: set[str] = set()
         self.apps = [self._application(f"q{number + 1}") for number in range(configuration.queries)]
         # The quiet end has begun: everything is healed, nothing new happens.
         self.ending = False
@@ -147,7 +152,11 @@ class Simulation:
 
         def options(*, fail_on_data_loss: bool) -> SourceOptions:
             instance = name if settings.instance_ids else ""
-            return options_of(configuration, fail_on_data_loss=fail_on_data_loss, name=instance)
+            on_conflict = "group" if name in self._follows_group else configuration.on_conflict
+            self._follows_group.discard(name)
+            return options_of(
+                configuration, fail_on_data_loss=fail_on_data_loss, on_conflict=on_conflict, name=instance
+            )
 
         app = Application(self.world, name, self.cluster, self.group, settings, options)
         app.fails_on_data_loss = configuration.fail_on_data_loss
@@ -155,11 +164,16 @@ class Simulation:
         return app
 
     def _app_ended(self, app: Application, how: str) -> None:
-        """Start an application again, as a supervisor does; after a failure by data loss with failOnDataLoss=false."""
+        """Start an application again, as a supervisor does.
+
+        After a failure by data loss with failOnDataLoss=false, and by a restored checkpoint with one of its cures.
+        """
         if self._over:
             return
         if how == "failed" and app.fails_on_data_loss:
             app.fails_on_data_loss = False
+        if how == "failed" and errors.CHECKPOINT_BEHIND.id in app.errors[-1]:
+            self._cure(app)
         follow = self.next.pop(app.name, None)
         if follow is not None:
             follow()
@@ -167,6 +181,17 @@ class Simulation:
         rest_s = self.rest_s.pop(app.name, None)
         rest_s = self.world.rng.choice((0.2, 1.0, 4.0)) if rest_s is None else rest_s
         self.world.after(min(rest_s, 2.0) if self.ending else rest_s, lambda: self.start(app))
+
+    def _cure(self, app: Application) -> None:
+        """Decide whether a query with a restored checkpoint reads again what it has read since."""
+        others_run = any(other.up for other in self.apps)
+        if others_run or self.world.rng.random() < 0.5:
+            self._follows_group.add(app.name)
+            return
+        self.world.saw("a restored checkpoint reads again")
+        ends = parse_offset(app.checkpoint.entries[app.checkpoint.newest].end).ends()
+        held = self.group.offsets
+        self.reset_group({p: end for p, end in ends.items() if p in held and p.topic in self.cluster.topics})
 
     # --- what a rig does
 

@@ -9,6 +9,7 @@ from math import inf
 
 import pytest
 
+from spark_groupsource import errors
 from spark_groupsource.model.offsets import TopicPartition
 from tests.sim.kafka.protocol import Error
 from tests.sim.script import Script
@@ -580,8 +581,40 @@ def test_r49_a_completed_batch_moves_no_offset_that_another_program_has_set() ->
     assert len(script.events("q1", "conflict")) == 1
 
 
-def _restored(on_conflict: str, *, newest_is_complete: bool) -> Script:
-    """Return a run in which q1 reads to 10, then to 20, and goes on with a copy of its checkpoint.
+@pytest.mark.rule("R114")
+def test_r114_a_decision_is_stored_as_a_reset_of_its_partition() -> None:
+    """1. q1 is at 20. A tool sets the group to 5. 2. q1 commits 5, and is killed before Spark has logged a batch."""
+    script = _script(queries=1, topics=(("orders", 1),))
+    q1 = script.app("q1")
+    script.on(3.0, script.writes(20))
+    script.on(8.0, script.drains("q1", rest_s=3.0))
+    script.on(10.0, lambda: script.move_group({TopicPartition("orders", 0): 5}))
+    script.on(10.0, lambda: script.at_place("before-fix", "q1", q1.kill))
+    script.run()
+    assert script.rows("q1") == [*range(20), *range(5, 20)]
+    assert len(script.events("q1", "conflict")) == len(script.events("q1", "reset")) == 1
+
+
+@pytest.mark.rule("R114")
+def test_r114_a_decision_counts_for_others_too() -> None:
+    """1. q1 and q2 have read orders to 20. A tool sets 5. 2. q1 follows, and dies at 11. 3. q2 goes on there."""
+    script = _script(topics=(("orders", 1),))
+    script.on(1.0, script.writes(10))
+    script.on(5.0, script.drains("q1", rest_s=9.0))
+    script.on(5.0, script.starts("q2"))
+    script.on(7.0, script.writes(10))
+    script.on(11.0, script.drains("q2", rest_s=30.0))
+    script.on(13.0, lambda: script.move_group({TopicPartition("orders", 0): 5}))
+    script.on(13.0, lambda: [setattr(app.settings, "max_rows", 6) for app in script.apps])
+    script.on(13.0, lambda: script.batches_take(4.0, "q1"))
+    script.when(lambda: script.rows("q1")[-1:] == [10], script.drains("q1", rest_s=60.0), after_s=14.0)
+    script.run()
+    assert script.rows("q1")[:16] == [*range(10), *range(5, 11)]
+    assert script.rows("q2")[:15] == [*range(10, 20), *range(11, 16)]
+
+
+def _restored(on_conflict: str | None, *, newest_is_complete: bool) -> Script:
+    """Return a run in which q1 reads to 10, to 20, and to 30, and goes on with a copy of its checkpoint.
 
     The copy is from offset 10, or has the batch from there to 20, not completed.
     """
@@ -595,6 +628,7 @@ def _restored(on_conflict: str, *, newest_is_complete: bool) -> Script:
         script.start(q1)
 
     def restore() -> None:
+        script.fault("checkpoint-restored", "q1", old=q1.checkpoint.life, new="q1#2")
         q1.new_life(copies[0 if newest_is_complete else 1])
         script.start(q1)
 
@@ -602,25 +636,30 @@ def _restored(on_conflict: str, *, newest_is_complete: bool) -> Script:
     script.on(5.0, lambda: script.next.update(q1=keep), q1.drain)
     script.on(9.0, script.writes(10))
     script.on(13.0, lambda: script.next.update(q1=keep), q1.drain)
-    script.on(18.0, lambda: script.next.update(q1=restore), q1.drain)
+    script.on(16.0, script.writes(10))
+    script.on(19.0, lambda: script.next.update(q1=restore), q1.drain)
     script.run()
     return script
 
 
-def test_a_conflict_is_decided_by_the_option() -> None:
-    """1. A checkpoint is restored whose end is 10; the group is at 20."""
-    for on_conflict, again in (("checkpoint", range(10, 20)), ("group", range(0))):
-        script = _restored(on_conflict, newest_is_complete=True)
-        assert script.rows("q1") == [*range(20), *again]
-        assert len(script.events("q1", "conflict")) == 1
-
-
 @pytest.mark.rule("R50")
-def test_r50_a_logged_batch_that_its_own_lineage_has_committed_is_a_conflict() -> None:
-    """1. The group is at 20. 2. A checkpoint is restored that ends with a batch [10, 20). 3. Spark runs it again."""
-    script = _restored("checkpoint", newest_is_complete=False)
-    assert script.rows("q1")[-10:] == list(range(10, 20))
-    assert len(script.events("q1", "conflict")) >= 1
+@pytest.mark.parametrize("newest_is_complete", [True, False])
+def test_r50_a_checkpoint_behind_its_own_commits_fails_the_query(newest_is_complete: bool) -> None:
+    """A checkpoint is restored whose end is 10, or whose newest batch is [10, 20); the group is at 30."""
+    script = _restored(None, newest_is_complete=newest_is_complete)
+    (error,) = script.app("q1").errors
+    assert errors.CHECKPOINT_BEHIND.id in error
+    assert ("orders-0 group=30 checkpoint=10" if newest_is_complete else "orders-0 [10, 20) group=30") in error
+    again = range(10 if newest_is_complete else 20, 30) if script.world.coverage["fault group-reset"] else range(0)
+    assert script.rows("q1") == [*range(30), *again]
+
+
+@pytest.mark.parametrize("newest_is_complete", [True, False])
+def test_a_conflict_is_decided_by_the_option(newest_is_complete: bool) -> None:
+    script = _restored("group", newest_is_complete=newest_is_complete)
+    assert script.rows("q1") == list(range(30))
+    assert len(script.events("q1", "conflict")) == (1 if newest_is_complete else 2)
+    assert script.app("q1").errors == []
 
 
 @pytest.mark.rule("R84")

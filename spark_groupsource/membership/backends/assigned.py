@@ -112,8 +112,7 @@ class AssignedPartitions(LibrdkafkaGroup):
     def _goes_back(self, item: CommitItem, held: GroupOffset) -> bool:
         """Return whether a commit moves the group back from an offset that another driver has committed.
 
-        A start position may be before the group's first offset, as option onConflict decides. That of a recreated topic
-        may be before it, too.
+        The start position of a recreated topic may be before the group's offset.
         """
         if held.offset is None or held.offset <= item.offset:
             return False

@@ -19,7 +19,7 @@ P1 no loss. A record of the log, or one that the broker acknowledged, at or afte
    completed batch that planned the record came into the sink after the rig had deleted the topic, and no task of it
    gave records below and above that one.
 P2 once per checkpoint. A record in two completed batches of one life of a checkpoint, or twice in one batch. Another
-   lineage in the same life may repeat what a reset took back, and what a restored checkpoint reads again.
+   lineage in the same life may repeat what a reset took back.
 P3 same replay. A run of a batch that lacks or has a record that the run before it does not, that has another id at an
    offset, or that reads outside of the batch's plan. A task that gives the same rows in another order: in a second
    evaluation of the same plan by the sink (as when Spark reruns tasks), or in a later run with a task of the same rows;
@@ -31,19 +31,18 @@ P4 never ahead. A commit that moves the group forward to an offset that is not t
    checkpoint goes on under a new one after a conflict. A commit by nobody's lineage outside of a fault that makes one.
    At the end: a partition whose committed offset is not behind its last record (lag).
    Normal: the first commit of a partition when it is a pin; a commit of the offset that the group has (a proof).
-P5 fenced. a) A commit below the group's offset, apart from resets, and from a start position that puts back what was
-   moved from outside. b) A commit by lineage A after one of lineage B, when
-   its range does not start where B's commit ended and A was not assigned the partition since B's commit: a zombie, by
-   commits alone. c) A commit by a query that was not the partition's newest owner by the coordinator's records, or
-   whose member was gone. They lie in one log with the commits: their order needs no clock.
+P5 fenced. a) A commit below the group's offset, apart from resets, and from the beginning of a recreated topic that
+   replaces what was moved from outside. b) A commit by lineage A after one of lineage B, when its range does not start
+   where B's commit ended and A was not assigned the partition since B's commit: a zombie, by commits alone. c) A commit
+   by a query that was not the partition's newest owner by the coordinator's records, or whose member was gone. They lie
+   in one log with the commits: their order needs no clock.
    A commit that is wrong already is no "B" for those after it: else the zombie's victim would look like a zombie.
 P6 bounded repeats. Records that were completed in two checkpoints. The two batches are told apart by who came to the
    partition first (a process that was stopped in the middle of planning logs its plan late), else by the plans' times.
-   - A reset between the plans, and below the offset where the group was: normal from the offset that the group was
-     moved to, or from the checkpoint's own end if its first batch behind the reset begins there (`onConflict`);
-     from 0 if the checkpoint ends in a deleted topic of that name.
-   - The later batch is of a later life of the same checkpoint: normal for the last batch of the earlier life, and for a
-     restored checkpoint from its own end up to the group's offset.
+   - A reset between the plans, and below the offset where the group was, or the earlier batch ended (its commit may
+     not have arrived): normal from the offset that the group was moved to, and from 0 if the checkpoint ends in a
+     deleted topic of that name.
+   - The later batch is of a later life of the same checkpoint: normal for the last batch of the earlier life.
    - Else something unclean must have touched the earlier owner from the plan on (unclean.py): a fault of the rig that
      is not clean and whose target is this query or no query, a member that the coordinator removed, a batch that took
      longer than the drain deadline, or a run of the query that ended in the middle of a batch. And of one stay (from

@@ -64,7 +64,7 @@ def _ahead(commit: GroupCommit, before: GroupCommit | None, planned: _Planned) -
         yield Violation("P4", f"{commit}: no fault moved the group's offset")
         return
     if before is not None and commit.offset < before.offset:
-        return  # P5's, or a moved offset that is put back
+        return  # P5's
     if before is None and commit.is_start:
         return  # a pin
     batches = planned.of(commit)
@@ -79,7 +79,8 @@ def _fenced(
     facts: Facts, commit: GroupCommit, before: GroupCommit | None, rightful: GroupCommit | None
 ) -> Iterator[Violation]:
     if before is not None and commit.offset < before.offset:
-        if not (before.external and commit.is_start):  # a conflict with who has moved it, decided for the checkpoint
+        # Who has read a deleted topic of this name reads the new one from its beginning.
+        if not (before.external and commit.is_start and commit.offset == 0):
             yield Violation("P5", f"{commit}: the group's offset goes back from {before.offset}")
         return
     if commit.lineage is None or (before is not None and commit.offset == before.offset):

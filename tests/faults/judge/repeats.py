@@ -135,41 +135,30 @@ class Repeats:
                 self._other_checkpoint(log, batches[n - 1], later, offsets)
 
     def _unexcused(self, log: Log, earlier: Batch, later: Batch, offsets: list[int]) -> list[int]:
-        """Count what a reset or a restored checkpoint between the plans explains; return the rest."""
+        """Count what a reset between the plans explains; return the rest."""
         if earlier.lineage == later.lineage and earlier.checkpoint == later.checkpoint:
             return offsets  # a checkpoint that takes part in a reset or a conflict goes on as a new lineage
         resets = [
-            (self._from_reset(reset, later), reset.before)
+            (self._from_reset(reset, later), max(reset.before, earlier.ends.get(log, 0)))
             for reset in self.facts.resets
             if reset.log == log and earlier.planned_at - TICK_S <= reset.at <= later.planned_at + TICK_S
         ]
-        offsets = self._count(RESET, resets, offsets)
-        return self._count(CHECKPOINT, self._from_restored(log, later), offsets)
+        return self._count(RESET, resets, offsets)
 
     def _from_reset(self, reset: Reset, later: Batch) -> int:
-        """Return where the batch's checkpoint goes on after a reset: where the group is, or at its own end.
+        """Return where the batch's checkpoint goes on after a reset: where the group is.
 
-        A checkpoint that has read only a deleted topic of this name ends at 0.
-
-        It may have read the partition long ago, and others since. That is its right by the option `onConflict`: an
-        offset that another program has set says nothing of what the group has read. Only for its first batch behind
-        the reset, and those that follow on it.
+        A checkpoint that has read only a deleted topic of this name goes on at 0.
         """
         log = reset.log
         own = [b for b in self.facts.batches if b.checkpoint == later.checkpoint]
         after = [b for b in own if b.planned_at > reset.at and b.reads(log)]
-        if not after:
+        if not after or any(b.planned_at <= reset.at and log in b.ends for b in own):
             return reset.after
         first = min(after, key=lambda batch: batch.number)
-        ends = [b for b in own if b.planned_at <= reset.at and log in b.ends]
         newest = max((b for b in own if b.number < first.number), key=lambda batch: batch.number, default=None)
-        if ends:
-            end = max(ends, key=lambda batch: batch.number).ends[log]
-        elif newest is not None and newest.ids.get(log[0]) not in (None, "", log[1]):
-            end = 0
-        else:
-            return reset.after
-        return min(end, reset.after) if first.ranges[log][0] == end else reset.after
+        read_another = newest is not None and newest.ids.get(log[0]) not in (None, "", log[1])
+        return 0 if read_another and first.ranges[log][0] == 0 else reset.after
 
     def _count(self, name: str, spans: list[Range], offsets: list[int]) -> list[int]:
         rest = [offset for offset in offsets if not inside(offset, spans)] if spans else offsets
@@ -235,19 +224,6 @@ class Repeats:
                 return fault
             new = fault.details["old"]
         return None
-
-    def _from_restored(self, log: Log, later: Batch) -> list[Range]:
-        """Return what a restored checkpoint reads again: from its own end to the group's offset at that time."""
-        fault = self._by_life.get(later.checkpoint)
-        if fault is None or "batch" not in fault.details:
-            return []
-        old, newest = fault.details["old"], fault.details["batch"]
-        known = [b for b in self.facts.batches if b.checkpoint == old and b.number <= newest and log in b.ends]
-        if not known:
-            return []
-        end = max(known, key=lambda batch: batch.number).ends[log]
-        commits = [c.offset for c in self.facts.commits if c.log == log and c.at <= later.planned_at + TICK_S]
-        return [(end, max(commits, default=end))]
 
     def finish(self) -> None:
         """Judge what only all repeats together show: at most one batch of an owner's stay."""

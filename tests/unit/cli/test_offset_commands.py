@@ -28,7 +28,6 @@ from spark_groupsource.cli.offset_moves import (
     WantedOffset,
     move_warnings,
     moves_table,
-    next_reset,
     plan_move,
 )
 from spark_groupsource.cli.savepoint_file import Saved, Savepoint, read_savepoint, write_savepoint
@@ -46,6 +45,7 @@ from spark_groupsource.model.commit_metadata import (
     GroupOffset,
     KnownTopics,
     Pin,
+    next_reset,
     parse_metadata,
 )
 from spark_groupsource.model.offsets import Reset, TopicPartition

@@ -3,42 +3,57 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from spark_groupsource.cluster.port import TopicInfo
-from spark_groupsource.errors import DataLossError, MembershipError
-from spark_groupsource.model.commit_metadata import GroupOffset, parse_metadata
+from spark_groupsource.errors import MembershipError
+from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, parse_metadata
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
-from spark_groupsource.options.model import ReadBounds
-from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, flat, metadata, ranges, restarted
+from spark_groupsource.planning.start_position import Lineage
+from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, metadata, ranges, restarted
 from tests.unit.fakes import (
     LINEAGE,
+    OTHER_LINEAGE,
     TOPIC_ID,
     offset_of,
 )
 
+# Committed by the checkpoint's own lineage, beyond its end.
+OWN = GroupOffset(90, metadata(LINEAGE, 80, 90))
+START_70 = offset_of(OffsetRange(P0, 40, 70))
 
-@pytest.mark.parametrize(("choice", "planned"), [("checkpoint", "orders-0 [70, 95)"), ("group", "orders-0 [90, 95)")])
-def test_a_conflict_is_decided_and_makes_a_new_lineage(
-    choice: str, planned: str, caplog: pytest.LogCaptureFixture
+
+def parsed(text: str) -> CommitMetadata:
+    found = parse_metadata(text)
+    assert found is not None
+    return found
+
+
+def held_by(bed: Bed, partition: TopicPartition = P0) -> CommitMetadata:
+    return parsed(bed.member.committed[partition].metadata)
+
+
+@pytest.mark.parametrize("group", [90, 50])
+@pytest.mark.parametrize("options", [{}, {"onConflict": "group"}])
+def test_another_programs_offset_is_followed_in_a_new_lineage(
+    options: dict[str, str], group: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bed = Bed(onConflict=choice)
-    bed.member.committed[P0] = GroupOffset(90, "moved by hand")
+    bed = Bed(**options)
+    bed.member.committed[P0] = GroupOffset(group, "moved by hand")
     bed.join(P0)
     bed.ends(p0=95)
     with caplog.at_level(logging.WARNING):
-        end = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)))
-    assert ranges(end) == [planned]
+        end = bed.session.latest_offset(START_70)
+    assert ranges(end) == [f"orders-0 [{group}, 95)"]
     assert end.lineage != LINEAGE
-    assert "orders-0 group=90 checkpoint=70" in caplog.text
+    assert f"orders-0 group={group} checkpoint=70 (the group's offset was set by another program)" in caplog.text
     bed.session.commit(end)
     assert bed.committed() == {0: 95}
 
 
-def test_a_conflict_is_decided_and_reported_once_however_often_its_start_is_refused(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_conflict_is_reported_once_however_often_its_start_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     """Start positions wait for the answer to a commit of another partition."""
     bed = Bed()
     bed.member.committed[P0] = GroupOffset(90, "moved by hand")
@@ -46,18 +61,115 @@ def test_a_conflict_is_decided_and_reported_once_however_often_its_start_is_refu
     bed.join(P0)
     bed.ends(p0=95)
     with caplog.at_level(logging.WARNING):
-        end = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)))
-    assert ranges(end) == ["orders-0 [70, 95)"]
-    assert caplog.text.count("conflict, decided by") == 1
-    assert f"lineage={end.lineage}" in caplog.text
+        assert ranges(bed.session.latest_offset(START_70)) == ["orders-0 [90, 95)"]
+    assert caplog.text.count("the group's offsets and the checkpoint disagree") == 1
 
 
-def test_a_conflict_may_fail_the_query() -> None:
+def test_another_programs_offset_may_fail_the_query() -> None:
     bed = Bed(onConflict="fail")
     bed.member.committed[P0] = GroupOffset(90, "moved by hand")
     bed.join(P0)
     with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 group=90 checkpoint=70"):
-        bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)))
+        bed.session.latest_offset(START_70)
+
+
+@pytest.mark.parametrize("options", [{}, {"onConflict": "fail"}])
+@pytest.mark.rule("R50")
+def test_a_checkpoint_behind_its_own_commits_fails_the_query(options: dict[str, str]) -> None:
+    bed = Bed(**options)
+    bed.member.committed[P0] = OWN
+    bed.join(P0)
+    bed.ends(p0=95)
+    with pytest.raises(MembershipError, match=r"CHECKPOINT_BEHIND.*orders-0 group=90 checkpoint=70") as raised:
+        bed.session.latest_offset(START_70)
+    assert "groupkafka reset" in str(raised.value)
+    assert "onConflict=group" in str(raised.value)
+    assert bed.member.committed == {P0: OWN}
+
+
+@pytest.mark.rule("R50")
+@pytest.mark.rule("R114")
+def test_a_checkpoint_behind_its_own_commits_follows_the_group_if_told_so_once() -> None:
+    """And is killed before a batch is logged: the next start does not have the option."""
+    bed = Bed(onConflict="group")
+    bed.member.committed[P0] = OWN
+    bed.join(P0)
+    bed.ends(p0=95)
+    assert ranges(bed.session.latest_offset(START_70)) == ["orders-0 [90, 95)"]
+    again = restarted(bed, P0)
+    assert ranges(again.session.latest_offset(START_70)) == ["orders-0 [90, 95)"]
+
+
+@pytest.mark.rule("R50")
+def test_a_coordinator_that_has_lost_commits_is_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed(onConflict="fail")
+    bed.member.committed[P0] = GroupOffset(40, metadata(LINEAGE, 30, 40))
+    bed.join(P0)
+    bed.ends(p0=95)
+    end = bed.session.latest_offset(START_70)
+    assert (ranges(end), end.lineage) == (["orders-0 [70, 95)"], LINEAGE)
+    assert bed.committed() == {0: 70}
+    assert "disagree" not in caplog.text
+
+
+@pytest.mark.rule("R114")
+def test_a_decision_is_stored_as_a_reset_of_its_partition() -> None:
+    """1. A tool sets p0 to 40, the checkpoint is at 100, and the query follows. 2. It is killed before it has logged a
+    batch. 3. Started again: 40 does not look foreign, and the larger offset does not win. p1 was left alone.
+    """
+    bed = Bed()
+    bed.member.committed = {P0: GroupOffset(40, ""), P1: GroupOffset(90, metadata(LINEAGE, 0, 90))}
+    bed.join(P0, P1)
+    bed.ends(p0=200, p1=200)
+    start = offset_of(OffsetRange(P0, 0, 100), OffsetRange(P1, 0, 100))
+    first = bed.session.latest_offset(start)
+    assert ranges(first) == ["orders-0 [40, 200)", "orders-1 [100, 200)"]
+    assert held_by(bed).reset == first.reset is not None
+    assert held_by(bed, P1).reset is None
+    again = restarted(bed, P0, P1)
+    assert ranges(again.session.latest_offset(start)) == ["orders-0 [40, 200)", "orders-1 [100, 200)"]
+
+
+@pytest.mark.rule("R114")
+def test_a_decision_counts_for_other_queries_too() -> None:
+    """One has read p0 to 100, and had handed it over when the other followed a tool that set 40, and read to 60."""
+    bed = Bed()
+    bed.member.committed = {P0: GroupOffset(40, "")}
+    bed.join(P0)
+    bed.ends(p0=60)
+    end = bed.session.latest_offset(offset_of(OffsetRange(P0, 0, 100)))
+    bed.session.commit(end)
+    other = Bed()
+    other.member.committed = bed.member.committed
+    other.join(P0)
+    other.ends(p0=120)
+    start = SourceOffset.of(OTHER_LINEAGE, {"orders": TOPIC_ID}, (OffsetRange(P1, 0, 5),), {P0: 100})
+    assert ranges(other.session.latest_offset(start))[0] == "orders-0 [60, 120)"
+
+
+@pytest.mark.rule("R114")
+def test_a_partition_that_another_program_has_moved_is_no_end_of_a_checkpoint_that_knows_newer_resets() -> None:
+    """p0 and p1 were moved, and p1 is another member's, which decides that: perhaps as an older reset than p0's."""
+    bed = Bed()
+    bed.member.committed = {P0: GroupOffset(40, ""), P1: GroupOffset(40, ""), P2: GroupOffset(7, "")}
+    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 3)
+    bed.join(P0)
+    bed.ends(p0=60, p1=60, p2=60)
+    end = bed.session.latest_offset(offset_of(OffsetRange(P0, 0, 100), done={P1: 100, P2: 7}))
+    assert (ranges(end), dict(end.done)) == (["orders-0 [40, 60)"], {P2: 7})
+
+
+def test_a_partition_that_comes_back_is_a_conflict_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed()
+    bed.member.committed = {P0: GroupOffset(40, ""), P1: GroupOffset(30, "")}
+    bed.join(P0)
+    bed.ends(p0=60, p1=60)
+    start = offset_of(OffsetRange(P0, 0, 100), OffsetRange(P1, 0, 100))
+    bed.session._starts.establish(bed.member.view(), start, ["orders"], Lineage(LINEAGE))
+    bed.member.assign(P1)
+    with caplog.at_level(logging.WARNING):
+        assert ranges(bed.session.latest_offset(start)) == ["orders-0 [40, 60)", "orders-1 [30, 60)"]
+    assert "orders-1 group=30 checkpoint=100" in caplog.text
 
 
 @pytest.mark.parametrize("group", [90, 70], ids=["ahead", "where we are"])
@@ -73,10 +185,9 @@ def test_an_offset_of_another_program_is_pinned_in_our_name(group: int) -> None:
     assert (written.lineage, written.start, written.end) == (LINEAGE, group, group)
 
 
-@pytest.mark.parametrize("choice", ["group", "checkpoint"])
-def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset(choice: str) -> None:
+def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset() -> None:
     """The sequence: a program joins the group, is given a partition, commits its own text, and leaves."""
-    bed = Bed(onConflict=choice, startingOffsets="earliest")
+    bed = Bed(startingOffsets="earliest")
     bed.join(P0)
     bed.ends(p0=70)
     end = bed.session.latest_offset(START)
@@ -93,7 +204,7 @@ def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset(choice
 
 
 @pytest.mark.parametrize("fetched", [True, False], ids=["offsets are known", "offsets come later"])
-@pytest.mark.parametrize(("choice", "position"), [("checkpoint", 100), ("group", 40), ("fail", None)])
+@pytest.mark.parametrize(("choice", "position"), [("group", 40), ("fail", None)])
 @pytest.mark.rule("R49")
 def test_a_rewind_while_the_session_was_lost_is_decided_and_not_undone(
     choice: str, position: int | None, fetched: bool, caplog: pytest.LogCaptureFixture
@@ -178,96 +289,6 @@ def test_p6_a_late_report_of_a_batch_leaves_no_completed_end_uncommitted() -> No
     assert [(each.partition, each.offset) for each in bed.member.machine.pending((P0,))] == [(P0, 100)]
 
 
-@pytest.mark.rule("R55")
-def test_p1_what_another_program_has_skipped_is_not_skipped_by_the_next_owner() -> None:
-    """1. another program moves the group to 90, the checkpoint at 70 wins, 2. [70, 80) completes, 3. the partition goes
-    to a member with another checkpoint: it must not start at 90, because nobody has read [80, 90).
-    """
-    bed = Bed(onConflict="checkpoint")
-    bed.member.committed[P0] = GroupOffset(90, "moved by hand")
-    bed.join(P0)
-    bed.ends(p0=95)
-    first = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)), ReadBounds(max_rows=10))
-    assert ranges(first) == ["orders-0 [70, 80)"]
-    assert bed.committed() == {0: 70}, "a handover now would skip [70, 90)"
-    assert ranges(bed.session.latest_offset(first, ReadBounds(max_rows=5))) == ["orders-0 [80, 85)"]
-    assert bed.committed() == {0: 80}
-
-    other = Bed()
-    other.member.committed = bed.member.committed
-    other.join(P0)
-    other.ends(p0=95)
-    assert ranges(other.session.latest_offset(START)) == ["orders-0 [80, 95)"]
-
-
-@pytest.mark.rule("R55")
-def test_p6_an_old_end_of_a_partition_that_was_handed_over_moves_no_group_back() -> None:
-    """1. [0, 70) is read, and the partition handed over; 2. others read to 200; 3. another program moves the group back
-    to 90, and the partition returns: with the group at 70, its next owner would repeat what others have read to 90.
-    """
-    bed = Bed(onConflict="checkpoint")
-    bed.member.committed[P0] = GroupOffset(90, "moved by hand")
-    bed.join(P0)
-    bed.ends(p0=200)
-    start = SourceOffset.of(LINEAGE, {"orders": TOPIC_ID}, (OffsetRange(P1, 0, 5),), {P0: 70})
-    assert "orders-0 [70, 200)" in ranges(bed.session.latest_offset(start))
-    assert bed.committed()[0] == 90
-
-
-@pytest.mark.rule("R53")
-def test_a_conflict_that_the_checkpoint_has_won_stays_won(caplog: pytest.LogCaptureFixture) -> None:
-    """1. the group is at 90, the old checkpoint at 70 wins, 2. [70, 80) completes, [80, 85) is logged, the query dies,
-    3. started again, the batch is read as logged, and the next one goes on behind it, not at 90.
-    """
-    bed = Bed(onConflict="checkpoint")
-    bed.member.committed[P0] = GroupOffset(90, metadata(LINEAGE, 80, 90))
-    bed.join(P0)
-    bed.ends(p0=95)
-    first = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)), ReadBounds(max_rows=10))
-    second = bed.session.latest_offset(first, ReadBounds(max_rows=5))
-    assert (ranges(first), ranges(second)) == (["orders-0 [70, 80)"], ["orders-0 [80, 85)"])
-    assert bed.committed() == {0: 90}, "the group's offset went back"
-
-    again = Bed(onConflict="checkpoint")
-    again.member.committed = bed.member.committed
-    again.join(P0)
-    again.ends(p0=95)
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        assert flat(again.session.tasks(first, second)) == ["orders-0 [80, 85)"]
-        third = again.session.latest_offset(second)
-    assert ranges(third) == ["orders-0 [85, 95)"]
-    assert "conflict" not in caplog.text, "it is decided"
-    assert third.lineage == first.lineage
-    again.session.commit(third)
-    assert again.committed() == {0: 95}
-
-
-def attempt(committed: dict[TopicPartition, GroupOffset], lost: int, **options: str) -> list[str] | str:
-    """Start the query on a checkpoint at 100 of two partitions, one of whose logs begins at `lost`; it logs nothing."""
-    bed = Bed(startingOffsets="earliest", **options)
-    bed.member.committed = committed
-    bed.ends(p0=200, p1=200)
-    bed.cluster.beginnings[P1] = lost
-    bed.join(P0, P1)
-    try:
-        return ranges(bed.session.latest_offset(offset_of(OffsetRange(P0, 0, 100), OffsetRange(P1, 0, 100))))
-    except DataLossError as error:
-        return str(error.parameters["ranges"])
-
-
-@pytest.mark.rule("R52")
-def test_a_conflict_is_decided_in_the_same_way_until_a_batch_of_that_is_logged() -> None:
-    """1. an old checkpoint (100) is restored, the group is at 150, the checkpoint wins; 2. the query ends with a loss
-    before it has logged anything, and is started again: the group's text in the new lineage's name is no progress.
-    """
-    held = GroupOffset(150, metadata(LINEAGE, 100, 150))
-    committed = {P0: held, P1: held}
-    assert attempt(committed, 120) == attempt(committed, 120) == "orders-1 [100, 120)"
-    assert attempt(committed, 120, failOnDataLoss="false") == ["orders-0 [100, 200)", "orders-1 [120, 200)"]
-    assert {partition: group.offset for partition, group in committed.items()} == {P0: 150, P1: 150}
-
-
 @pytest.mark.rule("R25")
 def test_a_late_commit_of_the_lineage_that_has_lost_a_conflict_commits_nothing() -> None:
     """1. The group is at 50, the checkpoint at 100, and the group wins. 2. [50, 55) is planned in a new lineage's name.
@@ -286,107 +307,24 @@ def test_a_late_commit_of_the_lineage_that_has_lost_a_conflict_commits_nothing()
     assert bed.committed() == {0: 55}
 
 
-def won_by_an_old_checkpoint(*others: TopicPartition) -> tuple[Bed, SourceOffset]:
-    """Return a query on a checkpoint at 100, which has won over its own lineage's 1000, and its first batch, to 120."""
-    bed = Bed()
-    bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 3)
-    held = GroupOffset(1000, metadata(LINEAGE, 900, 1000))
-    bed.member.committed = {P0: held, P1: held}
-    bed.join(P0, P1)
-    bed.ends(p0=1000, p1=1000, p2=1000)
-    start = offset_of(OffsetRange(P0, 0, 100), OffsetRange(P1, 0, 100), done=dict.fromkeys(others, 100))
-    first = bed.session.latest_offset(start, ReadBounds(max_rows=40))
-    assert ranges(first) == ["orders-0 [100, 120)", "orders-1 [100, 120)"]
-    bed.session.tasks(start, first)
-    return bed, first
-
-
-@pytest.mark.parametrize("replayed", [True, False])
-@pytest.mark.rule("R54")
-def test_a_conflict_that_the_checkpoint_has_won_is_not_decided_anew_when_a_partition_comes_back(replayed: bool) -> None:
-    """1. an old checkpoint (100) wins over the group (1000), [100, 120) is logged in lineage N; 2. p1 leaves and comes
-    back, [120, 140) is logged; 3. killed, started again: whose text p0 has, N's, is this query's own.
-    """
-    bed, first = won_by_an_old_checkpoint()
-    bed.member.lose(P1)
-    bed.member.assign(P1)
-    second = bed.session.latest_offset(first, ReadBounds(max_rows=40))
-    assert (second.lineage, ranges(second)) == (first.lineage, ["orders-0 [120, 140)", "orders-1 [120, 140)"])
-    again = restarted(bed, P0, P1)
-    if replayed:
-        assert flat(again.session.tasks(first, second)) == ranges(second)
-    else:
-        assert ranges(again.session.latest_offset(second)) == ["orders-0 [140, 1000)", "orders-1 [140, 1000)"]
-    assert {group.offset for group in again.member.committed.values()} == {1000}
-
-
-def test_a_conflict_that_the_checkpoint_has_won_stays_won_when_partitions_come_one_by_one() -> None:
-    """Started again behind [100, 120), the query is given p0, plans, and is given p1."""
-    bed, first = won_by_an_old_checkpoint()
-    again = restarted(bed, P0)
-    second = again.session.latest_offset(first, ReadBounds(max_rows=40))
-    again.member.assign(P1)
-    assert ranges(again.session.latest_offset(second)) == ["orders-0 [160, 1000)", "orders-1 [120, 1000)"]
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.rule("R54")
-def test_a_conflict_that_the_checkpoint_has_won_stays_won_after_another_one(
-    at_once: bool, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("group", "writer", "instead_of"),
+    [(1000, LINEAGE, OTHER_LINEAGE), (1000, OTHER_LINEAGE, LINEAGE), (40, OTHER_LINEAGE, LINEAGE)],
+    ids=["the checkpoint had won", "no batch of that was logged", "it had lost"],
+)
+def test_a_decision_of_an_older_version_is_followed_only_if_the_user_says_so(
+    group: int, writer: str, instead_of: str
 ) -> None:
-    """1. an old checkpoint (100) wins over the group (1000), [100, 120) is logged in lineage N; 2. p2 comes, moved by
-    another program: the checkpoint wins again, for a lineage N2, and a batch is logged in its name; 3. killed, started
-    again: p0's text is to say N2, else 1000 would look like the progress of another lineage.
-    """
-    bed, first = won_by_an_old_checkpoint(P2)
-    bed.member.committed[P2] = GroupOffset(50, "moved by hand")
-    if at_once:
-        bed = restarted(bed, P0, P1, P2)
-    else:
-        bed.member.assign(P2)
-    second = bed.session.latest_offset(first, ReadBounds(max_rows=60))
-    assert [item.start for item in second.ranges] == [120, 120, 100]
-    assert second.lineage not in {LINEAGE, first.lineage}
-    again = restarted(bed, P0, P1, P2)
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        third = again.session.latest_offset(second, ReadBounds(max_rows=60))
-    assert [item.start for item in third.ranges] == [item.end for item in second.ranges]
-    assert "conflict" not in caplog.text
-
-
-@pytest.mark.parametrize(("choice", "planned"), [("group", []), ("fail", None)])
-def test_what_the_checkpoint_has_won_counts_for_no_other_choice(choice: str, planned: list[str] | None) -> None:
-    """The user has changed option onConflict since."""
-    bed, first = won_by_an_old_checkpoint()
-    again = restarted(bed, P0, P1, onConflict=choice)
-    if planned is None:
-        with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 group=1000 checkpoint=120"):
-            again.session.latest_offset(first)
-    else:
-        assert again.session.latest_offset(first) is first
-
-
-@pytest.mark.rule("R51")
-def test_the_same_old_checkpoint_restored_twice_is_read_again_twice(caplog: pytest.LogCaptureFixture) -> None:
-    """The group's text is that of the first time: it decided the conflict, and is no progress of another lineage."""
-    committed = {P0: GroupOffset(150, metadata(LINEAGE, 100, 150))}
-    logged = offset_of(OffsetRange(P0, 100, 110))
-    for _ in range(2):
-        bed = Bed()
-        bed.member.committed = committed
+    text = replace(parsed(metadata(writer, group, group)), instead_of=instead_of).to_text()
+    for options, planned in (({}, None), ({"onConflict": "group"}, [f"orders-0 [{group}, 1200)"])):
+        bed = Bed(**options)
+        bed.member.committed[P0] = GroupOffset(group, text)
         bed.join(P0)
-        bed.ends(p0=150)
-        caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            assert flat(bed.session.tasks(START, logged)) == ["orders-0 [100, 110)"]
-        assert "orders-0 [100, 110) group=150 (the checkpoint is older" in caplog.text
-        assert ranges(bed.session.latest_offset(logged, ReadBounds(max_rows=10))) == ["orders-0 [110, 120)"]
-
-
-def test_a_conflict_that_the_group_has_won_is_won_again_after_a_kill() -> None:
-    """The group was moved back by another program; the query is killed behind the pins, before its first batch."""
-    committed = {P0: GroupOffset(50, ""), P1: GroupOffset(50, "")}
-    wanted = ["orders-0 [50, 200)", "orders-1 [50, 200)"]
-    assert attempt(committed, 0, onConflict="group") == wanted
-    assert attempt(committed, 0, onConflict="group") == wanted
+        bed.ends(p0=1200)
+        start = offset_of(OffsetRange(P0, 0, 120))
+        if planned is None:
+            with pytest.raises(MembershipError, match=rf"CHECKPOINT_BEHIND.*orders-0 group={group} checkpoint=120"):
+                bed.session.latest_offset(start)
+        else:
+            assert ranges(bed.session.latest_offset(start)) == planned
+            assert held_by(bed).instead_of is None

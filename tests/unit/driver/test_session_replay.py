@@ -117,25 +117,44 @@ def test_a_replay_of_a_topic_made_anew() -> None:
     assert Bed(failOnDataLoss="false").session.tasks(START, logged) == ()
 
 
-@pytest.mark.parametrize(
-    ("choice", "read", "after"),
-    [("checkpoint", "orders-0 [60, 70)", "orders-0 [70, 95)"), ("group", "orders-0 [65, 70)", "orders-0 [70, 95)")],
-)
+@pytest.mark.parametrize("options", [{}, {"onConflict": "fail"}])
 @pytest.mark.rule("R50")
-def test_a_replay_from_an_old_checkpoint_is_a_conflict(
-    choice: str, read: str, after: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    bed = Bed(onConflict=choice)
-    bed.member.committed[P0] = GroupOffset(65, metadata(LINEAGE, 60, 65))
+def test_a_replay_from_an_old_checkpoint_fails_the_query(options: dict[str, str]) -> None:
+    bed = Bed(**options)
+    bed.member.committed[P0] = GroupOffset(90, metadata(LINEAGE, 70, 90))
+    bed.join(P0)
+    with pytest.raises(MembershipError, match=r"CHECKPOINT_BEHIND.*orders-0 \[60, 70\) group=90"):
+        replayed(bed, offset_of(OffsetRange(P0, 60, 70)))
+    assert bed.member.named("replay") == []
+
+
+@pytest.mark.rule("R50")
+def test_a_replay_from_an_old_checkpoint_follows_the_group_if_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    bed = Bed(onConflict="group")
+    bed.member.committed[P0] = GroupOffset(90, metadata(LINEAGE, 70, 90))
     bed.join(P0)
     bed.ends(p0=95)
     logged = offset_of(OffsetRange(P0, 60, 70))
     with caplog.at_level(logging.WARNING):
-        assert replayed(bed, logged) == [read]
-    assert "orders-0 [60, 70) group=65 (the checkpoint is older" in caplog.text
-    end = bed.session.latest_offset(logged)
-    assert ranges(end) == [after]
+        assert replayed(bed, logged) == []
+        end = bed.session.latest_offset(logged)
+    assert "orders-0 [60, 70) group=90" in caplog.text
+    assert "orders-0 group=90 checkpoint=70" in caplog.text
+    assert ranges(end) == ["orders-0 [90, 95)"]
     assert end.lineage != LINEAGE
+
+
+@pytest.mark.rule("R50")
+def test_a_replay_of_the_batch_that_was_committed_last_is_no_conflict() -> None:
+    """Only its entry of the commit log was lost."""
+    bed = Bed(onConflict="fail")
+    bed.member.committed[P0] = GroupOffset(70, metadata(LINEAGE, 60, 70))
+    bed.join(P0)
+    bed.ends(p0=95)
+    logged = offset_of(OffsetRange(P0, 60, 70))
+    assert replayed(bed, logged) == ["orders-0 [60, 70)"]
+    end = bed.session.latest_offset(logged)
+    assert (ranges(end), end.lineage) == (["orders-0 [70, 95)"], LINEAGE)
 
 
 def test_a_replay_in_conflict_may_fail_the_query() -> None:

@@ -27,7 +27,7 @@ def reset_text(offset: int, lineage: str = "the reset's id", reset: Reset = RESE
     return GroupOffset(offset, CommitMetadata(lineage, TOPIC_ID, offset, offset, PIN, reset=reset).to_text())
 
 
-@pytest.mark.parametrize("on_conflict", ["checkpoint", "group", "fail"])
+@pytest.mark.parametrize("on_conflict", ["group", "fail"])
 @pytest.mark.rule("R46")
 def test_a_reset_beats_the_checkpoint(on_conflict: str, caplog: pytest.LogCaptureFixture) -> None:
     """B's checkpoint says 900; the group was reset to 0; A has taken p0 over and committed [0, 50) since.

@@ -96,7 +96,7 @@ def complete(machine: MemberMachine, batch: FlightBatch) -> tuple[Effect, ...]:
     ("held", "passed"),
     [
         (GroupOffset(50, CommitMetadata("own", "id", 50, 50, Pin(0, 1)).to_text()), False),
-        (GroupOffset(50, CommitMetadata("new", "id", 50, 50, Pin(0, 1), instead_of="own").to_text()), False),
+        (GroupOffset(50, CommitMetadata("new", "id", 50, 50, Pin(0, 1), reset=Reset(1, "new")).to_text()), True),
         (GroupOffset(50, "of another program"), False),
         (GroupOffset(100, CommitMetadata("other", "id", 50, 100, Pin(0, 1)).to_text()), True),
         (GroupOffset(0, CommitMetadata("own", "new id", 0, 0, Pin(0, 1)).to_text()), True),
@@ -378,9 +378,8 @@ def test_p6_what_was_completed_and_lost_before_its_commit_is_committed_when_it_c
         GroupOffset(0, ours(0, reset=Reset(1, "11111111-1111-1111-1111-111111111111")).metadata),
         GroupOffset(10, "of another program"),
         GroupOffset(None),
-        GroupOffset(10, CommitMetadata("new", "id", 10, 10, Pin(0, 1), instead_of="own").to_text()),
     ],
-    ids=["the same", "further", "recreated", "reset", "another program", "forgotten", "decided"],
+    ids=["the same", "further", "recreated", "reset", "another program", "forgotten"],
 )
 def test_p1_p5_a_partition_that_comes_back_moves_no_offset_that_may_be_decided_otherwise(held: GroupOffset) -> None:
     machine = joined((0, 10))
@@ -395,8 +394,9 @@ def test_p1_p5_a_partition_that_comes_back_moves_no_offset_that_may_be_decided_o
 def test_p6_a_conflict_that_the_batchs_own_lineage_has_decided_is_decided() -> None:
     """1. a query decides a conflict, and starts at 10, 2. it is killed in its first batch, and runs it again, 3. the
     batch ends before the partition has come back."""
-    held = GroupOffset(10, CommitMetadata("own", "id", 10, 10, Pin(0, 1), instead_of="foreign").to_text())
-    assert comes_back(joined((0, 10)), ours(20), held) == (ours(20),)
+    decision = Reset(1, "own")
+    held, end = GroupOffset(10, ours(10, reset=decision).metadata), ours(20, reset=decision)
+    assert comes_back(joined((0, 10)), end, held) == (end,)
 
 
 @pytest.mark.rule("R77")

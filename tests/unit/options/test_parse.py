@@ -75,7 +75,7 @@ def test_defaults() -> None:
         max_batch_s=None,
         drain_timeout_s=240.0,
         on_partitions_lost=OnPartitionsLost.CONTINUE,
-        on_conflict=OnConflict.CHECKPOINT,
+        on_conflict=None,
         metrics_path=None,
         metrics_lag_interval_s=30.0,
         metrics_port=None,
@@ -458,6 +458,12 @@ def test_refused_value(name: str, value: str) -> None:
     error = refusal(REQUIRED | {name: value})
     assert error.condition.id == "GROUPKAFKA.OPTION_INVALID"
     assert f"'{name}' has the value '" in str(error)
+
+
+def test_a_choice_of_an_older_version_names_what_to_use_instead() -> None:
+    error = refusal(REQUIRED | {"onConflict": "Checkpoint"})
+    assert error.condition.id == "GROUPKAFKA.OPTION_REFUSED"
+    assert "set onConflict=fail; to continue from other offsets, use groupkafka reset" in str(error)
 
 
 # Java reads the sets of the last three otherwise than Python.

@@ -9,7 +9,6 @@ import pytest
 
 from spark_groupsource.model.commit_metadata import Anchor, CommitMetadata, Pin
 from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
-from spark_groupsource.options.model import OnConflict
 from spark_groupsource.planning.batch import (
     Backlog,
     Replay,
@@ -207,23 +206,23 @@ def committed(
         (15, OTHER_LINEAGE, 15),
         (20, OTHER_LINEAGE, 20),
         (99, OTHER_LINEAGE, 20),
+        # this very batch was committed, and its entry of the commit log lost
+        (20, LINEAGE, 10),
     ],
 )
 @pytest.mark.rule("R11")
 def test_replay_without_conflict(offset: int | None, writer: str | None, start: int) -> None:
     logged = OffsetRange(P0, 10, 20, 3)
-    for on_conflict in OnConflict:
-        replay = plan_replay(offset_of(logged), [logged], {P0: committed(offset, writer)}, on_conflict)
-        assert replay == Replay((OffsetRange(P0, start, 20, 3),)), on_conflict
+    replay = plan_replay(offset_of(logged), [logged], {P0: committed(offset, writer)})
+    assert replay == Replay((OffsetRange(P0, start, 20, 3),))
 
 
 @pytest.mark.parametrize(
-    ("offset", "writer", "group_start", "reason"),
+    ("offset", "writer", "start", "reason"),
     [
         # an old copy of the checkpoint: this lineage commits only what Spark does not run again
-        (11, LINEAGE, 11, "an old one restored"),
-        (20, LINEAGE, 20, "an old one restored"),
-        (99, LINEAGE, 20, "an old one restored"),
+        (11, LINEAGE, 11, "an older checkpoint restored"),
+        (99, LINEAGE, 20, "an older checkpoint restored"),
         # moved by a program that leaves no metadata: forth, and back
         (15, NOBODY, 15, "another program"),
         (99, NOBODY, 20, "another program"),
@@ -232,64 +231,54 @@ def test_replay_without_conflict(offset: int | None, writer: str | None, start: 
     ],
 )
 @pytest.mark.rule("R50")
-def test_replay_conflict(offset: int, writer: str | None, group_start: int, reason: str) -> None:
+def test_replay_conflict(offset: int, writer: str | None, start: int, reason: str) -> None:
     logged = OffsetRange(P0, 10, 20, 3)
-    starts = {OnConflict.CHECKPOINT: 10, OnConflict.GROUP: group_start, OnConflict.FAIL: 10}
-    for on_conflict, start in starts.items():
-        replay = plan_replay(offset_of(logged), [logged], {P0: committed(offset, writer)}, on_conflict)
-        assert replay.ranges == (OffsetRange(P0, start, 20, 3),), on_conflict
-        assert replay.conflict.startswith(f"orders-0 [10, 20) group={offset} ")
-        assert reason in replay.conflict
+    replay = plan_replay(offset_of(logged), [logged], {P0: committed(offset, writer)})
+    assert replay.ranges == (OffsetRange(P0, start, 20, 3),)
+    (conflict,) = replay.conflicts
+    assert conflict.is_behind is (writer == LINEAGE)
+    assert str(conflict).startswith(f"orders-0 [10, 20) group={offset} ")
+    assert reason in str(conflict)
 
 
 @pytest.mark.parametrize(
-    ("writer", "instead_of", "conflict"),
-    [
-        # the lineage that began with the decision is behind it: that tells nothing of its batches
-        (LINEAGE, OTHER_LINEAGE, {OnConflict.GROUP, OnConflict.FAIL}),
-        # the same old copy is restored once more
-        (OTHER_LINEAGE, LINEAGE, set(OnConflict)),
-        # how others have decided
-        (OTHER_LINEAGE, "a third one", set()),
-    ],
+    ("writer", "instead_of", "conflicts"),
+    [(LINEAGE, OTHER_LINEAGE, 1), (OTHER_LINEAGE, LINEAGE, 1), (OTHER_LINEAGE, "a third one", 0)],
 )
-def test_what_has_decided_a_conflict_for_the_checkpoint_is_no_progress(
-    writer: str, instead_of: str, conflict: set[OnConflict]
+def test_a_decision_of_an_older_version_is_not_followed_in_silence(
+    writer: str, instead_of: str, conflicts: int
 ) -> None:
     logged = OffsetRange(P0, 10, 20)
     text = CommitMetadata(writer, TOPIC_ID, 1000, 1000, PIN, instead_of=instead_of)
-    for on_conflict in OnConflict:
-        replay = plan_replay(offset_of(logged), [logged], {P0: (1000, text)}, on_conflict)
-        left_out = instead_of == "a third one" or on_conflict is OnConflict.GROUP
-        assert replay.ranges == (OffsetRange(P0, 20 if left_out else 10, 20),)
-        assert bool(replay.conflict) is (on_conflict in conflict)
+    replay = plan_replay(offset_of(logged), [logged], {P0: (1000, text)})
+    assert [conflict.is_behind for conflict in replay.conflicts] == [True] * conflicts
 
 
 def test_a_range_without_records_is_no_conflict() -> None:
     """There is nothing to decide here; where the partition goes on is decided when it is assigned."""
     empty = OffsetRange(P0, 10, 10)
     for writer in (LINEAGE, NOBODY):
-        replay = plan_replay(offset_of(empty), [empty], {P0: committed(15, writer)}, OnConflict.GROUP)
+        replay = plan_replay(offset_of(empty), [empty], {P0: committed(15, writer)})
         assert replay == Replay((empty,))
 
 
-def test_conflicts_of_a_replay_are_named_together() -> None:
+def test_each_conflict_of_a_replay_is_named() -> None:
     ranges = [OffsetRange(P0, 10, 20), OffsetRange(P1, 5, 9), OffsetRange(P2, 1, 2)]
     group = {P0: committed(15, LINEAGE), P1: committed(5, LINEAGE), P2: committed(0, NOBODY)}
-    replay = plan_replay(offset_of(*ranges), ranges, group, OnConflict.GROUP)
-    assert [part[:19] for part in replay.conflict.split("; ")] == ["orders-0 [10, 20) g", "orders-2 [1, 2) gro"]
+    replay = plan_replay(offset_of(*ranges), ranges, group)
+    assert [str(each)[:19] for each in replay.conflicts] == ["orders-0 [10, 20) g", "orders-2 [1, 2) gro"]
     assert replay.ranges == (OffsetRange(P0, 15, 20), OffsetRange(P1, 5, 9), OffsetRange(P2, 1, 2))
 
 
 def test_a_replay_keeps_partitions_that_the_group_knows_nothing_of() -> None:
     logged = OffsetRange(P0, 10, 20)
-    assert plan_replay(offset_of(logged), [logged], {}, OnConflict.FAIL) == Replay((logged,))
+    assert plan_replay(offset_of(logged), [logged], {}) == Replay((logged,))
 
 
 def test_the_offset_of_a_deleted_topic_means_nothing_to_a_replay() -> None:
     logged = OffsetRange(P0, 10, 20)
     old = committed(15, OTHER_LINEAGE, topic_id="the deleted topic's id")
-    assert plan_replay(offset_of(logged), [logged], {P0: old}, OnConflict.FAIL) == Replay((logged,))
+    assert plan_replay(offset_of(logged), [logged], {P0: old}) == Replay((logged,))
 
 
 @pytest.mark.parametrize(
@@ -304,28 +293,27 @@ def test_the_offset_of_a_deleted_topic_means_nothing_to_a_replay() -> None:
         (RESET, OTHER_LINEAGE, None, False),
     ],
 )
-@pytest.mark.parametrize("on_conflict", OnConflict)
 @pytest.mark.rule("R47")
 def test_a_replay_reads_nothing_after_a_reset(
-    known: Reset | None, writer: str, found: Reset | None, void: bool, on_conflict: OnConflict
+    known: Reset | None, writer: str, found: Reset | None, void: bool
 ) -> None:
     ranges = [OffsetRange(P0, 10, 20, 3), OffsetRange(P1, 5, 9)]
     end = replace(offset_of(*ranges), reset=known)
     # The second partition was left alone: whoever owns only it hears of no reset.
     group = {P0: committed(0, writer, found), P1: committed(0, LINEAGE)}
-    replay = plan_replay(end, ranges, group, on_conflict)
-    assert replay.conflict == ""
+    replay = plan_replay(end, ranges, group)
     if void:
         assert replay == Replay((OffsetRange(P0, 20, 20, 3), OffsetRange(P1, 5, 9)), reset=found)
     else:
         assert replay == Replay(tuple(ranges))
 
 
-def test_ends_from_before_a_reset_are_forgotten() -> None:
-    start = offset_of(OffsetRange(P0, 10, 20), done={P1: 900})
-    planned = [OffsetRange(P0, 0, 50)]
-    assert dict(next_offset(start, OTHER_LINEAGE, {"orders": TOPIC_ID}, planned).done) == {P1: 900}
-    after = next_offset(start, OTHER_LINEAGE, {"orders": TOPIC_ID}, planned, RESET)
-    assert (after.done, after.reset) == ((), RESET)
-    following = next_offset(after, OTHER_LINEAGE, {"orders": TOPIC_ID}, [OffsetRange(P1, 0, 1)], RESET)
-    assert dict(following.done) == {P0: 50}
+@pytest.mark.rule("R114")
+def test_ends_that_a_reset_or_a_decision_makes_void_are_forgotten() -> None:
+    start = offset_of(OffsetRange(P0, 10, 20), done={P1: 900, P2: 7})
+    planned, ids = [OffsetRange(P0, 0, 50)], {"orders": TOPIC_ID}
+    assert dict(next_offset(start, LINEAGE, ids, planned, void={P1}).done) == {P1: 900, P2: 7}
+    after = next_offset(start, OTHER_LINEAGE, ids, planned, RESET, void={P0, P1})
+    assert (dict(after.done), after.reset) == ({P2: 7}, RESET)
+    following = next_offset(after, OTHER_LINEAGE, ids, [OffsetRange(P1, 0, 1)], RESET, void={P0, P1})
+    assert dict(following.done) == {P0: 50, P2: 7}

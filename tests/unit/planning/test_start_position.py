@@ -8,7 +8,6 @@ import pytest
 
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, KnownTopics, Pin
 from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
-from spark_groupsource.options.model import OnConflict
 from spark_groupsource.options.offset_spec import AtEdge, AtOffset, AtTime, Starting
 from spark_groupsource.planning.start_position import (
     Age,
@@ -17,11 +16,11 @@ from spark_groupsource.planning.start_position import (
     StartDecision,
     Takeover,
     age_of,
-    conflicts,
     decide_start,
+    must_pin,
     newest_reset,
     open_start,
-    voided,
+    void_ends,
 )
 from tests.unit.fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, offset_of, tp
 
@@ -63,84 +62,118 @@ def takeover(group: int | None, writer: str | None, own: int | None, *, written_
 def test_start_without_conflict(
     group: int | None, writer: str | None, own: int | None, basis: Basis, offset: int | None
 ) -> None:
-    for on_conflict in OnConflict:
-        decision = decide_start(takeover(group, writer, own), on_conflict, Age.INITIAL)
-        assert decision == StartDecision(P0, basis, offset), on_conflict
+    assert decide_start(takeover(group, writer, own), Age.INITIAL) == StartDecision(P0, basis, offset)
 
 
 @pytest.mark.parametrize(
-    ("group", "writer", "own", "reason"),
+    ("group", "writer", "own", "reason", "is_behind"),
     [
         # moved by a program that writes no metadata: back and forth
-        (30, NOBODYS, 70, "another program"),
-        (90, NOBODYS, 70, "another program"),
-        (0, NOBODYS, 70, "another program"),
+        (30, NOBODYS, 70, "another program", False),
+        (90, NOBODYS, 70, "another program", False),
+        (0, NOBODYS, 70, "another program", False),
         # an old checkpoint was restored
-        (90, MINE, 70, "an old one restored"),
-        (90, MINE, 0, "an old one restored"),
+        (90, MINE, 70, "an older checkpoint restored", True),
+        (90, MINE, 0, "an older checkpoint restored", True),
     ],
 )
-def test_conflict(group: int, writer: str | None, own: int, reason: str) -> None:
-    bases = {OnConflict.CHECKPOINT: Basis.LINEAGE, OnConflict.GROUP: Basis.GROUP, OnConflict.FAIL: Basis.LINEAGE}
-    for on_conflict, basis in bases.items():
-        decision = decide_start(takeover(group, writer, own), on_conflict, Age.INITIAL)
-        assert (decision.basis, decision.offset) == (basis, group if basis is Basis.GROUP else own), on_conflict
-        assert decision.conflict is not None
-        assert reason in decision.conflict
-        assert decision.conflict.startswith(f"orders-0 group={group} checkpoint={own} ")
+def test_conflict(group: int, writer: str | None, own: int, reason: str, is_behind: bool) -> None:
+    decision = decide_start(takeover(group, writer, own), Age.INITIAL)
+    assert (decision.basis, decision.offset) == (Basis.GROUP, group)
+    assert decision.conflict is not None
+    assert decision.conflict.is_behind is is_behind
+    assert reason in str(decision.conflict)
+    assert str(decision.conflict).startswith(f"orders-0 group={group} checkpoint={own} ")
 
 
-@pytest.mark.parametrize(("own", "basis"), [(70, Basis.LINEAGE), (90, Basis.GROUP), (95, Basis.LINEAGE)])
-@pytest.mark.rule("R54")
-def test_what_was_decided_for_the_checkpoint_is_no_conflict_again(own: int, basis: Basis) -> None:
-    """Unless the user chooses otherwise: then it is to be decided again."""
-    won = replace(takeover(90, MINE, own), decided=True)
-    assert decide_start(won, OnConflict.CHECKPOINT, Age.INITIAL) == StartDecision(P0, basis, own)
-    for other in (OnConflict.GROUP, OnConflict.FAIL):
-        assert (decide_start(won, other, Age.INITIAL).conflict is not None) is (own < 90)
+@pytest.mark.parametrize(
+    ("group", "writer", "instead_of", "own", "offset", "reason"),
+    [
+        # the checkpoint had lost, ahead or behind, and no batch of that was logged
+        (40, THEIRS, MINE, 100, 40, "an older version"),
+        (150, THEIRS, MINE, 100, 150, "an older version"),
+        # the checkpoint had won, and has not reached the group's offset
+        (1000, MINE, THEIRS, 120, 1000, "this query has committed"),
+        (1000, MINE, THEIRS, 1020, 1020, None),
+        # another checkpoint: a takeover
+        (1000, THEIRS, "a third one", 120, 1000, None),
+    ],
+)
+def test_a_decision_of_an_older_version_is_not_followed_in_silence(
+    group: int, writer: str, instead_of: str, own: int, offset: int, reason: str | None
+) -> None:
+    old = takeover(group, writer, own)
+    assert old.group_metadata is not None
+    decision = decide_start(
+        replace(old, group_metadata=replace(old.group_metadata, instead_of=instead_of)), Age.INITIAL
+    )
+    assert decision.offset == offset
+    assert (decision.conflict is not None) is (reason is not None)
+    assert decision.conflict is None or (decision.conflict.is_behind and str(reason) in str(decision.conflict))
+
+
+@pytest.mark.parametrize(
+    ("group", "writer", "own", "pins"),
+    [
+        (None, NOBODYS, None, True),
+        (40, MINE, 70, True),
+        (70, THEIRS, 70, False),
+        (70, THEIRS, None, False),
+        # so that an offset without metadata is one that was moved since
+        (70, NOBODYS, 70, True),
+        (30, NOBODYS, 70, True),
+        # a decision is committed although the group has the offset
+        (90, MINE, 70, True),
+    ],
+)
+@pytest.mark.rule("R114")
+def test_what_is_committed_of_a_start_position(
+    group: int | None, writer: str | None, own: int | None, pins: bool
+) -> None:
+    taken_over = takeover(group, writer, own)
+    decision = decide_start(taken_over, Age.INITIAL)
+    text = "" if taken_over.group_metadata is None else taken_over.group_metadata.to_text()
+    assert must_pin(decision, decision.offset or 0, GroupOffset(group, text)) is pins
 
 
 @pytest.mark.parametrize("own", [None, 40, 500])
 @pytest.mark.parametrize("writer", [MINE, THEIRS])
-@pytest.mark.parametrize("on_conflict", OnConflict)
 @pytest.mark.rule("R35")
-def test_a_topic_made_anew_starts_at_its_beginning(own: int | None, writer: str, on_conflict: OnConflict) -> None:
+def test_a_topic_made_anew_starts_at_its_beginning(own: int | None, writer: str) -> None:
     """By name alone the offset of the deleted topic would skip the records of its successor."""
     old = takeover(70, writer, own, written_for="the deleted topic's id")
-    assert decide_start(old, on_conflict, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
+    assert decide_start(old, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
 
 
 def test_a_topic_made_anew_is_noticed_by_what_the_lineage_has_read() -> None:
     """The broker forgets the offsets of a deleted topic, so the group may know nothing of it."""
     anew = Takeover(P0, TOPIC_ID, None, None, None, LINEAGE, recreated=True)
-    assert decide_start(anew, OnConflict.CHECKPOINT, Age.INITIAL) == StartDecision(
-        P0, Basis.FIRST_OFFSET, None, recreated=True
-    )
+    assert decide_start(anew, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
 
 
 def test_offsets_of_the_new_topic_count_although_the_lineage_has_read_the_old_one() -> None:
     metadata = CommitMetadata(THEIRS, TOPIC_ID, 0, 7, Pin(0, 4))
     taken_over = Takeover(P0, TOPIC_ID, 7, metadata, None, LINEAGE, recreated=True)
-    assert decide_start(taken_over, OnConflict.CHECKPOINT, Age.INITIAL) == StartDecision(P0, Basis.GROUP, 7)
+    assert decide_start(taken_over, Age.INITIAL) == StartDecision(P0, Basis.GROUP, 7)
 
 
 @pytest.mark.rule("R5")
 def test_a_partition_that_was_made_later_starts_at_its_first_offset() -> None:
     """Also when retention has removed its first records meanwhile: these are lost."""
-    decision = decide_start(takeover(None, NOBODYS, None), OnConflict.CHECKPOINT, Age.ADDED)
+    decision = decide_start(takeover(None, NOBODYS, None), Age.ADDED)
     assert decision == StartDecision(P0, Basis.FIRST_OFFSET, None)
 
 
 def test_a_partition_of_a_topic_that_is_new_to_the_group_starts_where_its_log_begins() -> None:
     """The topic may be old: added to the subscription, or to what the client may see."""
-    decision = decide_start(takeover(None, NOBODYS, None), OnConflict.CHECKPOINT, Age.LATER)
+    decision = decide_start(takeover(None, NOBODYS, None), Age.LATER)
     assert decision == StartDecision(P0, Basis.BEGINNING, None)
 
 
 @pytest.mark.parametrize("age", Age)
 def test_the_age_matters_only_where_nothing_is_known(age: Age) -> None:
-    assert decide_start(takeover(7, THEIRS, None), OnConflict.CHECKPOINT, age).basis is Basis.GROUP
-    assert decide_start(takeover(None, NOBODYS, 7), OnConflict.CHECKPOINT, age).basis is Basis.LINEAGE
+    assert decide_start(takeover(7, THEIRS, None), age).basis is Basis.GROUP
+    assert decide_start(takeover(None, NOBODYS, 7), age).basis is Basis.LINEAGE
 
 
 TOO_MANY = KnownTopics(0, "")
@@ -252,19 +285,16 @@ def test_the_options_do_not_count_for_a_partition_that_appeared_later() -> None:
         assert open_start(later, starting) == AtEdge()
 
 
-def test_conflicts_are_named_together() -> None:
-    decisions = [
-        StartDecision(P0, Basis.GROUP, 1),
-        StartDecision(tp(1), Basis.GROUP, 1, "first"),
-        StartDecision(tp(2), Basis.GROUP, 1, "second"),
-    ]
-    assert conflicts(decisions) == "first; second"
-    assert conflicts(decisions[:1]) == ""
-
-
 # --- resets
 
 FIRST, SECOND = Reset(1000, "first"), Reset(2000, "second")
+
+
+def was_reset(group: int | None, writer: str | None, own: int | None, *, written_for: str = TOPIC_ID) -> Takeover:
+    """The first reset is in the group's text, if that has one, and not in the checkpoint."""
+    before = takeover(group, writer, own, written_for=written_for)
+    metadata = None if before.group_metadata is None else replace(before.group_metadata, reset=FIRST)
+    return replace(before, group_metadata=metadata)
 
 
 @pytest.mark.parametrize(
@@ -276,10 +306,9 @@ FIRST, SECOND = Reset(1000, "first"), Reset(2000, "second")
         (900, THEIRS, 900, Basis.GROUP, 900),
         # another query has read on since: the sequence in the module's head
         (50, THEIRS, 900, Basis.GROUP, 50),
-        # the reset left this partition alone
-        (70, MINE, 70, Basis.GROUP, 70),
-        (90, MINE, 70, Basis.GROUP, 90),
-        (40, NOBODYS, 70, Basis.GROUP, 40),
+        # a decision that was committed in the name of a lineage of this query, which has logged no batch of that
+        (40, MINE, 100, Basis.GROUP, 40),
+        (150, MINE, 100, Basis.GROUP, 150),
         # nothing of our own
         (0, THEIRS, None, Basis.GROUP, 0),
         # no offset in the group: it was no part of the reset, and nobody else has read it
@@ -288,19 +317,21 @@ FIRST, SECOND = Reset(1000, "first"), Reset(2000, "second")
     ],
 )
 @pytest.mark.rule("R46")
+@pytest.mark.rule("R114")
 def test_after_a_reset_the_group_wins_without_a_conflict(
     group: int | None, writer: str | None, own: int | None, basis: Basis, offset: int | None
 ) -> None:
-    after = replace(takeover(group, writer, own), reset=True)
-    for on_conflict in OnConflict:
-        assert decide_start(after, on_conflict, Age.INITIAL) == StartDecision(P0, basis, offset), on_conflict
+    assert decide_start(was_reset(group, writer, own), Age.INITIAL) == StartDecision(P0, basis, offset)
+
+
+def test_a_reset_that_the_checkpoint_knows_changes_nothing() -> None:
+    known = replace(was_reset(50, THEIRS, 900), known_reset=FIRST)
+    assert decide_start(known, Age.INITIAL) == StartDecision(P0, Basis.LINEAGE, 900)
 
 
 def test_a_topic_made_anew_after_a_reset_starts_at_its_beginning() -> None:
-    after = replace(takeover(0, THEIRS, 900, written_for="the deleted topic's id"), reset=True)
-    assert decide_start(after, OnConflict.FAIL, Age.INITIAL) == StartDecision(
-        P0, Basis.FIRST_OFFSET, None, recreated=True
-    )
+    after = was_reset(0, THEIRS, 900, written_for="the deleted topic's id")
+    assert decide_start(after, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
 
 
 def test_newest_reset() -> None:
@@ -317,31 +348,24 @@ def held(offset: int, reset: Reset | None) -> GroupOffset:
 
 
 @pytest.mark.parametrize(
-    ("start", "reset", "group", "text"),
+    ("start", "group", "void"),
     [
-        (CHECKPOINT, None, {}, ""),
-        (CHECKPOINT, FIRST, {P0: held(0, FIRST)}, "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70"),
-        (
-            replace(CHECKPOINT, reset=FIRST),
-            SECOND,
-            {P0: held(0, SECOND)},
-            "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70",
-        ),
-        # an older one was for this partition, but the checkpoint does not know that one either
-        (CHECKPOINT, SECOND, {P0: held(0, FIRST)}, "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70"),
+        (CHECKPOINT, {}, set()),
+        (CHECKPOINT, {P0: held(0, FIRST)}, {P0}),
+        (CHECKPOINT, {P0: held(0, FIRST), tp(1): held(0, SECOND), tp(2): held(0, FIRST)}, {P0, tp(1)}),
+        (replace(CHECKPOINT, reset=FIRST), {P0: held(0, SECOND)}, {P0}),
         # left alone
-        (CHECKPOINT, FIRST, {P0: held(850, None)}, "orders-1 checkpoint=70"),
-        (replace(CHECKPOINT, reset=FIRST), SECOND, {P0: held(850, FIRST)}, "orders-1 checkpoint=70"),
-        # another program has committed since: nobody knows what it was told
-        (CHECKPOINT, FIRST, {P0: GroupOffset(0, "")}, "orders-0 checkpoint=900 group=0; orders-1 checkpoint=70"),
-        (replace(CHECKPOINT, reset=FIRST), FIRST, {}, ""),
-        (replace(CHECKPOINT, reset=SECOND), FIRST, {}, ""),
+        (CHECKPOINT, {P0: held(850, None)}, set()),
+        (replace(CHECKPOINT, reset=FIRST), {P0: held(850, FIRST)}, set()),
+        (CHECKPOINT, {P0: GroupOffset(None, "")}, set()),
+        # another program has moved it: its owner decides that, perhaps as an older reset
+        (CHECKPOINT, {P0: GroupOffset(0, ""), tp(1): GroupOffset(70, "")}, {P0}),
         # a standby, or a new checkpoint
-        (SourceOffset(LINEAGE), FIRST, {P0: held(0, FIRST)}, ""),
+        (SourceOffset(LINEAGE), {P0: held(0, FIRST)}, set()),
     ],
 )
 @pytest.mark.rule("R48")
 def test_what_a_reset_makes_void(
-    start: SourceOffset, reset: Reset | None, group: dict[TopicPartition, GroupOffset], text: str
+    start: SourceOffset, group: dict[TopicPartition, GroupOffset], void: set[TopicPartition]
 ) -> None:
-    assert voided(start, reset, group) == text
+    assert void_ends(start, group) == void

@@ -125,20 +125,13 @@ def _gone_on_at(story: Story, start: int) -> None:
     story.edit_rows(A, 3, lambda _: [(0, TOPIC, 0, o, record_id(0, o)) for o in range(start, 100)])
 
 
-def test_a_checkpoint_that_goes_on_at_its_own_end_after_a_rewind() -> None:
-    """`onConflict` is "checkpoint": what others have read since q1 had the partition is read again."""
+@pytest.mark.parametrize(("start", "broken"), [(60, "P6"), (55, "P2")])
+def test_a_checkpoint_that_does_not_follow_the_group_after_a_rewind(start: int, broken: str) -> None:
+    """At its own end, or before it: only [80, 100) is the rewind's."""
     story = two_members()
-    _gone_on_at(story, 60)
-    repeats = assert_good(story).figures.repeats
-    assert (repeats[RESET], repeats[UNCLEAN]) == (40, 19)
-
-
-def test_a_checkpoint_that_goes_on_before_its_own_end_after_a_rewind() -> None:
-    """At 55, which is neither the group's offset nor the checkpoint's end: only [80, 100) is the rewind's."""
-    story = two_members()
-    _gone_on_at(story, 55)
+    _gone_on_at(story, start)
     verdict = judged(story)
-    assert "P2" in verdict.violated()
+    assert broken in verdict.violated()
     assert verdict.figures.repeats[RESET] == 20
 
 
@@ -160,21 +153,25 @@ def test_a_lost_checkpoint_repeats_one_batch_at_most(batches: int) -> None:
         assert "more than the last batch after checkpoint-lost" in texts(assert_violated(story, "P6"), "P6")
 
 
-def test_an_old_checkpoint_repeats_from_its_end_to_the_offset_of_the_group() -> None:
-    story = two_members()
-    story.fault("checkpoint-restored", "q2", 17.0, 20.0, old=B, new="q2#2", batch=1)
-    story.assign(18.0, "q2", 0, 1)
-    story.commit(18.0, "q2#2", 0, (100, 100))
-    story.batch(18.1, "q2#2", 2, {0: (70, 100)}, lineage="new after the conflict")
-    assert assert_good(story).figures.repeats[CHECKPOINT] == 30
-
-
-def test_an_old_checkpoint_repeats_no_more_than_that() -> None:
-    story = two_members()
-    story.fault("checkpoint-restored", "q2", 17.0, 20.0, old=B, new="q2#2", batch=1)
+def _restored(story: Story) -> None:
+    """q2 goes on with a copy of its checkpoint that ends at 60, and reads from there; the group is at 100."""
+    story.fault("checkpoint-restored", "q2", 17.0, 20.0, old=B, new="q2#2", batch=0)
     story.assign(18.0, "q2", 0, 1)
     story.batch(18.1, "q2#2", 2, {0: (60, 100)}, lineage="new after the conflict")
+
+
+def test_an_old_checkpoint_repeats_no_more_than_its_last_batch_by_itself() -> None:
+    story = two_members()
+    _restored(story)
     assert_violated(story, "P6")
+
+
+def test_an_old_checkpoint_repeats_what_the_group_was_reset_to() -> None:
+    story = two_members()
+    story.fault("group-reset", "shop", 17.5, 17.6, moved=[[TOPIC, 0, 100, 60]])
+    story.commits.append(Commit(17.55, TOPIC, 0, 60, None))
+    _restored(story)
+    assert assert_good(story).figures.repeats[RESET] == 40
 
 
 def test_a_gap_that_is_reported() -> None:
