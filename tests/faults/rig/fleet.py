@@ -102,6 +102,7 @@ class Query:
     wanted: bool = True  # whether it should be running now
     failures: list[str] = field(default_factory=list)
     started_at: float = 0.0  # of the run that is open, 0 without one
+    restored: bool = False  # whether its checkpoint was replaced by an old copy
 
     @property
     def checkpoint(self) -> Path:
@@ -230,6 +231,8 @@ class Fleet:
             # On a cluster a batch has several tasks, each with several partitions.
             **({"minPartitions": "2"} if self._clustered(query.name) else {}),
             **({"memberWeight": _WEIGHTS.get(query.name, "1")} if "assignors" in self.options else {}),
+            # Without it a query whose checkpoint is behind its own commits ends (CHECKPOINT_BEHIND).
+            **({"onConflict": "group"} if query.restored else {}),
             **overrides,
         }
         return {
@@ -304,6 +307,7 @@ class Fleet:
         self.archive.leave(query.life_name)
         shutil.rmtree(query.checkpoint)
         query.life += 1
+        query.restored = restored is not None
         if restored is not None:
             shutil.copytree(restored, query.checkpoint)
             self.inherited[query.life_name] = log_entries(query.checkpoint / "commits")
