@@ -360,8 +360,8 @@ CHECKPOINT_BEHIND = Condition(
     "GROUPKAFKA.CHECKPOINT_BEHIND",
     "This query has committed more to the group than its checkpoint holds: an older copy of the checkpoint was"
     " restored, or one is used twice, or an older version has decided a conflict. Details: {details}.",
-    "to read what lies between again, stop all queries of the group and move it to the checkpoint's offsets with"
-    " groupkafka reset. To skip it, start the query once with onConflict=group. Which of the two depends on whether the"
+    "to read what lies between again, stop all queries of the group and run groupkafka reset --to checkpoint LOCATION"
+    " --execute. To skip it, start the query once with onConflict=group. Which of the two depends on whether the"
     " sink has these records (docs/how-to/reset.md).",
 )
 
@@ -484,7 +484,7 @@ NO_INITIAL_OFFSET = Condition(
 )
 ORIGIN_UNUSABLE = Condition(
     "GROUPKAFKA.ORIGIN_UNUSABLE",
-    "The offsets of {origin} cannot be adopted: {reason}",
+    "The offsets of {origin} cannot be used: {reason}",
     "{instead}.",
 )
 GROUP_HAS_OFFSETS = Condition(
@@ -506,7 +506,7 @@ SAVEPOINT_INVALID = Condition(
 )
 SAVEPOINT_MISMATCH = Condition(
     "GROUPKAFKA.SAVEPOINT_MISMATCH",
-    "The savepoint in '{path}' cannot be applied: {reason}",
+    "The offsets in '{path}' cannot be applied: {reason}",
     "offsets are valid only in the group, cluster and topic that they were read from: choose another savepoint, leave"
     " the topic out with --topic, or reset to earliest, latest or a time.",
 )

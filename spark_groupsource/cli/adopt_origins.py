@@ -1,4 +1,8 @@
-"""Read the offsets that `adopt` commits: those of a query of Spark's own Kafka source, or of another group."""
+"""Read the offsets of checkpoints and other groups.
+
+`adopt` commits those of a query of Spark's own Kafka source, or of another group; `reset --to checkpoint` those of a
+query of this source.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,10 @@ from spark_groupsource.cli.offset_moves import PartitionLog, WantedOffset, parti
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.errors import CommandError, OffsetFormatError
 from spark_groupsource.model.commit_metadata import GroupOffset, parse_metadata
-from spark_groupsource.model.offsets import OFFSET_MAX, TopicPartition, parse_offset
+from spark_groupsource.model.offsets import OFFSET_MAX, SourceOffset, TopicPartition, parse_offset
 from spark_groupsource.options.offset_spec import partition_values
 
+_NAME_OURS = "name the checkpointLocation of the writer of a query with format('groupkafka')"
 _NAME_THE_CHECKPOINT = "name the checkpointLocation of the writer of a query with format('kafka')"
 
 
@@ -77,12 +82,31 @@ def _kafka_source(name: str, checkpoint: SparkCheckpoint, source: str | None) ->
     raise _unusable(name, reason + (f", only {listed}" if found else ""), _NAME_THE_CHECKPOINT)
 
 
-def _is_ours(text: str) -> bool:
+def own_checkpoint(location: str) -> SourceOffset:
+    """Return the end of the newest complete batch of a query of this source. Raises `CommandError`."""
+    name = f"the checkpoint '{shown_location(location)}'"
     try:
-        parse_offset(json.loads(text))
+        checkpoint = read_spark_checkpoint(location)
+    except ValueError as error:
+        raise _unusable(name, str(error), _NAME_OURS) from None
+    found = [offset for offset in map(_ours, checkpoint.offsets.values()) if offset is not None]
+    if len(found) != 1 or checkpoint.completed is None:
+        reason = (
+            f"it has {len(found)} sources of groupkafka, and one is needed" if found else "it has no complete batch"
+        )
+        raise _unusable(name, reason, _NAME_OURS)
+    return found[0]
+
+
+def _is_ours(text: str) -> bool:
+    return _ours(text) is not None
+
+
+def _ours(text: str) -> SourceOffset | None:
+    try:
+        return parse_offset(json.loads(text))
     except (ValueError, OffsetFormatError):
-        return False
-    return True
+        return None
 
 
 def group_origin(group: str, admin: GroupAdmin) -> Origin:

@@ -51,15 +51,17 @@ class TargetKind(Enum):
     LATEST = "latest"
     TIME = "time"
     SAVEPOINT = "savepoint"
+    CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A reset's destination: `time_ms` (since the epoch) only for TIME, `path` only for SAVEPOINT."""
+    """A reset's destination: `time_ms` (since the epoch) for TIME, `path` for SAVEPOINT, `location` for CHECKPOINT."""
 
     kind: TargetKind
     time_ms: int = 0
     path: Path = Path()
+    location: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,6 +486,10 @@ def parse_target(words: Sequence[str]) -> Target:
         if len(rest) != 1:
             raise ValueError("'savepoint' needs one FILE")
         return Target(TargetKind.SAVEPOINT, path=Path(rest[0]))
+    if name == TargetKind.CHECKPOINT.value:
+        if len(rest) != 1:
+            raise ValueError("'checkpoint' needs one LOCATION")
+        return Target(TargetKind.CHECKPOINT, location=rest[0])
     if rest:
         raise ValueError(f"unexpected word '{rest[0]}'")
     if name in (kind.value for kind in (TargetKind.INITIAL, TargetKind.EARLIEST, TargetKind.LATEST)):
@@ -505,8 +511,8 @@ def _time_ms(text: str) -> int:
             moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
         except ValueError:
             raise ValueError(
-                f"'{text}' is not initial, earliest, latest, savepoint FILE, milliseconds since 1970, or a time such"
-                " as 2026-01-31T12:00:00Z"
+                f"'{text}' is not initial, earliest, latest, savepoint FILE, checkpoint LOCATION, milliseconds since"
+                " 1970, or a time such as 2026-01-31T12:00:00Z"
             ) from None
         moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
         value = round(moment.timestamp() * 1000)

@@ -23,6 +23,9 @@ targets:
   TIME             the first record at or after a time: ISO 8601 (2026-01-31T12:00:00Z, UTC if it names no zone) or
                    milliseconds (not seconds) since 1970
   savepoint FILE   the group's offsets in FILE, which 'savepoint' wrote
+  checkpoint LOCATION
+                   the end of the newest complete batch in a query's checkpointLocation, for the partitions of that
+                   batch: after an old checkpoint was restored together with the sink
 
 examples:
   python -m spark_groupsource reset --bootstrap-servers localhost:9092 --group orders-to-lake --to initial

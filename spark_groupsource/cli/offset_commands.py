@@ -9,8 +9,9 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from spark_groupsource import errors
+from spark_groupsource.checkpoint.location import shown_location
 from spark_groupsource.cli.admin import GroupAdmin
-from spark_groupsource.cli.adopt_origins import Origin, check_held, chosen_topics, wishes_of
+from spark_groupsource.cli.adopt_origins import Origin, check_held, chosen_topics, own_checkpoint, wishes_of
 from spark_groupsource.cli.arguments import AdoptCommand, ResetCommand, SavepointCommand, TargetKind, shown_time
 from spark_groupsource.cli.offset_moves import (
     Move,
@@ -90,14 +91,16 @@ class OffsetCommands:
     def reset(self, command: ResetCommand) -> None:
         """Print the moves, and commit them with `execute`. Raises errors of the catalogue.
 
-        Steps: 1. the savepoint, 2. no members, 3. the group's offsets, 4. the topics, 5. the moves, 6. one commit.
+        Steps: 1. the savepoint or checkpoint, 2. no members, 3. the group's offsets, 4. the topics, 5. the moves,
+        6. one commit.
         """
         group = command.connection.group
-        saved = self._saved(command) if command.target.kind is TargetKind.SAVEPOINT else None
+        saved = self._saved(command)
         self._refuse_members(group)
         groups = self._group_offsets()
         # A savepoint can also restore a group that the broker has deleted.
-        known = [*groups, *(saved.partitions if saved is not None else ())]
+        others = () if command.target.kind is TargetKind.CHECKPOINT else groups
+        known = [*others, *(saved.partitions if saved is not None else ())]
         if not known:
             raise _unknown(command)
         described = self._described(known, command.topics, group)
@@ -175,8 +178,15 @@ class OffsetCommands:
             self._print_line(f"left out: topic {topic}, which no longer exists")
         return self._cluster.describe(topic for topic in chosen if topic not in missing)
 
-    def _saved(self, command: ResetCommand) -> Savepoint:
+    def _saved(self, command: ResetCommand) -> Savepoint | None:
+        """Return the offsets of the target's file or checkpoint; None for other targets."""
         path, group = command.target.path, command.connection.group
+        if command.target.kind is TargetKind.CHECKPOINT:
+            end = own_checkpoint(command.target.location)
+            offsets = {item.partition: Saved(item.end) for item in end.ranges}
+            return Savepoint("", group, 0, dict(end.topic_ids), offsets)
+        if command.target.kind is not TargetKind.SAVEPOINT:
+            return None
         savepoint = read_savepoint(path)
         if savepoint.group != group:
             reason = f"it belongs to group '{savepoint.group}', not to '{group}'"
@@ -217,6 +227,9 @@ class OffsetCommands:
                 return {p: WantedOffset(log.end, "end of the log", pins[p]) for p, log in logs.items()}
             case TargetKind.TIME:
                 return self._wishes_at(command.target.time_ms, logs, pins)
+            case TargetKind.CHECKPOINT if saved is not None:
+                why = "end of the checkpoint's newest complete batch"
+                return {p: WantedOffset(saved.partitions[p].offset, why, pins[p]) for p in logs}
             case TargetKind.SAVEPOINT if saved is not None:
                 return {p: _saved_wish(saved, p, log, pins[p]) for p, log in logs.items()}
         missing = [partition for partition, pin in pins.items() if pin is None]
@@ -284,18 +297,19 @@ def _refuse_recreated_topics(command: ResetCommand, saved: Savepoint, described:
     ]
     if recreated:
         reason = f"topic {', '.join(sorted(recreated))} was deleted and recreated since"
-        raise CommandError(errors.SAVEPOINT_MISMATCH, path=command.target.path, reason=reason)
+        path = shown_location(command.target.location) or command.target.path
+        raise CommandError(errors.SAVEPOINT_MISMATCH, path=path, reason=reason)
 
 
 def _partitions(
     kind: TargetKind | None, known: Iterable[TopicPartition], described: Mapping[str, TopicInfo]
 ) -> list[TopicPartition]:
-    """Return the partitions to move: all existing ones, or for the initial offsets and savepoints only `known` ones.
+    """Return the partitions to move: all existing ones, or only `known` ones for what has offsets of its own.
 
-    `known` are the partitions that the group or the savepoint has. The others have not been read, so the group has no
-    offset to move, and a query still starts them as its starting options define.
+    `known` are the partitions that the group, the savepoint or the checkpoint has. The others have not been read, so
+    the group has no offset to move, and a query still starts them as its starting options define.
     """
-    if kind in (TargetKind.INITIAL, TargetKind.SAVEPOINT):
+    if kind in (TargetKind.INITIAL, TargetKind.SAVEPOINT, TargetKind.CHECKPOINT):
         return in_topics(set(known), described)
     return all_partitions(described)
 

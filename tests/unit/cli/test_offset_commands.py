@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,8 +49,8 @@ from spark_groupsource.model.commit_metadata import (
     next_reset,
     parse_metadata,
 )
-from spark_groupsource.model.offsets import Reset, TopicPartition
-from tests.unit.fakes import LINEAGE, TOPIC_ID, FakeCluster, ManualClock, tp
+from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
+from tests.unit.fakes import LINEAGE, TOPIC_ID, FakeCluster, ManualClock, offset_of, tp
 
 P0, P1, P2 = tp(0), tp(1), tp(2)
 REFUNDS = TopicPartition("refunds", 0)
@@ -68,6 +69,7 @@ GIVEN = ["--bootstrap-servers", "broker:9092", "--group", "shop"]
         (["earliest"], Target(TargetKind.EARLIEST)),
         (["latest"], Target(TargetKind.LATEST)),
         (["savepoint", "a/file"], Target(TargetKind.SAVEPOINT, path=Path("a/file"))),
+        (["checkpoint", "s3a://b/c"], Target(TargetKind.CHECKPOINT, location="s3a://b/c")),
         (["1700000000000"], Target(TargetKind.TIME, 1_700_000_000_000)),
         (["100000000000"], Target(TargetKind.TIME, 100_000_000_000)),
         (["2023-11-14T22:13:20Z"], Target(TargetKind.TIME, 1_700_000_000_000)),
@@ -86,6 +88,7 @@ def test_target(words: list[str], target: Target) -> None:
     [
         (["savepoint"], "needs one FILE"),
         (["savepoint", "a", "b"], "needs one FILE"),
+        (["checkpoint"], "needs one LOCATION"),
         (["latest", "a"], "unexpected word 'a'"),
         (["yesterday"], "'yesterday' is not initial"),
         ([""], "'' is not initial"),
@@ -558,6 +561,41 @@ def test_reset_to_a_savepoint(tmp_path: Path) -> None:
     lines = bed.said[0].splitlines()
     assert lines[1].endswith("savepoint of 2023-11-14T22:13:20.000Z")
     assert lines[2].endswith("not in the savepoint: pinned initial offset")
+
+
+def checkpoint(folder: Path, *ends: SourceOffset, complete: int) -> str:
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    for number, end in enumerate(ends):
+        (folder / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(end.to_json())}")
+        if number < complete:
+            (folder / "commits" / str(number)).write_text("v1\n{}")
+    return str(folder)
+
+
+def test_reset_to_a_restored_checkpoint(tmp_path: Path) -> None:
+    """The end of its newest complete batch: not of a batch that runs again, and nothing of others' partitions."""
+    bed = Bed()
+    first, second = (offset_of(OffsetRange(P0, at, at + 5), done={P1: 50}) for at in (40, 45))
+    location = checkpoint(tmp_path / "c", first, second, complete=1)
+    assert bed.reset("checkpoint", location) == {"orders-0": 45}
+    assert bed.said[0].splitlines()[1].endswith("end of the checkpoint's newest complete batch")
+    metadata = parse_metadata(bed.admin.committed[0][0].metadata)
+    assert metadata is not None
+    assert (metadata.pin, metadata.reset is None) == (Pin(40, 2), False)
+
+
+def test_a_checkpoint_that_a_reset_cannot_use(tmp_path: Path) -> None:
+    bed, end = Bed(), offset_of(OffsetRange(P0, 40, 45))
+    assert "ORIGIN_UNUSABLE" in bed.refused("checkpoint", checkpoint(tmp_path / "a", complete=0))
+    assert "ORIGIN_UNUSABLE" in bed.refused("checkpoint", checkpoint(tmp_path / "e", end, complete=0))
+    none = checkpoint(tmp_path / "b", complete=0)
+    (tmp_path / "b" / "offsets" / "0").write_text('v1\n{}\n{"orders":{"0":5}}')
+    (tmp_path / "b" / "commits" / "0").write_text("v1\n{}")
+    assert "format('groupkafka')" in bed.refused("checkpoint", none)
+    assert "ORIGIN_UNUSABLE" in bed.refused("checkpoint", str(tmp_path / "missing"))
+    other = replace(end, topic_ids={"orders": "the deleted topic's id"})
+    assert "recreated" in bed.refused("checkpoint", checkpoint(tmp_path / "d", other, complete=1))
 
 
 def test_a_partition_of_the_savepoint_that_the_group_has_forgotten(tmp_path: Path) -> None:
