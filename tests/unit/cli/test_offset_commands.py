@@ -594,7 +594,7 @@ def test_a_checkpoint_that_a_reset_cannot_use(tmp_path: Path) -> None:
     (tmp_path / "b" / "commits" / "0").write_text("v1\n{}")
     assert "format('groupkafka')" in bed.refused("checkpoint", none)
     assert "ORIGIN_UNUSABLE" in bed.refused("checkpoint", str(tmp_path / "missing"))
-    other = replace(end, topic_ids={"orders": "the deleted topic's id"})
+    other = replace(end, topic_ids=(("orders", "the deleted topic's id"),))
     assert "recreated" in bed.refused("checkpoint", checkpoint(tmp_path / "d", other, complete=1))
 
 
