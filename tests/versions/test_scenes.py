@@ -381,6 +381,21 @@ def test_the_recipes_of_the_page_of_sinks_through_spark_connect(
     assert table_records(tmp_path / "table") == Counter(client.records(topic))
 
 
+def test_a_sink_of_your_own_takes_arrow_batches(
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery, version: str
+) -> None:
+    if version == "4.0":
+        pytest.skip("Spark 4.0 gives sinks in Python rows only")
+    client.create_topic(topic, 3)
+    add(client, topic, "a")
+    query = start_query("query", options, sink="arrow")
+    query.wait_for_records(client.records(topic))
+    add(client, topic, "b")
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 60, query.log)
+    query.stop()
+    assert_once(client, topic, query)
+
+
 # --- several versions
 
 
