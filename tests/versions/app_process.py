@@ -22,7 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyspark.sql.datasource
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
@@ -55,10 +54,15 @@ def writer_of(command: Json) -> Callable[[DataFrame, int], None]:
     return write
 
 
-def sink_of(frame: DataFrame, command: Json) -> DataStreamWriter:
+def sink_of(spark: SparkSession, frame: DataFrame, command: Json) -> DataStreamWriter:
     """Return the frame's writer into the sink of a query."""
     if command.get("sink") != "arrow":
         return frame.writeStream.foreachBatch(writer_of(command))
+    from tests.versions.arrow_sink import ArrowFiles  # Spark 4.0 has no such sinks
+
+    spark.dataSource.register(ArrowFiles)
+    # Spark looks for sinks in Python in the active session, which a thread does not have before its first frame.
+    spark.createDataFrame([], "number INT")
     return frame.writeStream.format("arrowfiles").option("out", command["out"])
 
 
@@ -72,7 +76,7 @@ def run(spark: SparkSession, command: Json, queries: dict[str, StreamingQuery]) 
             spark.streams.addListener(ProgressListener(lambda line: print(line, file=sys.stderr, flush=True)))
         frame = spark.readStream.format("groupkafka").options(**command["options"]).load()
         frame = frame.where(command.get("where", "true"))
-        writer = sink_of(frame, command).option("checkpointLocation", command["checkpoint"])
+        writer = sink_of(spark, frame, command).option("checkpointLocation", command["checkpoint"])
         trigger = command.get("trigger", {"processingTime": "200 milliseconds"})
         query = queries[command["name"]] = writer.trigger(**trigger).start()
         (out / "started").touch()
@@ -95,11 +99,6 @@ def main() -> None:
     """Carry out commands until standard input ends."""
     spark = session("versions", {"spark.driver.memory": "900m"})
     spark.sparkContext.setLogLevel("WARN")
-    if hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
-        from tests.versions.arrow_sink import ArrowFiles
-
-        # In the first session: Spark looks there for the sink of a query in another one.
-        spark.dataSource.register(ArrowFiles)
     queries: dict[str, StreamingQuery] = {}
     for line in sys.stdin:
         command = json.loads(line)
