@@ -1,14 +1,15 @@
 """A Spark application that runs queries as commands on its standard input say: several at once, each in a session.
 
 Commands, JSON one a line:
-    {"do": "start", "name", "out", "checkpoint", "options", "trigger", "conf", "where", "gate", "fails"}
+    {"do": "start", "name", "out", "checkpoint", "options", "trigger", "conf", "where", "gate", "fails", "sink"}
     {"do": "stop", "name"}                                         query.stop()
     {"do": "drain", "name", "out"}                                 drain(query); `<out>/drained` gets the result
     {"do": "batch", "out", "options"}                              a batch read; `<out>/batch.json` gets its records
 
 Every batch is a file `<out>/<batch>-<attempt>.json` as those of tests/kafka/query_process.py. While there is no file
-at `gate`, a batch does not end; while there is one at `fails`, it fails. `<out>/ended` appears with the end of a query:
-its error, or nothing. The application ends with its standard input.
+at `gate`, a batch does not end; while there is one at `fails`, it fails. With the `sink` "arrow" (Spark 4.1 or newer)
+arrow_sink.py writes the files, without both. `<out>/ended` appears with the end of a query: its error, or nothing. The
+application ends with its standard input.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from spark_groupsource import ProgressListener, drain
 from tests.kafka.query_process import hold, session
@@ -53,6 +54,18 @@ def writer_of(command: Json) -> Callable[[DataFrame, int], None]:
     return write
 
 
+def sink_of(spark: SparkSession, frame: DataFrame, command: Json) -> DataStreamWriter:
+    """Return the frame's writer into the sink of a query."""
+    if command.get("sink") != "arrow":
+        return frame.writeStream.foreachBatch(writer_of(command))
+    from tests.versions.arrow_sink import ArrowFiles  # Spark 4.0 has no such sinks
+
+    spark.dataSource.register(ArrowFiles)
+    # Spark looks for sinks in Python in the active session, which a thread does not have before its first frame.
+    spark.createDataFrame([], "number INT")
+    return frame.writeStream.format("arrowfiles").option("out", command["out"])
+
+
 def run(spark: SparkSession, command: Json, queries: dict[str, StreamingQuery]) -> None:
     """Run a query to its end."""
     out = Path(command["out"])
@@ -63,7 +76,7 @@ def run(spark: SparkSession, command: Json, queries: dict[str, StreamingQuery]) 
             spark.streams.addListener(ProgressListener(lambda line: print(line, file=sys.stderr, flush=True)))
         frame = spark.readStream.format("groupkafka").options(**command["options"]).load()
         frame = frame.where(command.get("where", "true"))
-        writer = frame.writeStream.foreachBatch(writer_of(command)).option("checkpointLocation", command["checkpoint"])
+        writer = sink_of(spark, frame, command).option("checkpointLocation", command["checkpoint"])
         trigger = command.get("trigger", {"processingTime": "200 milliseconds"})
         query = queries[command["name"]] = writer.trigger(**trigger).start()
         (out / "started").touch()

@@ -11,11 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import checkout
 from tests.kafka.harness import Independent, Query, newest_commit, planned_records, wait_for
+from tests.kafka.table_sinks import table_records
 
 from .applications import SharedQuery, VersionedApplication
 from .conftest import StartProcess, StartQuery
@@ -345,22 +347,53 @@ def test_a_batch_read(
     assert filtered == 100
 
 
+def through_connect(script: Path, options: dict[str, str], version: str, folder: Path) -> Any:
+    """Run a script with a Spark Connect server of PySpark's own to its end; return its result."""
+    settings = {"options": options | {"maxOffsetsPerTrigger": "100"}, "out": str(folder), "records": 100}
+    names = environment(version) | {"PYTHONPATH": str(checkout.ROOT)}
+    with (folder / "log").open("wb") as log:
+        done = subprocess.run(
+            [names["PYSPARK_PYTHON"], str(script), json.dumps(settings)], stdout=subprocess.PIPE, stderr=log,
+            env=os.environ | names, cwd=folder, check=False, timeout=400,
+        )  # fmt: skip
+    assert done.returncode == 0, (folder / "log").read_text(errors="replace")[-6000:]
+    return json.loads(done.stdout.decode().splitlines()[-1])
+
+
 def test_spark_connect(client: Independent, options: dict[str, str], topic: str, version: str, tmp_path: Path) -> None:
-    """foreachBatch, a listener, Spark's file sink and a batch read, through a server of PySpark's own."""
+    """foreachBatch, a listener, Spark's file sink and a batch read."""
     client.create_topic(topic, 2)
     add(client, topic, "a", 100, 2)
-    settings = {"options": options | {"maxOffsetsPerTrigger": "100"}, "out": str(tmp_path), "records": 100}
-    names = environment(version) | {"PYTHONPATH": str(checkout.ROOT)}
-    command = [names["PYSPARK_PYTHON"], str(checkout.ROOT / "tests" / "kafka" / "connect_process.py")]
-    with (tmp_path / "log").open("wb") as log:
-        done = subprocess.run(
-            [*command, json.dumps(settings)], stdout=subprocess.PIPE, stderr=log, env=os.environ | names,
-            cwd=tmp_path, check=False, timeout=400,
-        )  # fmt: skip
-    assert done.returncode == 0, (tmp_path / "log").read_text(errors="replace")[-6000:]
-    found = json.loads(done.stdout.decode().splitlines()[-1])
+    script = checkout.ROOT / "tests" / "kafka" / "connect_process.py"
+    found = through_connect(script, options, version, tmp_path)
     assert found["session"].startswith("pyspark.sql.connect")
     assert (found["failed"], found["files"], found["batch"]) == ("", 100, 50)
+
+
+def test_the_recipes_of_the_page_of_sinks_through_spark_connect(
+    client: Independent, options: dict[str, str], topic: str, version: str, tmp_path: Path
+) -> None:
+    """Since Spark 4.3 `foreachBatch` has a session of its own there."""
+    client.create_topic(topic, 2)
+    add(client, topic, "a", 100, 2)
+    counted = through_connect(Path(__file__).with_name("connect_sinks.py"), options, version, tmp_path)
+    assert counted == 100
+    assert table_records(tmp_path / "table") == Counter(client.records(topic))
+
+
+def test_a_sink_of_your_own_takes_arrow_batches(
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery, version: str
+) -> None:
+    if version == "4.0":
+        pytest.skip("Spark 4.0 gives sinks in Python rows only")
+    client.create_topic(topic, 3)
+    add(client, topic, "a")
+    query = start_query("query", options, sink="arrow")
+    query.wait_for_records(client.records(topic))
+    add(client, topic, "b")
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 60, query.log)
+    query.stop()
+    assert_once(client, topic, query)
 
 
 # --- several versions
