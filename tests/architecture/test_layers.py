@@ -68,7 +68,6 @@ MAY_IMPORT = {
         "membership/backends/kafka_python/assignor.py",
         "membership/backends/kafka_python/client.py",
         "membership/backends/kafka_python/errors.py",
-        "membership/backends/kafka_python/identity.py",
         "membership/backends/kafka_python/peers.py",
         "membership/backends/kafka_python/poller.py",
         "membership/backends/kafka_python/private.py",
