@@ -272,7 +272,7 @@ ASSIGNORS_UNUSABLE = Condition(
 ASSIGNORS_NOT_INSTALLED = Condition(
     "GROUPKAFKA.ASSIGNORS_NOT_INSTALLED",
     "Option 'assignors' has the value '{value}', which needs the client kafka-python: {reason}",
-    "install kafka-python 3.0 on the driver (pip install 'groupkafka[assignors]').",
+    "install kafka-python>=3.0.12,<3.1 on the driver (pip install 'groupkafka[assignors]').",
 )
 NO_COMMON_STRATEGY = Condition(
     "GROUPKAFKA.NO_COMMON_STRATEGY",

@@ -68,9 +68,9 @@ MAY_IMPORT = {
         "membership/backends/kafka_python/assignor.py",
         "membership/backends/kafka_python/client.py",
         "membership/backends/kafka_python/errors.py",
-        "membership/backends/kafka_python/identity.py",
         "membership/backends/kafka_python/peers.py",
         "membership/backends/kafka_python/poller.py",
+        "membership/backends/kafka_python/private.py",
     },
     "fastavro": {"functions/avro_reader.py"},
     "prometheus_client": {"prometheus/server.py"},
@@ -97,6 +97,8 @@ MAY_IMPORT = {
         "membership/backends/peers.py",
     },
 }
+# The only module that uses kafka-python beyond its public API.
+BEYOND_PUBLIC = "membership/backends/kafka_python/private.py"
 # Decisions: no I/O, clock, thread or log.
 PURE = (
     "assignors/co_partitioned.py",
@@ -221,6 +223,19 @@ def test_only_adapters_know_kafka_and_spark(path: Path) -> None:
     for item in imports(path):
         allowed = MAY_IMPORT.get(item.target.partition(".")[0])
         assert allowed is None or name_of(path) in allowed, f"{name_of(path)}:{item.line} imports {item.target}"
+
+
+@pytest.mark.parametrize("name", sorted(MAY_IMPORT["kafka"] - {BEYOND_PUBLIC}))
+def test_one_module_goes_beyond_the_public_api_of_kafka_python(name: str) -> None:
+    for item in imports(PACKAGE / name):
+        # Token providers are public: the setting sasl_oauth_token_provider takes one.
+        inner = item.target.startswith("kafka.net.") and not item.target.startswith("kafka.net.sasl.oauth.")
+        assert not inner, f"{name}:{item.line} imports {item.target}: that belongs in {BEYOND_PUBLIC}"
+    for node in ast.walk(ast.parse((PACKAGE / name).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) != "self" and node.attr.startswith("_"):
+            # A special name, or an error code of librdkafka, as _TRANSPORT.
+            other = node.attr.endswith("__") or node.attr.isupper()
+            assert other, f"{name}:{node.lineno} uses {node.attr}: that belongs in {BEYOND_PUBLIC}"
 
 
 def test_every_exception_is_needed() -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 from kafka import KafkaConsumer
 from kafka import errors as client_errors
-from kafka.coordinator.assignors.abstract import RebalanceProtocol as ClientProtocol
 from kafka.structs import MemberState, OffsetAndMetadata
 from kafka.structs import TopicPartition as ClientPartition
 
@@ -40,6 +39,7 @@ from spark_groupsource.membership.backends.kafka_python.errors import (
 from spark_groupsource.membership.backends.kafka_python.identity import Identity
 from spark_groupsource.membership.backends.kafka_python.peers import others
 from spark_groupsource.membership.backends.kafka_python.poller import Callbacks, Driver, Happened, Kind
+from spark_groupsource.membership.backends.kafka_python.private import Internals
 from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
@@ -82,7 +82,7 @@ class KafkaPythonGroup:
         self._protocol = protocol
         self._settings = settings
         self._listener: MemberListener | None = None
-        self._consumer: KafkaConsumer | None = None
+        self._internals: Internals | None = None
         self._driver: Driver | None = None
         self._callbacks: Callbacks | None = None
         # Filled by the client's threads, emptied by the membership thread.
@@ -123,20 +123,21 @@ class KafkaPythonGroup:
         self._callbacks = Callbacks(self._events.put, holdings.lost, holdings.gave_up)
         settings["kafka_client"] = self._identity.make_client
         try:
-            self._consumer = KafkaConsumer(**settings)
+            internals = Internals(KafkaConsumer(**settings))
+        except ImportError as error:
+            shown = ",".join(self._options.assignors)
+            raise OptionError(errors.ASSIGNORS_NOT_INSTALLED, value=shown, reason=str(error)) from None
         except (client_errors.KafkaConfigurationError, ValueError, TypeError) as error:
             raise self._refused(error) from None
         except (client_errors.KafkaError, OSError) as error:
             self._identity.learn()
             raise unreachable(self._options, error, self._identity.transport) from None
         self._identity.opened()
-        # The consumer does not pass this setting on. Without it, a request for a deleted topic would recreate it.
-        self._consumer._manager.cluster.config["allow_auto_create_topics"] = False
-        agreed = self._consumer._coordinator._rebalance_protocol
-        if (agreed == ClientProtocol.COOPERATIVE) is not self.incremental:
-            raise RuntimeError(f"the client goes through rebalances as {agreed!r}, not as {self._protocol}")
+        if internals.is_cooperative is not self.incremental:
+            raise RuntimeError(f"the client's rebalance protocol is not {self._protocol.name}")
+        self._internals = internals
         self._driver = Driver(
-            self._consumer, self._callbacks, self._events.put, again_after_s=lambda: self._again_after_s(holdings.again)
+            internals, self._callbacks, self._events.put, again_after_s=lambda: self._again_after_s(holdings.again)
         )
 
     def _refused(self, error: Exception) -> GroupKafkaError:
@@ -149,7 +150,7 @@ class KafkaPythonGroup:
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """See `GroupPort`."""
-        self._client().subscribe(topics=sorted(topics), listener=self._callbacks)
+        self._opened().consumer.subscribe(topics=sorted(topics), listener=self._callbacks)
         if self._driver is not None:
             self._driver.start()
 
@@ -161,14 +162,13 @@ class KafkaPythonGroup:
         if self._refused_until is not None and self._refused_until.expired():
             group = self._options.group_id
             self._listener.on_error(MembershipError(errors.ASSIGNMENT_REFUSED, group=group, reason=self._refusal))
-        if self._driver is not None:
-            self._listener.on_coordinator(self._driver.coordinator_known)
-            self._check_identity(self._driver, self._listener)
+        if self._internals is not None:
+            self._listener.on_coordinator(self._internals.coordinator_known)
+            self._check_identity(self._internals.heartbeat_answered_s, self._listener)
 
-    def _check_identity(self, driver: Driver, listener: MemberListener) -> None:
+    def _check_identity(self, answered_s: float, listener: MemberListener) -> None:
         """Report an identity that is refused for good; see `LastTransportError`."""
         self._identity.learn()
-        answered_s = driver.heartbeat_answered_s
         if answered_s > self._heartbeat_s:
             self._heartbeat_s = answered_s
             self._identity.transport.worked()
@@ -202,7 +202,7 @@ class KafkaPythonGroup:
         try:
             self._serve()
         finally:
-            self._consumer = None
+            self._internals = None
 
     # --- events
 
@@ -217,8 +217,8 @@ class KafkaPythonGroup:
             try:
                 self._report(event, listener)
             finally:
-                if event.answer is not None and self._consumer is not None:
-                    self._consumer._manager.call_soon(event.answer.success, None)
+                if event.answer is not None and self._internals is not None:
+                    self._internals.call_soon(event.answer.success, None)
 
     def _report_part(self, part: Part, listener: MemberListener) -> None:
         """Report the leader's note to the listener.
@@ -279,20 +279,16 @@ class KafkaPythonGroup:
     ) -> dict[TopicPartition, GroupOffset]:
         """See `GroupPort`.
 
-        Drops an earlier request that timed out, because the client keeps its answer (rule R3).
-
         Sends nothing while the client joins. A broker answers a connection's requests in order, so this one would wait
         for the JoinGroup, which waits for the group's slowest member. If it times out, the client closes the
         connection, which ends the JoinGroup, too.
         """
-        if self._client().group_metadata().state == MemberState.REBALANCING:
+        internals = self._opened()
+        if internals.consumer.group_metadata().state == MemberState.REBALANCING:
             return {}
         wanted = [ClientPartition(*partition) for partition in map(_pair, partitions)]
         try:
-            coordinator = self._client()._coordinator
-            # R3: the answer to an earlier request is old
-            coordinator._offset_fetch_futures.pop(frozenset(wanted), None)
-            answers = coordinator.fetch_committed_offsets(wanted, timeout_ms=round(timeout_s * 1000))
+            answers = internals.fetch_committed(wanted, round(timeout_s * 1000))
         except client_errors.KafkaError as error:
             LOG.info("offset fetch failed and is repeated: group=%s error=%s", self._options.group_id, error)
             return {}
@@ -321,13 +317,12 @@ class KafkaPythonGroup:
         return found[0]
 
     def _send(self, items: tuple[CommitItem, ...]) -> Any:
-        return self._client()._manager.call_soon(self._commit, items)
+        return self._opened().call_soon(self._commit, items)
 
     async def _commit(self, items: tuple[CommitItem, ...]) -> CommitResult:
         """Send one request. The client's I/O thread only. Never raises: no caller would get the exception."""
         try:
-            # R21: one request; `KafkaConsumer.commit` would repeat it
-            await self._client()._coordinator._send_offset_commit_request(_client_items(items))
+            await self._opened().send_commit(_client_items(items))
         except BaseException as error:  # noqa: BLE001 - it is the answer
             refusal = classify_refusal(error)
             topics = sorted({item.partition.topic for item in items})
@@ -344,10 +339,10 @@ class KafkaPythonGroup:
             next((result.error for result in each if result.error), None),
         )
 
-    def _client(self) -> KafkaConsumer:
-        if self._consumer is None:
+    def _opened(self) -> Internals:
+        if self._internals is None:
             raise MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason="its client is closed")
-        return self._consumer
+        return self._internals
 
 
 def _pair(partition: TopicPartition) -> tuple[str, int]:

@@ -4,8 +4,6 @@ kafka-python joins, rebalances and sends heartbeats in coroutines on its own I/O
 `ConsumerCoordinator.poll`, which returns after the callbacks that it has called. A callback waits for the membership
 thread, which may wait for a batch. So polling has a thread of its own, and a callback is a coroutine that passes an
 event to the membership thread and awaits the answer, while heartbeats go on.
-
-The coordinator is polled, not the consumer: this member fetches no records, and needs no positions.
 """
 
 from __future__ import annotations
@@ -14,16 +12,14 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from kafka import KafkaConsumer
-from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
-from kafka.coordinator.assignors.abstract import RebalanceProtocol as ClientProtocol
+from kafka import AsyncConsumerRebalanceListener
 from kafka.errors import FencedInstanceIdError
 from kafka.future import Future
 from kafka.structs import MemberState
 
 from spark_groupsource.clock import Clock, SystemClock
+from spark_groupsource.membership.backends.kafka_python.private import Internals
 from spark_groupsource.membership.events import Partitions
 from spark_groupsource.model.offsets import TopicPartition
 
@@ -99,38 +95,19 @@ class Callbacks(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         return concerned
 
 
-def report_losses_while_joining(coordinator: Any) -> None:
-    """Make a cooperative client report the partitions that it loses while it joins (rule R72).
-
-    Without that the client joins as a new member and keeps its old partitions. Java's client prepares such a join
-    again, too (KAFKA-12983).
-    """
-    reset = coordinator.reset_generation
-
-    def reset_and_prepare(*args: Any, **named: Any) -> None:
-        reset(*args, **named)
-        coordinator.rejoining = False
-
-    # An eager client has released everything before it joins, and would report it twice.
-    # R72: a session that ends in a join is a loss
-    if coordinator._rebalance_protocol == ClientProtocol.COOPERATIVE:
-        coordinator.reset_generation = reset_and_prepare
-
-
 class Driver:
     """Poll the coordinator until the member is closed, then leave the group."""
 
     def __init__(
         self,
-        consumer: KafkaConsumer,
+        internals: Internals,
         callbacks: Callbacks,
         report: Callable[[Happened], None],
         clock: Clock | None = None,
         again_after_s: Callable[[], float | None] = lambda: None,
     ) -> None:
-        self._consumer = consumer
-        self._coordinator = consumer._coordinator
-        report_losses_while_joining(self._coordinator)
+        self._internals = internals
+        self._consumer = internals.consumer
         self._callbacks = callbacks
         self._report = report
         self._closing = threading.Event()
@@ -161,16 +138,6 @@ class Driver:
         """Whether the client is closed."""
         return self._closing.is_set() and not self._thread.is_alive()
 
-    @property
-    def coordinator_known(self) -> bool:
-        """Whether the client knows the group's coordinator."""
-        return self._coordinator.coordinator_id is not None
-
-    @property
-    def heartbeat_answered_s(self) -> float:
-        """When a heartbeat was last answered, in seconds of the monotonic clock; -inf if none was."""
-        return float(self._coordinator.heartbeat.last_receive)
-
     # --- its own thread
 
     def _run(self) -> None:
@@ -194,14 +161,14 @@ class Driver:
         3. So the client sees no reason to join, and drops the answer. It neither joins nor sends heartbeats any more.
         """
         stable = self._consumer.group_metadata().state == MemberState.STABLE
-        if stable and not self._coordinator.need_rejoin():
+        if stable and not self._internals.join_is_due:
             self._closing.wait(_STEP_S)
             self._notice_fence()
             self._notice_expiry()
             self._request_round()
         else:
-            self._coordinator.request_rejoin()
-        self._coordinator.poll(timeout_ms=_POLL_MS)
+            self._internals.request_rejoin()
+        self._internals.poll(_POLL_MS)
         self._notice_assignment()
 
     def _request_round(self) -> None:
@@ -215,7 +182,7 @@ class Driver:
         after_s, now_s = self._again_after_s(), self._clock.monotonic_s()
         if after_s is not None and now_s - max(self._since_s, self._requested_s) > after_s:
             self._requested_s = now_s
-            self._coordinator.request_rejoin()
+            self._internals.request_rejoin()
 
     def _notice_assignment(self) -> None:
         """Report a join that assigned nothing, because the cooperative client does not report it.
@@ -234,14 +201,13 @@ class Driver:
 
         The client reports nothing then: it only stops its heartbeats.
         """
-        coordinator = self._coordinator
-        # A join stops heartbeats, too, and starts them again before it ends. So does a lost session, after which the
-        # state is not stable: the state is read after the heartbeats, because the session may be lost in between.
-        stopped = not (coordinator._heartbeat_enabled or coordinator.rejoining)
-        still_member = self._consumer.group_metadata().state == MemberState.STABLE
+        # A lost session stops heartbeats, too, and then the state is not stable. The state is read after the
+        # heartbeats, because the session may be lost in between.
+        stopped = self._internals.heartbeats_stopped
+        member = self._consumer.group_metadata()
         # R75: heartbeats have stopped, and the session has not expired
-        if coordinator.group_instance_id is not None and stopped and still_member:
-            raise FencedInstanceIdError(coordinator.group_instance_id)
+        if member.group_instance_id is not None and stopped and member.state == MemberState.STABLE:
+            raise FencedInstanceIdError(member.group_instance_id)
 
     def _notice_expiry(self) -> None:
         """End the session if no heartbeat was answered for its duration (rule R74).
@@ -254,11 +220,10 @@ class Driver:
         now_s, generation = self._clock.monotonic_s(), self._consumer.group_metadata().generation_id
         if generation != self._generation:
             self._generation, self._since_s = generation, now_s
-        heartbeat = self._coordinator.heartbeat
-        silent_s = now_s - max(self._since_s, heartbeat.last_receive)
+        silent_s = now_s - max(self._since_s, self._internals.heartbeat_answered_s)
         # R74: the coordinator has ended the session by now
-        if silent_s > heartbeat.config["session_timeout_ms"] / 1000:
+        if silent_s > self._internals.session_timeout_s:
             partitions = tuple(sorted(TopicPartition(*each) for each in self._consumer.assignment()))
-            self._coordinator.reset_generation()
+            self._internals.reset_generation()
             if partitions:
                 self._report(Happened(Kind.LOST, partitions))

@@ -8,7 +8,6 @@ import pytest
 from kafka import errors as client_errors
 
 from spark_groupsource.client.errors import LastTransportError
-from spark_groupsource.membership.backends.kafka_python import identity as kafkaidentity
 from spark_groupsource.membership.backends.kafka_python.errors import (
     classify_refusal,
     fatal,
@@ -194,13 +193,3 @@ def test_a_refusal_is_forgiven_as_with_librdkafka() -> None:
             continue
         identity.process(WRONG)
         assert identity.transport.refused_for_good
-
-
-def test_an_answer_is_read_before_the_end_of_its_connection() -> None:
-    """Guards against: 1. a broker answers that it refuses the password, and hangs up; 2. the client receives both at
-    once, and drops the answer.
-    """
-    gone = client_errors.KafkaConnectionError("socket disconnected")
-    received = iter([(b"refused", gone), (b"", gone), (b"more", None)])
-    receive = kafkaidentity._data_first(lambda: next(received))
-    assert [receive(), receive(), receive()] == [(b"refused", None), (b"", gone), (b"more", None)]

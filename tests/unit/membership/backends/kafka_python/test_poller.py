@@ -9,15 +9,10 @@ from typing import Any
 
 import pytest
 from kafka import errors as client_errors
-from kafka.consumer.subscription_state import SubscriptionState
 from kafka.coordinator.assignors.abstract import RebalanceProtocol as ClientProtocol
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from kafka.coordinator.base import Generation
-from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.coordinator.heartbeat import Heartbeat
 from kafka.future import Future
-from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
-from kafka.structs import MemberState
+from kafka.structs import ConsumerGroupMetadata, MemberState
 from kafka.structs import TopicPartition as ClientPartition
 
 from spark_groupsource.membership.backends.kafka_python.poller import (
@@ -25,8 +20,8 @@ from spark_groupsource.membership.backends.kafka_python.poller import (
     Driver,
     Happened,
     Kind,
-    report_losses_while_joining,
 )
+from spark_groupsource.membership.backends.kafka_python.private import Internals
 from tests.unit.fakes import WAIT_S, ManualClock, tp
 
 SESSION_S = 45.0
@@ -61,6 +56,7 @@ class FakeCoordinator:
         self.rejoin_needed = True
         self.group_instance_id: str | None = None
         self._heartbeat_enabled = True
+        self._offset_fetch_futures = self._send_offset_commit_request = self.fetch_committed_offsets = None
         self.state, self.generation_id = MemberState.UNJOINED, -1
         self.resets = 0
         self.timeouts_ms: list[int] = []
@@ -91,13 +87,17 @@ class FakeConsumer:
 
     def __init__(self, protocol: ClientProtocol = ClientProtocol.COOPERATIVE) -> None:
         self._coordinator = FakeCoordinator(protocol)
+        self._manager = SimpleNamespace(
+            call_soon=None, cluster=SimpleNamespace(config={"allow_auto_create_topics": True})
+        )
         self.partitions: set[tuple[str, int]] = set()
         self.closed: list[tuple[bool, int]] = []
         self.has_closed = threading.Event()
         self.close_error: BaseException | None = None
 
     def group_metadata(self) -> SimpleNamespace:
-        return SimpleNamespace(state=self._coordinator.state, generation_id=self._coordinator.generation_id)
+        mine = self._coordinator
+        return ConsumerGroupMetadata("shop", mine.generation_id, "m-1", mine.group_instance_id, mine.state)
 
     def assignment(self) -> set[tuple[str, int]]:
         return self.partitions
@@ -114,6 +114,7 @@ class Bed:
 
     def __init__(self, protocol: ClientProtocol = ClientProtocol.COOPERATIVE) -> None:
         self.consumer = FakeConsumer(protocol)
+        self.internals = Internals(self.consumer)
         self.coordinator = self.consumer._coordinator
         self.clock = ManualClock()
         self.events: list[Happened] = []
@@ -121,7 +122,7 @@ class Bed:
         self.waits = False
         self.callbacks = Callbacks(self.events.append, self._lost)
         self.driver = Driver(
-            self.consumer, self.callbacks, self.events.append, self.clock, lambda: DRAIN_S if self.waits else None
+            self.internals, self.callbacks, self.events.append, self.clock, lambda: DRAIN_S if self.waits else None
         )
 
     def _lost(self) -> None:
@@ -373,7 +374,7 @@ def test_a_member_whose_instance_id_was_taken_is_told() -> None:
     def fence() -> None:
         bed.coordinator._heartbeat_enabled = False
 
-    driver = Driver(bed.consumer, bed.callbacks, tell, bed.clock)
+    driver = Driver(bed.internals, bed.callbacks, tell, bed.clock)
     bed.coordinator.script = [lambda: bed.coordinator.join(1), nothing, fence]
     driver.start()
     assert bed.consumer.has_closed.wait(WAIT_S)
@@ -434,96 +435,8 @@ def test_a_client_that_does_not_close_has_ended_all_the_same() -> None:
     bed = Bed()
     bed.consumer.close_error = RuntimeError("stuck")
     told = threading.Event()
-    driver = Driver(bed.consumer, bed.callbacks, lambda event: (bed.events.append(event), told.set()), bed.clock)
+    driver = Driver(bed.internals, bed.callbacks, lambda event: (bed.events.append(event), told.set()), bed.clock)
     bed.coordinator.script = [driver.request_close]
     driver.start()
     assert told.wait(WAIT_S)
     assert bed.events == [Happened(Kind.FAILED, error=bed.consumer.close_error)]
-
-
-def test_whether_the_coordinator_is_known() -> None:
-    bed = Bed()
-    assert not bed.driver.coordinator_known
-    bed.coordinator.coordinator_id = "group-1"
-    assert bed.driver.coordinator_known
-
-
-# --- a loss while it joins, on the client's own code
-
-
-class JoiningCoordinator(ConsumerCoordinator):
-    """The client's own coordinator, whose requests are answered by a script."""
-
-    def __init__(self, callbacks: Callbacks) -> None:  # the base class would connect
-        self.config = ConsumerCoordinator.DEFAULT_CONFIG | {"enable_auto_commit": False, "api_version": (2, 6)}
-        self._subscription = SubscriptionState()
-        self._subscription.subscribe(topics=["orders"], listener=callbacks)
-        self._subscription.assign_from_subscribed([ClientPartition("orders", 0)])
-        self._assignors = {"cooperative-sticky": CooperativeStickyAssignor()}
-        self._rebalance_protocol = ClientProtocol.COOPERATIVE
-        self._joined_subscription = {"orders"}
-        self._assignment_snapshot = self._metadata_snapshot = None
-        self._lock = threading.RLock()
-        self._generation = Generation(1, "m-1", "cooperative-sticky")
-        self.state, self.rejoining, self.rejoin_needed = MemberState.STABLE, False, True
-        self._join_task = None
-        self._is_leader = False
-        self.auto_commit_interval = 5.0
-        self.heartbeat = Heartbeat(group_id="shop")
-        self._heartbeat_wakeup = SimpleNamespace(notify=nothing)
-        self._manager = SimpleNamespace(call_soon=lambda method: method, wait_for=self._wait_for)
-        self.tries = 0
-
-    async def _wait_for(self, method: Callable[[], Coroutine[Any, Any, bytes]], timeout_ms: float | None) -> bytes:
-        return await method()
-
-    async def ensure_coordinator_ready_async(self, timeout_ms: float | None = None) -> bool:
-        return True
-
-    async def _do_join_and_sync_async(self) -> bytes:
-        """The first JoinGroup finds the session expired; the second one is a new member's, who gets another part."""
-        self.state, self.tries = MemberState.REBALANCING, self.tries + 1
-        if self.tries == 1:
-            self.reset_generation()
-            raise client_errors.UnknownMemberIdError
-        self._generation = Generation(3, "m-2", "cooperative-sticky")
-        return ConsumerProtocolAssignment(1, [("orders", [1])], b"").encode()
-
-
-@pytest.mark.parametrize(
-    ("protected", "expected"),
-    [
-        # By itself the client gives partition 0 up as if it had been its own all the time, under generation 3.
-        (False, [(Kind.REVOKED, (tp(0),), 3), (Kind.ASSIGNED, (tp(1),), 3)]),
-        (True, [(Kind.LOST, (tp(0),), -1), (Kind.ASSIGNED, (tp(1),), 3)]),
-    ],
-)
-@pytest.mark.rule("R72")
-def test_what_is_lost_while_it_joins_is_told_as_lost(protected: bool, expected: list[tuple[Kind, object, int]]) -> None:
-    events: list[tuple[Kind, object, int]] = []
-    pending: list[Future] = []
-
-    def tell(event: Happened) -> None:
-        assert event.answer is not None
-        events.append((event.kind, event.partitions, coordinator._generation.generation_id))
-        pending.append(event.answer)
-
-    callbacks = Callbacks(tell, nothing)
-    coordinator = JoiningCoordinator(callbacks)
-    callbacks._joined = True
-    if protected:
-        report_losses_while_joining(coordinator)
-    joining = coordinator.join_group_async()
-    while (waits_for := first_step(joining)) is not None:
-        assert waits_for is pending[-1]
-        waits_for.success(None)
-    assert events == expected
-    assert coordinator.tries == 2
-    assert coordinator.state is MemberState.STABLE
-
-
-def test_an_eager_client_has_given_up_everything_before_it_joins() -> None:
-    """Nothing is told twice: what was handed over is not lost."""
-    bed = Bed(ClientProtocol.EAGER)
-    assert "reset_generation" not in vars(bed.coordinator)
-    assert "reset_generation" in vars(Bed(ClientProtocol.COOPERATIVE).coordinator)
