@@ -154,10 +154,7 @@ def plan_replay(
        would be read twice, and its commit would undo the reset. A partition that the reset left alone (`--topic`) is
        read: its metadata does not name the reset. A query that owns only such partitions follows its checkpoint, which
        then records the batch as complete.
-    2. Another lineage has committed: its completed offsets are left out (promises P2, P3, P6). Case 2 guards against:
-       a. A member dies in the middle of a batch.
-       b. Another member takes over its partitions, and completes and commits them.
-       c. The first member is restarted and runs its batch again.
+    2. Another lineage has committed: its completed offsets are left out (promises P2, P3, P6).
     3. This lineage has committed beyond the range's start: a conflict. A lineage commits only batches that Spark has
        recorded as complete, and Spark does not run these again, so the checkpoint is an old copy. If the same copy is
        restored once more, it is a conflict again, although a new lineage began with the decision. For that new lineage
@@ -168,6 +165,11 @@ def plan_replay(
     `on_conflict` decides a conflict: GROUP leaves out offsets before the group's offset. A group's offset that was
     moved back changes nothing here: the batch is read as logged, so that the checkpoint stays correct. The start
     position after it is decided in `planning/start_position.py`.
+
+    Guards against (rule R11):
+    1. A query dies in the middle of a batch [0, 100).
+    2. Another member takes its partitions over, reads [0, 100) and commits 100.
+    3. The first query is restarted. Spark runs the logged batch again.
     """
     read, reasons, resets = [], [], []
     for item in ranges:
@@ -202,6 +204,18 @@ def _replay_conflict(
 
     Offsets of this lineage at or before the range's start are normal: the last commit, a pinned start position, or a
     commit that proves the membership.
+
+    Guards against (rule R50):
+    1. A query commits 150. It is stopped.
+    2. Somebody restores an old copy of its checkpoint, which ends with a batch [100, 150).
+    3. Spark runs that batch again. In normal operation it never does: it commits only what its commit log holds.
+       Records would be repeated silently.
+
+    Guards against (rule R51):
+    1. An old checkpoint is restored. The conflict is decided, and a new lineage begins.
+    2. The same old checkpoint is restored a second time. Spark runs its batch again.
+    3. The group's offset has the name of the new lineage. The batch would read nothing, as if another lineage had
+       completed it.
     """
     if offset is None or not len(item):
         return None

@@ -7,11 +7,10 @@ conflict, and the option `onConflict` decides.
 A reset by `groupkafka reset` is no conflict: it takes precedence over every checkpoint that does not know it. So every
 commit carries the newest reset, and a checkpoint names the one that it knows.
 
-Guards against:
-1. Query B is stopped. Its checkpoint has read p0 up to 900.
-2. The group is reset to 0. Query A gets p0, reads [0, 50) and commits 50 in its own name.
-3. A stops. B starts and gets p0. The larger of 900 and 50 would skip the records from 50 on, which the reset wanted to
-   be read again.
+Guards against (rule R46):
+1. Query B stops at 900. The group is reset to 0.
+2. Query A reads [0, 50) and commits 50 in its own name. A stops.
+3. B starts and gets the partition. The larger of 50 and 900 would skip [50, 900), which was to be read again.
 
 A pin fixes a start position in the group. Besides the position it records the state when the group began: the topic's
 partition count, and the names of the topics. They decide the start of a partition without an offset.
@@ -125,10 +124,11 @@ def decide_start(takeover: Takeover, on_conflict: OnConflict, age: Age) -> Start
         return StartDecision(
             takeover.partition, Basis.LINEAGE if group is None else Basis.GROUP, group if own is None else own
         )
-    # A conflict is decided only once. Guards against:
+    # A conflict is decided only once.
+    # Guards against (rule R54):
     # 1. An old checkpoint of p0 and p1 (100) won over the group (1000). Lineage N has read to 120.
-    # 2. p1 is revoked and assigned again. The conflict is decided again, for a new lineage N2, which reads to 140.
-    # 3. After a restart p0's metadata, which names N, looks like a takeover. 140 to 1000 is skipped.
+    # 2. p1 leaves and comes back. Its conflict is decided again, for a new lineage N2, which reads to 140.
+    # 3. After a restart p0's metadata, which names N, looks like another lineage's progress: [140, 1000) is skipped.
     # R54: decided before, for this checkpoint
     decided = takeover.decided and own < group and on_conflict is OnConflict.CHECKPOINT
     conflict = None if decided or own == group else _conflict(takeover, own, group)
@@ -140,7 +140,14 @@ def decide_start(takeover: Takeover, on_conflict: OnConflict, age: Age) -> Start
 
 
 def _conflict(takeover: Takeover, own: int, group: int) -> str | None:
-    """Return the conflict if the two offsets cannot both come from lineages of this source, else None."""
+    """Return the conflict if the two offsets cannot both come from lineages of this source, else None.
+
+    Guards against (rule R52):
+    1. An old checkpoint (100) wins over the group (150). The commit has the name of a new lineage.
+    2. The query fails before it has logged a batch of the new lineage.
+    3. It is restarted with the old lineage. 150 would look like the progress of another query: 100 to 150 would be
+       skipped silently.
+    """
     metadata = takeover.group_metadata
     where = f"{takeover.partition} group={group} checkpoint={own}"
     if metadata is None:
@@ -160,6 +167,11 @@ def age_of(
     """Return when a partition without a committed offset was created, by the first of the group's initial positions.
 
     `pins` are the pins of all partitions of the subscription that have one.
+
+    Guards against (rule R4):
+    1. With `startingOffsets=latest`, a partition is added, or a new topic matches the pattern.
+    2. Producers write 100 records before the query notices the partition.
+    3. By `latest` it would start after these records.
     """
     # R6: the topic id did not exist when the query started
     if memory.appeared:
@@ -195,10 +207,11 @@ def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -
     read has lost them. Later pins are at the checkpoint's end and do not name their own topic. Neither does the pin of
     a recreated topic, but that one is at 0.
 
-    Guards against, with "latest":
-    1. The group is empty for longer than offsets.retention.minutes, or is deleted.
-    2. Meanwhile a partition is added and filled, or another query has read one up to 500.
-    3. The partition would start at its end, and the records before would be skipped.
+    Guards against (rule R8):
+    1. With `startingOffsets=latest`, a group is empty for longer than `offsets.retention.minutes`: its offsets are
+       deleted.
+    2. Meanwhile a partition is added, or another query of the group had read a partition to 500.
+    3. `latest` would pin that partition at its end, and skip the unread records.
     """
     # R8: no pin of a topic that the checkpoint has read
     if not of_topic:
@@ -224,10 +237,11 @@ def newest_reset(resets: Iterable[Reset | None]) -> Reset | None:
 def left_alone(metadata: CommitMetadata | None, known: Reset | None) -> bool:
     """Return whether no reset newer than `known` included this partition: its commit metadata would name the reset.
 
-    Guards against:
-    1. A query dies in a batch of topics A and B. Only topic A is reset.
-    2. The query is restarted. It reads its range of B and completes the batch, whose commit is not accepted.
-    3. B's end in the checkpoint is still right. Declared void, the range of B would be read again.
+    Guards against (rule R48):
+    1. A query dies in the middle of a batch of topics A and B. Only A is reset.
+    2. Spark runs the batch again, and the query reads its range of B. The commit does not arrive.
+    3. Then it gets a partition of A, which carries the reset. If that voided the end of B too, the range of B would be
+       read twice.
     """
     # R48: its own text would name the reset
     return metadata is not None and not newer(metadata.reset, known)
@@ -272,11 +286,11 @@ def initial_topics(
     1. No topic, if the checkpoint has read topics and the group has no pins: the group has lost them.
     2. Otherwise the topics that all pins name: later pins name no more than the first ones, which may be deleted.
 
-    Guards against:
-    1. A pattern matches orders, which is pinned.
-    2. refunds and returns are created, with records. refunds is pinned.
-    3. orders is deleted, and its offsets with it. By the pin of refunds, returns existed when the group began. It would
-       start at its end.
+    Guards against (rule R7):
+    1. With `startingOffsets=latest`, topic `orders` is pinned.
+    2. `refunds` and `returns` are created and get records. `refunds` is pinned. `orders` is deleted, and its pins with
+       it.
+    3. If the pin of `refunds` named `returns`, then `returns` would count as initial and start at its end.
     """
     # R8: what is pinned from now on names no topic
     if has_read and not pins:
@@ -321,6 +335,11 @@ def offset_to_pin(
     """Return the offset to commit before a batch is planned from `position`; None if the group's offset is enough.
 
     `was_ours`: the checkpoint's newest batch had the partition.
+
+    Guards against (rule R53):
+    1. An old checkpoint (100) wins over the group (150), which is not written again.
+    2. The query reads [100, 120) and is restarted.
+    3. The old text of the group looks like another lineage's progress: 120 to 150 would be skipped silently.
     """
     if group is None or group.offset is None or position > group.offset or decision.recreated:
         return position
@@ -332,10 +351,10 @@ def offset_to_pin(
     # R55: an end of a partition that was handed over is old
     if metadata is None and was_ours:
         # Decided for the checkpoint, against another program: the group's offset moves back to the query's position.
-        # Guards against:
-        # 1. An operator moves the group's offset from 100 to 500. The query continues at 100.
-        # 2. Before the query reaches 500, its partition is assigned to another member, which starts at 500.
-        # 3. 100 to 500 is skipped silently.
+        # Guards against (rule R55):
+        # 1. An operator moves the group from 100 to 500. The query goes on at 100, as `onConflict=checkpoint` says.
+        # 2. The partition moves to another member before the query has read to 500.
+        # 3. That member would start at 500. Nobody would ever read the rest of [100, 500).
         # Not for a partition that was handed over: the checkpoint's end is old, others have read further, and would
         # read all that again.
         return position

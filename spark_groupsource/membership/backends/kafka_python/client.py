@@ -284,6 +284,11 @@ class KafkaPythonGroup:
         Sends nothing while the client joins. A broker answers a connection's requests in order, so this one would wait
         for the JoinGroup, which waits for the group's slowest member. If it times out, the client closes the
         connection, which ends the JoinGroup, too.
+
+        Guards against (rule R3):
+        1. A request for a partition's offset times out. The client keeps it.
+        2. The partition moves to another member, which commits 50, and back.
+        3. The second request gets the answer to the first, 20: [20, 50) is repeated.
         """
         if self._client().group_metadata().state == MemberState.REBALANCING:
             return {}
@@ -324,7 +329,13 @@ class KafkaPythonGroup:
         return self._client()._manager.call_soon(self._commit, items)
 
     async def _commit(self, items: tuple[CommitItem, ...]) -> CommitResult:
-        """Send one request. The client's I/O thread only. Never raises: no caller would get the exception."""
+        """Send one request. The client's I/O thread only. Never raises: no caller would get the exception.
+
+        Guards against (rule R21):
+        1. A commit of 20 is refused for a reason that passes. The client keeps it to repeat it.
+        2. The session expires. Another member gets the partition and commits 50. This member joins again.
+        3. The client repeats the commit of 20 under the new generation: the group's offset goes back.
+        """
         try:
             # R21: one request; `KafkaConsumer.commit` would repeat it
             await self._client()._coordinator._send_offset_commit_request(_client_items(items))
