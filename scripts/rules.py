@@ -32,8 +32,8 @@ WIDTH = 120
 _ENTRY = re.compile(r'^<a id="(r\d+)"></a>\*\*(R\d+): (.+?)\.\*\*\s', re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"# (R\d+(?:, R\d+)*): ")
 _SEQUENCE = re.compile(r"( *(?:# )?)Guards against \(rule (R\d+)(?:, ([^)]+))?\):$")
-# Ids that may be missing. 10, 16, 23, 37, 62, 70, 102, 107, 108, 112 and 113 have become a part of another rule. No rule
-# has got the others: work that went on at the same time took its ids from different tens.
+# Ids that may be missing. 10, 16, 23, 37, 62, 70, 102, 107, 108, 112 and 113 have become a part of another rule. The
+# others were never used: work that went on at the same time took its ids from different tens.
 _MAY_BE_MISSING = (10, 16, 23, 37, 62, 70, *range(94, 101), 102, *range(107, 111))
 # Ends what is written by hand in a rule's paragraph.
 _BREAK = "<br>"

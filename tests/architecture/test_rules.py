@@ -193,8 +193,8 @@ def test_a_sequence_that_is_no_list_is_found(tmp_path: Path) -> None:
         tmp_path, _CODE.replace("# 2. It is lost, as", "# 3. It is lost, as").replace(", a late answer)", ")")
     )
     assert rules.disagreements(_PAGE, *found) == [
-        "R1 has several sequences without a case: '(rule R1, in some case)'",
         "spark_groupsource/planner.py has no steps 1., 2., ... of R2",
+        "R1 has several sequences without a case: '(rule R1, in some case)'",
     ]
 
 
