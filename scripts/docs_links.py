@@ -1,4 +1,4 @@
-"""Check that every relative link in the Markdown files leads to a file, and to a heading if it names one.
+"""Check that every relative link in the Markdown files leads to a file, and to a heading or an anchor if it names one.
 
 python -m scripts.docs_links      # prints broken links; exit code 1 when there are any
 """
@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^\s*```")
 _HEADING = re.compile(r"^#{1,6} (.+?)\s*$")
+_ANCHOR = re.compile(r'<a id="([\w-]+)"></a>')
 
 
 def pages() -> list[Path]:
@@ -37,8 +38,10 @@ def broken_links(files: Iterable[Path]) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the names of a page's headings, as Git hosts make them."""
-    return {slug(match[1]) for _, line in _text_lines(page) if (match := _HEADING.match(line))}
+    """Return the names of a page's headings, as Git hosts make them, and of its anchors."""
+    lines = [line for _, line in _text_lines(page)]
+    headings = {slug(match[1]) for line in lines if (match := _HEADING.match(line))}
+    return headings.union(*(_ANCHOR.findall(line) for line in lines))
 
 
 def slug(heading: str) -> str:

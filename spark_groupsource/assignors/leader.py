@@ -54,6 +54,10 @@ def lead(assignor: Assignor, cluster: ClusterInfo, joined: Iterable[JoinedMember
     """Return every member's assignment by member id.
 
     If the strategy raises or returns an invalid assignment, the reason is in every note's `error`.
+
+    Guards against (rule R33):
+    1. A new leader joins and computes its first assignment before the metadata of a topic has arrived.
+    2. To its strategy the topic has no partitions: all members would give the topic up, and get it back a round later.
     """
     joined = sorted(joined, key=lambda item: item.member.member_id)
     members = [item.member for item in joined]
@@ -162,7 +166,12 @@ def _check(answer: GroupAssignment, members: Sequence[GroupMember], existing: se
 
 
 def _held_elsewhere(wanted: Parts, owned: Parts, joined: Sequence[JoinedMember]) -> Parts:
-    """Return the partitions that each member must wait for, because others hold them."""
+    """Return the partitions that each member must wait for, because others hold them.
+
+    Guards against (rule R32):
+    1. The strategy moves a partition from member X to member Y.
+    2. X has a batch of it in flight. If Y got it at once, both would read it.
+    """
     holders: dict[TopicPartition, set[str]] = {}
     for item in joined:
         for partition in item.member.owned if item.held else ():

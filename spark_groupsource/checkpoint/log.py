@@ -387,10 +387,11 @@ class CheckpointLog:
     def _is_new(self) -> bool:
         """Return whether the batch's entry in the commit log is not older than that in the offset log.
 
-        Guards against:
-        1. A checkpoint is restored by hand, with more entries in the commit log than in the offset log.
-        2. The next planned batch has the number of an old, completed batch.
-        3. A revoke or a stop commits the new batch's end, although Spark may never complete it: its records are lost.
+        Guards against (rule R22):
+        1. Somebody deletes the newest files of a checkpoint, but only in the offset log. Entry 7 of the commit log
+           stays.
+        2. Batch 7 is planned again, with new ranges. A revoke or a stop reads the commit log and finds entry 7.
+        3. The new batch would be committed, although Spark may never complete it: its records are lost.
         """
         names = [f"{self._root}/{folder}/{self._batch}" for folder in ("offsets", "commits")]
         logged, completed = (info.mtime_ns or 0 for info in self._open().get_file_info(names))

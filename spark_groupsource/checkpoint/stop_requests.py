@@ -151,7 +151,12 @@ class StopFiles:
         return written
 
     def is_requested(self, run: str) -> bool:
-        """Return whether the run was asked to stop, or has answered already: one request to the store."""
+        """Return whether the run was asked to stop, or has answered already: one request to the store.
+
+        Guards against (rule R78):
+        1. `groupkafka stop` asks a query to stop, whose reader is killed at the same moment.
+        2. The query is started again with the same checkpoint. It finds the old request, and stops.
+        """
         # R78: a request names one run
         found: bool = self._with(lambda filesystem, folder: file_exists(filesystem, f"{folder}/{run}{_REQUEST}"))
         return found

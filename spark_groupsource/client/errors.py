@@ -102,10 +102,10 @@ class LastTransportError:
     def refused_for_good(self) -> bool:
         """Whether waiting cannot help: a wrong setting, or credentials that are no longer valid.
 
-        Guards against (giving up too early):
-        1. A token provider is down for a second while the current token is valid, or a starting broker does not know
-           its users yet.
-        2. The client reports an authentication error, and recovers by itself.
+        Guards against (rule R76):
+        1. A token provider is away while the token is good, or a broker closes a connection in the handshake.
+        2. The client reports a refused identity, and connects again by itself.
+        3. The query would have ended for nothing.
         """
         if not self._authentication:
             return False

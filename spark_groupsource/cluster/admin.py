@@ -2,6 +2,11 @@
 
 The main thread of the reader process uses it, with its own client (the consumer belongs to the membership thread).
 Every request has a time limit. Errors are those of the catalogue.
+
+Guards against (rule R40):
+1. Partitions are added to a topic, and one of them moves to another member.
+2. The broker that is asked has not heard of the new partitions.
+3. A loss would be reported, but Kafka never removes partitions of a topic.
 """
 
 from __future__ import annotations

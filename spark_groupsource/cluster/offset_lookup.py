@@ -37,10 +37,10 @@ def look_up(
     - `must_have`: another group that is named must have an offset of one of these, or it is an error: its name may be
       misspelt. If empty, such a group is only logged.
 
-    Guards against:
-    1. The log's end is 2, and no record has the time T or a later one. The lookup of T finds none.
-    2. A producer writes a record with a time after T, at offset 2.
-    3. The log's end is requested: 3. A query that starts there never reads offset 2.
+    Guards against (rule R88):
+    1. The log ends at 2. No record has the time T or a later one: the lookup of T finds none.
+    2. A record with a time after T is written at offset 2.
+    3. The log's end is requested: 3. It becomes the start, and offset 2 is never read.
 
     Raises `OptionError` also for a partition that the option does not name, and for an offset after the log's end. A
     start, or another group's offset, may be after the end of the committed records.

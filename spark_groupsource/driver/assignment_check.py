@@ -27,14 +27,12 @@ _LASTS_S = 10.0
 class AssignmentCheck:
     """Compare the assignment with the coordinator's after a lost answer, and let the member join again.
 
-    Guards against (KIP-848):
-    1. The coordinator takes a partition from a member. The answer to the member's heartbeat says so.
+    Guards against (rule R84, KIP-848):
+    1. The coordinator takes a partition from a member, by the answer to a heartbeat.
     2. The answer takes longer than the heartbeat interval. The client does not wait for it (librdkafka 2.16).
     3. Its next heartbeats do not ask for the assignment, so the coordinator does not repeat it.
-    4. The member keeps the partition and reads on, if the coordinator has not deleted its topic. The next owner waits,
-       and so do all partitions of the same exchange, until `kafka.max.poll.interval.ms` has passed. Then the
-       coordinator removes the member, and its batch in flight is read twice. If the answer gave the member its first
-       partition, nobody would read that until the next rebalance.
+    4. The member keeps the partition. Its next owner waits until `kafka.max.poll.interval.ms` has passed. Then the
+       coordinator removes the member, and its batch is repeated.
     """
 
     def __init__(self, group: str, *, clock: Clock, cluster: ClusterPort, member: MembershipThread) -> None:

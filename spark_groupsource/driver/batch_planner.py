@@ -88,9 +88,9 @@ class BatchPlanner:
         Raises `DataLossError` if failOnDataLoss is true and a log has lost records.
 
         Guards against (rule R93):
-        1. A topic is read to 20. It is deleted and recreated; the new log ends at 30, with a higher leader epoch.
-        2. The leader reports that the former epoch ended at 0 in its log.
-        3. [0, 20) would be reported as truncated, and the new topic's records counted as lost.
+        1. A topic is read to 20, deleted and recreated. The new log ends at 30, with a higher leader epoch.
+        2. The leader reports that the former epoch ended at 0.
+        3. [0, 20) would be reported, and new records counted as lost.
         """
         reach("before-backlogs", self._name)
         backlogs = self._logs.backlogs(positions, bounds.max_rows)

@@ -128,9 +128,10 @@ class LossReporter:
         - All else is lost. An empty range stands for what the log may have had beyond its last known end.
 
         Guards against (rule R82):
-        1. A member reads 5 of 20 records and hands the partition over. The next owner reads the others.
-        2. The topic is deleted, and with it the group's offset. The partition comes back, or it does not.
-        3. [5, 20) would be counted as lost. The member does not know of a loss: it names the range, and counts nothing.
+        1. A member reads 5 of 20 records and hands the partition over. The next owner reads the other 15.
+        2. The topic is deleted, and with it the group's offset.
+        3. [5, 20) would count as lost, although the group has read it. With `failOnDataLoss=true` the query fails,
+           again and again.
         """
         lost: list[OffsetRange] = []
         # Lost at most, as far as is known.
@@ -294,6 +295,11 @@ class TruncationWatch:
         """Return where logs were truncated before the positions of these backlogs; each truncation once.
 
         Raises the error of `ClusterPort.diverged` if a leader does not answer.
+
+        Guards against (rule R45):
+        1. A partition is read up to offset 20. Its leader dies with the records 10 to 19.
+        2. A replica that ends at 10 becomes the leader. It takes new records as 10, 11, ...
+        3. By offset alone, the first ten would count as read.
         """
         asked: dict[TopicPartition, Mark] = {}
         for partition, backlog in backlogs.items():

@@ -53,6 +53,11 @@ class Draining:
 
         With AvailableNow and Once Spark takes that for the end of the query, as if all was read. That is right after a
         request to this query, and wrong after a signal that came to the reader process alone.
+
+        Guards against (rule R79):
+        1. SIGTERM comes to all processes of an application. The reader leaves when the batch in flight is complete.
+        2. The next trigger comes before the driver has called `query.stop()`.
+        3. The query fails, although nothing is wrong.
         """
         asked = self._watch is not None and self._watch.requested
         # R79: no error before the driver had time to stop the query

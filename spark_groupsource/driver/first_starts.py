@@ -4,8 +4,9 @@ The owner of a topic's first partition (number 0) stores the starts of all of th
 one commit with its own. The owners of the others wait for that. The group's assignment has one owner of the first
 partition, so no two members store the starts.
 
-Guards against, with "latest":
-1. A and B begin a group. A owns orders-0, B owns orders-1. A stores the start of orders-0, and reads.
+Guards against (rule R105):
+1. With `startingOffsets=latest`, A and B begin a group. A owns orders-0, B owns orders-1. A stores the start of
+   orders-0, and reads.
 2. B looks up the end of orders-1, 100, and dies before the group has it.
 3. Producers write [100, 140). The next owner of orders-1 looks up its end: 140. [100, 140) is skipped.
 
@@ -14,10 +15,10 @@ long. Then a member stores the position that it looked up first, when it got the
 for offsets. So the member plans nothing before a commit that the other member may have sent meanwhile has arrived, and
 goes on from what the group holds then.
 
-Guards against (a plan right after the wait):
-1. B has waited in vain. The group has no start of orders-1: A looks that up, and its commit is delayed.
+Guards against (rule R106):
+1. B has waited in vain. The group has no start of orders-1. A looks that up, and its commit of 100 is delayed.
 2. B stores 100, reads [100, 120) and commits 120.
-3. A's commit of 100 arrives: the group's offset goes back.
+3. A's commit arrives: the group's offset goes back to 100.
 """
 
 from __future__ import annotations

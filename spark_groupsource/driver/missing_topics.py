@@ -102,7 +102,7 @@ class MissingTopics:
     def compare_unassigned(self) -> None:
         """Compare what the checkpoint has read with the cluster while the group has assigned nothing yet.
 
-        Guards against (rule R112):
+        Guards against (rule R91, before the first assignment):
         1. A query stops with unread records. Its topic is deleted and recreated.
         2. A fresh query takes all partitions over, and knows nothing of the former topic.
         3. The query starts again. In a KIP-848 group a member without partitions gets no assignment: the partitions
@@ -123,6 +123,11 @@ class MissingTopics:
         """Report what is lost with partitions that this query has read and does not hold (rule R91).
 
         Waits until other ids of their topics are confirmed, so that nothing is planned before the report.
+
+        Guards against (rule R39):
+        1. A query is down. Its topic is deleted, or recreated with fewer partitions.
+        2. It starts. The group assigns what exists, so nobody asks for the missing partitions.
+        3. Nobody would report the loss of their unread records.
         """
         while True:
             missing, waits = self._topics.missing_left(self._taken)

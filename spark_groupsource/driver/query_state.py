@@ -169,11 +169,16 @@ class QueryState:
 
         `last` is of its newest batch. Partitions of `done` were handed over before that. These are compared, too: they
         may have come back, and the query was killed before they were in a batch again.
+
+        Guards against (rule R39, not in the newest batch):
+        1. A query hands a partition over, gets it back, and is killed before it plans a batch of it.
+        2. The topic is deleted, with unread records.
+        3. By the newest batch another query has it: nobody reports the loss.
         """
         for partition, end in {**done, **last}.items():
             row = self.partition(partition)
             row.read = Reached(ids[partition.topic], end)
-            # R113: no batch says whose it was when the query ended
+            # R39: no batch says whose it was when the query ended
             row.left, row.shared = True, partition not in last
             self._alive.forget([partition])
 

@@ -4,10 +4,9 @@ An executor reports what it skips only in its own log, and has no way to report 
 the batch with the logs when the batch is complete, and reports an upper bound. Main thread of the reader process only.
 
 Guards against (rule R92):
-
 1. A batch is in flight. Its topic is recreated, and the tasks skip what they cannot read any more.
-2. The batch is complete. The query is asked to stop, or is killed, before its next trigger; with Trigger.Once there is
-   none.
+2. The batch is complete. The query is asked to stop, or is killed, before its next trigger; with `Trigger.Once` there
+   is none.
 3. The driver reports nothing: only a line in an executor's log has the loss.
 
 So a batch is checked at the next trigger, at a stop, and after a restart. One answer with the id that the topic had is

@@ -70,15 +70,20 @@ class CommitWait:
         before planning. A coordinator that stays unavailable delays one trigger. Batches then go on without commits
         until one is accepted.
 
-        Guards against:
+        Guards against (rule R71, from when the time counts):
         1. A batch is complete, and its commit gets no answer: the member is cut off. The next trigger is far away.
         2. The session expires, and the group gives the partitions to others.
         3. The trigger comes. If the time of a session began now, another batch would be planned, and repeated.
 
-        Guards against (a stall that has passed):
-        1. A batch goes on without a commit. The commit is accepted while it runs.
-        2. It is complete, and the next trigger plans at once, as if the stall had not passed.
-        3. The member is cut off. The next owner repeats both batches.
+        Guards against (rule R9, a stall that has passed):
+        1. A batch goes on without a commit, which is accepted while it runs.
+        2. It is complete, and the next trigger plans at once, as if the stall went on.
+        3. The member is cut off. The next owner repeats both.
+
+        Guards against (rule R9):
+        1. Batch N is complete. Its commit does not arrive: the member is cut off, or a rebalance stalls.
+        2. Batch N+1 is read and completed, and the session expires.
+        3. The next owner repeats both; promise P6 allows one.
         """
         if self._behind is not None and self._member.status.behind_since_s != self._began_s:
             self._caught_up()
@@ -90,7 +95,7 @@ class CommitWait:
             if patience.expired():
                 text = "batches go on, although no commit was accepted for %.0f s: group=%s"
                 LOG.warning(text, COMMIT_S, self._options.group_id)
-                # R108: since the first commit without an answer, and not since this trigger
+                # R71: since the first commit without an answer, and not since this trigger
                 self._began_s = self._member.status.behind_since_s
                 passed_s = self._clock.monotonic_s() - self._began_s
                 self._behind = Deadline(self._clock, self._length.shortest_s - passed_s)
@@ -111,6 +116,12 @@ class CommitWait:
         librdkafka has a clock of its own for that only in classic groups, and not while it joins; a cooperative member
         keeps its partitions meanwhile. Returns False for kafka-python: it accepts no commits while it joins, however
         long others drain, and has a clock of its own (rule R74).
+
+        Guards against (rule R71):
+        1. A member cannot reach its coordinator, but all other brokers. With KIP-848, and while it joins, its client
+           has no clock for that.
+        2. The group gives its partitions to others.
+        3. The query reads on: all that is repeated.
         """
         if not librdkafka_has(self._options.assignors) or self._options.subscription.partitions:
             return False

@@ -44,7 +44,13 @@ class RecreatedTopics:
         self._joined_for: dict[str, str] = {}
 
     def confirmed(self, recreated: Collection[TopicPartition], ids: Mapping[str, str]) -> bool:
-        """Return whether the topics of these partitions were recreated for certain; pause if that is not known yet."""
+        """Return whether the topics of these partitions were recreated for certain; pause if that is not known yet.
+
+        Guards against (rule R36):
+        1. A topic is recreated. [0, 500) of it is read and committed. The partition moves to another member.
+        2. The broker that it asks lags behind and still reports the id of the deleted topic.
+        3. For that id the group's offset 500 does not count: 0 would be committed over 500.
+        """
         # R36: one answer may come from a broker that lags behind
         self._state.saw_ids(ids)
         confirmed = self._state.confirmed({p.topic for p in recreated})
@@ -57,6 +63,11 @@ class RecreatedTopics:
 
         What is lost with them is reported. Then the member joins the group again, and starts as after a restart.
         Returns whether that was so, or looked so for a moment. Raises `DataLossError` with failOnDataLoss=true.
+
+        Guards against (rule R35):
+        1. A topic is read to 100, deleted and recreated, and gets 300 records.
+        2. By name the group's offset 100 would be the start in the recreated topic: its records 0 to 99 would be
+           skipped.
         """
         doubted = False
         while True:
@@ -77,11 +88,11 @@ class RecreatedTopics:
         Then the member joins the group again, once per recreated topic.
 
         Guards against (rule R81, KIP-848):
-        1. A member owns partition 0 of a topic. The topic is deleted and recreated.
+        1. A member owns partition 0 of a topic, which is deleted and recreated.
         2. The coordinator assigns by topic id. It assigns partition 0 of the recreated topic to another member. The
-           first one learns with its next heartbeat, 5 s later, that it has lost the deleted topic's partition.
-        3. Until then its client reports the partition by the topic's name. After 3 s it believes that the topic was
-           recreated (rule R36).
+           first one learns of its loss with its next heartbeat, 5 s later.
+        3. Until then its client reports the partition by name. After 3 s it believes that the topic was recreated
+           (R36).
         4. Both members read the recreated topic, and both commit its offsets.
         """
         new = {p.topic: ids[p.topic] for p in recreated if self._joined_for.get(p.topic) != ids[p.topic]}
@@ -103,6 +114,13 @@ class RecreatedTopics:
         """Commit offsets again that the group does not have any more, in a group that assigns by topic id.
 
         A member of the deleted topic may have committed late, by the topic's name (rule R83).
+
+        Guards against (rule R83):
+        1. A batch of a topic is in flight. The topic is recreated. Another member is assigned a partition of it, reads
+           it and commits its end.
+        2. The batch ends before its member learns that the partition has left. Its commit replaces that end by the
+           deleted topic's: the coordinator knows partitions by name.
+        3. The other member stops. The next owner reads the recreated topic again from its beginning.
         """
         view = self._member.view()
         if not view.committed or not self._member.id_by_topic_ids():

@@ -407,6 +407,13 @@ def _resolve(
     """Return the start positions, and look up those that the decisions leave open.
 
     `is_new`: the group has no offset yet. A group that it starts from must exist then, and may be deleted later.
+
+    Guards against (rule R5):
+    1. The query is down. A partition is added and filled. Retention removes its first records, which belonged to the
+       group.
+    2. The query starts. If the partition started where its log begins, nobody would report that loss.
+    3. A partition that does not exist (a topic recreated with fewer) has no log. If its log was not requested, its
+       refused commit would hold up the start of all others.
     """
     positions = {d.partition: d.offset for d in decisions if d.offset is not None}
     open_ones = [decision for decision in decisions if decision.offset is None]

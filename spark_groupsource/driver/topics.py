@@ -145,7 +145,12 @@ class TopicWatch:
         return self._missing(self._cluster.missing_topics(self._topics_of(known.done)), {}, known, {})
 
     def hold(self, view: GroupView, known: Known) -> None:
-        """Record which partitions the member owns. Those that it owned before have left."""
+        """Record which partitions the member owns. Those that it owned before have left.
+
+        Guards against (rule R38):
+        1. A topic with unread records is deleted.
+        2. Its partitions are revoked. The query idles without an error.
+        """
         owned = {owned.partition: owned.position for owned in view.partitions}
         # R38: their topic may have been deleted
         self._state.leave(self._owned.keys() - owned.keys())
@@ -167,8 +172,9 @@ class TopicWatch:
 
         Guards against (rule R91):
         1. A member has read [0, 10) of a partition that has 20 records. The topic is deleted and recreated.
-        2. A rebalance gives the partition to another member, which has not read the former topic.
-        3. The topic exists, by its name, and the partition's new owner knows of no loss: nobody reports [10, 20).
+        2. The partition moves to a member that has not read the former topic. Or the query stops first, and a new query
+           has read the recreated topic before it starts again.
+        3. By name the topic exists, and the new owner knows of no loss: nobody reports it.
         """
         left = self._state.left
         if not left:
@@ -187,7 +193,7 @@ class TopicWatch:
         cut = {p for p in others if p.partition >= described[p.topic].partition_count}
         found = {p: at for p, at in others.items() if p.topic in confirmed}
         present = found.keys() - cut
-        # R112: another member's, though the group has assigned nothing to this one
+        # R91: another member's, though the group has assigned nothing to this one
         recreated = present if self.assigned or not present else present & set(taken(present))
         missing = Missing(
             topics={p.topic for p in deleted if not self._state.partition(p).shared},
@@ -207,6 +213,13 @@ class TopicWatch:
 
         No partition leaves this member when such a topic is deleted, so nothing else triggers a check. The topic must
         be unknown at every check during `CONFIRM_S`. "Not authorized" is another answer, and keeps the end.
+
+        Guards against (rule R44):
+        1. A pattern matches short-lived topics, which are handed over and deleted. Each would stay in every later
+           offset log entry.
+        2. But a broker that has just started does not list a topic that exists, and the group has forgotten its
+           offsets.
+        3. The partition comes back. Without its end [0, 150) would be read once more.
         """
         handed_over = self._topics_of(known.done)
         # This query has rows of these, and nothing to lose: their partitions left before a batch was planned.
@@ -220,10 +233,17 @@ class TopicWatch:
     def missing_of(self, known: Known) -> Missing:
         """Return what is missing after "unknown topic or partition", of what this member owns or runs again.
 
-        Guards against (missing partitions):
-        1. A topic is deleted and recreated with fewer partitions.
-        2. The group leaves the missing ones with the member until it refreshes its metadata, minutes later.
-        3. Requests for them fail, so that no other partition is read.
+        Guards against (rule R41):
+        1. A topic is recreated with fewer partitions. The member with one of the others leaves before the group
+           notices.
+        2. This member is assigned the missing partition. Its requests fail, and no other partition would be read.
+        3. Or partitions are added and assigned before the broker that is asked knows them: they must keep what they
+           have.
+
+        Guards against (rule R42):
+        1. A query subscribes to two topics. One of them is deleted.
+        2. A member that had no partition of it takes a partition of the other topic over. It asks for both topics.
+        3. One is unknown: the query would fail.
         """
         own = {partition: known.done.get(partition) for partition in self._owned}
         last = known.last if known.replayed else {p: at for p, at in known.last.items() if self._has_read(p, known)}

@@ -48,6 +48,11 @@ class BrokerRequests:
         """Raise `AccessError` if the client was refused and no broker has answered since.
 
         Not while a token provider may recover: the refusal is its failure.
+
+        Guards against (rule R66):
+        1. A provider of tokens is away for a second. A connection is refused.
+        2. The client connects again with a new token.
+        3. The task, and with it the query, would have failed for nothing.
         """
         # R66: refused, and nothing was answered since
         if self._refused and not provider_recovers(self.options.token_login):

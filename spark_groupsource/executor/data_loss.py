@@ -59,10 +59,10 @@ class LostRecords:
         retry from the same offset. The topic id is checked before any offset is compared. Raises `DataLossError` on
         loss if failOnDataLoss is true.
 
-        Guards against:
-        1. A task is at 150 of a topic that is deleted and recreated.
-        2. The new log ends at 20. By offset alone this looks like a leader that lags.
-        3. The new log grows past 150, and its records are delivered as the old topic's.
+        Guards against (rule R61):
+        1. A task has read to 150. The topic is deleted and recreated, and its log ends at 20.
+        2. By offset alone the leader seems to lag. The task waits.
+        3. The new log grows past 150: its records would pass for the deleted topic's.
         """
         position = consumer.position(item.partition)
         # R61: before any offset is compared
@@ -148,6 +148,10 @@ class LostRecords:
 
         When the batch was planned, the log reached the range's end. A log that now ends at the position, and has done
         so for `_LAG_S`, was truncated since.
+
+        Guards against (rule R63):
+        1. A partition moves to a new leader. For a moment it reports an end before the position.
+        2. The records are there. They would count as lost.
         """
         if not consumer.requests.can_reach(item.partition.topic):
             return ""
@@ -176,6 +180,13 @@ class LostRecords:
         return self._replaced[topic]
 
     def _requested_replacement(self, topic: str) -> str:
+        """Return why the topic is not the planned one any more; empty if it is the same topic.
+
+        Guards against (rule R36, a task):
+        1. A topic was recreated before it was planned. A broker has not heard of that yet.
+        2. A task asks this broker. It reports the deleted topic's id, or no id.
+        3. The task would report a loss where nothing is lost.
+        """
         if self._cluster is None:
             self._cluster = self._make_cluster(self._options)
         # The topic existed when the batch was planned. The task's client has since reported "out of range", "unknown
@@ -192,7 +203,7 @@ class LostRecords:
                 if same_topic(self._topic_ids.get(topic, found), found):
                     return ""
                 reason = "the topic was deleted and recreated"
-            # R62: one answer may be of a broker that lags behind
+            # R36: one answer may be of a broker that lags behind
             gone.answered({topic: True})
             if gone.counts(topic):
                 return reason

@@ -67,15 +67,15 @@ REST_AFTER_S = 5.0
 class Histories:
     """Remember the topic ids and leader epochs of the ranges that a consumer was positioned for.
 
-    Guards against, for a recreated topic:
-    1. A consumer has read [0, 100) of a topic and has fetched further.
-    2. The topic is deleted, recreated and filled.
-    3. [100, 200) is planned of the new topic. The rows fetched ahead are of the old one.
+    Guards against (rule R59):
+    1. An executor has read [0, 100) and fetched more. The topic is deleted, recreated and filled.
+    2. [100, 200) of the recreated topic is planned. The consumer would give out the deleted topic's records.
+    3. Assigned again, its client would ignore the new topic's leaders while their epochs are lower.
 
-    Guards against, after an unclean leader election:
-    1. A consumer is at 100 and has fetched 100 to 119.
-    2. The leader dies, and these records are lost. The new leader accepts other records at 100, 101, ...
-    3. The plan means the other records. It has the new leader epoch.
+    Guards against (rule R60):
+    1. 100 to 119 are fetched ahead. The leader dies with them.
+    2. The new leader takes other records as 100, 101, ... These are planned.
+    3. The records that were fetched ahead would be given out in their place.
     """
 
     def __init__(self) -> None:
@@ -229,17 +229,23 @@ class RangeConsumer:
     def close(self) -> None:
         """Free the client, on a thread of its own: nobody waits for its end.
 
-        Guards against:
-        1. A topic is deleted and recreated. The next task closes the consumer that has read the old one (R59).
-        2. librdkafka never ends: one of its broker threads waits for the deleted topic's last reference (issue 4362 of
-           librdkafka).
-        3. The task never ends. Its batch does not complete, and every handover waits for the drain deadline.
+        Guards against (rule R87):
+        1. An executor has read a topic, which is deleted and recreated. The next task closes the consumer (R59).
+        2. librdkafka does not end: a broker thread waits for the last reference to the deleted topic's partition (issue
+           4362).
+        3. The task never ends, its batch never completes, and every handover waits for the drain deadline.
         """
         # R87: the client may never end
         self._apart(self._client.close)
 
     def finished(self, item: OffsetRange) -> bool:
-        """Return whether all records of the range were returned."""
+        """Return whether all records of the range were returned.
+
+        Guards against (rule R58):
+        1. [0, 100) is planned. The partition moves to a new leader whose high watermark lags.
+        2. The leader reports the end of the partition at 50.
+        3. If the range ended there, 50 to 99 would be committed unread.
+        """
         partition = item.partition
         if self._position[partition] >= item.end:
             return True
@@ -254,6 +260,13 @@ class RangeConsumer:
         Raises `OutOfRange` if the log of the first range does not have the position or is missing; continue with `skip`
         or `give_up`. Raises `AccessError` for a topic that may not be read, and `ReadError` for a damaged record, or
         one that no row can hold, once it is the next one.
+
+        Guards against (rule R56):
+        1. A map task gives its rows in the order of the brokers' answers. Spark deals them to reducers by their
+           position.
+        2. Two reducers finish. The executor with the map output dies. Spark runs the task again, and keeps their
+           results.
+        3. In another order, rows dealt to the lost reducers go to the finished ones: they are lost and doubled.
         """
         self._feed(ranges)
         more_to_come = False
@@ -377,10 +390,16 @@ class RangeConsumer:
 
         The client's position is used only after a first record: before, it may be that of an earlier assignment.
 
-        Guards against:
+        Guards against (rule R89):
         1. A task reads [10, 13): two records and a marker. More markers follow, up to 20, and the client passes them.
-        2. The next task reads [13, 20) with the same consumer. The client has nothing more to pass.
-        3. The leader cannot be reached, so that no end-of-partition event comes. The range never ends.
+        2. The executor is cut off from the leader before the event "end of the partition at 20" has come.
+        3. The next task reads [13, 20) with the same consumer. The client has nothing more to pass: the batch never
+           ends.
+
+        Guards against (rule R64):
+        1. A record cannot be read, or the right to read was away for a moment.
+        2. The client reports that once, and goes on after it.
+        3. The offsets between would be passed as transaction markers, and lost.
         """
         partition = item.partition
         if self._position[partition] >= item.end or partition in self._kept or partition not in self._begun:
@@ -547,6 +566,11 @@ class RangeConsumer:
            query reads with the same consumer, or about a record behind the range's end.
         2. Raised at once, the task would fail for records that it does not read. Ignored, the later range would wait
            for its deadline.
+
+        Guards against (rule R65):
+        1. Two queries share a consumer of a Python worker.
+        2. The topic of one query loses its ACL. The client reports it while a task of the other query reads.
+        3. That task would fail for a topic that it does not read.
         """
         partition = event.partition
         if isinstance(event, PositionLost) and event.reason:

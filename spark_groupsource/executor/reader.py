@@ -2,13 +2,8 @@
 
 A range ends when the position, or an end-of-partition event at or beyond its end, has passed it; never by waiting
 for the record at end - 1, because transaction markers and compaction leave offsets without records. The ranges of one
-task are fetched side by side, and their rows come in the ranges' order, each in the order of its offsets.
-
-Guards against:
-1. A map task gives its rows in the order of the brokers' answers. Spark deals them out to reducers by position.
-2. Two reducers finish. The executor with the map output dies.
-3. Spark runs the map task again and keeps the results of the finished reducers. In another order, rows that the first
-   run had dealt to the lost reducers go to the finished ones: they are lost, and others are doubled.
+task are fetched side by side, and their rows come in the ranges' order (rule R56), each in the order of its
+offsets.
 """
 
 from __future__ import annotations
@@ -154,11 +149,11 @@ class _Reading:
 
         Only time within a step counts as silence of the brokers.
 
-        Guards against:
-        1. A task gives rows to Spark, whose sink takes longer for them than kafkaConsumer.pollTimeoutMs.
-        2. It goes on. Its other ranges have not been fetched yet, or their leader has closed the idle connection.
-        3. 0.1 s later the task fails, as if no record had come for all that time; or it takes a new leader that lags
-           for a log that has been truncated for long, and skips its records.
+        Guards against (rule R24):
+        1. A task gives rows to Spark. The sink takes longer for them than `kafkaConsumer.pollTimeoutMs`.
+        2. It goes on. Its next range has not been fetched yet, or the leader has closed the idle connection.
+        3. 0.1 s later the task fails with `READ_STALLED`. Or it takes the log of a new leader, which lags, for
+           truncated, and skips its records.
         """
         # R24: what Spark does with the rows is no silence of the brokers
         self._clock.count(at_most_s=0.0)

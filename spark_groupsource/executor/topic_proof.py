@@ -5,11 +5,10 @@ received before the request was sent is of that topic. One request covers all to
 record has arrived, in large tasks also every `_CHECK_BYTES`, and while no record arrives. The client continues to fetch
 while the request is under way.
 
-Guards against:
-1. A plan means [0, 100) of a topic.
-2. The topic is deleted, recreated, and gets 300 records.
-3. The task reads. The broker reports an unknown topic id. The client learns the new id and continues at the same
-   offset. By name and offset these are the planned records.
+Guards against (rule R57):
+1. [0, 100) is planned. The topic is deleted and recreated, and gets 300 records.
+2. The task's client learns the new topic id and reads on at the same offset, as if this were the planned topic.
+3. The next batch reads them again.
 
 Limit: the broker that answers must know of the deletion. A broker that is cut off from the controller may report the
 old id for some time. A broker without topic ids (before Kafka 2.8) proves nothing, and gets no request.

@@ -106,16 +106,15 @@ class Committer:
 
         See rule R17.
 
-        Guards against:
-        1. A commit is under way. The member's partitions are lost, and it joins again.
-        2. It is assigned partitions again.
-        3. The answer to the commit arrives: UNKNOWN_MEMBER_ID, about the earlier membership. The new partitions would
-           be dropped, and the client, which still has them, would never be assigned them again.
+        Guards against (rule R17, a refusal):
+        1. A commit is under way. The member's partitions are lost. It joins again and is assigned partitions.
+        2. The answer to the commit arrives: UNKNOWN_MEMBER_ID, about the earlier membership.
+        3. The new partitions would be dropped. The client still has them, so they would never be assigned again.
         """
         # R17: partitions that left meanwhile are not in it
         mine = {item.partition for item in self._on_its_way}
         self._on_its_way, self._answer_due = (), None
-        # R107: the answer is about an earlier membership
+        # R17: the answer is about an earlier membership
         result = CommitResult(
             acknowledged=tuple(item for item in result.acknowledged if item.partition in mine),
             refused=tuple(
@@ -154,11 +153,10 @@ class Committer:
     def _learn(self, result: CommitResult, took_s: float) -> None:
         """Update the items in doubt: drop those with a definite outcome, add those whose outcome is unknown.
 
-        Guards against:
-        1. The commit of 10 has no answer. The query is asked to stop, and commits 20: no answer either, so it is in
-           doubt.
+        Guards against (rule R15, several without an answer):
+        1. The commit of 10 has no answer. The query stops and commits 20: no answer either, so 20 is in doubt.
         2. The client gives up the commit of 10. Its outcome is unknown, too, and would replace the doubt about 20.
-        3. The client closes, and revokes the partition: 10 would be sent after 20, and move the group's offset back.
+        3. The client closes and revokes the partition: 10 would be sent after 20, and the offset goes back.
         The same holds if 20 was accepted. So what was sent last is in doubt, and is sent again.
         """
         clear = [*result.acknowledged, *(item for item, why in result.refused if why is not Refusal.UNCERTAIN)]
@@ -182,7 +180,13 @@ class Committer:
         return doubt is not None and doubt.offset <= item.offset
 
     def released(self, partitions: Partitions) -> None:
-        """Forget commits of partitions that left the member, whatever the answer to a commit under way will be."""
+        """Forget commits of partitions that left the member, whatever the answer to a commit under way will be.
+
+        Guards against (rule R17):
+        1. The commit of 20 has no answer yet. The partition leaves.
+        2. Its next owner commits 50. The partition comes back.
+        3. The answer arrives: the outcome of 20 is unknown. 20 would be sent again, over 50.
+        """
         for partition in partitions:
             # R17: its offsets are the next owner's
             self._doubtful.pop(partition, None)
@@ -199,7 +203,13 @@ class Committer:
         self._on_its_way, self._answer_due, self._doubtful, self._last_sent = (), None, {}, {}
 
     def send_pending(self) -> None:
-        """Send completed offsets that the group may not have: in doubt, refused, or delayed by another commit."""
+        """Send completed offsets that the group may not have: in doubt, refused, or delayed by another commit.
+
+        Guards against (rule R14):
+        1. The commit of batch N is refused while the coordinator moves. The client repeats it by itself.
+        2. Batch N+1 completes. Its commit is accepted first.
+        3. The repeated commit of N is accepted: the offset goes back.
+        """
         # R14: nothing is sent while a commit has no answer
         if self._machine.state is MemberState.JOINED and self._answered:
             # R15: offsets with an unknown outcome go first
@@ -220,6 +230,20 @@ class Committer:
         Sends one request, and repeats refused items that may be accepted later (the coordinator moves, a connection was
         cut) for a limited time (rule R28). If that fails, the next owner starts at the last committed offset: records
         are repeated, never lost. A longer wait would stop the whole group.
+
+        Guards against (rule R28):
+        1. The connection to the coordinator is cut while a handover commits. Without a second try the batch is
+           repeated.
+        2. With tries without end, the whole group would wait for this member.
+        3. A batch completes between two tries. If the old offsets were sent after the new ones, the offset would go
+           back.
+
+        Guards against (rule R85):
+        1. A member of a classic group drains a long batch, because another one has joined.
+        2. A topic gets a partition. The client joins the group at once, although the member has not released its
+           partitions (librdkafka 2.16, `rd_kafka_cgrp_metadata_update_check`).
+        3. The other member gets the partitions, reads the batch in flight once more, and commits.
+        4. The batch ends. Its commit is accepted in the new generation: the group's offset goes back.
         """
         if not left_behind():
             self._clear_up(items)
@@ -267,7 +291,13 @@ class Committer:
             self._serve_commands(_RELEASE_RETRY_S / 10)
 
     def _clear_up(self, items: tuple[CommitItem, ...]) -> None:
-        """Commit again what is in doubt and older than `items`. Then wait while newer commits must not be sent."""
+        """Commit again what is in doubt and older than `items`. Then wait while newer commits must not be sent.
+
+        Guards against (rule R15):
+        1. The coordinator stands still. The client gives up the connection with commit N.
+        2. The commit of N+1 is sent on a new connection.
+        3. The coordinator reads the new connection first, then the old one: the offset goes back.
+        """
         # R15: offsets with an unknown outcome go first
         older = tuple(
             self._doubtful[item.partition]
@@ -285,6 +315,11 @@ class Committer:
         """Commit again the offsets that an older commit, accepted later, has moved back (rule R29).
 
         Return what was refused because the membership has ended: nothing of it is committed any more.
+
+        Guards against (rule R29):
+        1. The commit of batch N is under way. A revoke arrives, and batch N+1 is complete.
+        2. The client delivers answers only outside of its callbacks. So the handover commits the end of N+1 at once.
+        3. The coordinator accepts the commit of N after that: the next owner would repeat batch N+1.
         """
         late = Deadline(self._clock, _LATE_COMMIT_S)
         while not late.expired():

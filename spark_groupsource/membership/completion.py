@@ -197,7 +197,13 @@ class CompletionWatch:
         return _nothing
 
     def _run(self, job: Callable[[], Callable[[], None]]) -> None:
-        """Run a job on the check thread, and the function that it returns on the event thread."""
+        """Run a job on the check thread, and the function that it returns on the event thread.
+
+        Guards against (rule R30):
+        1. A revoke waits for the batch in flight, and the membership thread reads the commit log.
+        2. The store does not answer for minutes. Nothing is handed over, and the whole group waits.
+        3. Commands get no answer: the query fails with an error about the group's coordinator.
+        """
 
         def run() -> None:
             try:

@@ -58,6 +58,11 @@ class MembershipProof:
         """Doubt the membership after a silence longer than the heartbeat interval. Not with option assign.
 
         Under KIP-848 the broker sets that interval, so a third of the session timeout counts if it is shorter.
+
+        Guards against (rule R67):
+        1. A process is stopped (SIGSTOP), or its machine is suspended. Its session expires.
+        2. Another member reads its partitions on.
+        3. The process goes on, and plans a batch before its client has noticed anything.
         """
         gap_s, longest_s = self.alive(), self._options.heartbeat_interval_s
         if self._length.is_the_brokers:
@@ -69,7 +74,13 @@ class MembershipProof:
             self._pace.hurry()
 
     def prove(self) -> None:
-        """Prove a doubted membership by a commit that the coordinator accepts, unless its answer came too late."""
+        """Prove a doubted membership by a commit that the coordinator accepts, unless its answer came too late.
+
+        Guards against (rule R68):
+        1. With a session of 6 s, a member sends its proof, which is accepted.
+        2. The process is stopped for 8 s before it has the answer. Its session expires. Another member reads on.
+        3. It goes on with an answer of 8 s ago.
+        """
         machine = self._machine
         if machine.proven or machine.state is not MemberState.JOINED or machine.unfetched():
             return

@@ -72,7 +72,13 @@ class Owned:
         return self.group is not None and overruled(item, self.group, established=self.start is not None)
 
     def pending(self) -> CommitItem | None:
-        """Return the completed offset that the group does not have yet; None if it is not beyond the group's."""
+        """Return the completed offset that the group does not have yet; None if it is not beyond the group's.
+
+        Guards against (rule R12):
+        1. A query completes 100 of a partition and is killed.
+        2. Another member takes the partition over, reads on and commits 200.
+        3. The query is restarted. Spark's first `latestOffset` reports its old end, 100.
+        """
         if self.completed is None or self.group is None:
             return None
         # R12: only forward
@@ -237,7 +243,7 @@ class MemberMachine:
             case FatalErrorRaised():
                 effects = self._abandon()
             case RevokeStarted():
-                # R102: a member that leaves waits for no batch
+                # R101: a member that leaves waits for no batch
                 leaves = self.state is MemberState.STOPPING
                 self._revoke, self._outcome = event, DrainOutcome.STOPPED if leaves else DrainOutcome.COMPLETE
             case DrainExpired():
@@ -273,6 +279,13 @@ class MemberMachine:
             raise IllegalTransition(f"{type(event).__name__} in batch state {self.batch_state.name}") from None
 
     def _complete(self, end: SourceOffset) -> tuple[Effect, ...]:
+        """Complete the batch in flight if it ends at `end`, and return the commits of its ends.
+
+        Guards against (rule R25):
+        1. The group is at 50, the checkpoint at 100. `onConflict=group` decides for 50, in a new lineage.
+        2. [50, 55) is planned in it.
+        3. Spark reports late that the old batch is complete. With 100 committed, [55, 100) is lost.
+        """
         # R25: a batch that Spark reports late is not in flight
         if self._flight is None or self._flight.end != end:
             return ()
@@ -303,16 +316,21 @@ class MemberMachine:
     def _fire(self) -> tuple[Effect, ...]:
         """Hand over if a revoke is under way and does not have to wait for the batch in flight (rule R26).
 
-        Guards against (a wait for partitions that the member has lost):
+        Guards against (rule R101):
         1. A batch is in flight. The machine is suspended for longer than the session.
-        2. It wakes. The coordinator refuses the proof of the membership: the partitions are lost.
+        2. It wakes. The proof of the membership (R67) is refused: the partitions are lost.
         3. The client learns that later. It revokes the partitions when it closes, or before it joins again.
-        4. The revoke waits for the batch up to drainTimeoutMs, although others own the partitions.
+        4. The revoke waits for the batch up to `drainTimeoutMs`, for nothing.
 
-        Guards against (a wait of a member that leaves):
-        1. The same, and a stop was requested. The member owns nothing of the batch in flight, so it leaves at once.
+        Guards against (rule R101, a member that leaves):
+        1. A batch is in flight, and its partitions are lost. A stop is requested: the member leaves at once.
         2. While it waits for the answer to a commit, the client joins again and is assigned the same partitions.
         3. The client closes and revokes them. The revoke waits for the batch, although nothing is planned any more.
+
+        Guards against (rule R26):
+        1. Spark's tasks read [0, 100) of a partition. A second member joins, and the group revokes the partition.
+        2. If it was released at once, its next owner would start at the group's offset, 0.
+        3. Both read [0, 100).
         """
         if self._revoke is None:
             return ()
@@ -391,13 +409,13 @@ class MemberMachine:
 
         `items` are those that were committed for that. They replace the group's offset even if that was larger: it then
         belongs to a deleted topic of the same name. The completed offset may belong to that topic, too, if the
-        partition was lost with the topic and assigned again before the batch in flight was complete (rule R37).
+        partition was lost with the topic and assigned again before the batch in flight was complete (rule R35).
         """
         for item in items:
             owned = self._owned.get(item.partition)
             if owned is not None:
                 owned.group = GroupOffset(item.offset, item.metadata)
-                # R37: the completed offset belongs to the deleted topic
+                # R35: the completed offset belongs to the deleted topic
                 if owned.completed is not None and of_another_topic(owned.completed, item):
                     owned.completed = None
         for partition, position in positions.items():
@@ -425,7 +443,13 @@ class MemberMachine:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the group does not have the completed offsets of owned partitions that the coordinator knows."""
+        """Whether the group does not have the completed offsets of owned partitions that the coordinator knows.
+
+        Guards against (rule R43):
+        1. A topic is deleted. The group leaves its partitions with the member for a while.
+        2. The commit of the last batch is refused every time.
+        3. A trigger waits a second for it, and from then on no batch waits for a commit.
+        """
         # R43: that of a deleted topic is refused every time
         return any(owned.pending() is not None and not owned.unknown for owned in self._owned.values())
 
@@ -466,14 +490,23 @@ class MemberMachine:
     def proof(self) -> tuple[CommitItem, ...]:
         """Return a small commit that proves the membership: one partition of each topic (rule R69).
 
-        It has the completed offset if the group does not have that yet (rule R70), else the group's offset.
+        It has the completed offset if the group does not have that yet (rule R69), else the group's offset.
+
+        Guards against (rule R69):
+        1. A topic is deleted. The process is suspended and goes on.
+        2. The proof commits an offset of the deleted topic only, and is refused, every time.
+        3. Nothing is planned any more, and the loss is never reported.
+
+        Guards against (rule R69, a commit under way):
+        1. The group holds 100. The commit of 110 is under way.
+        2. The proof commits 100. It is accepted after 110: the group's offset goes back.
         """
         items: dict[str, CommitItem] = {}
         for partition, owned in self._owned.items():
             held = None
             if owned.group is not None and owned.group.offset is not None:
                 held = CommitItem(partition, owned.group.offset, owned.group.metadata)
-            # R70: the completed offset may be under way
+            # R69: the completed offset may be under way
             if item := owned.pending() or held:
                 # R69: the commit of a deleted topic is refused
                 items.setdefault(partition.topic, item)

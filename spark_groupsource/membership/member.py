@@ -162,7 +162,12 @@ class Member:
             self._completion.close()
 
     def _step(self) -> None:
-        """Run one round: commands, callbacks, and what is due."""
+        """Run one round: commands, callbacks, and what is due.
+
+        Guards against (rule R31):
+        1. A batch is in flight. Its sink hangs for hours.
+        2. The member keeps sending heartbeats. Nobody reads its partitions, however many other members there are.
+        """
         self._serve_commands(_ANSWER_STEP_S if self._committer.expects_answer else self._completion.wait_s(_STEP_S))
         self.proof.notice_gap()
         if self._is_out_of_the_group:
@@ -198,10 +203,11 @@ class Member:
     def _fetch_for_release(self, partitions: Partitions) -> None:
         """Fetch the group's offsets without which completed offsets are not committed before a release.
 
-        Guards against:
-        1. A partition comes back whose batch was completed while it was away.
-        2. The group revokes it, or the query stops, before the group's offset is fetched.
-        3. Without that offset nothing is committed: the next owner repeats the batch.
+        Guards against (rule R77):
+        1. A member loses its partition while the batch [0, 100) is in flight. The batch completes.
+        2. The partition comes back. The next plan would commit 100 as its start position.
+        3. Before that plan the group revokes the partition, or the query stops or fails.
+        4. The next owner starts at the group's offset, 0, and repeats the batch.
         """
         if self.machine.state is not MemberState.JOINED:
             return
@@ -218,9 +224,15 @@ class Member:
             self._completion.check_sometimes(flight)
 
     def _complete_by_log(self, end: SourceOffset) -> None:
-        """Complete the batch that ends at `end`, because the commit log has it. The answer may be late (rule R23)."""
+        """Complete the batch that ends at `end`, because the commit log has it. The answer may be late (rule R25).
+
+        Guards against (rule R25, a late answer of the commit log):
+        1. The store of the checkpoint hangs while it is asked about batch N.
+        2. Spark's trigger reports that batch N is complete. Batch N+1 is in flight.
+        3. The answer arrives: complete. If it counted for N+1, its end would be committed before Spark has written it.
+        """
         flight = self.machine.flight
-        # R23: the answer may be about an earlier batch
+        # R25: the answer may be about an earlier batch
         if self.machine.state not in FINAL_STATES and flight is not None and flight.end == end:
             self.apply(BatchCompleted(end))
 
@@ -242,10 +254,10 @@ class Member:
     def _takes_too_long(self) -> bool:
         """Return whether the batch in flight is overdue, and Spark's commit log does not have it.
 
-        Guards against:
+        Guards against (rule R31, a completed batch):
         1. A batch is complete. Its checkpoint is in a remote store, which is not checked while nobody waits.
-        2. The next trigger is far away.
-        3. maxBatchMs passes, and the partitions would be given up without a commit.
+        2. The next trigger is far away. `maxBatchMs` passes.
+        3. The partitions would be given up without a commit.
         """
         flight, longest_s = self.machine.flight, self._options.max_batch_s
         if flight is None or longest_s is None or not self._is_overdue():
@@ -332,6 +344,16 @@ class Member:
 
         `assignment` is the one under which the positions were looked up (rule R2). Nothing is committed after
         `until_s`, in seconds of the boot time.
+
+        Guards against (rule R1):
+        1. With `startingOffsets=latest`, a query looks up offset 100 and plans [100, 150).
+        2. Its process dies before any commit.
+        3. The restarted query looks up `latest` again, which is now 150: [100, 150) is lost.
+
+        Guards against (rule R2):
+        1. The main thread looks up the start position 0 of a partition.
+        2. The partition moves to another member, which commits 50. Then it comes back.
+        3. 0 is committed over 50: the coordinator checks the generation, not the owner of the partition.
         """
         # R106: the owner of such a partition may have stored its start meanwhile
         if self._clock.boottime_s() > until_s:
@@ -359,9 +381,15 @@ class Member:
         self._fetch_pace.hurry()
 
     def fix(self, batch: FlightBatch, assignment: int) -> bool:
-        """Put a plan in flight. Return False if ownership has changed since it was made (rule R10)."""
+        """Put a plan in flight. Return False if ownership has changed since it was made (rule R2).
+
+        Guards against (rule R2, a plan):
+        1. The main thread plans [0, 100) of a partition.
+        2. The group revokes the partition. Nothing is in flight, so it is released at once.
+        3. The next owner reads [0, 100). If the plan was fixed now, both would read it.
+        """
         view = self.machine.view()
-        # R10: ownership has changed since the plan was made
+        # R2: ownership has changed since the plan was made
         if self._stop.requested or not view.settled or view.assignment != assignment:
             return False
         self.apply(BatchFixed(batch))
@@ -429,7 +457,13 @@ class Member:
         self._report.assigned(partitions)
 
     def on_revoked(self, partitions: Partitions) -> None:
-        """See `MemberListener`. 1. drain, 2. commit, 3. release: in another order records are read twice."""
+        """See `MemberListener`. 1. drain, 2. commit, 3. release: in another order records are read twice.
+
+        Guards against (rule R27):
+        1. A session expires while a handover waits. Other members read the partitions on.
+        2. The commit of the handover is refused with UNKNOWN_MEMBER_ID. The client reports the loss only later.
+        3. Between the two a batch of the kept partitions could be planned: records are repeated.
+        """
         if self.machine.state in FINAL_STATES or self._given_up is not None:
             # Nothing is left to hand over. A client that leaves revokes its partitions all the same.
             self._port.release(partitions)
@@ -530,7 +564,7 @@ class Member:
         The last check begins after the deadline. It takes `LAST_CHECK_S` at most, and no more than half of the time
         that the group still waits.
 
-        Guards against:
+        Guards against (rule R103):
         1. The checkpoint is in a store that takes a while to answer. A check begins.
         2. Spark records the batch as complete. The check does not see it.
         3. The deadline passes before the next check has its answer: the batch is handed over without a commit.
@@ -597,11 +631,11 @@ class Member:
     def _group_has_all_ends(self) -> bool:
         """Return whether the group has the ends of all completed batches, so that nothing of them is repeated.
 
-        Guards against:
-        1. A query dies inside a batch and is started again. Spark runs the batch again at once, and it completes while
-           the new member still waits for the session of the dead one to end.
-        2. The query is asked to stop. The member owns nothing, so nothing is committed.
-        3. The asker is told that nothing is repeated. The next owner starts where the group is, and repeats the batch.
+        Guards against (rule R90):
+        1. A query dies inside a batch and starts again. Spark runs the batch again, and it completes while the member
+           still waits for the dead one's session to end.
+        2. The query is asked to stop. The member owns no partition, so nothing is committed.
+        3. `groupkafka stop --wait` reports no repeat, but the next owner repeats the batch.
         """
         if self.machine.is_behind:
             return False

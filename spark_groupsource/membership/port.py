@@ -92,7 +92,7 @@ class MemberListener(Protocol):
         """Handle the leader's note: this member's standby partitions, or why the strategy could not assign."""
 
     def on_commit_result(self, result: CommitResult) -> None:
-        """Handle the answer to an asynchronous commit. It may be about an earlier membership (rule R107)."""
+        """Handle the answer to an asynchronous commit. It may be about an earlier membership (rule R17)."""
 
     def on_coordinator(self, known: bool) -> None:
         """Handle a change of the coordinator: whether the client knows it, or searches for it."""

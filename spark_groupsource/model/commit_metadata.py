@@ -110,10 +110,10 @@ class Pin:
     def knows_topic(self, topic: str, topic_id: str) -> bool:
         """Return whether the topic existed when this position was pinned, as far as the pin shows.
 
-        Guards against (a digest of the name alone):
-        1. A topic is deleted, and recreated with records before a query gets it that has never read it.
-        2. By its name alone it is not a new topic.
-        3. With startingOffsets=latest its first records are skipped.
+        Guards against (rule R6):
+        1. A query runs with `startingOffsets=latest`. Its topic is deleted and recreated, and gets records.
+        2. A partition of the recreated topic goes to a member that never had it, or to a standby.
+        3. By name the topic is known, so the partition would start at `latest` and skip these records.
         """
         # R6: by name and id
         return self.known_topics is None or self.known_topics.has(topic, topic_id)
@@ -148,6 +148,12 @@ def requests_of(items: Iterable[CommitItem]) -> list[tuple[CommitItem, ...]]:
 
     The coordinator writes each request as one batch of records. If the batch is too large for its log, it returns an
     unknown error, also on every retry. Some thousand partitions suffice, or some hundred with digests of many topics.
+
+    Guards against (rule R18):
+    1. A group begins with some thousand partitions. All start positions are committed in one request.
+    2. The coordinator writes it as one batch of records. Beyond the log's limit it is refused with an unknown error,
+       always.
+    3. No start position is ever pinned, and nothing is planned.
     """
     requests: list[list[CommitItem]] = []
     room = 0
@@ -282,7 +288,13 @@ def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) ->
     2. if its topic was recreated after the plan, because the old end would skip records of the new topic;
     3. if it was reset after the plan, because the commit would undo the reset.
 
-    Each commit repeats its partition's newest reset, and only that. Guards against (one reset for all partitions):
+    Guards against (rule R13):
+    1. A batch covers [0, 101). Its last record is at 99. Offset 100 is a transaction marker, which is not a record.
+    2. If 100 was committed, the group would have a lag of 1 forever.
+
+    Each commit repeats its partition's newest reset, and only that.
+
+    Guards against (one reset for all partitions):
     1. A query decides a conflict of p0, which it stores as a reset, and goes on with p1.
     2. p1 moves to a query that has completed a batch of it, whose commit was not accepted.
     3. A reset in p1's text would make that query's end void: it would read the batch again.
@@ -307,15 +319,21 @@ def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) ->
 def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True) -> bool:
     """Return whether the commit of this item (the end of an earlier batch) must not replace the group's offset.
 
-    Guards against:
-    1. A reset is overwritten: a process is stopped (SIGSTOP) while a batch is in flight, its session expires, the group
-       without members is reset to 0. The process continues, gets its partition back, completes the batch, and would
-       commit the batch's end.
-    2. A recreated topic is skipped: A has completed [0, 40) and loses the partition. The topic is recreated, B gets the
-       partition and pins 0. A gets it back, and its completed batch would commit 40.
-    3. A foreign offset is overwritten before option onConflict decides (start position not `established`): A reads
-       [40, 100), its session expires, another tool sets the offset of the group without members to 40. A gets the
-       partition back, and the batch is complete before A has determined its start position.
+    Guards against (rule R47):
+    1. A query dies in the middle of a batch [100, 200), or its session expires. The group is reset to 0.
+    2. It is restarted, and Spark runs the batch again. Or it gets the partition back, and the batch ends.
+    3. Its commit, 200, would undo the reset. A batch that ran again would be read once more after the reset.
+
+    Guards against (rule R35, a completed batch):
+    1. A member completes [0, 40) of a topic. The topic is deleted and recreated, and the partition is lost.
+    2. Another member gets the partition and pins 0. Then it comes back to this member.
+    3. Spark's next trigger reports again that 40 is complete: 40 would be committed, and [0, 40) of the recreated topic
+       skipped.
+
+    Guards against (rule R49):
+    1. A member completes 100. Its session expires. An operator moves the empty group back to 40.
+    2. The member gets the partition back. Its start position is not `established` yet.
+    3. The next trigger reports that 100 is complete: 100 would be committed over 40 without a word.
     """
     held, own = parse_metadata(group.metadata), parse_metadata(item.metadata)
     if own is None:
@@ -323,7 +341,7 @@ def overruled(item: CommitItem, group: GroupOffset, *, established: bool = True)
     if held is None:
         # R49: option onConflict decides first
         return group.offset is not None and not established
-    # R37, R47: of another topic id, or from before a reset
+    # R35, R47: of another topic id, or from before a reset
     return not same_topic(held.topic_id, own.topic_id) or newer(held.reset, own.reset)
 
 

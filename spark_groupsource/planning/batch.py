@@ -154,16 +154,18 @@ def plan_replay(
        would be read twice, and its commit would undo the reset. A partition that the reset left alone (`--topic`) is
        read: its metadata does not name the reset. A query that owns only such partitions follows its checkpoint, which
        then records the batch as complete.
-    2. Another lineage has committed: its completed offsets are left out (promises P2, P3, P6). Case 2 guards against:
-       a. A member dies in the middle of a batch.
-       b. Another member takes over its partitions, and completes and commits them.
-       c. The first member is restarted and runs its batch again.
+    2. Another lineage has committed: its completed offsets are left out (promises P2, P3, P6).
     3. This lineage has committed the range's end, so only the entry of the commit log was lost: it is read as logged.
     4. The group is elsewhere, and that is a conflict (`planning/conflicts.py`): the group is followed if it is allowed
        to be, so offsets before the group's are left out. A group's offset that was moved back changes nothing here:
        the batch is read as logged, so that the checkpoint stays correct. The start position after it is decided in
        `planning/start_position.py`.
     5. Otherwise the range is read as logged.
+
+    Guards against (rule R11):
+    1. A query dies in the middle of a batch [0, 100).
+    2. Another member takes its partitions over, reads [0, 100) and commits 100.
+    3. The first query is restarted. Spark runs the logged batch again.
     """
     read, found, resets = [], [], []
     for item in ranges:

@@ -7,6 +7,12 @@ There are two kinds:
   group would skip what a restored table does not have, and to follow the checkpoint would read it twice. Only the user
   knows: the query fails, unless `onConflict=group` is given.
 
+Guards against (rule R50):
+1. A query commits 150. It is stopped.
+2. Somebody restores an old copy of its checkpoint, which ends at 100.
+3. Started at 150, the query skips what a table that was restored with the checkpoint does not have. Started at 100, it
+   repeats what any other table has. Either would be silent.
+
 Two cases look alike and are none:
 - The group is behind what the checkpoint's lineage has committed: a coordinator has lost commits. The checkpoint's end
   is committed again.

@@ -8,13 +8,12 @@ A reset by `groupkafka reset` is no conflict: it takes precedence over every che
 commit repeats its partition's newest reset, and a checkpoint names the newest one that it knows. A conflict that was
 decided is stored as a reset, too.
 
-Guards against:
-1. Query B is stopped. Its checkpoint has read p0 up to 900.
-2. The group is reset to 0. Query A gets p0, reads [0, 50) and commits 50 in its own name.
-3. A stops. B starts and gets p0. The larger of 900 and 50 would skip the records from 50 on, which the reset wanted to
-   be read again.
+Guards against (rule R46):
+1. Query B stops at 900. The group is reset to 0.
+2. Query A reads [0, 50) and commits 50 in its own name. A stops.
+3. B starts and gets the partition. The larger of 50 and 900 would skip [50, 900), which was to be read again.
 
-Guards against (a decision that is no reset):
+Guards against (rule R114):
 1. The checkpoint is at 100, and an operator moves the group to 40. The query follows: it commits 40 in its own name.
 2. It dies before Spark has logged a batch of that.
 3. After the restart the group's text does not look foreign, and the larger of 100 and 40 would undo the operator's
@@ -149,6 +148,11 @@ def age_of(
     """Return when a partition without a committed offset was created, by the first of the group's initial positions.
 
     `pins` are the pins of all partitions of the subscription that have one.
+
+    Guards against (rule R4):
+    1. With `startingOffsets=latest`, a partition is added, or a new topic matches the pattern.
+    2. Producers write 100 records before the query notices the partition.
+    3. By `latest` it would start after these records.
     """
     # R6: the topic id did not exist when the query started
     if memory.appeared:
@@ -184,10 +188,11 @@ def _forgotten(topic: str, topic_id: str, of_topic: list[Pin], memory: Memory) -
     read has lost them. Later pins are at the checkpoint's end and do not name their own topic. Neither does the pin of
     a recreated topic, but that one is at 0.
 
-    Guards against, with "latest":
-    1. The group is empty for longer than offsets.retention.minutes, or is deleted.
-    2. Meanwhile a partition is added and filled, or another query has read one up to 500.
-    3. The partition would start at its end, and the records before would be skipped.
+    Guards against (rule R8):
+    1. With `startingOffsets=latest`, a group is empty for longer than `offsets.retention.minutes`: its offsets are
+       deleted.
+    2. Meanwhile a partition is added, or another query of the group had read a partition to 500.
+    3. `latest` would pin that partition at its end, and skip the unread records.
     """
     # R8: no pin of a topic that the checkpoint has read
     if not of_topic:
@@ -208,10 +213,11 @@ def newest_reset(resets: Iterable[Reset | None]) -> Reset | None:
 def was_reset(metadata: CommitMetadata | None, known: Reset | None) -> bool:
     """Return whether a partition was reset since `known`, by the group's metadata of it.
 
-    Guards against (a newer reset of any partition counts for all):
-    1. A query dies in a batch of topics A and B. Only topic A is reset.
-    2. The query is restarted. It reads its range of B and completes the batch, whose commit is not accepted.
-    3. B's end in the checkpoint is still right. Declared void, the range of B would be read again.
+    Guards against (rule R48):
+    1. A query dies in the middle of a batch of topics A and B. Only A is reset.
+    2. Spark runs the batch again, and the query reads its range of B. The commit does not arrive.
+    3. Then it gets a partition of A, which carries the reset. If that voided the end of B too, the range of B would be
+       read twice.
     """
     # R48: its own text would name the reset
     return metadata is not None and newer(metadata.reset, known)
@@ -270,11 +276,11 @@ def initial_topics(
     1. No topic, if the checkpoint has read topics and the group has no pins: the group has lost them.
     2. Otherwise the topics that all pins name: later pins name no more than the first ones, which may be deleted.
 
-    Guards against:
-    1. A pattern matches orders, which is pinned.
-    2. refunds and returns are created, with records. refunds is pinned.
-    3. orders is deleted, and its offsets with it. By the pin of refunds, returns existed when the group began. It would
-       start at its end.
+    Guards against (rule R7):
+    1. With `startingOffsets=latest`, topic `orders` is pinned.
+    2. `refunds` and `returns` are created and get records. `refunds` is pinned. `orders` is deleted, and its pins with
+       it.
+    3. If the pin of `refunds` named `returns`, then `returns` would count as initial and start at its end.
     """
     # R8: what is pinned from now on names no topic
     if has_read and not pins:

@@ -125,6 +125,14 @@ class StopWatch:
             )
 
     def _how(self) -> Answer:
+        """Return how the member has left.
+
+        Guards against (rule R86):
+        1. A query ends inside a batch: Spark has logged it, and it is not complete.
+        2. The query starts again. Somebody asks it to stop before the batch is planned again.
+        3. The member has read nothing, so it leaves cleanly. `groupkafka stop --wait` reports no repeat, but the next
+           owner repeats the batch.
+        """
         if self._member.failed:
             return Answer.FAILED
         # R86: a logged batch that the member does not know of is repeated

@@ -4,10 +4,10 @@ Python runs a handler on the main thread, the next time that thread runs Python 
 for the JVM in a system call, as long as the batch or the trigger interval takes. A signal that the kernel gives to the
 main thread ends that call. One that another thread takes does not.
 
-Guards against:
+Guards against (rule R104):
 1. The reader process is stopped (SIGSTOP, a frozen container) while its main thread waits for the JVM.
 2. SIGTERM comes. A stopped thread takes no signal, so it stays pending for the process.
-3. The process goes on. The thread that runs first takes the signal. The main thread's call is not interrupted.
+3. The process goes on. Another thread takes the signal, and the main thread's call is not interrupted.
 4. The handler would run at the next trigger only. Nothing is handed over before the supervisor's SIGKILL.
 
 Python's own handler, in C, also writes the signal's number to a descriptor (`signal.set_wakeup_fd`), on whichever

@@ -92,8 +92,8 @@ def test_r14_one_commit_at_a_time() -> None:
     assert script.judged() == []
 
 
-@pytest.mark.rule("R23")
-def test_r23_a_late_answer_of_the_commit_log_completes_no_later_batch() -> None:
+@pytest.mark.rule("R25")
+def test_r25_a_late_answer_of_the_commit_log_completes_no_later_batch() -> None:
     """1. The store hangs while it is asked about a batch. 2. Spark reports it complete; the next one is in flight."""
     script = _script(queries=1)
     q1 = script.app("q1")
@@ -115,9 +115,9 @@ def test_r30_a_store_that_hangs_holds_up_no_handover() -> None:
     assert _owns_at(script, "q2") < 20.0
 
 
-@pytest.mark.rule("R37")
+@pytest.mark.rule("R35")
 @pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
-def test_r37_what_was_completed_of_a_deleted_topic_moves_no_offset(protocol: str) -> None:
+def test_r35_what_was_completed_of_a_deleted_topic_moves_no_offset(protocol: str) -> None:
     """1. A topic is recreated; its batch ends when q2 has the partition. 2. It comes back before the next trigger."""
     script = _script(protocol)
     script.on(3.0, lambda: script.batches_take(10.0, "q1"), lambda: script.triggers_take(25.0, "q1"), script.writes(40))
@@ -343,9 +343,9 @@ def test_r9_a_plan_waits_for_the_commit_of_the_batch_before() -> None:
     assert 0 < len(repeated) <= 5
 
 
-@pytest.mark.rule("R10", "R67")
+@pytest.mark.rule("R2", "R67")
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_r10_a_plan_is_not_fixed_in_doubt(seed: int) -> None:
+def test_r2_a_plan_is_not_fixed_in_doubt(seed: int) -> None:
     """1. q1 has planned. 2. It is stopped for longer than its session; q2 reads on. 3. It goes on, cut off."""
     script = _script("kip848", seed=seed)
     q1 = script.app("q1")
@@ -862,8 +862,8 @@ def test_r101_a_revoke_waits_for_no_batch_of_lost_partitions() -> None:
     assert [problem for problem in script.judged() if "WATCH" in problem] == []
 
 
-@pytest.mark.rule("R102")
-def test_r102_a_member_that_leaves_waits_for_no_batch() -> None:
+@pytest.mark.rule("R101")
+def test_r101_a_member_that_leaves_waits_for_no_batch() -> None:
     """1. A commit has no answer, a batch is in flight, the partitions are lost. 2. The query is asked to stop. 3. While
     it waits for the answer, the client joins again."""
     script = _script(queries=1, drain_s=40.0, batch_s=(0.02, 0.02))

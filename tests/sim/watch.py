@@ -178,7 +178,7 @@ class Watch:
         waited = self.app.world.now - self._began - self._in_calls
         calm = process is not None and process.stopped_until < self._began and not process.hiccup
         if kind == "revoked" and calm and waited > _HANDOVER_S and (lost or closing):
-            self._wrong("R102" if closing else "R101", f"a revoke waits {waited:.1f} s for nothing")
+            self._wrong("R101", f"a revoke waits {waited:.1f} s for nothing")
 
     def all_lost(self, partitions: Sequence[TopicPartition]) -> bool:
         """Return whether the query knows that these partitions are lost."""
@@ -193,7 +193,7 @@ class Watch:
         for item in batch.end.ranges:
             stay = self.stays.get(item.partition)
             if stay is None:
-                self._wrong("R10", f"{item} is planned, and the partition is not this member's")
+                self._wrong("R2", f"{item} is planned, and the partition is not this member's")
             elif stay.is_lost:
                 self._wrong("R27", f"{item} is planned after the coordinator has answered that the member is unknown")
             elif not self._is_behind and (end := self._not_committed(item.partition, stay)) is not None:

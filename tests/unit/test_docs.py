@@ -26,10 +26,11 @@ def test_no_link_is_broken() -> None:
 
 def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docs_links, "ROOT", tmp_path)
-    (tmp_path / "there.md").write_text("# A head, with `code`\n")
+    (tmp_path / "there.md").write_text('# A head, with `code`\n\n<a id="r1"></a>**R1**\n')
     page = tmp_path / "page.md"
     page.write_text(
-        "[ok](there.md#a-head-with-code) [no](gone.md)\n[no](there.md#other) `[code](x.md)`\n```\n[fence](x.md)\n```\n"
+        "[ok](there.md#a-head-with-code) [ok](there.md#r1) [no](gone.md)\n"
+        "[no](there.md#other) `[code](x.md)`\n```\n[fence](x.md)\n```\n"
     )
     assert docs_links.broken_links([page]) == [
         "page.md:1: gone.md: there is no such file",

@@ -37,7 +37,18 @@ DENIED = {
 
 
 def classify_refusal(error: KafkaError) -> Refusal:
-    """Return why a commit was refused; `UNCERTAIN` if the error leaves its outcome open."""
+    """Return why a commit was refused; `UNCERTAIN` if the error leaves its outcome open.
+
+    Guards against (rule R19):
+    1. A cooperative member commits while a rebalance begins. The commit is refused with REBALANCE_IN_PROGRESS.
+    2. The member drops its partitions as if it had lost them.
+    3. The group never assigns them again: nobody reads them.
+
+    Guards against (rule R20):
+    1. The right to use the group is removed while the query runs. A commit is refused.
+    2. As a commit without a clear answer it would be sent again forever, and hold up all others.
+    3. The query would read on without commits. After a restart all of that would be read again.
+    """
     if error.code() in _LOST:
         return Refusal.LOST
     if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:

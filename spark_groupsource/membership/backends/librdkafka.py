@@ -219,10 +219,10 @@ class LibrdkafkaGroup:
     def _leave_without_partitions(self, consumer: Consumer) -> None:
         """Let a cooperative client without partitions leave the group: its own `close` does not.
 
-        Guards against (rule R111; librdkafka 2.16, `rd_kafka_cgrp_terminate0`):
+        Guards against (rule R111):
         1. A cooperative member owns no partition. It is stopped.
-        2. Its client closes and sends no LeaveGroup, because no unassignment ends.
-        3. The group's next rebalance waits for the member until its session has expired: 45 s by default.
+        2. Its client closes and sends no LeaveGroup (librdkafka 2.16, `rd_kafka_cgrp_terminate0`).
+        3. The next rebalance waits for its session to expire: 45 s by default.
         """
         is_classic = self._options.group_protocol is not GroupProtocol.CONSUMER
         if not is_classic or not self._incremental or self._options.instance_id:
@@ -388,6 +388,11 @@ class LibrdkafkaGroup:
 
         When a membership has ended, also by a session timeout, the client has no member id until it joins again:
         confluent-kafka returns None then. A closing client is not checked: it loses nothing that matters.
+
+        Guards against (rule R72):
+        1. A member sends a JoinGroup request, keeps its partitions and is cut off. Others read its partitions on.
+        2. Its request is refused. The client joins as a new member without reporting it.
+        3. It commits the old offsets under the new generation. Or it is fenced by itself.
         """
         asks = self._held_as and not self._is_renewed and self._closing is None
         # R72: the client has become another member
@@ -401,6 +406,12 @@ class LibrdkafkaGroup:
             self._listener.on_renewed()
 
     def _on_fatal(self, error: KafkaError) -> None:
+        """Handle an error after which the client is of no use.
+
+        Guards against (rule R73):
+        1. All members are cut off for longer than their sessions. Somebody deletes the empty group.
+        2. librdkafka reports a fatal error: the query would end.
+        """
         if self._renewed():
             return
         cause = _cause(error)

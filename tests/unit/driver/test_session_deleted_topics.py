@@ -407,7 +407,7 @@ def test_a_deleted_topic_of_others_does_not_keep_a_member_from_taking_over(fail:
     assert ranges(bed.session.latest_offset(end)) == ["orders-0 [60, 70)", "orders-1 [0, 5)"]
 
 
-@pytest.mark.rule("R37")
+@pytest.mark.rule("R35")
 def test_p1_what_was_completed_of_a_deleted_topic_moves_no_position_that_another_member_has_pinned() -> None:
     """The sequence: [0, 40) is complete, and the partition goes; the topic is made again, and another member is given
     the partition, pins 0 and reads nothing; it comes back. Spark's newest batch is still one of the deleted topic."""

@@ -220,7 +220,7 @@ def test_p6_a_member_that_is_cut_off_plans_no_more_than_a_session_long(given: di
         assert ranges(bed.session.latest_offset(third)) == ["orders-0 [11, 12)"]
 
 
-@pytest.mark.rule("R108")
+@pytest.mark.rule("R71")
 def test_p6_the_time_of_a_session_begins_with_the_first_commit_without_an_answer() -> None:
     """1. A batch is complete, and the member is cut off. 2. Its session expires. 3. The next trigger comes."""
     bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer")
@@ -307,7 +307,7 @@ def test_no_records_are_no_batch_however_long_it_waited() -> None:
     assert bed.session.latest_offset(START, ReadBounds(min_rows=10)) is START
 
 
-@pytest.mark.rule("R10")
+@pytest.mark.rule("R2")
 def test_a_plan_is_made_anew_when_ownership_changed_under_it() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0, P1)

@@ -464,7 +464,7 @@ def test_all_partitions_of_a_topic_that_is_gone_are_confirmed_once() -> None:
     assert bed.cluster.closed
 
 
-@pytest.mark.rule("R62")
+@pytest.mark.rule("R36")
 def test_a_broker_that_has_not_heard_of_the_new_topic_yet_proves_nothing() -> None:
     """The plan is for the new one already."""
     bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
@@ -475,7 +475,7 @@ def test_a_broker_that_has_not_heard_of_the_new_topic_yet_proves_nothing() -> No
     assert bed.client.assigned == [[(P0, 10)]] * 2
 
 
-@pytest.mark.rule("R62")
+@pytest.mark.rule("R36")
 def test_another_id_must_stand_from_when_it_was_first_told() -> None:
     """To connect takes longer than it has to stand, and the first broker that answers lags."""
     bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
@@ -504,7 +504,7 @@ def test_a_topic_that_does_not_exist_any_more_is_lost_after_a_silence() -> None:
     assert bed.read(R0, R1) == []
 
 
-@pytest.mark.rule("R62")
+@pytest.mark.rule("R36")
 def test_a_broker_that_does_not_know_a_topic_for_a_moment_proves_nothing() -> None:
     silence: list[list[FakeMessage]] = [[]] * 60
     bed = Bed(records(0, 10), *silence, records(0, 11), [unknown(0)], records(0, 12))

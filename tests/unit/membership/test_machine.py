@@ -524,7 +524,7 @@ def test_an_established_start_replaces_what_the_group_held_of_a_deleted_topic() 
     assert complete(machine, batch) == (CommitOffsets((item(0, 20),)),)
 
 
-@pytest.mark.rule("R37")
+@pytest.mark.rule("R35")
 def test_an_established_start_replaces_what_is_completed_of_a_deleted_topic() -> None:
     """Its batch is in flight when the deletion loses the partitions; they come back with the new topic."""
     machine = joined((0, 10))
@@ -556,7 +556,7 @@ def test_an_acknowledgement_of_the_same_offset_brings_the_newer_text() -> None:
 # --- proof of membership
 
 
-@pytest.mark.rule("R70")
+@pytest.mark.rule("R69")
 def test_proof_prefers_the_pending_offset() -> None:
     """The commit of it may be on its way; the older one sent after it would move the group back."""
     machine, batch = joined((0, 10)), flight(R0)

@@ -394,7 +394,7 @@ def test_p5_starts_that_others_may_have_stored_meanwhile_are_not_committed() -> 
         assert bed.group.named("commit_now") == [(item(1, 5),)]
 
 
-@pytest.mark.rule("R10")
+@pytest.mark.rule("R2")
 def test_a_plan_made_before_a_change_of_ownership_is_refused() -> None:
     with running() as bed:
         view = bed.own((0, 10), (1, 0))
@@ -682,7 +682,7 @@ def test_p5_a_handover_clears_up_what_is_in_doubt_first() -> None:
         assert committed(bed, 0) == 30
 
 
-@pytest.mark.rule("R107")
+@pytest.mark.rule("R17")
 def test_a_refusal_of_an_earlier_membership_drops_nothing() -> None:
     """The partitions are lost and come back; then the answer to the old commit arrives: UNKNOWN_MEMBER_ID."""
     with running() as bed:
@@ -698,7 +698,7 @@ def test_a_refusal_of_an_earlier_membership_drops_nothing() -> None:
         assert (view.state, len(view.partitions)) == (MemberState.JOINED, 1)
 
 
-@pytest.mark.rule("R108")
+@pytest.mark.rule("R71")
 def test_a_member_knows_since_when_the_group_lacks_the_end_of_a_batch() -> None:
     with running() as bed:
         leave_a_commit_unanswered(bed)
@@ -1090,7 +1090,7 @@ def test_a_stop_after_a_suspension_does_not_wait_for_lost_partitions(caplog: pyt
     assert caplog.text.count("repeated=10") == 1, "what is repeated is counted once"
 
 
-@pytest.mark.rule("R102")
+@pytest.mark.rule("R101")
 def test_a_member_that_leaves_waits_for_no_batch_of_partitions_that_come_back() -> None:
     with running(drainTimeoutMs="60000") as bed:
         leave_a_commit_unanswered(bed)
@@ -1427,7 +1427,7 @@ def test_a_store_that_answers_again_ends_the_drain(caplog: pytest.LogCaptureFixt
     assert "checkpoint answers again" in caplog.text
 
 
-@pytest.mark.rule("R23")
+@pytest.mark.rule("R25")
 def test_a_late_answer_completes_no_later_batch() -> None:
     """Guards against: 1. a look for batch [10, 20) hangs, 2. Spark completes it, and [20, 30) is in flight, 3. the
     answer of the old look comes: 'complete'."""

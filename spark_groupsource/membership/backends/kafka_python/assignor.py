@@ -73,7 +73,13 @@ class Holdings:
         self.owned, self.generation = owned, generation
 
     def lost(self) -> None:
-        """Drop all partitions, because the session has expired and other members may own them."""
+        """Drop all partitions, because the session has expired and other members may own them.
+
+        Guards against (rule R34):
+        1. A cooperative member loses its session. Another member gets a partition of it.
+        2. The first member joins again and still claims it.
+        3. The leader keeps it back until the first member gives it up, which it never does.
+        """
         # R34: none of it is claimed in the next join
         self.owned, self.generation = frozenset(), -1
 

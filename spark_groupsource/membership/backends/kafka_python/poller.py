@@ -200,6 +200,11 @@ class Driver:
         """Raise `FencedInstanceIdError` if another member has the instance id of this one (rule R75).
 
         The client reports nothing then: it only stops its heartbeats.
+
+        Guards against (rule R75):
+        1. A second query starts with the same `group.instance.id`. The coordinator fences the first member.
+        2. The client only stops its heartbeats. The session expires, the member joins again and takes the id back,
+           forever.
         """
         # A lost session stops heartbeats, too, and then the state is not stable. The state is read after the
         # heartbeats, because the session may be lost in between.
@@ -216,6 +221,10 @@ class Driver:
 
         The client's own clock restarts whenever a broker reports the coordinator, even if that is unreachable. Here
         only the answer to a heartbeat or a join counts.
+
+        Guards against (rule R74):
+        1. A member is cut off from its coordinator, which gives its partitions to another member.
+        2. The client waits for an answer, and the query reads on.
         """
         now_s, generation = self._clock.monotonic_s(), self._consumer.group_metadata().generation_id
         if generation != self._generation:

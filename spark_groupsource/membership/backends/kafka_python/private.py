@@ -150,7 +150,12 @@ class Internals:
     ) -> dict[ClientPartition, OffsetAndMetadata]:
         """Return the group's offsets as they are now. Partitions without one are left out. Raises `KafkaError`.
 
-        Drops an earlier request that timed out, because the client keeps its answer (rule R3).
+        Drops an earlier request that timed out, because the client keeps its answer.
+
+        Guards against (rule R3):
+        1. A request for a partition's offset times out. The client keeps it.
+        2. The partition moves to another member, which commits 50, and back.
+        3. The second request gets the answer to the first, 20: [20, 50) is repeated.
         """
         # R3: the answer to an earlier request is old
         self._coordinator._offset_fetch_futures.pop(frozenset(partitions), None)
@@ -160,7 +165,13 @@ class Internals:
         return found
 
     async def send_commit(self, offsets: Mapping[ClientPartition, OffsetAndMetadata]) -> None:
-        """Send one request, and raise its error. The client's I/O thread only."""
+        """Send one request, and raise its error. The client's I/O thread only.
+
+        Guards against (rule R21):
+        1. A commit of 20 is refused for a reason that passes. The client keeps it to repeat it.
+        2. The session expires. Another member gets the partition and commits 50. This member joins again.
+        3. The client repeats the commit of 20 under the new generation: the group's offset goes back.
+        """
         # R21: one request; `KafkaConsumer.commit` would repeat it
         await self._coordinator._send_offset_commit_request(offsets)
 
