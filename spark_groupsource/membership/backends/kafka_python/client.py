@@ -320,8 +320,7 @@ class KafkaPythonGroup:
         return self._opened().call_soon(self._commit, items)
 
     async def _commit(self, items: tuple[CommitItem, ...]) -> CommitResult:
-        """Send one request. The client's I/O thread only. Never raises: no caller would get the exception.
-        """
+        """Send one request. The client's I/O thread only. Never raises: no caller would get the exception."""
         try:
             await self._opened().send_commit(_client_items(items))
         except BaseException as error:  # noqa: BLE001 - it is the answer
