@@ -87,7 +87,7 @@ def set_password(kafka: RealKafka, password: str) -> None:
 
 def cut(port: KafkaPythonGroup) -> None:
     """End all of the client's connections."""
-    manager = port._client()._manager
+    manager = port._opened().consumer._manager
     for connection in list(manager._conns.values()):
         manager.call_soon(connection.close)
 
