@@ -45,7 +45,7 @@ from spark_groupsource.membership.events import (
     Started,
     StopRequested,
 )
-from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, of_another_topic, overruled
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset, overruled
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 
 
@@ -58,38 +58,18 @@ def _is_behind(group: GroupOffset, item: CommitItem) -> bool:
 class Owned:
     """A partition of this member. `group` is the group's offset as last fetched or acknowledged.
 
-    `start` is where planning begins; None until the group has accepted it. `unknown` is whether the coordinator has
-    refused the completed offset because it does not know the partition.
+    `start` is where planning begins; None until the group has accepted it. It is before the group's offset only if a
+    batch of the checkpoint runs again. `unknown` is whether the coordinator has refused the completed offset because it
+    does not know the partition.
     """
 
     group: GroupOffset | None = None
     start: int | None = None
-    completed: CommitItem | None = None
     unknown: bool = False
 
     def overrules(self, item: CommitItem) -> bool:
         """Return whether this item must not move the group's offset."""
         return self.group is not None and overruled(item, self.group, established=self.start is not None)
-
-    def pending(self) -> CommitItem | None:
-        """Return the completed offset that the group does not have yet; None if it is not beyond the group's.
-
-        Guards against (rule R12):
-        1. A query completes 100 of a partition and is killed.
-        2. Another member takes the partition over, reads on and commits 200.
-        3. The query is restarted. Spark's first `latestOffset` reports its old end, 100.
-        """
-        if self.completed is None or self.group is None:
-            return None
-        # R12: only forward
-        return self.completed if _is_behind(self.group, self.completed) else None
-
-    def position(self) -> int | None:
-        """Return the next offset to plan; None until the group has accepted a start position."""
-        # R1: without an accepted start there is nothing to plan from
-        if self.start is None:
-            return None
-        return max(self.start, self.completed.offset if self.completed else 0)
 
 
 class MemberState(Enum):
@@ -210,8 +190,9 @@ class MemberMachine:
     assignment: int = 0
     proven: bool = True
     _owned: dict[TopicPartition, Owned] = field(default_factory=dict)
-    # Completed offsets that the group has not accepted yet, also of partitions that left the member (rule R77).
-    _unaccepted: dict[TopicPartition, CommitItem] = field(default_factory=dict)
+    # The newest completed offsets: of owned partitions, and of those that left before the group had accepted them (rule
+    # R77).
+    _completed: dict[TopicPartition, CommitItem] = field(default_factory=dict)
     _flight: FlightBatch | None = None
     _revoke: RevokeStarted | None = None
     _outcome: DrainOutcome = DrainOutcome.COMPLETE
@@ -292,24 +273,21 @@ class MemberMachine:
         flight, self._flight = self._flight, None
         ends = end.ends()
         # An end that the checkpoint does not have any more is void: the topic was deleted, or the group was reset.
-        self._unaccepted = {p: item for p, item in self._unaccepted.items() if ends.get(p) == item.offset}
+        for partition, item in list(self._completed.items()):
+            if partition not in self._owned and ends.get(partition) != item.offset:
+                del self._completed[partition]
         due = []
         for item in flight.items:
-            owned = self._owned.get(item.partition)
+            owned, before = self._owned.get(item.partition), self._completed.get(item.partition)
             if owned is not None and owned.overrules(item):
-                self._unaccepted.pop(item.partition, None)
                 continue
-            # R77: the partition may come back
-            self._unaccepted[item.partition] = item
+            if before is None or owned is None or item.offset > before.offset:
+                # R77: the partition may come back
+                self._completed[item.partition] = item
+                if owned is not None:
+                    owned.unknown = False
             # R12: partitions of others are not committed
-            if owned is None:
-                continue
-            if owned.completed is None or item.offset > owned.completed.offset:
-                owned.completed, owned.unknown = item, False
-            pending = owned.pending()
-            if pending is None and owned.group is not None:
-                del self._unaccepted[item.partition]
-            elif pending is not None and self._is_kept(item.partition):
+            if (pending := self._pending(item.partition)) is not None and self._is_kept(item.partition):
                 due.append(pending)
         return (CommitOffsets(tuple(due)),) if due else ()
 
@@ -358,7 +336,9 @@ class MemberMachine:
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            self._owned.pop(partition, None)
+            accepted = self._is_fetched(partition) and self._pending(partition) is None
+            if self._owned.pop(partition, None) is not None and accepted:
+                self._completed.pop(partition, None)
         self.assignment += 1
 
     def _is_kept(self, partition: TopicPartition) -> bool:
@@ -373,25 +353,21 @@ class MemberMachine:
             owned = self._owned.get(partition)
             if owned is not None and owned.group is None:
                 owned.group = group
-                if owned.completed is not None and owned.overrules(owned.completed):
-                    owned.completed = None
-                # R77: its batch was completed while it was away
-                elif owned.completed is None and (item := self._unaccepted.get(partition)) is not None:
-                    # Without an offset in the group, the start position is decided first.
-                    owned.completed = None if group.offset is None or owned.overrules(item) else item
-                if owned.pending() is None:
-                    self._unaccepted.pop(partition, None)
+                item = self._completed.get(partition)
+                # Without an offset in the group, the start position is decided first.
+                if item is not None and (group.offset is None or owned.overrules(item)):
+                    del self._completed[partition]
 
     def offsets_acknowledged(self, items: Iterable[CommitItem]) -> None:
         """Store the offsets that the coordinator has accepted, among them start positions."""
         for item in items:
-            completed = self._unaccepted.get(item.partition)
-            if completed is not None and item.offset >= completed.offset:
-                del self._unaccepted[item.partition]
             owned = self._owned.get(item.partition)
             if owned is None or owned.group is None:
                 # Nothing is committed before the group's offset is known. So the answer is older than the assignment,
                 # and another member may have committed more since.
+                completed = self._completed.get(item.partition)
+                if completed is not None and item.offset >= completed.offset:
+                    del self._completed[item.partition]
                 continue
             # Answers to synchronous and asynchronous commits may overtake each other: keep the largest offset.
             known = -1 if owned.group.offset is None else owned.group.offset
@@ -415,19 +391,18 @@ class MemberMachine:
             owned = self._owned.get(item.partition)
             if owned is not None:
                 owned.group = GroupOffset(item.offset, item.metadata)
-                # R35: the completed offset belongs to the deleted topic
-                if owned.completed is not None and of_another_topic(owned.completed, item):
-                    owned.completed = None
+                completed = self._completed.get(item.partition)
+                # R35: the completed offset belongs to the deleted topic, or is from before a reset
+                if completed is not None and owned.overrules(completed):
+                    del self._completed[item.partition]
         for partition, position in positions.items():
             if partition in self._owned:
                 self._owned[partition].start = position
-                # What the planner decided for the partition counts from now on.
-                self._unaccepted.pop(partition, None)
 
     def positions_forgotten(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget all offsets of owned partitions, so that they are fetched and established again."""
         for partition in partitions:
-            self._unaccepted.pop(partition, None)
+            self._completed.pop(partition, None)
             if partition in self._owned:
                 self._owned[partition] = Owned()
 
@@ -451,13 +426,32 @@ class MemberMachine:
         3. A trigger waits a second for it, and from then on no batch waits for a commit.
         """
         # R43: that of a deleted topic is refused every time
-        return any(owned.pending() is not None and not owned.unknown for owned in self._owned.values())
+        return any(self._pending(p) is not None and not owned.unknown for p, owned in self._owned.items())
 
     def pending(self, partitions: Iterable[TopicPartition] | None = None) -> tuple[CommitItem, ...]:
         """Return completed offsets that the group does not have yet, of `partitions` or of all owned ones."""
         wanted = self._owned if partitions is None else partitions
-        items = (self._owned[p].pending() for p in wanted if p in self._owned)
+        items = map(self._pending, wanted)
         return tuple(item for item in items if item is not None)
+
+    def _pending(self, partition: TopicPartition) -> CommitItem | None:
+        """Return the completed offset of an owned partition that the group does not have yet."""
+        owned, item = self._owned.get(partition), self._completed.get(partition)
+        if owned is None or owned.group is None or item is None:
+            return None
+        # R12: only forward
+        return item if _is_behind(owned.group, item) else None
+
+    def _is_fetched(self, partition: TopicPartition) -> bool:
+        return partition in self._owned and self._owned[partition].group is not None
+
+    def _position(self, partition: TopicPartition) -> int | None:
+        """Return the next offset to plan; None until the group has accepted a start position."""
+        start, item = self._owned[partition].start, self._completed.get(partition)
+        # R1: without an accepted start there is nothing to plan from
+        if start is None:
+            return None
+        return max(start, item.offset if item else 0)
 
     def unfetched(self) -> tuple[TopicPartition, ...]:
         """Return the partitions whose group offset is not known yet."""
@@ -469,12 +463,12 @@ class MemberMachine:
         These are the unfetched ones that have a completed offset, or are in the batch in flight.
         """
         read = {item.partition for item in self._flight.items} if self._flight else set()
-        read |= self._unaccepted.keys()
+        read |= self._completed.keys()
         return tuple(p for p in partitions if p in read and p in self._owned and self._owned[p].group is None)
 
     def unaccepted(self) -> tuple[TopicPartition, ...]:
         """Return the partitions of completed batches whose end the group has not accepted, owned or not."""
-        return tuple(self._unaccepted)
+        return tuple(p for p in self._completed if not self._is_fetched(p) or self._pending(p) is not None)
 
     def has_passed(self, fetched: Mapping[TopicPartition, GroupOffset]) -> bool:
         """Return whether the group, with these offsets, needs none of the ends that it has not accepted from here.
@@ -485,7 +479,8 @@ class MemberMachine:
         def needs(item: CommitItem, group: GroupOffset) -> bool:
             return group.offset is not None and _is_behind(group, item) and not overruled(item, group)
 
-        return all(p in fetched and not needs(item, fetched[p]) for p, item in self._unaccepted.items())
+        wanted = {p: self._completed[p] for p in self.unaccepted()}
+        return all(p in fetched and not needs(item, fetched[p]) for p, item in wanted.items())
 
     def proof(self) -> tuple[CommitItem, ...]:
         """Return a small commit that proves the membership: one partition of each topic (rule R69).
@@ -507,7 +502,7 @@ class MemberMachine:
             if owned.group is not None and owned.group.offset is not None:
                 held = CommitItem(partition, owned.group.offset, owned.group.metadata)
             # R69: the completed offset may be under way
-            if item := owned.pending() or held:
+            if item := self._pending(partition) or held:
                 # R69: the commit of a deleted topic is refused
                 items.setdefault(partition.topic, item)
         return tuple(items.values())
@@ -530,7 +525,7 @@ class MemberMachine:
         return GroupView(
             state=self.state,
             assignment=self.assignment,
-            partitions=tuple(OwnedView(p, owned.group, owned.position()) for p, owned in sorted(self._owned.items())),
+            partitions=tuple(OwnedView(p, owned.group, self._position(p)) for p, owned in sorted(self._owned.items())),
             proven=self.proven,
             committed=not self.is_behind,
             flight=self._flight,

@@ -524,13 +524,16 @@ def test_an_established_start_replaces_what_the_group_held_of_a_deleted_topic() 
     assert complete(machine, batch) == (CommitOffsets((item(0, 20),)),)
 
 
+@pytest.mark.parametrize("fetched_before", [False, True])
 @pytest.mark.rule("R35")
-def test_an_established_start_replaces_what_is_completed_of_a_deleted_topic() -> None:
+def test_an_established_start_replaces_what_is_completed_of_a_deleted_topic(fetched_before: bool) -> None:
     """Its batch is in flight when the deletion loses the partitions; they come back with the new topic."""
     machine = joined((0, 10))
     machine.handle(PartitionsLost((P0,)))
     machine.handle(PartitionsAssigned((P0,)))
     old = CommitItem(P0, 20, CommitMetadata("lineage", "old", 10, 20, Pin(0, 1)).to_text())
+    if fetched_before:
+        machine.offsets_fetched({P0: GroupOffset(None)})
     complete(machine, FlightBatch(flight(R0).end, (old,)))
     machine.offsets_fetched({P0: GroupOffset(None)})
     new = CommitItem(P0, 0, CommitMetadata("lineage", "new", 0, 0, Pin(0, 1)).to_text())
