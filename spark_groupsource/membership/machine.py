@@ -435,7 +435,13 @@ class MemberMachine:
         return tuple(item for item in items if item is not None)
 
     def _pending(self, partition: TopicPartition) -> CommitItem | None:
-        """Return the completed offset of an owned partition that the group does not have yet."""
+        """Return the completed offset of an owned partition that the group does not have yet.
+
+        Guards against (rule R12):
+        1. A query completes 100 of a partition and is killed.
+        2. Another member takes the partition over, reads on and commits 200.
+        3. The query is restarted. Spark's first `latestOffset` reports its old end, 100.
+        """
         owned, item = self._owned.get(partition), self._completed.get(partition)
         if owned is None or owned.group is None or item is None:
             return None
