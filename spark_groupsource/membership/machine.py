@@ -335,9 +335,9 @@ class MemberMachine:
         self.assignment += 1
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        unaccepted = self.unaccepted()
         for partition in partitions:
-            accepted = self._is_fetched(partition) and self._pending(partition) is None
-            if self._owned.pop(partition, None) is not None and accepted:
+            if self._owned.pop(partition, None) is not None and partition not in unaccepted:
                 self._completed.pop(partition, None)
         self.assignment += 1
 
@@ -448,9 +448,6 @@ class MemberMachine:
         # R12: only forward
         return item if _is_behind(owned.group, item) else None
 
-    def _is_fetched(self, partition: TopicPartition) -> bool:
-        return partition in self._owned and self._owned[partition].group is not None
-
     def _position(self, partition: TopicPartition) -> int | None:
         """Return the next offset to plan; None until the group has accepted a start position."""
         start, item = self._owned[partition].start, self._completed.get(partition)
@@ -474,7 +471,8 @@ class MemberMachine:
 
     def unaccepted(self) -> tuple[TopicPartition, ...]:
         """Return the partitions of completed batches whose end the group has not accepted, owned or not."""
-        return tuple(p for p in self._completed if not self._is_fetched(p) or self._pending(p) is not None)
+        unknown = {p for p in self._completed if p not in self._owned or self._owned[p].group is None}
+        return tuple(p for p in self._completed if p in unknown or self._pending(p) is not None)
 
     def has_passed(self, fetched: Mapping[TopicPartition, GroupOffset]) -> bool:
         """Return whether the group, with these offsets, needs none of the ends that it has not accepted from here.
