@@ -273,9 +273,8 @@ class MemberMachine:
         flight, self._flight = self._flight, None
         ends = end.ends()
         # An end that the checkpoint does not have any more is void: the topic was deleted, or the group was reset.
-        for partition, item in list(self._completed.items()):
-            if partition not in self._owned and ends.get(partition) != item.offset:
-                del self._completed[partition]
+        kept = (p for p, item in self._completed.items() if p in self._owned or ends.get(p) == item.offset)
+        self._completed = {partition: self._completed[partition] for partition in kept}
         due = []
         for item in flight.items:
             owned, before = self._owned.get(item.partition), self._completed.get(item.partition)
@@ -452,9 +451,7 @@ class MemberMachine:
         """Return the next offset to plan; None until the group has accepted a start position."""
         start, item = self._owned[partition].start, self._completed.get(partition)
         # R1: without an accepted start there is nothing to plan from
-        if start is None:
-            return None
-        return max(start, item.offset if item else 0)
+        return None if start is None else max(start, item.offset if item else 0)
 
     def unfetched(self) -> tuple[TopicPartition, ...]:
         """Return the partitions whose group offset is not known yet."""
@@ -471,8 +468,8 @@ class MemberMachine:
 
     def unaccepted(self) -> tuple[TopicPartition, ...]:
         """Return the partitions of completed batches whose end the group has not accepted, owned or not."""
-        unknown = {p for p in self._completed if p not in self._owned or self._owned[p].group is None}
-        return tuple(p for p in self._completed if p in unknown or self._pending(p) is not None)
+        known = {partition for partition, owned in self._owned.items() if owned.group is not None}
+        return tuple(p for p in self._completed if p not in known or self._pending(p) is not None)
 
     def has_passed(self, fetched: Mapping[TopicPartition, GroupOffset]) -> bool:
         """Return whether the group, with these offsets, needs none of the ends that it has not accepted from here.
