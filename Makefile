@@ -29,5 +29,5 @@ faults: ## Run the fault rig for a short while
 wheel: ## Build the source archive and the wheel into dist/
 	bash scripts/wheel
 
-clean: ## Delete what builds and tests leave; keep .venv and downloads
+clean: ## Delete what builds and tests leave; keep .venv-groupkafka and downloads
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache run-output faults-out spark-warehouse
