@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -200,6 +201,29 @@ def test_the_command_line_starts_a_broker_with_a_login_and_topics(tmp_path: Path
         stopped = _run_script(run_dir, "stop")
     assert stopped.stdout == f"Kafka is stopped. Deleted: all topics, records and offsets ({run_dir})\n"
     assert not run_dir.exists()
+
+
+def test_the_fixture_on_the_page_about_testing_gives_a_broker(tmp_path: Path) -> None:
+    page = (checkout.ROOT / "docs" / "how-to" / "test-your-pipeline.md").read_text(encoding="utf-8")
+    (pasted,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "kafka_address" in code)
+    # As in most projects.
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tests / "conftest.py").write_text(pasted, encoding="utf-8")
+    (tests / "test_it.py").write_text(
+        "from confluent_kafka.admin import AdminClient\n"
+        "def test_it(kafka_address):\n"
+        "    admin = AdminClient({'bootstrap.servers': kafka_address})\n"
+        "    assert len(admin.list_topics(timeout=30).topics['orders'].partitions) == 4\n",
+        encoding="utf-8",
+    )
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:groupkafka", "--rootdir", str(tmp_path), "tests"],
+        cwd=tmp_path,
+        env=os.environ | {"GROUPKAFKA_CHECKOUT": str(checkout.ROOT)},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert "1 passed" in run.stdout, run.stdout + run.stderr
 
 
 def test_the_command_line_refuses_what_cannot_be(tmp_path: Path) -> None:
