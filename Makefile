@@ -1,12 +1,15 @@
 # Short names for the scripts. A target runs one script and adds no logic of its own.
 .DEFAULT_GOAL := help
-.PHONY: help run test gate lint docs bench faults wheel clean
+.PHONY: help run quick test gate lint docs bench faults wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
 run: ## Run the demo: two members share a topic, and one takes over from the other
 	bash scripts/run
+
+quick: ## Run the core tests without the slowest (2 minutes)
+	bash scripts/test --quick
 
 test: ## Run the unit tests and the core promises on real brokers (10 minutes)
 	bash scripts/test
@@ -29,5 +32,5 @@ faults: ## Run the fault rig for a short while
 wheel: ## Build the source archive and the wheel into dist/
 	bash scripts/wheel
 
-clean: ## Delete what builds and tests leave; keep .venv and downloads
+clean: ## Delete what builds and tests leave; keep .venv-groupkafka and downloads
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache run-output faults-out spark-warehouse

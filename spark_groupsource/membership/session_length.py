@@ -44,7 +44,7 @@ class SessionLength:
             LOG.info("the group's session timeout: group=%s seconds=%g", self._group, session_s)
             return
         LOG.info(
-            "the group's session timeout is not known, grant DescribeConfigs on the group to read it: group=%s"
-            " assumed_seconds=%g to %g",
+            "the group's session timeout is not known (no right DescribeConfigs on the group, or a broker that does not"
+            " report it): group=%s assumed_seconds=%g to %g",
             self._group, self.shortest_s, self.longest_s,
         )  # fmt: skip

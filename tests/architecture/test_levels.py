@@ -15,7 +15,15 @@ PROMISES = [f"P{number}" for number in range(1, 9)]
 ROWS = [f"M{number:02}" for number in range(1, 33)]
 # Their tests need brokers, clusters or programs that a user's ten minutes have no room for.
 SLOW_FOLDERS = ("kafka", "cluster", "browser", "monitoring")
-NAMED = sorted({*levels().core, *levels().gate, *(name for names in levels().proofs.values() for name in names)})
+NAMED = sorted(
+    {
+        *levels().core,
+        *levels().quick,
+        *levels().not_quick,
+        *levels().gate,
+        *(name for names in levels().proofs.values() for name in names),
+    }
+)
 A, B = "tests/kafka/test_a.py::test_one", "tests/kafka/test_b.py::test_two"
 
 
@@ -103,6 +111,7 @@ def small(**changed: list[str]) -> Levels:
             "gate": {"tests": changed.get("gate", [])},
             "promises": {"P1": {"eager": changed.get("promise", [])}},
             "rows": {"M01": changed.get("row", [])},
+            "quick": {"tests": changed.get("quick", []), "without": changed.get("not_quick", [])},
             "nightly": {"night": {"about": "all", "tests": ["tests/kafka"]}},
         }
     )
@@ -131,3 +140,13 @@ def test_a_file_is_left_out_only_if_no_test_of_it_is_at_the_level() -> None:
     assert [table.may_have(level, "tests/kafka/test_b.py") for level in (CORE, GATE, "night")] == [False, False, True]
     assert [table.may_have(level, "tests/unit/test_c.py") for level in (CORE, GATE, "night")] == [True, False, False]
     assert small(gate=[path]).may_have(GATE, path)
+
+
+def test_quick_tests_are_core_tests_without_the_slowest() -> None:
+    table = small(quick=["tests/unit", "tests/spark/test_a.py::test_one"], not_quick=["tests/unit/test_b.py"])
+    names = ("tests/unit/test_a.py::test_x", "tests/unit/test_b.py::test_x", "tests/spark/test_a.py::test_one[1]")
+    assert [table.has("quick", name) for name in names] == [True, False, True]
+    assert not table.has("quick", "tests/spark/test_a.py::test_two")
+    assert [table.may_have("quick", name.partition("::")[0]) for name in names] == [True, False, True]
+    assert not table.may_have("quick", "tests/spark/test_b.py")
+    assert {levels().level_of(name) for name in levels().quick} == {CORE}

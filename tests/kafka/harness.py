@@ -104,6 +104,8 @@ def check_commands(
     finally:
         stopped = call("stop")
     assert stopped.returncode == 0, stopped.stderr
+    assert "deletes" in started.stderr
+    assert "Deleted" in stopped.stdout
     assert not run_dir.exists()
     assert call("status").returncode == 3
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -175,6 +176,65 @@ def test_the_command_line_starts_shows_and_stops(tmp_path: Path) -> None:
     check_commands(
         "kafka", tmp_path / "run", "bootstrap.servers=127.0.0.1:", answers=partial(_answers, timeout_s=_WAIT_S)
     )
+
+
+def _run_script(run_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(checkout.ROOT / "scripts" / "kafka"), *arguments, "--run-dir", str(run_dir)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+
+
+def test_the_command_line_starts_a_broker_with_a_login_and_topics(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    started = _run_script(run_dir, "start", "--sasl", "--topic", "orders:4", "--topic", "refunds")
+    try:
+        assert started.returncode == 0, started.stderr
+        settings = dict(line.split("=", 1) for line in started.stdout.splitlines())
+        topics = AdminClient(settings).list_topics(timeout=_WAIT_S).topics
+        assert {name: len(topic.partitions) for name, topic in topics.items()} == {"orders": 4, "refunds": 1}
+        assert not _answers(settings["bootstrap.servers"], 2.0), "a client without a login"
+        file = run_dir / "client.properties"
+        assert (file.read_text(), file.stat().st_mode & 0o077) == (started.stdout, 0)
+        for name, value in settings.items():
+            assert f'.option("kafka.{name}", "{value}")' in started.stderr
+        assert started.stdout in _run_script(run_dir, "status").stdout
+    finally:
+        stopped = _run_script(run_dir, "stop")
+    assert stopped.stdout == f"Kafka is stopped. Deleted: all topics, records and offsets ({run_dir})\n"
+    assert not run_dir.exists()
+
+
+def test_the_fixture_on_the_page_about_testing_gives_a_broker(tmp_path: Path) -> None:
+    page = (checkout.ROOT / "docs" / "how-to" / "test-your-pipeline.md").read_text(encoding="utf-8")
+    (pasted,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "kafka_address" in code)
+    # As in most projects.
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tests / "conftest.py").write_text(pasted, encoding="utf-8")
+    (tests / "test_it.py").write_text(
+        "from confluent_kafka.admin import AdminClient\n"
+        "def test_it(kafka_address):\n"
+        "    admin = AdminClient({'bootstrap.servers': kafka_address})\n"
+        "    assert len(admin.list_topics(timeout=30).topics['orders'].partitions) == 4\n",
+        encoding="utf-8",
+    )
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:groupkafka", "--rootdir", str(tmp_path), "tests"],
+        cwd=tmp_path,
+        env=os.environ | {"GROUPKAFKA_CHECKOUT": str(checkout.ROOT)},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert "1 passed" in run.stdout, run.stdout + run.stderr
+
+
+def test_the_command_line_refuses_what_cannot_be(tmp_path: Path) -> None:
+    old = _run_script(tmp_path / "run", "start", "--sasl", "--version", "3.4.1")
+    assert (old.returncode, old.stderr.splitlines()[-1]) == (
+        1,
+        "scripts/kafka: --sasl needs Kafka 3.5 or newer, not 3.4.1",
+    )
+    topic = _run_script(tmp_path / "run", "start", "--topic", "orders:none")
+    assert topic.returncode == 2
+    assert "'orders:none' is not NAME:PARTITIONS, such as orders:4" in topic.stderr
 
 
 def test_a_foreign_process_with_our_pid_is_left_alone(tmp_path: Path) -> None:

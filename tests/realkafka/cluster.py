@@ -30,8 +30,6 @@ from tests.realkafka.jars import (
     version_of,
 )
 
-# Listeners of a cluster with keys and users, named after their security protocols.
-SECURE_LISTENERS = ("SASL_PLAINTEXT", "SSL", "SASL_SSL")
 _LOWEST_PORT = 20_000
 # Processes of a test run that have ports of their own; more share them.
 _MOST_WORKERS = 8
@@ -225,6 +223,8 @@ class Cluster:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         # Options of the brokers' JVMs, besides those that all have.
         self.java_options: list[str] = []
+        # What clients are given besides the address, if they log in.
+        self.login: dict[str, str] = {}
 
     @classmethod
     def load(cls, run_dir: Path) -> Cluster | None:
@@ -234,9 +234,11 @@ class Cluster:
             return None
         zookeeper = state.get("zookeeper")
         brokers = [Broker(**b) for b in state["brokers"]]
-        return cls(
+        found = cls(
             run_dir, brokers, state.get("version", KAFKA_VERSION), None if zookeeper is None else Broker(**zookeeper)
         )
+        found.login = state.get("login", {})
+        return found
 
     def save(self) -> None:
         """Write the state file, whole or not at all."""
@@ -245,6 +247,7 @@ class Cluster:
             "version": self.version,
             "brokers": [asdict(b) for b in self.brokers],
             "zookeeper": None if self.zookeeper is None else asdict(self.zookeeper),
+            "login": self.login,
         }
         rundir.save_state(self.run_dir, state)
 
@@ -254,7 +257,17 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        return f"bootstrap.servers={self.bootstrap_servers}"
+        """What clients are given: a line name=value for each setting."""
+        return "\n".join(f"{name}={value}" for name, value in self.client_settings.items())
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """The settings of a client, under librdkafka's names."""
+        servers = self.bootstrap_servers
+        if self.login:
+            protocol = self.login["security.protocol"].upper()
+            servers = ",".join(f"127.0.0.1:{one.secure_ports[protocol]}" for one in self.brokers)
+        return {"bootstrap.servers": servers, **self.login}
 
     def running(self) -> bool:
         return any(self.alive(one) for one in self.brokers)

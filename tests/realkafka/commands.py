@@ -23,7 +23,7 @@ class FoundCluster(Protocol):
 
     @property
     def address(self) -> str:
-        """What clients are given, as a setting: name=value."""
+        """What clients are given: a line name=value for each setting, the address first."""
 
     def running(self) -> bool:
         """Whether any of its processes that clients use runs."""
@@ -40,12 +40,15 @@ class StartedCluster(Protocol):
 
     @property
     def address(self) -> str:
-        """What clients are given, as a setting: name=value."""
+        """What clients are given: a line name=value for each setting, the address first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """The commands of one kind of cluster. `error` is what starting and ending it may raise."""
+    """The commands of one kind of cluster. `error` is what starting and ending it may raise.
+
+    contents: what is deleted with the cluster.
+    """
 
     script: str
     name: str
@@ -53,12 +56,14 @@ class Commands:
     load: Callable[[Path], FoundCluster | None]
     start: Callable[[Path, argparse.Namespace], StartedCluster]
     error: type[Exception]
+    contents: str
 
     def main(self, parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
         """Run a command line; `parser` has the options of `start`."""
         parser.prog = self.script
         parser.add_argument("command", choices=("start", "stop", "status", "watch"))
         parser.add_argument("--run-dir", type=Path, default=cache_dir() / self.folder, help="files, logs and state")
+        parser.epilog = f"`stop` deletes {self.contents}."
         given = parser.parse_args(arguments)
         run_dir: Path = given.run_dir.absolute()
         try:
@@ -73,7 +78,7 @@ class Commands:
         left = self.load(run_dir)
         if left is not None:
             if left.running():
-                say(f"{self.name} is running already: {left.address} ({self.script} stop ends it)")
+                say(f"{self.name} is running already: {left.address.splitlines()[0]} ({self.script} stop ends it)")
                 return 1
             left.remove()  # its process may be there although no client can use it: an executor, ZooKeeper
         elif run_dir.exists():
@@ -83,6 +88,7 @@ class Commands:
             shutil.rmtree(run_dir)
         say(f"starting {self.name}")
         print(self.start(run_dir, given).address, flush=True)
+        say(f"files and logs: {run_dir}. `{self.script} stop` deletes {self.contents}.")
         return 0
 
     def _status(self, run_dir: Path) -> int:
@@ -101,7 +107,7 @@ class Commands:
             print(f"{self.name} is not running")
             return 0
         found.remove()
-        print(f"{self.name} is stopped, its files removed")
+        print(f"{self.name} is stopped. Deleted: {self.contents} ({run_dir})")
         return 0
 
     def _watch(self, run_dir: Path) -> int:

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from tests.realkafka import rundir
 from tests.realkafka.cluster import (
-    SECURE_LISTENERS,
     Broker,
     Cluster,
     free_ports,
@@ -36,7 +35,7 @@ from tests.realkafka.jars import KAFKA_VERSION, RealKafkaError, class_path, find
 from tests.realkafka.proxy import KafkaProxy
 
 if TYPE_CHECKING:
-    from tests.realkafka.security import Security
+    from tests.realkafka.login import Secured
 
 __all__ = ["KAFKA_VERSION", "RealKafka", "RealKafkaError", "find_java"]
 
@@ -53,7 +52,7 @@ class RealKafka(rundir.Owner):
     proxied: a proxy in this process stands before the brokers, for clients that bootstrap at `proxied_servers`;
         those at `bootstrap_servers`, and the brokers among themselves, do without it.
     version: of Kafka; fetched when it is not there.
-    security: keys, users and rights (security.py), and listeners for them: `secure_servers`.
+    security: keys, users and rights (security.py), or users only (login.py), and listeners for them: `secure_servers`.
     java_options: of the JVMs, besides those that all have.
     Errors are RealKafkaError. One thread at a time.
     """
@@ -66,7 +65,7 @@ class RealKafka(rundir.Owner):
         run_dir: Path | None = None,
         detached: bool = False,
         proxied: bool = False,
-        security: Security | None = None,
+        security: Secured | None = None,
         version: str = KAFKA_VERSION,
         java_options: Sequence[str] = (),
         start_timeout_s: float = _START_TIMEOUT_S,
@@ -104,8 +103,13 @@ class RealKafka(rundir.Owner):
 
     @property
     def address(self) -> str:
-        """What clients are given, as a setting."""
+        """What clients are given: a line name=value for each setting."""
         return self._running.address
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """The settings of a client, under librdkafka's names; with a login if the cluster was made with one."""
+        return self._running.client_settings
 
     def secure_servers(self, protocol: str) -> str:
         """host:port of every broker's listener for SASL_PLAINTEXT, SSL or SASL_SSL."""
@@ -142,7 +146,9 @@ class RealKafka(rundir.Owner):
                 self._start_proxy(made, ports[2 * self._count :])
             if self._security is not None:
                 for one in made:
-                    one.secure_ports = dict(zip(SECURE_LISTENERS, free_ports(len(SECURE_LISTENERS)), strict=True))
+                    listeners = self._security.listeners
+                    one.secure_ports = dict(zip(listeners, free_ports(len(listeners)), strict=True))
+                self._cluster.login = self._security.login()
             self._cluster.save()
             if not self._detached:
                 self._watchdog = rundir.Watchdog("tests.realkafka", run_dir)

@@ -27,7 +27,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
 
-SCRAM = "SCRAM-SHA-512"
+from tests.realkafka.login import SCRAM, scram_settings
+
+__all__ = ["SCRAM", "Authority", "Identity", "Security", "allow", "scram_settings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,15 @@ class Security:
             raise RuntimeError("the cluster has not started")
         return self._authority
 
+    @property
+    def listeners(self) -> tuple[str, ...]:
+        """The security protocols of the listeners, which are their names, too."""
+        return "SASL_PLAINTEXT", "SSL", "SASL_SSL"
+
+    def login(self) -> dict[str, str]:
+        """Return nothing: the clients of a test choose a listener and a user."""
+        return {}
+
     def prepare(self, run_dir: Path) -> dict[str, object]:
         """Make the keys; return the settings of every broker."""
         self._authority = Authority(run_dir / "keys", "ca")
@@ -137,16 +148,6 @@ def allow(
     for future in admin.create_acls(bindings).values():
         future.result(30)
     return bindings
-
-
-def scram_settings(username: str, password: str) -> dict[str, str]:
-    """Return a client's settings for the SASL_PLAINTEXT listener."""
-    return {
-        "security.protocol": "sasl_plaintext",
-        "sasl.mechanism": SCRAM,
-        "sasl.username": username,
-        "sasl.password": password,
-    }
 
 
 def _name(text: str) -> x509.Name:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spark
 
 def test_the_test_on_the_page_passes(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "test-your-pipeline.md").read_text(encoding="utf-8")
-    (pasted,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    pasted, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "test_pasted.py").write_text(pasted, encoding="utf-8")
     # By module name, so that it works without an installed package, and not twice with one.
     plugin = ["-p", "no:groupkafka", "-p", "spark_groupsource.embedded.pytest_plugin"]

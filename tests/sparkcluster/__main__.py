@@ -25,7 +25,15 @@ def _start(run_dir: Path, given: argparse.Namespace) -> SparkCluster:
     return cluster
 
 
-_COMMANDS = Commands("scripts/spark-cluster", "The cluster", "spark-run", Daemons.load, _start, SparkClusterError)
+_COMMANDS = Commands(
+    "scripts/spark-cluster",
+    "The cluster",
+    "spark-run",
+    Daemons.load,
+    _start,
+    SparkClusterError,
+    "its logs and work files",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

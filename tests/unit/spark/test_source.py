@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,12 @@ from spark_groupsource.executor import reader
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.options.model import UNBOUNDED, ReadBounds, Reads
 from spark_groupsource.options.parse import parse_options
-from spark_groupsource.spark.source import GroupKafkaBatchReader, GroupKafkaPartition, GroupKafkaStreamReader
+from spark_groupsource.spark.source import (
+    GroupKafkaBatchReader,
+    GroupKafkaPartition,
+    GroupKafkaStreamReader,
+    _log_slow_start,
+)
 from tests.unit.fakes import LINEAGE, TOPIC_ID, FakeCluster, make_options, tp
 
 ORDERS, REFUNDS, OLD = tp(0), tp(0, "refunds"), tp(0, "old")
@@ -104,3 +110,22 @@ def test_only_once_has_no_later_trigger_and_no_limits(options: dict[str, str], l
 
 def _state(limit: ReadLimit) -> tuple[int, ...]:
     return tuple(vars(limit).values())
+
+
+@pytest.mark.parametrize(
+    ("module_file", "is_slow"),
+    [
+        ("/spark/python/lib/pyspark.zip/pyspark/__init__.py", True),
+        ("/spark/python/lib/pyspark.zip/pyspark/__init__.pyc", False),
+        ("/venv/site-packages/pyspark/__init__.py", False),
+        (None, False),
+    ],
+)
+def test_an_archive_without_bytecode_is_logged_with_the_command(
+    module_file: str | None, is_slow: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "spark_groupsource"):
+        _log_slow_start(module_file)
+    shown = "/spark/python/lib/pyspark.zip has no bytecode, so each Python process that Spark starts takes about 0.4 s"
+    assert [message.partition(" longer")[0] for message in caplog.messages] == [shown] * is_slow
+    assert ["groupkafka doctor --fix-startup" in message for message in caplog.messages] == [True] * is_slow

@@ -1,0 +1,74 @@
+"""scripts/env.sh: the scripts' environment is their own. Nothing is installed here: its Python is a stand-in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.checkout import ROOT
+
+_JAVA = "#!/bin/sh\necho '    java.specification.version = 17' >&2\necho '    java.home = /a/java' >&2\n"
+# Remembers what it is asked for.
+_PYTHON = '#!/bin/sh\necho "$@" >>"$0.calls"\n'
+
+
+def _executable(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Return a checkout with env.sh, in which a user has an environment `.venv`."""
+    folder = tmp_path / "checkout"
+    for name in ("scripts/env.sh", "pyproject.toml", "conf/constraints.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    (folder / "spark_groupsource").mkdir()
+    (folder / "spark_groupsource" / "a.c").write_text("")
+    _executable(folder / ".venv" / "bin" / "python", _PYTHON)
+    _executable(folder / ".venv-groupkafka" / "bin" / "python", _PYTHON)
+    _executable(tmp_path / "java" / "bin" / "java", _JAVA)
+    return folder
+
+
+def _bash(checkout: Path, command: str) -> list[str]:
+    environment = {"PATH": os.defpath, "JAVA_HOME": str(checkout.parent / "java")}
+    run = subprocess.run(
+        ["bash", "-c", f"set -euo pipefail; . scripts/env.sh; {command}"],
+        cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    return run.stdout.splitlines()
+
+
+def test_a_users_environment_is_left_alone(checkout: Path) -> None:
+    before = sorted(path.name for path in (checkout / ".venv").rglob("*"))
+    shown = _bash(checkout, 'groupkafka_env demo,test; echo "$PYSPARK_PYTHON"; echo "${PATH%%:*}"; echo "$JAVA_HOME"')
+    own = checkout / ".venv-groupkafka"
+    assert shown == [str(own / "bin" / "python"), str(own / "bin"), "/a/java"]
+    assert f"-e {checkout}[demo,test]" in (own / "bin" / "python.calls").read_text()
+    assert (own / "stamp").read_text().splitlines()[1:] == ["demo", "test"]
+    assert sorted(path.name for path in (checkout / ".venv").rglob("*")) == before
+    assert not (checkout / ".venv-groupkafka.lock").exists()
+
+
+def test_a_second_call_installs_nothing(checkout: Path) -> None:
+    _bash(checkout, "groupkafka_env demo,test")
+    calls = checkout / ".venv-groupkafka" / "bin" / "python.calls"
+    calls.unlink()
+    _bash(checkout, "groupkafka_env demo")
+    assert not calls.exists()
+
+
+def test_tools_that_need_little_use_the_scripts_environment_if_it_is_there(checkout: Path) -> None:
+    own = checkout / ".venv-groupkafka" / "bin" / "python"
+    assert _bash(checkout, 'groupkafka_any_python; echo "$python"') == [str(own)]
+    _executable(checkout.parent / "path" / "python3", "#!/bin/sh\nexit 0\n")
+    shutil.rmtree(checkout / ".venv-groupkafka")
+    assert _bash(checkout, f'PATH={checkout.parent}/path:$PATH; groupkafka_any_python; echo "$python"') == ["python3"]
