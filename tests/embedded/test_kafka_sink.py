@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from pyspark import cloudpickle
 from pyspark.sql import Row
 
 from spark_groupsource.embedded.broker import EmbeddedKafka
@@ -46,7 +47,8 @@ def rows(count: int) -> Iterator[Row]:
 
 
 def test_each_row_arrives_in_order_with_its_source(recipe: Recipe, written: Callable[[int], list[Any]]) -> None:
-    recipe["produce_rows"](rows(100))
+    sent_with_a_task = cloudpickle.loads(cloudpickle.dumps(recipe["produce_rows"]))  # type: ignore[no-untyped-call]
+    sent_with_a_task(rows(100))
     found = written(100)
     assert [message.value() for message in found] == [b"v%d" % n for n in range(100)]
     assert found[7].headers() == [("topic", b"orders"), ("partition", b"3"), ("offset", b"7")]
