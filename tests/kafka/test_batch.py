@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from collections.abc import Callable, Iterator
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+
+from tests.checkout import ROOT
 
 from .harness import Independent
 from .local_query import TIME_MS, Filler, fill, open_transaction
@@ -106,6 +112,27 @@ def test_a_start_after_all_records(strategy: str, read: Read, filled: str) -> No
     else:
         with pytest.raises(PySparkException, match=r"startingTimestamp.*has none"):
             frame.count()
+
+
+def test_a_day_whose_records_are_up_to_an_hour_late(
+    spark: SparkSession, kafka: Any, client: Independent, topic: str
+) -> None:
+    page = (ROOT / "docs" / "how-to" / "batch-reads.md").read_text(encoding="utf-8")
+    code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def read_day" in code)
+    recipe: dict[str, Any] = {"__name__": "read_day"}
+    exec(compile(code, "batch-reads.md", "exec"), recipe)
+    day, late = date.today() - timedelta(days=2), random.Random(37)
+    begin = datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
+    client.create_topic(topic, 3)  # the last partition stays empty
+    producer, expected = Producer({"bootstrap.servers": kafka.bootstrap_servers}), []
+    for minute in range(-240, 1740, 2):
+        time = begin + timedelta(minutes=minute) - timedelta(seconds=late.randrange(3600))
+        producer.produce(topic, str(minute), partition=minute // 2 % 2, timestamp=int(time.timestamp() * 1000))
+        if begin <= time < begin + timedelta(days=1):
+            expected.append(str(minute))
+    assert producer.flush(60) == 0
+    found = recipe["read_day"](spark, {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic}, day)
+    assert sorted(bytes(row.value).decode() for row in found.collect()) == sorted(expected)
 
 
 def test_some_partitions_and_a_pattern(read: Read, filled: str) -> None:

@@ -126,5 +126,14 @@ def test_views_and_tables_in_sql(
         assert query.awaitTermination(120)
         found = spark.read.parquet(str(tmp_path / "table-rows")).collect()
         assert {row.offset for row in found} == set(range(10, 20)), "the group has read the others"
+
+        assert spark.sql(f"select offset from orders_table with ({pairs})").count() == 20
+        client.produce(topic, (f"v{n}" for n in range(20, 30)), 1)
+        rows = spark.sql(f"select offset from stream orders_table with ({pairs}, 'checkpointLocation' = '{location}')")
+        writer = rows.writeStream.format("parquet").option("path", str(tmp_path / "table-rows"))
+        query = writer.option("checkpointLocation", location).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        found = spark.read.parquet(str(tmp_path / "table-rows")).collect()
+        assert sorted(row.offset for row in found) == list(range(10, 30))
     finally:
         spark.sql("drop table orders_table")

@@ -1,4 +1,4 @@
-"""What guarantees.md and limits.md except from the promises: the simulation checks these pages, too.
+"""What limits.md excepts from the promises: the simulation checks this page, too.
 
 Each exception names the sentence that allows it, and is counted, so that one that hides a defect is seen by its number.
 """
@@ -94,8 +94,8 @@ class Documented:
         The judge finds what a zombie commits or repeats; this finds that it plans.
         """
         group = self.sim.configuration.group
-        # guarantees.md, P6: batches go on without commits for a session. Else librdkafka checks a classic session every
-        # second (rd_kafka_cgrp_session_timeout_check).
+        # limits.md, "While commits are not accepted": batches go on for a session. Else librdkafka checks a classic
+        # session every second (rd_kafka_cgrp_session_timeout_check).
         is_long = group.protocol == "kip848" or bool(_SILENCE & self.kinds)
         allowed_s = group.session_s + _ZOMBIE_MARGIN_S if is_long else 2.0
         found = []
@@ -383,35 +383,36 @@ def _error(run: Documented, problem: str) -> bool:
 
 
 _EXCEPTIONS = (
-    # guarantees.md, P6: batches go on without commits while the coordinator is away, or a rebalance stalls.
+    # limits.md, "While commits are not accepted": the coordinator is away, or a rebalance stalls.
     _Exception("P6: batches without commits", _batches_without_commits),
     # options.md, maxBatchMs: the next owner reads the batch once more.
     _Exception("P6: a batch was given up", _gave_up),
     # options.md, drainTimeoutMs: a stop waits for the batch in flight no longer.
     _Exception("P6: the deadline of a stop", _deadline_of_a_stop),
-    # limits.md, "Group membership": a topic gets partitions in a rebalance.
+    # limits.md, "Classic groups": a topic gets partitions in a rebalance.
     _Exception("P6: joined again for new partitions", _joined_again_for_new_partitions),
-    # limits.md: the commit of a batch of a deleted topic, by name.
+    # limits.md, "KIP-848 and a recreated topic": the commit of a batch of a deleted topic, by name.
     _Exception("P5: a late commit by name", _late_commit_by_name),
-    # limits.md, "Group membership": an assignment that the client has not applied when it connects again.
+    # limits.md, "KIP-848": an assignment that the client has not applied when it connects again.
     _Exception("P5: taken without being asked", _taken_unasked),
     # Rule R29: an older commit that is read late is committed over within two seconds.
     _Exception("P5: an older commit read late", _older_commit_read_late),
-    # limits.md, "Lost records, deleted topics": a partition that was in no batch yet, or whose checkpoint is lost.
+    # limits.md, "What nobody reports": a partition that was in no batch yet, or whose checkpoint is lost.
     _Exception("P8: in no batch of a checkpoint", _in_no_batch),
-    # limits.md, there: a partition that is deleted between two owners.
+    # limits.md, "A topic that is deleted or recreated": a partition that is deleted between two owners.
     _Exception("P8: deleted between two owners", _between_two_owners),
     # limits.md, there: the report reaches to the end of the log as it was last planned.
     _Exception("P8: the end is not known after a restart", _end_not_known),
-    # limits.md, there: with "latest", a query that has read nothing of a deleted topic.
+    # limits.md, "A group with startingOffsets=latest": a query that has read nothing of a deleted topic.
     _Exception("P1: latest of a recreated topic", _latest_of_a_recreated_topic),
     # how-to/reset.md: another tool has moved all offsets, and partitions were added.
     _Exception("P1: the group's starts are lost", _starts_lost),
-    # limits.md, there: a partition that moves while its topic is deleted, or whose readers have left before a restart.
+    # limits.md, "A topic that is deleted or recreated": it is deleted while its partition moves, or its readers have
+    # left before a restart.
     _Exception("P8: read by others meanwhile", _read_by_others),
-    # limits.md, there: what was removed before a batch was complete is an upper bound.
+    # limits.md, "Records that the brokers remove": what was removed before a batch was complete is an upper bound.
     _Exception("P8: an upper bound", _bound_of_removed_records),
-    # limits.md, "Group membership": partitions that a classic group assigns to nobody until its next rebalance.
+    # limits.md, "Classic groups": partitions that a classic group assigns to nobody until its next rebalance.
     _Exception("stuck: assigned to nobody", _nobody_is_assigned),
     # The rig would not count records that were removed before the group began.
     _Exception("began after the removal", _removed_before_the_group_began),

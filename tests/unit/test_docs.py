@@ -106,7 +106,7 @@ def test_every_page_ends_with_where_to_go_next() -> None:
 
 
 def test_the_readme_fits_on_few_screens() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
 def test_every_key_that_is_stored_is_explained() -> None:

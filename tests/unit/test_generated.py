@@ -11,7 +11,6 @@ import pytest
 from scripts import option_table, reference_pages, states
 from spark_groupsource.membership.machine import BATCH_TRANSITIONS, GROUP_TRANSITIONS, BatchState, MemberState
 from spark_groupsource.metrics import COUNTERS, EVENTS, MemberMetrics
-from spark_groupsource.options.table import option_reference
 
 
 def test_the_page_of_states_is_up_to_date() -> None:
@@ -33,10 +32,17 @@ def test_the_table_of_the_page_of_options_is_up_to_date() -> None:
     assert option_table.TARGET.exists(), "docs/reference/options.md is missing"
     text = option_table.TARGET.read_text(encoding="utf-8")
     try:
-        written = option_table.with_table(text, option_reference())
+        written = option_table.with_table(text, f"\n{option_table.grouped_reference()}\n")
     except option_table.MarkersMissing as error:
         pytest.fail(f"docs/reference/options.md: {error}")
     assert text == written, "the table of docs/reference/options.md is stale: run python -m scripts.option_table"
+
+
+def test_an_option_without_a_group_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = {name: options for name, options in option_table.GROUPS.items() if name != "Metrics"}
+    monkeypatch.setattr(option_table, "GROUPS", groups | {"Other": ("assign",)})
+    with pytest.raises(ValueError, match="assign, metricsAddress, metricsLagIntervalMs, metricsPath, metricsPort"):
+        option_table.grouped_reference()
 
 
 def test_the_table_goes_between_the_markers_and_nowhere_else() -> None:
