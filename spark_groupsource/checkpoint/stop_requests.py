@@ -191,7 +191,7 @@ class StopFiles:
     def is_any_requested(self, since_ms: int) -> bool:
         """Return whether a run of this machine was asked to stop that lives and started at `since_ms` or later.
 
-        Guards against (rule R78):
+        Guards against:
         1. `groupkafka stop` asks a run whose reader is killed at the same moment. Both files stay.
         2. The query is started again, and looks for requests before its reader has removed the first file.
         3. It stops, although nobody has asked it.

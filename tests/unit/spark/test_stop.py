@@ -385,7 +385,6 @@ def test_a_request_of_others_stops_the_query_at_once(location: str, caplog: pyte
 
 
 @pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"host": "another"}, {"started_ms": 5}])
-@pytest.mark.rule("R78")
 def test_a_request_to_a_run_of_the_past_does_not_count(change: dict[str, Any], location: str) -> None:
     run = Run.here("shop", 10)
     files = StopFiles(location)
