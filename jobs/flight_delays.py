@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_groupsource import ProgressListener, run_until_stopped
+from spark_groupsource import ProgressListener, QueryFailedError, run_until_stopped
 
 DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "conf" / "flight_delays.properties"
 # The JSON object in each Kafka value. Times of flights that were cancelled are null.
@@ -130,7 +130,10 @@ def main(settings: dict[str, str]) -> None:
     every = settings.get("job.trigger", "1 second")
     trigger = {"availableNow": True} if every == "available-now" else {"processingTime": every}
     writer = records.writeStream.queryName("flight-delays").foreachBatch(write).options(**checkpoint).trigger(**trigger)
-    end = run_until_stopped(writer.start(), idle_s=idle_seconds(settings))
+    try:
+        end = run_until_stopped(writer.start(), idle_s=idle_seconds(settings))
+    except QueryFailedError as error:
+        sys.exit(f"flight-delays failed: {error}")
     print(f"flight-delays stopped: {end.name}", flush=True)
     spark.stop()
 

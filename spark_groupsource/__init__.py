@@ -10,15 +10,24 @@ from spark_groupsource._version import __version__
 if TYPE_CHECKING:
     from spark_groupsource.spark.progress_listener import ProgressListener
     from spark_groupsource.spark.source import GroupKafkaDataSource
-    from spark_groupsource.spark.stop import QueryEnd, drain, run_until_stopped
+    from spark_groupsource.spark.stop import QueryEnd, QueryFailedError, drain, run_until_stopped
 
-__all__ = ["GroupKafkaDataSource", "ProgressListener", "QueryEnd", "__version__", "drain", "run_until_stopped"]
+__all__ = [
+    "GroupKafkaDataSource",
+    "ProgressListener",
+    "QueryEnd",
+    "QueryFailedError",
+    "__version__",
+    "drain",
+    "run_until_stopped",
+]
 
 # Public names of the folder spark/, and their modules.
 _MODULES = {
     "GroupKafkaDataSource": "source",
     "ProgressListener": "progress_listener",
     "QueryEnd": "stop",
+    "QueryFailedError": "stop",
     "drain": "stop",
     "run_until_stopped": "stop",
 }

@@ -214,7 +214,7 @@ BROKER_UNREACHABLE = Condition(
 )
 AUTHENTICATION_FAILED = Condition(
     "GROUPKAFKA.AUTHENTICATION_FAILED",
-    "The brokers of option 'kafka.bootstrap.servers' ('{servers}') reject the client's credentials: {reason}",
+    "The brokers of option 'kafka.bootstrap.servers' ('{servers}') reject the client's credentials ({login}): {reason}",
     "check kafka.security.protocol, kafka.sasl.* and kafka.ssl.*, and executor.kafka.* if given.",
 )
 TOPIC_UNKNOWN = Condition(
@@ -224,13 +224,15 @@ TOPIC_UNKNOWN = Condition(
 )
 TOPIC_ACCESS_DENIED = Condition(
     "GROUPKAFKA.TOPIC_ACCESS_DENIED",
-    "The client may not read or describe topic '{topic}' (option '{option}', value '{value}').",
-    "grant READ and DESCRIBE on the topic to the client's principal.",
+    "The client ({login}) may not read or describe topic '{topic}' (option '{option}', value '{value}').",
+    "grant READ on the topic, which includes DESCRIBE: kafka-acls.sh --add --allow-principal '{principal}' --operation"
+    " Read {resources} (docs/security.md).",
 )
 GROUP_ACCESS_DENIED = Condition(
     "GROUPKAFKA.GROUP_ACCESS_DENIED",
-    "The client may not use the group of option 'kafka.group.id' ('{group}').",
-    "grant READ on the group to the client's principal.",
+    "The client ({login}) may not use the group of option 'kafka.group.id' ('{group}').",
+    "grant READ on the group: kafka-acls.sh --add --allow-principal '{principal}' --operation Read --group '{group}'"
+    " (docs/security.md).",
 )
 OTHER_GROUP_ACCESS_DENIED = Condition(
     "GROUPKAFKA.OTHER_GROUP_ACCESS_DENIED",
@@ -342,8 +344,7 @@ MEMBER_NOT_ANSWERING = Condition(
 NOTHING_REPEATED = "Its last batch is complete and committed."
 MEMBER_LEFT = Condition(
     "GROUPKAFKA.MEMBER_LEFT",
-    "The member of group '{group}' has left the group: its reader process received SIGTERM, or the query was asked to"
-    " stop. {repeats}",
+    "The member of group '{group}' has left the group: {cause}. {repeats}",
     "start the query again; it continues from the last completed batch. To stop it without this error, wait for it with"
     " run_until_stopped instead of awaitTermination (docs/how-to/stop.md).",
     Retry.LATER,

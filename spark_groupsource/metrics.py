@@ -66,7 +66,7 @@ EVENTS: dict[str, str] = {
     "unread": "A batch is complete, but Spark did not read it: a file sink dropped it, or the query ignores its rows.",
     "lag": "The lag of the member's partitions: a row for each in `details.lag`, sums in `details.total`. Partitions"
     " that have no leader are in `details.leaderless` only, because their lag is not known.",
-    "stopping": "SIGTERM arrived while a batch was in flight; the member waits for the batch.",
+    "stopping": "A stop was requested while a batch was in flight; the member waits for the batch.",
     "gave-up": "A batch took longer than `maxBatchMs` (`batch_ms`), so the member gave up its partitions.",
     "failed": "The member met an error that only a restart can resolve (`error`).",
     "left": "The member has stopped. `outcome` (COMPLETE, STOPPED, DEADLINE, LOST): how the batch in flight ended.",

@@ -188,6 +188,27 @@ class StopFiles:
         runs: tuple[Run, ...] = self._with(lambda filesystem, folder: _runs_of(filesystem, _files(filesystem, folder)))
         return runs
 
+    def is_any_requested(self, since_ms: int) -> bool:
+        """Return whether a run of this machine was asked to stop that lives and started at `since_ms` or later.
+
+        Guards against:
+        1. `groupkafka stop` asks a run whose reader is killed at the same moment. Both files stay.
+        2. The query is started again, and looks for requests before its reader has removed the first file.
+        3. It stops, although nobody has asked it.
+        """
+
+        def look(filesystem: fs.FileSystem, folder: str) -> bool:
+            files = _files(filesystem, folder)
+            asked = {info.base_name.removesuffix(_REQUEST) for info in files if info.path.endswith(_REQUEST)}
+            # R78: a request names one run
+            return bool(asked) and any(
+                run.name in asked and run.host == socket.gethostname() and run.started_ms >= since_ms and _runs(run.pid)
+                for run in _runs_of(filesystem, files)
+            )
+
+        found: bool = self._with(look)
+        return found
+
     def request(self, run: str, *, waits: bool) -> None:
         """Ask the run to stop. With `waits`, the answer stays until `forget`, of each one that waits."""
         known = self._request(run)

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -16,6 +17,7 @@ from typing import Any
 from spark_groupsource import errors
 from spark_groupsource._version import __version__
 from spark_groupsource.cli import help_texts as helptexts
+from spark_groupsource.clock import SystemClock
 from spark_groupsource.errors import CommandError
 from spark_groupsource.model.names import GROUP_NAME, group_name
 from spark_groupsource.model.offsets import TIME_MAX_MS
@@ -24,6 +26,7 @@ from spark_groupsource.options.model import Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.permissions import EVERYTHING
 from spark_groupsource.options.table import OPTIONS
+from spark_groupsource.options.times import MOMENTS, is_relative, moment_ms
 from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 from spark_groupsource.options.token_login import REGION_OPTION
 from spark_groupsource.options.values import PORT_MAX
@@ -237,10 +240,21 @@ def command_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argum
     return parser, by_name
 
 
+def _with_relative_times(arguments: Sequence[str]) -> list[str]:
+    """Join `--to -24h` to one word: argparse would take -24h for a flag."""
+    found: list[str] = []
+    for word in arguments:
+        if found and found[-1] == "--to" and is_relative(word):
+            found[-1] = f"--to={word}"
+        else:
+            found.append(word)
+    return found
+
+
 def parse_arguments(arguments: Sequence[str] | None = None) -> Command:  # noqa: PLR0911 - one for each command
     """Parse the command line. Ends the program with exit code 2 and a usage text if it is invalid."""
     parser, by_name = command_parsers()
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(_with_relative_times(sys.argv[1:] if arguments is None else arguments))
     if given.command == "stop":
         return StopCommand(given.checkpoint_location, given.wait)
     if given.command == "timeline":
@@ -508,14 +522,14 @@ def _time_ms(text: str) -> int:
             )
     else:
         try:
-            moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
-        except ValueError:
+            value = moment_ms(text, SystemClock().epoch_s())
+        except ValueError as error:
+            if "1970" in str(error):
+                raise ValueError(f"'{text}' is {error}") from None
             raise ValueError(
                 f"'{text}' is not initial, earliest, latest, savepoint FILE, checkpoint LOCATION, milliseconds since"
-                " 1970, or a time such as 2026-01-31T12:00:00Z"
+                f" 1970, or {MOMENTS}"
             ) from None
-        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
-        value = round(moment.timestamp() * 1000)
     if not 0 <= value <= TIME_MAX_MS:
         raise ValueError(f"'{text}' is not between 1970 and 9999")
     return value

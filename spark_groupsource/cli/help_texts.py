@@ -20,8 +20,9 @@ targets:
   initial          the group's initial offsets: the positions to which startingOffsets was resolved at first
   earliest         the beginning of the log
   latest           the end of the log
-  TIME             the first record at or after a time: ISO 8601 (2026-01-31T12:00:00Z, UTC if it names no zone) or
-                   milliseconds (not seconds) since 1970
+  TIME             the first record at or after a time: ISO 8601 (2026-01-31T12:00:00Z, UTC if it names no zone),
+                   -24h, -7d (units s, m, h, d, w), today, yesterday (midnight UTC), or milliseconds (not seconds)
+                   since 1970
   savepoint FILE   the group's offsets in FILE, which 'savepoint' wrote
   checkpoint LOCATION
                    the end of the newest complete batch in a query's checkpointLocation, for the partitions of that

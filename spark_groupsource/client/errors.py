@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException
@@ -37,6 +37,17 @@ _TLS_ALERT = re.compile(
 # a handshake, or the client had no token.
 _CUT_OFF = re.compile(r"Local: (Broker transport failure|Timed out)|Disconnected: ")
 _NO_TOKEN = re.compile(r"Failed to acquire SASL OAUTHBEARER token|there is no token available")
+# What the client reports if brokers close its connections, without a reason. A refused connection has one.
+_DOWN = re.compile(r"\d+/\d+ brokers are down")
+_EXPECTS = {
+    "plaintext": "TLS or a login: set option kafka.security.protocol (ssl, sasl_plaintext or sasl_ssl) and kafka.sasl.*"
+    " or kafka.ssl.*",
+    "sasl_plaintext": "TLS: set option kafka.security.protocol=sasl_ssl and kafka.ssl.*",
+    "ssl": "a login: set option kafka.security.protocol=sasl_ssl and kafka.sasl.*",
+}
+_BY_USER = {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}
+# The brokers make it of a token or a certificate.
+_PRINCIPAL = "User:<its principal>"
 # Credentials that were accepted before count as rejected for good when two rejections, without any answer in between,
 # are this far apart. That is long enough for a restart of a token provider or a broker. A client repeats a continuing
 # rejection after 30 s, which is then the worst case, and within the default session timeout of 45 s.
@@ -135,6 +146,51 @@ _PROTOCOL_CONFLICT = {
 }
 
 
+def likely_reason(options: SourceOptions, text: str) -> str:
+    """Return a client's text, with the likely cause if brokers close the connections of this client without a reason.
+
+    That is how a listener with TLS or SASL treats a client without it: it reports no error.
+    """
+    protocol = options.client_settings.get("security.protocol", "plaintext").lower()
+    if not _DOWN.fullmatch(text.strip()) or protocol not in _EXPECTS:
+        return text
+    return (
+        f"the brokers close the connections of this client, which has kafka.security.protocol={protocol}; probably the"
+        f" listener expects {_EXPECTS[protocol]}"
+    )
+
+
+def not_authenticated(options: SourceOptions, reason: str) -> AccessError:
+    """Return the error for a client whose identity the brokers refuse."""
+    login = _identity(options)["login"]
+    return AccessError(errors.AUTHENTICATION_FAILED, servers=options.bootstrap_servers, login=login, reason=reason)
+
+
+def topics_denied(options: SourceOptions, topics: Iterable[str]) -> AccessError:
+    """Return the error for topics that the client may not read, with the command that grants it."""
+    names, subscription = sorted(topics), options.subscription
+    return AccessError(
+        errors.TOPIC_ACCESS_DENIED, **_identity(options), option=subscription.option, value=subscription.value,
+        topic=", ".join(names), resources=" ".join(f"--topic '{name}'" for name in names),
+    )  # fmt: skip
+
+
+def _identity(options: SourceOptions) -> dict[str, str]:
+    """Return by what a client logs in, and its principal where the client knows it, as parameters of access errors."""
+    settings = options.client_settings
+    protocol = settings.get("security.protocol", "plaintext").lower()
+    user, certificate = settings.get("sasl.username"), settings.get("ssl.certificate.location")
+    if protocol.startswith("sasl"):
+        mechanism = settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or "GSSAPI"
+        by_name = user is not None and mechanism.upper() in _BY_USER
+        who = f"user '{user}', mechanism {mechanism}" if by_name else f"mechanism {mechanism}"
+        return {"login": who, "principal": f"User:{user}" if by_name else _PRINCIPAL}
+    if protocol == "ssl":
+        login = f"certificate '{certificate}'" if certificate else "TLS, no certificate"
+        return {"login": login, "principal": _PRINCIPAL}
+    return {"login": "no login", "principal": "User:ANONYMOUS"}
+
+
 def kafka_error(error: KafkaException) -> KafkaError:
     """Return the `KafkaError` inside a client's exception."""
     cause = error.args[0] if error.args else None
@@ -148,7 +204,7 @@ class Patience:
     """
 
     def __init__(self, options: SourceOptions, clock: Clock, transport: LastTransportError) -> None:
-        self._servers = options.bootstrap_servers
+        self._options = options
         self._transport = transport
         self._pace = Pace(clock, _NOTICE_S)
 
@@ -159,8 +215,9 @@ class Patience:
     def __call__(self) -> None:
         """Log a line if one is due: the request is not answered yet."""
         if self._pace.due():
-            reason = self._transport.reason_or("none")
-            WAITING.warning("waiting for an answer from Kafka: servers=%s last_error=%s", self._servers, reason)
+            reason = likely_reason(self._options, self._transport.reason_or("none"))
+            servers = self._options.bootstrap_servers
+            WAITING.warning("waiting for an answer from Kafka: servers=%s last_error=%s", servers, reason)
 
 
 def map_error(
@@ -187,21 +244,19 @@ def map_error(
     answered = code >= KafkaError.UNKNOWN or code in _NO_TOPIC
     if code in AUTHENTICATION or (transport.authentication_failed and not answered):
         reason = transport.reason_or(error.str())
-        return AccessError(errors.AUTHENTICATION_FAILED, servers=servers, reason=reason)
+        return not_authenticated(options, reason)
     if code in _UNREACHABLE:
         return KafkaUnavailableError(
             errors.BROKER_UNREACHABLE,
             servers=servers,
             timeout_s=waited_s,
-            reason=transport.reason_or(error.str()),
+            reason=likely_reason(options, transport.reason_or(error.str())),
         )
     subscription = options.subscription
     if code in _NO_TOPIC:
         return OptionError(errors.TOPIC_UNKNOWN, option=subscription.option, value=subscription.value, topic=topic)
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return AccessError(
-            errors.TOPIC_ACCESS_DENIED, option=subscription.option, value=subscription.value, topic=topic
-        )
+        return topics_denied(options, [topic])
     return map_group_error(options, error) or KafkaUnavailableError(
         errors.CLUSTER_REQUEST_FAILED, request=request, reason=error.str()
     )
@@ -221,7 +276,7 @@ def map_group_error(options: SourceOptions, error: KafkaError) -> GroupKafkaErro
     code = error.code()
     settings = options.client_settings
     if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
-        return AccessError(errors.GROUP_ACCESS_DENIED, group=options.group_id)
+        return AccessError(errors.GROUP_ACCESS_DENIED, **_identity(options), group=options.group_id)
     if code == KafkaError.INVALID_SESSION_TIMEOUT:
         value = settings.get("session.timeout.ms", "45000")
         return MembershipError(errors.SESSION_TIMEOUT_REFUSED, value=value)

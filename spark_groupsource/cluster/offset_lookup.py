@@ -47,9 +47,11 @@ def look_up(
     """
     unnamed = sorted(partition for partition, start in starts.items() if start is None)
     if unnamed:
-        names = ", ".join(map(str, unnamed))
+        names, have = ", ".join(map(str, unnamed)), "has" if len(unnamed) == 1 else "have"
         edge = {"startingOffsets": " (-2 is earliest)", "endingOffsets": " (-1 is latest)"}.get(option, "")
-        raise _not_allowed(option, _shown(starts), f"a value for every partition of the topics; {names} has none{edge}")
+        raise _not_allowed(
+            option, _shown(starts), f"a value for every partition of the topics; {names} {have} none{edge}"
+        )
     known = {partition: start for partition, start in starts.items() if start is not None}
     of_groups = _of_other_groups(cluster, known, option, must_have)
     known |= of_groups

@@ -74,7 +74,8 @@ class Draining:
 
         Waits a moment for the member's end: with AvailableNow the batch in flight has just ended.
         """
-        return member_left(self._group, clean=self._member.join(_LEAVE_S) and self._member.left_clean)
+        clean = self._member.join(_LEAVE_S) and self._member.left_clean
+        return member_left(self._group, clean=clean, cause=self._member.stop_cause)
 
     def call(self, call: Callable[[], object]) -> None:
         """Call the member; do nothing if it has left, or the brokers do not answer, after a request to stop."""

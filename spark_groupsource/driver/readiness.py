@@ -182,7 +182,7 @@ class Readiness:
             if self._member.stopping:
                 if ends_itself:
                     # For Spark, "no new data" would be the query's end.
-                    raise member_left(self._options.group_id, clean=False)
+                    raise member_left(self._options.group_id, clean=False, cause=self._member.stop_cause)
                 return None
             view = self._member.view()
             if self._joins_again and view.state is MemberState.JOINED:

@@ -34,7 +34,7 @@ from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.session_length import SessionLength
-from spark_groupsource.membership.stopping import member_left
+from spark_groupsource.membership.stopping import StopCause, member_left
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import Anchor, commit_items, metadata_of
@@ -176,9 +176,9 @@ class Session:
         self._readiness.started()
         self._started = True
 
-    def request_stop(self) -> None:
+    def request_stop(self, cause: StopCause = StopCause.OTHER) -> None:
         """Ask the member to leave when the batch in flight is complete. Safe in a signal handler."""
-        self._member.request_stop()
+        self._member.request_stop(cause)
 
     @property
     def stopping(self) -> bool:
@@ -462,7 +462,8 @@ class Session:
             if not self._draining.explains(error):
                 raise
             # The batch is logged, and complete nowhere.
-            raise member_left(self._options.group_id, clean=False) from None
+            cause = self._member.stop_cause
+            raise member_left(self._options.group_id, clean=False, cause=cause) from None
         self._draining.caught_up()
         return tasks
 

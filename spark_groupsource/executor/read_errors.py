@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spark_groupsource import errors
+from spark_groupsource.client.errors import not_authenticated, topics_denied
 from spark_groupsource.errors import AccessError, GroupKafkaError, ReadError
 from spark_groupsource.executor.clients.port import Damaged, Misfit, PositionLost, TopicForbidden, UnreadableHeaders
 from spark_groupsource.model.offsets import OffsetRange, TopicPartition
@@ -21,13 +22,12 @@ class OutOfRange(Exception):
 
 def denied(options: SourceOptions, topic: str) -> AccessError:
     """Return the error for a topic that the client may not read."""
-    option = options.subscription
-    return AccessError(errors.TOPIC_ACCESS_DENIED, option=option.option, value=option.value, topic=topic)
+    return topics_denied(options, [topic])
 
 
 def refused(options: SourceOptions, reason: str) -> AccessError:
     """Return the error for a client whose identity the brokers refuse."""
-    return AccessError(errors.AUTHENTICATION_FAILED, servers=options.bootstrap_servers, reason=reason)
+    return not_authenticated(options, reason)
 
 
 def unreadable(partition: TopicPartition, offset: int, reason: str) -> ReadError:

@@ -593,7 +593,7 @@ class Member:
         waits = self._flight_is_awaited()
         if waits and not self._stop.at_once and not self._stop_wait.begun:
             self._stop_wait.begin()
-            self._report.waits_for_batch(self._options.drain_timeout_s)
+            self._report.waits_for_batch(self._stop.cause, self._options.drain_timeout_s)
         return not waits or self._stop_wait.over
 
     def _leave(self) -> None:

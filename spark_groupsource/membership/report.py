@@ -10,6 +10,7 @@ from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.events import DrainOutcome, HandOver, Partitions
 from spark_groupsource.membership.machine import MemberMachine
 from spark_groupsource.membership.port import CommitResult
+from spark_groupsource.membership.stopping import StopCause
 from spark_groupsource.metrics import MemberMetrics, MetricsLog
 
 LOG = logging.getLogger(__name__)
@@ -62,12 +63,12 @@ class MemberReport:
         """Report that the client was created."""
         self._write("started")
 
-    def waits_for_batch(self, timeout_s: float) -> None:
-        """Report a SIGTERM while a batch is in flight."""
+    def waits_for_batch(self, cause: StopCause, timeout_s: float) -> None:
+        """Report a request to stop while a batch is in flight."""
         records = self._machine.in_flight(self._machine.owned_partitions())
         self._write("stopping", self._machine.owned_partitions(), records_in_flight=records)
-        text = "SIGTERM: leaving when the batch in flight is complete: group=%s records_in_flight=%d at_most_s=%.0f"
-        LOG.info(text, self._group, records, timeout_s)
+        text = "leaving when the batch in flight is complete: group=%s cause=%s records_in_flight=%d at_most_s=%.0f"
+        LOG.info(text, self._group, cause.name, records, timeout_s)
 
     def left(self, outcome: DrainOutcome) -> None:
         """Report that the member has left; `outcome` is that of the batch in flight."""

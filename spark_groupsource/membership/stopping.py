@@ -16,15 +16,27 @@ A stop after the batch ends with the batch, with the socket, or when option drai
 
 from __future__ import annotations
 
+from enum import Enum
+
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import MembershipError
 
 
-def member_left(group: str, *, clean: bool) -> MembershipError:
+class StopCause(Enum):
+    """Why a member leaves. The value is a text for users."""
+
+    SIGTERM = "its reader process received SIGTERM"
+    SIGINT = "its reader process received SIGINT (Ctrl-C)"
+    REQUEST = "the query was asked to stop through its checkpoint location (run_until_stopped, drain, groupkafka stop)"
+    SPARK = "Spark has ended the query"
+    OTHER = "it was asked to leave"
+
+
+def member_left(group: str, *, clean: bool, cause: StopCause = StopCause.OTHER) -> MembershipError:
     """Return the error of a query whose member has left after a request to stop."""
     repeats = errors.NOTHING_REPEATED if clean else "The batch in flight may be repeated."
-    return MembershipError(errors.MEMBER_LEFT, group=group, repeats=repeats)
+    return MembershipError(errors.MEMBER_LEFT, group=group, cause=cause.value, repeats=repeats)
 
 
 class StopRequest:
@@ -33,18 +45,24 @@ class StopRequest:
     Plain attributes, never a lock: the second SIGTERM may interrupt the handler of the first.
     """
 
-    __slots__ = ("at_once", "requested")
+    __slots__ = ("at_once", "cause", "requested")
 
     def __init__(self) -> None:
         self.requested = False
         self.at_once = False
+        # That of the first request: `query.stop()` follows most others, with two signals.
+        self.cause = StopCause.OTHER
 
-    def leave_after_batch(self) -> None:
+    def leave_after_batch(self, cause: StopCause) -> None:
         """Request a stop as soon as the batch in flight is complete. Safe in a signal handler."""
+        if not self.requested:
+            self.cause = cause
         self.requested = True
 
     def leave_now(self) -> None:
         """Request a stop that does not wait for a batch."""
+        if not self.requested:
+            self.cause = StopCause.SPARK
         self.at_once = True
         self.requested = True
 

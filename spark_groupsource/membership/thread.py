@@ -26,7 +26,7 @@ from spark_groupsource.membership.member import Member, MemberStatus
 from spark_groupsource.membership.port import BatchLog, GroupPort
 from spark_groupsource.membership.runner import SYSTEM, Inbox, Runner, Running
 from spark_groupsource.membership.session_length import SessionLength
-from spark_groupsource.membership.stopping import StopRequest, member_left
+from spark_groupsource.membership.stopping import StopCause, StopRequest, member_left
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
@@ -81,16 +81,21 @@ class MembershipThread:
         if self._thread is None:
             self._thread = self._runner.spawn(self._run, "groupkafka-member")
 
-    def request_stop(self) -> None:
+    def request_stop(self, cause: StopCause = StopCause.OTHER) -> None:
         """Ask the thread to leave the group when the batch in flight is complete, and to end (see `stopping`).
 
         Safe in a signal handler.
         """
-        self._stop.leave_after_batch()
+        self._stop.leave_after_batch(cause)
 
     def stop_now(self) -> None:
         """Ask the thread to commit all completed offsets, leave the group and end."""
         self._stop.leave_now()
+
+    @property
+    def stop_cause(self) -> StopCause:
+        """Who asked first for the stop."""
+        return self._stop.cause
 
     @property
     def stopping(self) -> bool:
@@ -222,7 +227,7 @@ class MembershipThread:
             if self._thread is None or not self._thread.is_alive():
                 self.check()
                 if self._stop.requested:
-                    raise member_left(self._options.group_id, clean=self.left_clean)
+                    raise member_left(self._options.group_id, clean=self.left_clean, cause=self._stop.cause)
                 break
         raise MembershipError(
             errors.MEMBER_NOT_ANSWERING, command=name, timeout_s=timeout_s, state=self._member.machine.state.name

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from spark_groupsource.model.names import group_name, topic_name
 from spark_groupsource.model.offsets import OFFSET_MAX, PARTITION_MAX, TopicPartition, without_duplicates
+from spark_groupsource.options.values import moment
 
 EARLIEST, LATEST = "earliest", "latest"
 GROUP_PREFIX = "group:"
@@ -104,7 +105,13 @@ def start_of(value: str) -> Start | Starting:
 
 def times_of(value: str) -> dict[TopicPartition, Start]:
     """Parse startingOffsetsByTimestamp, with any time that brokers accept. Raises `ValueError`."""
-    return {partition: AtTime(ms) for partition, ms in partition_values(value, 0, OFFSET_MAX).items()}
+    topics = {
+        topic: {number: moment(at) if isinstance(at, str) else at for number, at in partitions.items()}
+        if isinstance(partitions, dict)
+        else partitions
+        for topic, partitions in _topics(value).items()
+    }
+    return {partition: AtTime(ms) for partition, ms in _values(topics, 0, OFFSET_MAX).items()}
 
 
 def partition_values(text: str, low: int, high: int) -> dict[TopicPartition, int]:

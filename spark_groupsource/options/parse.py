@@ -10,6 +10,7 @@ promise. Durations are in milliseconds in options and in seconds inside; only th
 from __future__ import annotations
 
 import difflib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -175,11 +176,14 @@ def _parse_one(spec: OptionSpec, value: str | None) -> object:
         return spec.default
     try:
         return spec.parse(value)
-    except ValueError:
+    except ValueError as error:
         empty = spec.name in _EMPTY and not value.strip(" ,{}")
-        raise invalid_option(
-            spec.name, value, f"{spec.allowed}; {_EMPTY[spec.name]}" if empty else spec.allowed
-        ) from None
+        more = f"; {_EMPTY[spec.name]}" if empty else ""
+        # A text that does not begin as JSON is not meant as JSON.
+        if isinstance(error, json.JSONDecodeError) and value.lstrip().startswith("{"):
+            where = f"line {error.lineno}, column {error.colno}"
+            more += f". The value is no JSON: {error.msg.lower()} at {where} (character {error.pos + 1})"
+        raise invalid_option(spec.name, value, spec.allowed + more) from None
 
 
 def invalid_option(name: str, value: str, allowed: str) -> OptionError:

@@ -11,6 +11,7 @@ from spark_groupsource.options import values as read
 from spark_groupsource.options.client_settings import SHOWN_SECRETS
 from spark_groupsource.options.model import NoMatchStrategy, OnConflict, OnPartitionsLost
 from spark_groupsource.options.offset_spec import start_of, times_of
+from spark_groupsource.options.times import MOMENTS
 from spark_groupsource.options.token_login import provider_name, region_name
 
 
@@ -67,14 +68,16 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " that appear later start at their beginning.", shown_default="latest (batch: earliest)",
     ),
     OptionSpec(
-        "startingTimestamp", read.integer(0), None, "milliseconds since the epoch, 0 or more",
-        "As `startingOffsets`, where the group has no offset: start at the first record at or after this time. Takes"
-        " precedence over `startingOffsetsByTimestamp`. To move a group that has offsets, use the command"
+        "startingTimestamp", read.moment, None, f"milliseconds since the epoch, 0 or more; or {MOMENTS}",
+        "As `startingOffsets`, where the group has no offset: start at the first record at or after this time. A"
+        " relative time is resolved when the query starts. After a restart it counts only for partitions that still"
+        " have no offset in the group. Takes precedence over `startingOffsetsByTimestamp`. To move a group that has offsets, use the command"
         " [`reset`](../how-to/reset.md).",
     ),
     OptionSpec(
         "startingOffsetsByTimestamp", times_of, None,
-        'JSON such as {"topic":{"0":1700000000000}} with milliseconds since the epoch for every partition',
+        'JSON such as {"topic":{"0":1700000000000}} with milliseconds since the epoch for every partition, or'
+        ' a time as for `startingTimestamp`, as text: {"topic":{"0":"yesterday"}}',
         "The same for each partition; takes precedence over `startingOffsets`.",
     ),
     OptionSpec(
@@ -90,7 +93,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         shown_default="latest",
     ),
     OptionSpec(
-        "endingTimestamp", read.integer(0), None, "milliseconds since the epoch, 0 or more",
+        "endingTimestamp", read.moment, None, "as for `startingTimestamp`",
         "Batch only: end before the first record at or after this time; takes precedence over"
         " `endingOffsetsByTimestamp`. Without such a record, the end is the log's end.",
     ),

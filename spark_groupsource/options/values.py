@@ -8,9 +8,11 @@ import warnings
 from collections.abc import Callable
 from enum import Enum
 
+from spark_groupsource.clock import SystemClock
 from spark_groupsource.model.names import topic_name
 from spark_groupsource.model.offsets import PARTITION_MAX, TopicPartition, without_duplicates
 from spark_groupsource.options.client_settings import CLIENT_PREFIX, UNSAFE_SETTINGS
+from spark_groupsource.options.times import moment_ms
 
 INT64_MAX = 2**63 - 1
 # Tokens of a pattern, for finding sets: a "]" directly after "[" does not end the set.
@@ -106,6 +108,13 @@ def integer(low: int, high: int = INT64_MAX) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def moment(value: str) -> int:
+    """Return a time in milliseconds since the epoch: given so, or in a form of `times`. Relative times are resolved."""
+    if re.fullmatch(r"\+?[0-9]+", value.strip()):
+        return integer(0)(value)
+    return moment_ms(value, SystemClock().epoch_s())
 
 
 def choice(kind: type[Enum], *members: Enum) -> Callable[[str], Enum]:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles
 from spark_groupsource.membership.completion import end_process_without
+from spark_groupsource.membership.stopping import StopCause
 
 LOG = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class LeavingMember(Protocol):
     def failed(self) -> bool:
         """Whether an error has ended the member."""
 
-    def request_stop(self) -> None:
+    def request_stop(self, cause: StopCause) -> None:
         """Ask the member to leave when the batch in flight is complete."""
 
     def join(self, timeout_s: float) -> bool:
@@ -107,7 +108,7 @@ class StopWatch:
                 return
             LOG.info("a stop was requested, no further batch is planned: group=%s", self._run.group)
             self.requested = True
-            self._member.request_stop()
+            self._member.request_stop(StopCause.REQUEST)
         if self._member.join(0.0):
             # Also after an answer: another one may have asked meanwhile, and its request has none.
             if self._files.lacks_answer(self._run.name):

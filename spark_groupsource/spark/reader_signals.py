@@ -22,14 +22,14 @@ import threading
 from collections.abc import Callable, Collection
 
 
-def on_signals(numbers: Collection[int], request: Callable[[], object]) -> None:
-    """Call `request` at each of these signals, on the main thread or on a thread of its own, or on both.
+def on_signals(numbers: Collection[int], request: Callable[[int], object]) -> None:
+    """Call `request` with the number of each of these signals, on the main thread, a thread of its own, or both.
 
     Call it on the main thread. `request` must be safe in a signal handler: a second signal may interrupt the first
     handler, which would wait for itself if it held a lock.
     """
     for number in numbers:
-        signal.signal(number, lambda _number, _frame: request())
+        signal.signal(number, lambda number, _frame: request(number))
     here, there = socket.socketpair()
     there.setblocking(False)
     # R104: another thread than the main thread may take the signal
@@ -46,9 +46,12 @@ def on_signals(numbers: Collection[int], request: Callable[[], object]) -> None:
     thread.start()
 
 
-def _serve(here: socket.socket, there: socket.socket, numbers: Collection[int], request: Callable[[], object]) -> None:
+def _serve(
+    here: socket.socket, there: socket.socket, numbers: Collection[int], request: Callable[[int], object]
+) -> None:
     """Read the numbers of signals. Holds `there`: it would be closed otherwise."""
     with here, there:
         while arrived := here.recv(64):
-            if any(number in numbers for number in arrived):
-                request()
+            for number in arrived:
+                if number in numbers:
+                    request(number)

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 
 from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
+from spark_groupsource.membership.stopping import StopCause
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, new_lineage, parse_offset
 from spark_groupsource.options.model import ReadBounds, Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
@@ -36,7 +37,7 @@ from spark_groupsource.redaction import MaskSecrets
 from spark_groupsource.spark.executor_python import guarded
 from spark_groupsource.spark.reader_signals import on_signals
 from spark_groupsource.spark.row_handover import HandsOverRows, spark_hook
-from spark_groupsource.spark.spark_calls import PlanningCalls
+from spark_groupsource.spark.spark_calls import PlanningCalls, without_frames
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,6 +162,7 @@ class GroupKafkaStreamReader(HandsOverRows, PlanningCalls, DataSourceStreamReade
             self._initial = SourceOffset.initial(new_lineage()).to_json()
         return self._initial
 
+    @without_frames
     def _planned(
         self, start: dict[str, Any], bounds: ReadBounds, *, once: bool = False, may_end: bool = False
     ) -> dict[str, Any]:
@@ -175,6 +177,7 @@ class GroupKafkaStreamReader(HandsOverRows, PlanningCalls, DataSourceStreamReade
         # Spark compares offsets as text: unchanged means no batch.
         return start if end is offset else end.to_json()
 
+    @without_frames
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of the batch that ends at `end`."""
         session, batch = self._driver(), parse_offset(end)
@@ -296,7 +299,9 @@ def _stop_on_signals(session: Session) -> None:
     if threading.current_thread() is threading.main_thread():
         # SIGINT is ignored if the JVM ignores it, as in a Python program that started the JVM.
         is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        on_signals({signal.SIGTERM} if is_ignored else {signal.SIGTERM, signal.SIGINT}, session.request_stop)
+        causes = {signal.SIGTERM.value: StopCause.SIGTERM, signal.SIGINT.value: StopCause.SIGINT}
+        numbers = {signal.SIGTERM} if is_ignored else {signal.SIGTERM, signal.SIGINT}
+        on_signals(numbers, lambda number: session.request_stop(causes[number]))
 
 
 def _log_slow_start(module_file: str | None) -> None:

@@ -12,9 +12,10 @@ Before 4.2, Python sources have no admission control:
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from spark_groupsource import errors
 from spark_groupsource.errors import GroupKafkaError, OptionError
@@ -44,6 +45,27 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 # The largest number of rows that Spark can name.
 _NO_LIMIT = sys.maxsize
+
+_Parameters = ParamSpec("_Parameters")
+_Returned = TypeVar("_Returned")
+
+
+def without_frames(call: Callable[_Parameters, _Returned]) -> Callable[_Parameters, _Returned]:
+    """Raise this package's own errors without the stack inside of the call.
+
+    Spark logs the stack of a call that fails, and repeats it in its exception. An error of the catalogue says what to
+    do; the 30 lines from here to the request that failed would only hide it. They are logged at level DEBUG.
+    """
+
+    @functools.wraps(call)
+    def short(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Returned:
+        try:
+            return call(*args, **kwargs)
+        except GroupKafkaError as error:
+            LOG.debug("a call of Spark fails", exc_info=error)
+            raise error.with_traceback(None) from None
+
+    return short
 
 
 class BatchTrail:

@@ -15,7 +15,9 @@ import atexit
 import contextlib
 import logging
 import math
+import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +27,14 @@ from typing import Any, ClassVar, Protocol
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_groupsource import errors
+from spark_groupsource.checkpoint.log import is_local
 from spark_groupsource.checkpoint.stop_requests import Answer, StopFiles, ask_to_stop
+from spark_groupsource.spark.progress_listener import error_line
 
 LOG = logging.getLogger(__name__)
 
@@ -47,6 +52,12 @@ _HOOK_PRIORITY = 100
 _LONGEST_HOLD_S = 86_400.0
 # Seconds that the end of a drain waits for the removal of its request.
 _CLOSE_S = 5.0
+# Seconds between two looks for a request of others: a look at a store is a request that costs money.
+_LOCAL_LOOK_S, _STORE_LOOK_S = 0.5, 2.0
+# Seconds that the end waits for Spark's listeners, so that the last lines of a program are not lost.
+_LISTENERS_S = 3.0
+# How Spark reports that a signal to the process group has ended a command of Hadoop (chmod, with a local checkpoint).
+_COMMAND_ENDED = re.compile(r"ExitCodeException exitCode=(130|143)\b|spawn helper: pid: \d+, signal: (2|15)\b")
 # In the offsets of this source, and of no other one, in Spark's progress.
 _OWN_OFFSET = '"lineage"'
 
@@ -58,6 +69,33 @@ class QueryEnd(Enum):
     DRAINED = "between two batches: the last batch is complete and committed, and nothing is repeated"
     CANCELLED = "in the middle of a batch, which the next owner repeats: the batch took too long, or the source was not\
  reached"
+
+
+_SHORT = {
+    QueryEnd.FINISHED: "it has ended by itself",
+    QueryEnd.DRAINED: "nothing is repeated",
+    QueryEnd.CANCELLED: "the batch in flight is repeated",
+}
+
+
+class QueryFailedError(StreamingQueryException):
+    """A query has failed with an error of this package. Its text is that error: id, message and what to do.
+
+    `original` is Spark's exception, with both stack traces and the plan. It is no cause or context of this one, because
+    Python would print it, too, and the message would be lost between a hundred lines.
+    """
+
+    def __init__(self, message: str, original: Exception) -> None:
+        super().__init__(message)
+        self.original = original
+
+
+def _shortened(failure: Exception) -> Exception:
+    """Return an error with this package's message alone if there is one in a query's error, else the error itself."""
+    if not isinstance(failure, StreamingQueryException):
+        return failure
+    line = error_line(str(failure))
+    return QueryFailedError(line, failure) if line.startswith("[GROUPKAFKA.") else failure
 
 
 class SourceRequest(Protocol):
@@ -82,13 +120,15 @@ def drain(query: StreamingQuery, *, timeout_s: float = TIMEOUT_S, checkpoint_loc
     2. The query is stopped.
 
     A batch that takes longer than `timeout_s`, or than the source's drainTimeoutMs, is cancelled. Raises the query's
-    `StreamingQueryException` if it fails meanwhile.
+    `StreamingQueryException` if it fails meanwhile; `QueryFailedError`, which is one, for an error of this package.
 
     `checkpoint_location` is the text of the source's option checkpointLocation. It is needed with Spark Connect, and
     for a location with parameters of pyarrow (`?endpoint_override=...`).
     """
     _check_seconds("timeout_s", timeout_s)
-    return _drained([_Target(query, checkpoint_location)], timeout_s, _Requested())
+    targets = [_Target(query, checkpoint_location)]
+    _drain(targets, timeout_s, _Requested())
+    return _result(targets)
 
 
 def run_until_stopped(
@@ -100,9 +140,13 @@ def run_until_stopped(
     """Wait until the queries have ended, and return how. Call it on the main thread.
 
     SIGTERM, SIGINT and the end of the JVM (spark-submit, YARN, Kubernetes) drain and stop all of them, as `drain` does.
-    A second SIGINT stops them at once. They are also stopped when none has had a batch for `idle_s` seconds, and when
-    one has failed: its `StreamingQueryException` is then raised in the end. With several queries the worst end is
-    returned, and `checkpoint_location` is one for each, in their order.
+    A second SIGINT stops them at once. They are also stopped when none has had a batch for `idle_s` seconds, when
+    others ask one to stop (`groupkafka stop`; not through Spark Connect), and when one has failed: its
+    `StreamingQueryException` is then raised in the end, as in `drain`. With several queries the worst end is returned,
+    and `checkpoint_location` is one for each, in their order.
+
+    A line on stderr says how each query ended. It goes to this module's logger instead if the program has configured
+    logging.
     """
     if not queries:
         raise ValueError("run_until_stopped was called without a query")
@@ -113,9 +157,12 @@ def run_until_stopped(
     targets = [_Target(query, location) for query, location in zip(queries, locations, strict=True)]
     with _on_signals(timeout_s) as requested:
         quiet = _Quiet(targets, idle_s)
-        while not requested.stop and not quiet.is_over() and _go_on(targets):
-            time.sleep(_STEP_S)
-        return _drained(targets, timeout_s, requested)
+        with _Others(targets) as others:
+            while not (requested.stop or others.ask or quiet.is_over()) and _go_on(targets):
+                time.sleep(_STEP_S)
+        _drain(targets, timeout_s, requested)
+        _report(targets)
+    return _result(targets)
 
 
 def _check_seconds(name: str, value: float) -> None:
@@ -130,12 +177,14 @@ class _Requested:
     def __init__(self) -> None:
         self.stop = False
         self.hurry = False
+        self.signalled = False
         self._interrupts = 0
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Request the stop; a second SIGINT requests it at once."""
         self._interrupts += number == signal.SIGINT
         self.hurry = self._interrupts > 1
+        self.signalled = True
         self.stop = True
 
 
@@ -194,10 +243,15 @@ class _Target:
 
     def __init__(self, query: StreamingQuery, location: str | None) -> None:
         self.query = query
-        self._asking = _Asking(_request_to(query, location))
+        request = _request_to(query, location)
+        # None with Spark Connect: each look would start processes beside the batch in flight.
+        self.local = request if isinstance(request, _LocalRequest) else None
+        self._asking = _Asking(request)
         self._ended_s: float | None = None
         self.end: QueryEnd | None = None
         self.failure: Exception | None = None
+        # Why it ended like this, instead of the usual text.
+        self.remark = ""
 
     def step(self, *, give_up: bool) -> None:
         """Take a step towards the end: ask the source, and stop the query when the member has left."""
@@ -218,6 +272,19 @@ class _Target:
     def close(self) -> None:
         """Remove the request."""
         self._asking.end()
+
+    def excuse_signal(self) -> None:
+        """Take a failure for a cancelled batch if the signal that asked for the stop has caused it.
+
+        Guards against:
+        1. Ctrl-C in the terminal of spark-submit, or SIGTERM to all processes, while Spark writes a local checkpoint.
+        2. The signal also ends a command of Hadoop (chmod). Spark fails the query, whose batch runs again later.
+        3. The program ends with a hundred lines about chmod.
+        """
+        if self.failure is not None and _COMMAND_ENDED.search(str(self.failure)):
+            LOG.info("the signal has ended a command of Hadoop", exc_info=self.failure)
+            self.failure, self.end = None, QueryEnd.CANCELLED
+            self.remark = "the signal also ended a command of Hadoop, so the batch in flight is repeated"
 
     def _known(self) -> list[Answer | None]:
         """Return the answers of all runs that are not runs of the past."""
@@ -293,8 +360,8 @@ def _go_on(targets: Sequence[_Target]) -> bool:
     )
 
 
-def _drained(targets: Sequence[_Target], timeout_s: float, requested: _Requested) -> QueryEnd:
-    """Drain all queries at the same time. Raises the exception of the first one that failed."""
+def _drain(targets: Sequence[_Target], timeout_s: float, requested: _Requested) -> None:
+    """Drain all queries at the same time."""
     deadline = time.monotonic() + timeout_s
     try:
         while left := [target for target in targets if target.end is None]:
@@ -305,15 +372,84 @@ def _drained(targets: Sequence[_Target], timeout_s: float, requested: _Requested
     finally:
         for target in targets:
             target.close()
+    if requested.signalled:
+        for target in targets:
+            target.excuse_signal()
+
+
+def _result(targets: Sequence[_Target]) -> QueryEnd:
+    """Return the worst end. Raises the exception of the first query that failed."""
     for target in targets:
         if target.failure is not None:
-            raise target.failure
+            # `from None`: see QueryFailedError
+            raise _shortened(target.failure) from None
     ends = {target.end for target in targets}
     return next(end for end in (QueryEnd.CANCELLED, QueryEnd.DRAINED, QueryEnd.FINISHED) if end in ends)
 
 
+def _report(targets: Sequence[_Target]) -> None:
+    """Write a line for each query that has not failed, after the last lines of Spark's listeners."""
+    for target in targets:
+        _await_listeners(target.query)
+    for target in targets:
+        if target.failure is None and target.end is not None:
+            line = f"{target.query.name or target.query.id}: {target.end.name}, {target.remark or _SHORT[target.end]}"
+            if LOG.hasHandlers():
+                LOG.info(line)
+            else:
+                print(line, file=sys.stderr, flush=True)
+
+
+def _await_listeners(query: StreamingQuery) -> None:
+    """Wait until Spark's listeners have seen the end of the query.
+
+    Guards against:
+    1. The query has ended, and Spark has not called the listeners of this process yet.
+    2. The program ends. Its last lines are lost, and Spark logs that it cannot call the listeners.
+    """
+    if _is_remote(query):
+        return
+    jvm_query: Any = getattr(query, "_jsq", None)
+    # Private to Spark: without it, the last line may be lost, as before.
+    with contextlib.suppress(Exception):
+        bus = jvm_query.streamingQuery().sparkSession().sparkContext().listenerBus()
+        bus.waitUntilEmpty(int(_LISTENERS_S * 1000))
+
+
 def _shown(answers: Mapping[str, Answer | None]) -> str:
     return ", ".join("none yet" if answer is None else answer.name for answer in answers.values()) or "none"
+
+
+class _Others:
+    """Watch whether others ask a query to stop (`groupkafka stop`), on a thread of its own: a store may hang.
+
+    Guards against:
+    1. `groupkafka stop` asks the source of a query, whose program waits in `run_until_stopped`.
+    2. The member leaves. Nobody has asked the program, so the query goes on without batches.
+    3. After 30 s it fails with MEMBER_LEFT. Until then an idle driver runs, and Spark logs an error.
+    """
+
+    def __init__(self, targets: Sequence[_Target]) -> None:
+        self.ask = False
+        self._requests = [target.local for target in targets if target.local is not None]
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="groupkafka-others-ask", daemon=True)
+
+    def __enter__(self) -> _Others:
+        if self._requests:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+    def _run(self) -> None:
+        pause_s = max(request.look_s for request in self._requests)
+        while not (self.ask or self._ended.wait(pause_s)):
+            for request in self._requests:
+                # A store that cannot be read: the query then ends with MEMBER_LEFT, as described above.
+                with contextlib.suppress(ValueError):
+                    self.ask = self.ask or request.is_asked_by_others()
 
 
 class _Quiet:
@@ -351,7 +487,15 @@ class _LocalRequest:
     def __init__(self, query: StreamingQuery, location: str) -> None:
         self._query = str(query.id)
         self._files = StopFiles(location)
+        # For another thread: `StopFiles` is for one.
+        self._watched = StopFiles(location)
         self._answers: dict[str, Answer | None] = {}
+        self._since_ms = _application_start_ms()
+        self.look_s = _LOCAL_LOOK_S if _is_local(location) else _STORE_LOOK_S
+
+    def is_asked_by_others(self) -> bool:
+        """Return whether a run of this application was asked to stop. Raises ValueError for a store in trouble."""
+        return self._watched.is_any_requested(self._since_ms)
 
     def ask(self) -> Mapping[str, Answer | None]:
         """See `SourceRequest`."""
@@ -364,8 +508,25 @@ class _LocalRequest:
             self._files.forget(run)
 
 
+def _is_remote(query: StreamingQuery) -> bool:
+    return type(query).__module__.startswith("pyspark.sql.connect")
+
+
+def _is_local(location: str) -> bool:
+    try:
+        return is_local(location)
+    except ValueError:
+        return False
+
+
+def _application_start_ms() -> int:
+    """Return when this Spark application started (ms since the epoch); 0 if there is none."""
+    context: Any = SparkContext._active_spark_context
+    return 0 if context is None else int(context.startTime)
+
+
 def _request_to(query: StreamingQuery, location: str | None) -> SourceRequest:
-    if type(query).__module__.startswith("pyspark.sql.connect"):
+    if _is_remote(query):
         if location is None:
             raise ValueError(
                 "checkpoint_location is missing: a Spark Connect client does not know the query's checkpoint. Pass the"

@@ -39,6 +39,7 @@ from spark_groupsource.membership.events import (
 from spark_groupsource.membership.machine import GroupView, MemberMachine, MemberState
 from spark_groupsource.membership.member import MemberStatus
 from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
+from spark_groupsource.membership.stopping import StopCause
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
@@ -64,6 +65,11 @@ def make_options(**extra: str) -> SourceOptions:
     if "subscribePattern" not in raw and "assign" not in raw:
         raw.setdefault("subscribe", "orders")
     return parse_options(raw)
+
+
+def group_denied() -> AccessError:
+    """Return the error of a client that may not use the group `shop`."""
+    return AccessError(errors.GROUP_ACCESS_DENIED, login="no login", principal="User:ANONYMOUS", group="shop")
 
 
 def offset_of(*ranges: OffsetRange, lineage: str = LINEAGE, done: Mapping[TopicPartition, int] = {}) -> SourceOffset:
@@ -286,7 +292,7 @@ class FakeGroup:
     def _commit(self, items: Sequence[CommitItem]) -> CommitResult:
         refusal = self.refusals.popleft() if self.refusals else None
         if refusal is not None:
-            error = AccessError(errors.GROUP_ACCESS_DENIED, group="shop") if refusal is Refusal.DENIED else None
+            error = group_denied() if refusal is Refusal.DENIED else None
             return CommitResult(refused=tuple((item, refusal) for item in items), reason=refusal.value, error=error)
         taken = tuple(item for item in items if item.partition not in self.absent)
         for item in taken:
@@ -646,7 +652,9 @@ class FakeMember:
     def flight(self) -> FlightBatch | None:
         return self.machine.flight
 
-    def request_stop(self) -> None:
+    stop_cause = StopCause.SIGTERM
+
+    def request_stop(self, _cause: StopCause = StopCause.OTHER) -> None:
         self.stopping = True
 
     stop_now = request_stop

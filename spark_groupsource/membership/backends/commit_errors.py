@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaError
 
 from spark_groupsource import errors
-from spark_groupsource.client.errors import map_group_error
-from spark_groupsource.errors import AccessError, GroupKafkaError, MembershipError
+from spark_groupsource.client.errors import map_group_error, topics_denied
+from spark_groupsource.errors import GroupKafkaError, MembershipError
 from spark_groupsource.membership.port import Refusal
 from spark_groupsource.model.commit_metadata import CommitItem
 from spark_groupsource.options.model import SourceOptions
@@ -67,9 +67,7 @@ def denial(options: SourceOptions, error: KafkaError, items: Sequence[CommitItem
     """
     code, group, reason = error.code(), options.group_id, error.str()
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        topics = ", ".join(sorted({item.partition.topic for item in items}))
-        option, value = options.subscription.option, options.subscription.value
-        return AccessError(errors.TOPIC_ACCESS_DENIED, option=option, value=value, topic=topics)
+        return topics_denied(options, {item.partition.topic for item in items})
     # In bytes, with the zero byte that ends each text.
     sizes = {item.partition: len(item.metadata.encode()) + 1 for item in items}
     if code == KafkaError.OFFSET_METADATA_TOO_LARGE:

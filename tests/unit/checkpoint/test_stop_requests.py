@@ -207,7 +207,7 @@ class Leaving:
     def __init__(self) -> None:
         self.left_clean, self.failed, self.ended, self.asked = True, False, False, 0
 
-    def request_stop(self) -> None:
+    def request_stop(self, _cause: object) -> None:
         self.asked += 1
 
     def join(self, _timeout_s: float) -> bool:

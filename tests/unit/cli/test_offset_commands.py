@@ -90,7 +90,7 @@ def test_target(words: list[str], target: Target) -> None:
         (["savepoint", "a", "b"], "needs one FILE"),
         (["checkpoint"], "needs one LOCATION"),
         (["latest", "a"], "unexpected word 'a'"),
-        (["yesterday"], "'yesterday' is not initial"),
+        (["tomorrow"], "'tomorrow' is not initial"),
         ([""], "'' is not initial"),
         (["-5"], "'-5' is not initial"),
         (["17000000"], "'17000000' is neither milliseconds"),

@@ -11,7 +11,16 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from spark_groupsource.client.answers import decoded_offsets
-from spark_groupsource.client.errors import LastTransportError, Patience, kafka_error, map_error, map_group_error
+from spark_groupsource.client.errors import (
+    LastTransportError,
+    Patience,
+    kafka_error,
+    likely_reason,
+    map_error,
+    map_group_error,
+    not_authenticated,
+    topics_denied,
+)
 from spark_groupsource.client.log import CollapseRepeats, quiet_logger
 from spark_groupsource.client.settings import assigned_consumer_settings, base_settings, creating_client
 from spark_groupsource.cluster.probe import Probe
@@ -26,6 +35,7 @@ from spark_groupsource.redaction import MASK
 from tests.unit.fakes import ManualClock, make_options, tp
 
 CANARY = "canary-7f3a"
+SCRAM = {"kafka.sasl.mechanism": "SCRAM-SHA-512", "kafka.sasl.username": "bob", "kafka.sasl.password": "a-secret"}
 OPTIONS = make_options(kafka__sasl__password=CANARY, kafka__sasl__username="u", kafka__group__instance__id="one")
 
 
@@ -479,3 +489,42 @@ def test_a_password_without_a_mechanism_is_about_the_mechanism() -> None:
     assert raised.value.parameters["value"] == "GSSAPI"
     assert "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512" in str(raised.value)
     assert "hidden" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "text", "likely"),
+    [
+        (
+            {},
+            "0/2 brokers are down",
+            "plaintext; probably the listener expects TLS or a login: set option",
+        ),
+        ({"kafka.security.protocol": "ssl"}, "1/1 brokers are down", "expects a login"),
+        ({"kafka.security.protocol": "sasl_plaintext"} | SCRAM, "1/1 brokers are down", "expects TLS"),
+        ({}, "Connect to ipv4#127.0.0.1:9 failed: Connection refused", None),
+        ({"kafka.security.protocol": "sasl_ssl"} | SCRAM, "1/1 brokers are down", None),
+    ],
+)
+def test_brokers_that_close_connections_without_a_reason_have_a_likely_one(
+    protocol: dict[str, str], text: str, likely: str | None
+) -> None:
+    found = likely_reason(make_options(**protocol), text)
+    assert found == text if likely is None else likely in found
+
+
+@pytest.mark.parametrize(
+    ("settings", "login", "principal"),
+    [
+        ({}, "(no login)", "'User:ANONYMOUS'"),
+        ({"kafka.security.protocol": "sasl_plaintext"} | SCRAM, "(user 'bob', mechanism SCRAM-SHA-512)", "'User:bob'"),
+        ({"kafka.security.protocol": "ssl"}, "(TLS, no certificate)", "'User:<its principal>'"),
+    ],
+)
+def test_a_denial_names_the_client_and_the_command_that_grants(
+    settings: dict[str, str], login: str, principal: str
+) -> None:
+    text = str(topics_denied(make_options(**settings), ["b", "a"]))
+    assert login in text
+    assert f"kafka-acls.sh --add --allow-principal {principal} --operation Read --topic 'a' --topic 'b'" in text
+    assert "a-secret" not in text
+    assert login in str(not_authenticated(make_options(**settings), "no"))

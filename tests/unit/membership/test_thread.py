@@ -19,6 +19,7 @@ from spark_groupsource.membership.events import FlightBatch
 from spark_groupsource.membership.machine import GroupView, MemberState
 from spark_groupsource.membership.port import Refusal
 from spark_groupsource.membership.session_length import SessionLength
+from spark_groupsource.membership.stopping import StopCause
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.model.commit_metadata import CommitItem, CommitMetadata, GroupOffset, Pin
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
@@ -267,7 +268,7 @@ def test_stop_of_a_member_that_was_never_started_returns_at_once() -> None:
 def test_a_call_after_the_end_says_that_the_member_has_left() -> None:
     with running() as bed:
         pass
-    with pytest.raises(MembershipError, match=r"MEMBER_LEFT.*'shop'.*SIGTERM"):
+    with pytest.raises(MembershipError, match=r"MEMBER_LEFT.*'shop' has left the group: Spark has ended the query"):
         bed.member.view()
 
 
@@ -1140,13 +1141,13 @@ def test_a_stop_by_signal_waits_as_long_as_a_drain(caplog: pytest.LogCaptureFixt
     with running(drainTimeoutMs="2000") as bed, caplog.at_level(logging.INFO):
         bed.own((0, 10))
         bed.fix(R0)
-        bed.member.request_stop()
+        bed.member.request_stop(StopCause.SIGINT)
         bed.go_round(50)
         assert bed.member.view().state is MemberState.JOINED
         bed.clock.advance(1.5)
         ends(bed)
         assert committed(bed, 0) == 10
-    assert "SIGTERM: leaving when the batch in flight is complete" in caplog.text
+    assert "leaving when the batch in flight is complete: group=shop cause=SIGINT" in caplog.text
     assert "drainTimeoutMs passed while a stop waited" in caplog.text
 
 

@@ -40,7 +40,7 @@ def raise_on_a_thread(then: threading.Event) -> threading.Thread:
 @pytest.mark.rule("R104")
 def test_a_signal_that_another_thread_takes_counts_while_the_main_thread_waits() -> None:
     requested, raised = threading.Event(), threading.Event()
-    on_signals({signal.SIGUSR1}, requested.set)
+    on_signals({signal.SIGUSR1}, lambda _number: requested.set())
     read, write = os.pipe()
     seen: list[bool] = []
 
@@ -63,7 +63,7 @@ def test_a_signal_that_another_thread_takes_counts_while_the_main_thread_waits()
 
 def test_a_signal_of_the_main_thread_counts_at_once() -> None:
     requested: list[float] = []
-    on_signals({signal.SIGUSR1}, lambda: requested.append(time.monotonic()))
+    on_signals({signal.SIGUSR1}, lambda _number: requested.append(time.monotonic()))
     os.kill(os.getpid(), signal.SIGUSR1)
     assert requested
 
@@ -71,7 +71,7 @@ def test_a_signal_of_the_main_thread_counts_at_once() -> None:
 def test_other_signals_are_not_requests() -> None:
     requested, other = [], threading.Event()
     before = signal.signal(signal.SIGUSR2, lambda *_: other.set())
-    on_signals({signal.SIGUSR1}, lambda: requested.append(1))
+    on_signals({signal.SIGUSR1}, requested.append)
     os.kill(os.getpid(), signal.SIGUSR2)
     assert other.wait(_WAIT_S)
     time.sleep(0.05)
@@ -84,5 +84,5 @@ def test_a_descriptor_that_the_program_has_set_stays() -> None:
     with own, other:
         own.setblocking(False)
         signal.set_wakeup_fd(own.fileno())
-        on_signals({signal.SIGUSR1}, lambda: None)
+        on_signals({signal.SIGUSR1}, lambda _number: None)
         assert signal.set_wakeup_fd(-1) == own.fileno()

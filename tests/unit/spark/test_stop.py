@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,9 +19,9 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_groupsource import QueryEnd, drain, run_until_stopped
+from spark_groupsource import QueryEnd, QueryFailedError, drain, run_until_stopped
 from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles
-from spark_groupsource.membership.stopping import member_left
+from spark_groupsource.membership.stopping import StopCause, member_left
 from spark_groupsource.sidecars.stop_watch import StopWatch
 from spark_groupsource.spark import stop as module
 from tests.unit.fakes import wait_until
@@ -30,6 +32,7 @@ class FakeQuery:
 
     def __init__(self) -> None:
         self.id = "the-query"
+        self.name: str | None = "orders"
         self.isActive = True
         self.lastProgress: dict[str, Any] | None = None
         self.status = {"isDataAvailable": False, "isTriggerActive": False}
@@ -59,7 +62,7 @@ class Leaving:
         self.left_clean, self.failed = True, False
         self.asked, self.ended = threading.Event(), threading.Event()
 
-    def request_stop(self) -> None:
+    def request_stop(self, _cause: StopCause) -> None:
         self.asked.set()
 
     def join(self, _timeout_s: float) -> bool:
@@ -335,6 +338,93 @@ def test_a_killed_reader_of_the_run_before_does_not_count(location: str) -> None
     soon(watch.start)
     assert drain(query, checkpoint_location=location) is QueryEnd.DRAINED  # type: ignore[arg-type]
     watch.finish()
+
+
+FAILED = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when latestOffset: Traceback (most recent
+  File "/x/source.py", line 168, in _planned
+spark_groupsource.errors.OptionError: [GROUPKAFKA.TOPIC_UNKNOWN] Topic 'ordres' does not exist. What to do: create it.
+ SQLSTATE: 38000
+=== Streaming Query ===
+"""
+
+
+@pytest.mark.parametrize("waits", [drain, run_until_stopped])
+def test_an_error_of_this_package_is_raised_with_its_own_message_alone(
+    waits: Callable[..., QueryEnd], location: str
+) -> None:
+    query = FakeQuery()
+    query.fail(FAILED)
+    with pytest.raises(QueryFailedError) as raised:
+        waits(query, checkpoint_location=location)
+    assert str(raised.value) == "[GROUPKAFKA.TOPIC_UNKNOWN] Topic 'ordres' does not exist. What to do: create it."
+    assert raised.value.original is query.failure
+    assert len("".join(traceback.format_exception(raised.value)).splitlines()) < 15
+    assert "SQLSTATE" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_an_error_of_others_is_raised_as_it_is(location: str) -> None:
+    query = FakeQuery()
+    query.fail("the disk is full")
+    with pytest.raises(StreamingQueryException) as raised:
+        run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
+    assert raised.value is query.failure
+
+
+def test_a_request_of_others_stops_the_query_at_once(location: str, caplog: pytest.LogCaptureFixture) -> None:
+    """`groupkafka stop`. Guards against: 1. the member leaves, 2. nobody stops the query, 3. it fails after 30 s."""
+    caplog.set_level(logging.INFO)
+    query, member = FakeQuery(), Leaving()
+    member.ended.set()
+    with reader(location, member):
+        files = StopFiles(location)
+        wait_until(files.runs)
+        soon(lambda: files.request(files.runs()[0].name, waits=False))
+        assert run_until_stopped(query, checkpoint_location=location) is QueryEnd.DRAINED  # type: ignore[arg-type]
+    assert query.stops == 1
+    assert "orders: DRAINED, nothing is repeated" in caplog.text
+
+
+@pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"host": "another"}, {"started_ms": 5}])
+def test_a_request_to_a_run_of_the_past_does_not_count(change: dict[str, Any], location: str) -> None:
+    run = Run.here("shop", 10)
+    files = StopFiles(location)
+    files.register(run)
+    files.request(run.name, waits=True)
+    assert files.is_any_requested(10)
+    files.unregister(run.name)
+    old = replace(run, **change)
+    files.register_again(old)
+    assert not files.is_any_requested(10)
+
+
+@pytest.mark.parametrize("signalled", [True, False])
+def test_a_command_of_hadoop_that_the_signal_has_ended_is_a_cancelled_batch(signalled: bool, location: str) -> None:
+    """Ctrl-C in the terminal of spark-submit, with a local checkpoint."""
+    query, member = FakeQuery(), Leaving()
+
+    def interrupt() -> None:
+        if signalled:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert member.asked.wait(30)
+        query.fail("java.io.IOException: Cannot run program: Failed to exec spawn helper: pid: 2145, signal: 2")
+
+    with reader(location, member):
+        soon(interrupt)
+        if signalled:
+            assert run_until_stopped(query, checkpoint_location=location) is QueryEnd.CANCELLED  # type: ignore[arg-type]
+        else:
+            with pytest.raises(StreamingQueryException, match="spawn helper"):
+                run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
+
+
+def test_the_end_is_written_to_stderr_without_logging(
+    location: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module.LOG, "hasHandlers", lambda: False)
+    query = FakeQuery()
+    soon(query.stop)
+    run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "orders: FINISHED, it has ended by itself\n"
 
 
 @pytest.mark.parametrize("clean", [True, False])

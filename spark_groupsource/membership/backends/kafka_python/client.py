@@ -24,6 +24,7 @@ from spark_groupsource import errors
 from spark_groupsource.assignors.interface import Assignor, MemberSettings, RebalanceProtocol
 from spark_groupsource.assignors.notes import LeaderNote
 from spark_groupsource.assignors.rounds import Again
+from spark_groupsource.client.errors import not_authenticated
 from spark_groupsource.client.kafka_python_settings import member_consumer_settings, named_in, quiet
 from spark_groupsource.clock import Clock, Deadline, SystemClock
 from spark_groupsource.errors import GroupKafkaError, MembershipError, OptionError
@@ -32,7 +33,6 @@ from spark_groupsource.membership.backends.kafka_python.errors import (
     classify_refusal,
     fatal,
     is_refused_identity,
-    not_authenticated,
     refused_commit,
     unreachable,
 )

@@ -12,8 +12,14 @@ from kafka import errors as client_errors
 
 from spark_groupsource import errors
 from spark_groupsource.assignors.interface import AssignorError
-from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, map_group_error
-from spark_groupsource.errors import AccessError, GroupKafkaError, KafkaUnavailableError, MembershipError
+from spark_groupsource.client.errors import (
+    CONTACT_TIMEOUT_S,
+    LastTransportError,
+    map_group_error,
+    not_authenticated,
+    topics_denied,
+)
+from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError
 from spark_groupsource.membership.backends.commit_errors import DENIED, denial
 from spark_groupsource.membership.port import CommitResult, Refusal
 from spark_groupsource.model.commit_metadata import CommitItem
@@ -63,11 +69,7 @@ def fatal(options: SourceOptions, error: BaseException) -> GroupKafkaError | Non
     if isinstance(error, AssignorError):
         return MembershipError(errors.ASSIGNMENT_REFUSED, group=options.group_id, reason=str(error))
     if isinstance(error, client_errors.TopicAuthorizationFailedError):
-        subscription = options.subscription
-        topics = ", ".join(sorted(map(str, error.args[0]))) if error.args else "?"
-        return AccessError(
-            errors.TOPIC_ACCESS_DENIED, option=subscription.option, value=subscription.value, topic=topics
-        )
+        return topics_denied(options, map(str, error.args[0]) if error.args else "?")
     code = _code(error)
     if code is not None:
         mapped = map_group_error(options, ProtocolError(code, str(error)))
@@ -76,11 +78,6 @@ def fatal(options: SourceOptions, error: BaseException) -> GroupKafkaError | Non
     if isinstance(error, client_errors.KafkaError) and error.retriable:
         return None
     return MembershipError(errors.MEMBER_FAILED, group=options.group_id, reason=str(error) or type(error).__name__)
-
-
-def not_authenticated(options: SourceOptions, reason: str) -> GroupKafkaError:
-    """Return the error for an identity that is refused for good."""
-    return AccessError(errors.AUTHENTICATION_FAILED, servers=options.bootstrap_servers, reason=reason)
 
 
 def unreachable(options: SourceOptions, error: BaseException, transport: LastTransportError) -> GroupKafkaError:

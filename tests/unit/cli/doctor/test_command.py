@@ -37,7 +37,7 @@ from spark_groupsource.cli.doctor.command import (
     report_doctor,
 )
 from spark_groupsource.cli.doctor.machine_facts import NAMES, SCRIPT, facts_here
-from spark_groupsource.errors import AccessError, KafkaUnavailableError
+from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.client_settings import GroupProtocol
 from spark_groupsource.spark.executor_facts import (
@@ -50,7 +50,7 @@ from spark_groupsource.spark.executor_facts import (
 from tests.checkout import ROOT
 from tests.unit.checkpoint.test_log import v1
 from tests.unit.cli.test_adopt_origins import written
-from tests.unit.fakes import ManualClock, offset_of, tp
+from tests.unit.fakes import ManualClock, group_denied, offset_of, tp
 
 OK, ADVICE, WRONG, SKIPPED = Verdict.OK, Verdict.ADVICE, Verdict.WRONG, Verdict.SKIPPED
 FACTS: Mapping[str, Any] = {
@@ -402,7 +402,7 @@ class FakeCluster:
 
     def group_topics(self) -> tuple[str, ...]:
         if self.rights.operations == frozenset():
-            raise AccessError(errors.GROUP_ACCESS_DENIED, group="shop")
+            raise group_denied()
         return ("orders",)
 
     def newest_record_ms(self, topic: str, partitions: int) -> int | None:

@@ -23,7 +23,7 @@ from spark_groupsource.cli.group.describe import EXTRA_MISSING, GroupDescriber, 
 from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
 from spark_groupsource.errors import AccessError, CommandError, OptionError
 from spark_groupsource.model.offsets import TopicPartition
-from tests.unit.fakes import ManualClock, make_options, tp
+from tests.unit.fakes import ManualClock, group_denied, make_options, tp
 
 GIVEN = ["group", "--bootstrap-servers", "broker:9092", "--group", "shop"]
 COMMAND = GroupCommand(Connection("broker:9092", "shop"))
@@ -349,7 +349,7 @@ def test_who_is_in_a_group() -> None:
     (found,) = live_members(FakeAdmin(description()))
     assert (found.client_id, found.partitions) == ("a", frozenset({tp(1)}))
     with pytest.raises(AccessError):
-        live_members(FakeAdmin(AccessError(errors.GROUP_ACCESS_DENIED, group="shop")))
+        live_members(FakeAdmin(group_denied()))
 
 
 @pytest.mark.parametrize(
@@ -383,6 +383,6 @@ def test_members_that_are_no_consumers() -> None:
 
 def test_a_group_that_may_not_be_described() -> None:
     with pytest.raises(AccessError, match="OTHER_GROUP_ACCESS_DENIED"):
-        describe(AccessError(errors.GROUP_ACCESS_DENIED, group="shop"))
+        describe(group_denied())
     with pytest.raises(CommandError, match="COMMAND_UNSUPPORTED"):
         describe(CommandError(errors.COMMAND_UNSUPPORTED, servers="broker:9092", request="DescribeGroups"))
