@@ -109,6 +109,10 @@ def test_the_readme_fits_on_few_screens() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
+def test_the_page_of_the_architecture_leaves_details_to_others() -> None:
+    assert len((ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) <= 280
+
+
 def test_every_key_that_is_stored_is_explained() -> None:
     page = (ROOT / "docs" / "reference" / "stored-formats.md").read_text(encoding="utf-8")
     stored = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests" / "golden").iterdir())]
