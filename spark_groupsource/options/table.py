@@ -75,8 +75,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "startingTimestamp", read.moment, None, f"milliseconds since the epoch, 0 or more; or {MOMENTS}",
         "As `startingOffsets`, where the group has no offset: start at the first record at or after this time. A"
         " relative time is resolved when the query starts. After a restart it counts only for partitions that still"
-        " have no offset in the group. Takes precedence over `startingOffsetsByTimestamp`. To move a group that has offsets, use the"
-        " command [`reset`](../how-to/reset.md).",
+        " have no offset in the group. Takes precedence over `startingOffsetsByTimestamp`. To move a group that has"
+        " offsets, use the command [`reset`](../how-to/reset.md).",
     ),
     OptionSpec(
         "startingOffsetsByTimestamp", _times_of, None,
