@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from spark_groupsource.model.names import group_name, topic_name
 from spark_groupsource.model.offsets import OFFSET_MAX, PARTITION_MAX, TopicPartition, without_duplicates
-from spark_groupsource.options.values import moment
 
 EARLIEST, LATEST = "earliest", "latest"
 GROUP_PREFIX = "group:"
@@ -103,8 +102,11 @@ def start_of(value: str) -> Start | Starting:
     return Starting(None, each, topics=topics)
 
 
-def times_of(value: str) -> dict[TopicPartition, Start]:
-    """Parse startingOffsetsByTimestamp, with any time that brokers accept. Raises `ValueError`."""
+def times_of(value: str, moment: Callable[[str], int]) -> dict[TopicPartition, Start]:
+    """Parse startingOffsetsByTimestamp, with any time that brokers accept. Raises `ValueError`.
+
+    `moment` returns the milliseconds of a time that is given as text.
+    """
     topics = {
         topic: {number: moment(at) if isinstance(at, str) else at for number, at in partitions.items()}
         if isinstance(partitions, dict)

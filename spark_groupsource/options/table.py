@@ -30,6 +30,10 @@ class OptionSpec:
     shown_default: str | None = None
 
 
+def _times_of(value: str) -> object:
+    return times_of(value, read.moment)
+
+
 OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "kafka.bootstrap.servers", read.broker_list, None, "host:port, comma separated",
@@ -71,11 +75,11 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "startingTimestamp", read.moment, None, f"milliseconds since the epoch, 0 or more; or {MOMENTS}",
         "As `startingOffsets`, where the group has no offset: start at the first record at or after this time. A"
         " relative time is resolved when the query starts. After a restart it counts only for partitions that still"
-        " have no offset in the group. Takes precedence over `startingOffsetsByTimestamp`. To move a group that has offsets, use the command"
-        " [`reset`](../how-to/reset.md).",
+        " have no offset in the group. Takes precedence over `startingOffsetsByTimestamp`. To move a group that has"
+        " offsets, use the command [`reset`](../how-to/reset.md).",
     ),
     OptionSpec(
-        "startingOffsetsByTimestamp", times_of, None,
+        "startingOffsetsByTimestamp", _times_of, None,
         'JSON such as {"topic":{"0":1700000000000}} with milliseconds since the epoch for every partition, or'
         ' a time as for `startingTimestamp`, as text: {"topic":{"0":"yesterday"}}',
         "The same for each partition; takes precedence over `startingOffsets`.",
@@ -98,7 +102,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " `endingOffsetsByTimestamp`. Without such a record, the end is the log's end.",
     ),
     OptionSpec(
-        "endingOffsetsByTimestamp", times_of, None, "JSON as for `startingOffsetsByTimestamp`",
+        "endingOffsetsByTimestamp", _times_of, None, "JSON as for `startingOffsetsByTimestamp`",
         "Batch only: the same for each partition; takes precedence over `endingOffsets`.",
     ),
     OptionSpec(

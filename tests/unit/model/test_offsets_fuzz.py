@@ -14,7 +14,7 @@ from spark_groupsource.errors import OffsetFormatError
 from spark_groupsource.model.commit_metadata import CommitMetadata, KnownTopics, Pin, parse_metadata
 from spark_groupsource.model.offsets import OFFSET_MAX, OffsetRange, Reset, SourceOffset, parse_offset
 from spark_groupsource.options import offset_spec as starting
-from spark_groupsource.options.values import partition_list
+from spark_groupsource.options.values import moment, partition_list
 from tests.unit.fakes import LINEAGE, tp
 
 INPUTS = 10_000
@@ -144,7 +144,7 @@ def test_commit_metadata() -> None:
     ("parse", "valid"),
     [
         (starting.start_of, '{"orders":{"0":23,"1":-1,"2":-2},"refunds":{"0":0}}'),
-        (starting.times_of, '{"orders":{"0":1700000000000,"1":0}}'),
+        (lambda text: starting.times_of(text, moment), '{"orders":{"0":1700000000000,"1":0}}'),
         (partition_list, '{"orders":[0,1,2147483647],"refunds":[0]}'),
     ],
 )

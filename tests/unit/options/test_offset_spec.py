@@ -6,6 +6,7 @@ import pytest
 
 from spark_groupsource.model.offsets import OFFSET_MAX, PARTITION_MAX
 from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtOffset, AtTime, Starting, start_of, times_of
+from spark_groupsource.options.values import moment
 from tests.unit.fakes import tp
 
 P0, P1, P2 = tp(0), tp(1), tp(2)
@@ -73,11 +74,13 @@ def test_what_starting_offsets_may_not_be(value: str) -> None:
 
 
 def test_times() -> None:
-    assert times_of('{"orders":{"0":0,"1":1700000000000}}') == {P0: AtTime(0), P1: AtTime(1_700_000_000_000)}
-    assert times_of(f'{{"orders":{{"0":{OFFSET_MAX}}}}}') == {P0: AtTime(OFFSET_MAX)}, "how Spark's users say: never"
+    assert times_of('{"orders":{"0":0,"1":1700000000000}}', moment) == {P0: AtTime(0), P1: AtTime(1_700_000_000_000)}
+    assert times_of(f'{{"orders":{{"0":{OFFSET_MAX}}}}}', moment) == {P0: AtTime(OFFSET_MAX)}, (
+        "how Spark's users say: never"
+    )
     for wrong in ('{"orders":{"0":-1}}', f'{{"orders":{{"0":{OFFSET_MAX + 1}}}}}', '{"orders":"latest"}', "latest"):
         with pytest.raises(ValueError, match=r".*"):
-            times_of(wrong)
+            times_of(wrong, moment)
 
 
 def test_one_position_for_all_or_one_for_each() -> None:
