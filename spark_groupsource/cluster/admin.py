@@ -383,10 +383,7 @@ class LibrdkafkaCluster:
         try:
             found = answer_of(self._admin.client(), future, self._transport)
         except KafkaException as error:
-            reason = kafka_error(error)
-            # The caller logs that the timeout is not known. A broker without the request is nothing to act on.
-            level = logging.DEBUG if reason.code() == KafkaError._UNSUPPORTED_FEATURE else logging.INFO
-            LOG.log(level, "the group's configuration cannot be read: group=%s error=%s", group, reason.str())
+            _log_no_configuration(group, kafka_error(error))
             return None
         entry = found.get(_SESSION_CONFIG)
         return None if entry is None or not (entry.value or "").isdecimal() else int(entry.value) / 1000
@@ -642,6 +639,12 @@ def _check_counts(partitions: Iterable[TopicPartition], counts: Mapping[str, int
 
 def _topic_error(topic: str, error: KafkaException) -> _TopicError:
     return _TopicError(topic, kafka_error(error))
+
+
+def _log_no_configuration(group: str, error: KafkaError) -> None:
+    """Log why a group's configuration cannot be read. A broker without the request is nothing to act on."""
+    level = logging.DEBUG if error.code() == KafkaError._UNSUPPORTED_FEATURE else logging.INFO
+    LOG.log(level, "the group's configuration cannot be read: group=%s error=%s", group, error.str())
 
 
 def _spec(edge: Edge | int) -> Any:
