@@ -81,10 +81,12 @@ def _answers(
         step(f"{left} of {len(answers)} members have left; waiting {deadline.remaining_s():.0f} s more at most")
         pause(_STEP_S)
         answers = _asked(files, answers, shown, print_line)
+    registered = {run.name for run in files.runs()}
     for run, answer in answers.items():
         # A request without an answer stays: the query still stops. So does one to a run that is not there: another
-        # application may have removed its file, and the run, which registers again, finds the request.
-        files.forget(run, keep=answer in (None, Answer.UNKNOWN))
+        # application may have removed its file, and the run, which registers again, finds the request. And one to a run
+        # that is there: the program that waits in `run_until_stopped` looks for it twice a second.
+        files.forget(run, keep=answer in (None, Answer.UNKNOWN) or run in registered)
     return answers
 
 

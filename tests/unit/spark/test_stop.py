@@ -79,7 +79,7 @@ def location(tmp_path: Path) -> str:
 @contextmanager
 def reader(location: str, member: Leaving) -> Iterator[StopWatch]:
     """Run the reader's part."""
-    watch = StopWatch(StopFiles(location), Run.here("shop", 0), member, 0.01)
+    watch = StopWatch(StopFiles(location), Run.here("shop", round(time.time() * 1000)), member, 0.01)
     watch.start()
     try:
         yield watch
