@@ -65,6 +65,20 @@ def test_an_answer_is_waited_for(location: Path, answer: Answer | None) -> None:
         assert files.is_requested(RUN.name) == unanswered, "without an answer the query still has to stop"
 
 
+def test_an_answered_request_stays_until_its_run_has_ended(location: Path) -> None:
+    """The program that waits in `run_until_stopped` looks for it twice a second: it must not be gone before."""
+    clock, files = ManualClock(), StopFiles(str(location))
+
+    def pause(seconds: float) -> None:
+        clock.advance(seconds)
+        files.answer(RUN.name, Answer.COMPLETE)
+
+    stop_query(StopCommand(str(location), 10), clock, print_line=lambda _: None, pause=pause)
+    assert files.is_requested(RUN.name)
+    files.unregister(RUN.name)
+    assert list((location / "groupkafka").iterdir()) == []
+
+
 @pytest.mark.parametrize("answer", [Answer.COMPLETE, Answer.INCOMPLETE, None])
 def test_a_second_source_that_registers_late_is_judged_too(tmp_path: Path, answer: Answer | None) -> None:
     (tmp_path / "metadata").write_text("{}")
