@@ -260,8 +260,14 @@ def test_m11_a_batch_beyond_the_drain_deadline_gives_its_partitions_up(
         second = scene.start("second")
         given_up = scene.told["first"].wait_for("revoked")
         assert given_up["details"]["outcome"] == "DEADLINE"
-        wait_for("two partitions of the second", lambda: scene.told["second"].metrics()["assigned_partitions"] == 2, 60)
-        moved = {tuple(p) for line in scene.told["second"].lines("assigned") for p in line["partitions"]}
+        moved = set[tuple[str, int]]()
+
+        def two_moved() -> bool:
+            """Look at the event: the metrics of the one before it have its partitions, too."""
+            moved.update(tuple(p) for line in scene.told["second"].lines("assigned") for p in line["partitions"])
+            return len(moved) == 2
+
+        wait_for("two partitions of the second", two_moved, 60)
         wanted = {record for record in scene.client.records(scene.topic) if record[:2] in moved}
         behind = wanted - set(first.completed_records())
         second.wait_for_records(behind)
