@@ -487,8 +487,14 @@ def read_text(filesystem: fs.FileSystem, path: str) -> str:
 
 
 def is_local(location: str) -> bool:
-    """Return whether a location needs no request to a store. Databricks' file system and volumes are stores, too."""
-    return not _STORE.match(location_to_open(location))
+    """Return whether a location needs no request to a store. Databricks' file system and volumes are stores, too.
+
+    A location of an unsupported form is none: the commit log's reader warns about it.
+    """
+    try:
+        return not _STORE.match(location_to_open(location))
+    except ValueError:
+        return False
 
 
 def _is_hadoop(filesystem: fs.FileSystem) -> bool:

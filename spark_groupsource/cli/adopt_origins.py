@@ -40,11 +40,7 @@ def checkpoint_origin(location: str, source: str | None) -> Origin:
 
     `source` is the id of a source in the offset log, needed if several read from Kafka. Raises `CommandError`.
     """
-    name = f"the checkpoint '{shown_location(location)}'"
-    try:
-        checkpoint = read_spark_checkpoint(location)
-    except ValueError as error:
-        raise _unusable(name, str(error), _NAME_THE_CHECKPOINT) from None
+    name, checkpoint = _read(location, _NAME_THE_CHECKPOINT)
     positions = _kafka_source(name, checkpoint, source)
     if checkpoint.completed is None:
         why, where = "initial offset, no batch was completed", "the initial offsets"
@@ -84,18 +80,22 @@ def _kafka_source(name: str, checkpoint: SparkCheckpoint, source: str | None) ->
 
 def own_checkpoint(location: str) -> SourceOffset:
     """Return the end of the newest complete batch of a query of this source. Raises `CommandError`."""
+    name, checkpoint = _read(location, _NAME_OURS)
+    if checkpoint.completed is None:
+        raise _unusable(name, "it has no complete batch", _NAME_OURS)
+    found = [offset for offset in map(_ours, checkpoint.offsets.values()) if offset is not None]
+    if len(found) != 1:
+        raise _unusable(name, f"it has {len(found)} sources of groupkafka, and one is needed", _NAME_OURS)
+    return found[0]
+
+
+def _read(location: str, instead: str) -> tuple[str, SparkCheckpoint]:
+    """Return a checkpoint and its name for users. Raises `CommandError`, which says what to do `instead`."""
     name = f"the checkpoint '{shown_location(location)}'"
     try:
-        checkpoint = read_spark_checkpoint(location)
+        return name, read_spark_checkpoint(location)
     except ValueError as error:
-        raise _unusable(name, str(error), _NAME_OURS) from None
-    found = [offset for offset in map(_ours, checkpoint.offsets.values()) if offset is not None]
-    if len(found) != 1 or checkpoint.completed is None:
-        reason = (
-            f"it has {len(found)} sources of groupkafka, and one is needed" if found else "it has no complete batch"
-        )
-        raise _unusable(name, reason, _NAME_OURS)
-    return found[0]
+        raise _unusable(name, str(error), instead) from None
 
 
 def _is_ours(text: str) -> bool:

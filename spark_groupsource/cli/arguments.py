@@ -26,7 +26,7 @@ from spark_groupsource.options.model import Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.permissions import EVERYTHING
 from spark_groupsource.options.table import OPTIONS
-from spark_groupsource.options.times import MOMENTS, is_relative, moment_ms
+from spark_groupsource.options.times import MOMENTS, NotBetweenYearsError, is_relative, moment_ms
 from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 from spark_groupsource.options.token_login import REGION_OPTION
 from spark_groupsource.options.values import PORT_MAX
@@ -523,9 +523,9 @@ def _time_ms(text: str) -> int:
     else:
         try:
             value = moment_ms(text, SystemClock().epoch_s())
-        except ValueError as error:
-            if "1970" in str(error):
-                raise ValueError(f"'{text}' is {error}") from None
+        except NotBetweenYearsError as error:
+            raise ValueError(f"'{text}' is {error}") from None
+        except ValueError:
             raise ValueError(
                 f"'{text}' is not initial, earliest, latest, savepoint FILE, checkpoint LOCATION, milliseconds since"
                 f" 1970, or {MOMENTS}"

@@ -14,6 +14,13 @@ _RELATIVE = re.compile(r"-\s*([0-9]{1,9})\s*([smhdw])", re.IGNORECASE)
 _DAYS_AGO = {"today": 0, "yesterday": 1}
 
 
+class NotBetweenYearsError(ValueError):
+    """Raised for a time before 1970 or after 9999."""
+
+    def __init__(self) -> None:
+        super().__init__("not between 1970 and 9999")
+
+
 def is_relative(text: str) -> bool:
     """Return whether a text is a time relative to now, such as -24h."""
     return _RELATIVE.fullmatch(text.strip()) is not None
@@ -23,7 +30,7 @@ def moment_ms(text: str, now_s: float) -> int:
     """Return a time as milliseconds since the epoch. `now_s` is the time now, in seconds since the epoch.
 
     Days begin at midnight UTC, and a time without a zone is in UTC: the same text means the same time on every machine.
-    Raises `ValueError` for another form, and for a time before 1970 or after 9999.
+    Raises `ValueError` for another form, and `NotBetweenYearsError` for a time before 1970 or after 9999.
     """
     given = text.strip()
     relative = _RELATIVE.fullmatch(given)
@@ -37,5 +44,5 @@ def moment_ms(text: str, now_s: float) -> int:
         moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
         found = round(moment.timestamp() * 1000)
     if not 0 <= found <= TIME_MAX_MS:
-        raise ValueError("not between 1970 and 9999")
+        raise NotBetweenYearsError
     return found

@@ -72,14 +72,7 @@ def _make_stop_watch(options: SourceOptions, member: MembershipThread) -> StopWa
     if location is None:
         return None
     run = Run.here(options.group_id, int(SystemClock().epoch_s() * 1000))
-    return StopWatch(StopFiles(location), run, member, LOCAL_INTERVAL_S if _is_local(location) else STORE_INTERVAL_S)
-
-
-def _is_local(location: str) -> bool:
-    try:
-        return is_local(location)
-    except ValueError:  # The commit log's reader warns about a location of an unsupported form.
-        return False
+    return StopWatch(StopFiles(location), run, member, LOCAL_INTERVAL_S if is_local(location) else STORE_INTERVAL_S)
 
 
 def _make_lag_thread(options: SourceOptions, member: MembershipThread, metrics: MetricsLog) -> LagThread | None:

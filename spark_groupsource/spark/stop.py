@@ -491,7 +491,7 @@ class _LocalRequest:
         self._watched = StopFiles(location)
         self._answers: dict[str, Answer | None] = {}
         self._since_ms = _application_start_ms()
-        self.look_s = _LOCAL_LOOK_S if _is_local(location) else _STORE_LOOK_S
+        self.look_s = _LOCAL_LOOK_S if is_local(location) else _STORE_LOOK_S
 
     def is_asked_by_others(self) -> bool:
         """Return whether a run of this application was asked to stop. Raises ValueError for a store in trouble."""
@@ -510,13 +510,6 @@ class _LocalRequest:
 
 def _is_remote(query: StreamingQuery) -> bool:
     return type(query).__module__.startswith("pyspark.sql.connect")
-
-
-def _is_local(location: str) -> bool:
-    try:
-        return is_local(location)
-    except ValueError:
-        return False
 
 
 def _application_start_ms() -> int:
