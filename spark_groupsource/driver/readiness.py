@@ -15,7 +15,7 @@ from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.options.client_settings import librdkafka_has
-from spark_groupsource.options.model import SourceOptions
+from spark_groupsource.options.model import NextTrigger, SourceOptions
 
 LOG = logging.getLogger(__name__)
 
@@ -27,7 +27,9 @@ SETTLE_S = 1.0
 # Seconds. AvailableNow must not end because nothing is assigned yet: the session of a killed member must expire first.
 AVAILABLE_NOW_MARGIN_S = 30.0
 _SETTLE_PAUSE_S = 0.01
-_NO_PARTITIONS = "the query ends without a partition: other members own them (a static member also while stopped)"
+_NO_PARTITIONS = (
+    "the query ends without a partition: other members own them (a static member also while stopped): group=%s"
+)
 _NOT_SETTLED = (
     "no partitions for %.0f s: a query with Trigger.AvailableNow or Once ends without them, because before Spark 4.2"
     " the source does not learn the trigger: group=%s"
@@ -166,21 +168,26 @@ class Readiness:
         """Record that the member has begun to join, or has joined again."""
         self._first_assignment = Deadline(self._clock, FIRST_ASSIGNMENT_S)
 
-    def settled_view(self, *, ends_itself: bool, may_end: bool = False) -> GroupView | None:
+    def settled_view(self, later: NextTrigger) -> GroupView | None:
         """Wait until the member may plan. Return None if that takes longer than a trigger should.
 
-        Only the first call after a join waits for an assignment that is not empty. Raises if the query ends by itself:
-        `MembershipError` if the query is stopping or the assignment takes too long, `KafkaUnavailableError` if the
-        member has partitions and the coordinator does not answer for that long. If it `may_end` by itself, the call
-        waits for as long, and then returns None after a warning.
+        | the member | waits at most | then |
+        |---|---|---|
+        | may plan, and has partitions | not at all | returns its view |
+        | may plan, and has none | `SETTLE_S`, and `FIRST_ASSIGNMENT_S` after a join | returns its view |
+        | may not plan, a later trigger comes | the same | returns None |
+        | may not plan, there may be no later one | the session and `AVAILABLE_NOW_MARGIN_S` | warns, returns None |
+        | may not plan, there is no later one | the same | raises |
+
+        It raises `MembershipError` if the assignment takes too long, or the query is stopping and there is no later
+        trigger; `KafkaUnavailableError` if the member has partitions and the coordinator does not answer for that long.
         """
-        settle = Deadline(self._clock, SETTLE_S)
-        longest_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S
-        patience = Deadline(self._clock, longest_s if ends_itself or may_end else SETTLE_S)
+        began_s = self._clock.monotonic_s()
+        longest_s = SETTLE_S if later.is_sure else self._length.longest_s + AVAILABLE_NOW_MARGIN_S
         while True:
             self._member.check()
             if self._member.stopping:
-                if ends_itself:
+                if later is NextTrigger.NONE:
                     # For Spark, "no new data" would be the query's end.
                     raise member_left(self._options.group_id, clean=False, cause=self._member.stop_cause)
                 return None
@@ -190,26 +197,30 @@ class Readiness:
             self._joins_again = view.state is MemberState.REJOINING
             # R84: also while the member waits for its first assignment
             self._check.run(view)
-            settled = view.settled and not self._commits.cut_off(view)
+            may_plan = view.settled and not self._commits.cut_off(view)
             # Such a query has nothing to read, and must not end as if it had read all. The member's error is raised.
-            if (ends_itself or may_end) and not view.partitions and self._member.status.assignment_refused:
-                settled = False
-            if settled and view.partitions:
-                self._first_assignment = None
-                return view
+            if not later.is_sure and not view.partitions and self._member.status.assignment_refused:
+                may_plan = False
             waits_first = self._first_assignment is not None and not self._first_assignment.expired()
-            if not waits_first:
-                if ends_itself and not settled and patience.expired():
-                    raise self._no_assignment(view)
-                waits = ends_itself or (may_end and not patience.expired())
-                if settle.expired() and not (waits and not settled):
-                    self._first_assignment = None
-                    if may_end and not settled:
-                        LOG.warning(_NOT_SETTLED, longest_s, self._options.group_id)
-                    if ends_itself:
-                        LOG.warning("%s: group=%s", _NO_PARTITIONS, self._options.group_id)
-                    return view if settled else None
+            is_late = self._clock.monotonic_s() - began_s >= (SETTLE_S if may_plan else longest_s)
+            if (may_plan and view.partitions) or (is_late and not waits_first):
+                self._first_assignment = None
+                return self._at_end_of_wait(view, later, longest_s, may_plan=may_plan)
             self._pause(_SETTLE_PAUSE_S)
+
+    def _at_end_of_wait(
+        self, view: GroupView, later: NextTrigger, waited_s: float, *, may_plan: bool
+    ) -> GroupView | None:
+        group = self._options.group_id
+        if may_plan:
+            if not view.partitions and later is NextTrigger.NONE:
+                LOG.warning(_NO_PARTITIONS, group)
+            return view
+        if later is NextTrigger.NONE:
+            raise self._no_assignment(view)
+        if later is NextTrigger.UNKNOWN:
+            LOG.warning(_NOT_SETTLED, waited_s, group)
+        return None
 
     def _no_assignment(self, view: GroupView) -> GroupKafkaError:
         timeout_s = self._length.longest_s + AVAILABLE_NOW_MARGIN_S

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
-from spark_groupsource.cluster.offset_lookup import includes_topic, partitions_of
+from spark_groupsource.cluster.offset_lookup import partitions_of
 from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
 from spark_groupsource.driver.assignment_check import AssignmentCheck
 from spark_groupsource.driver.batch_planner import BatchPlanner, NothingToRead, Plan, TryAgain
-from spark_groupsource.driver.data_loss import DELETED, LossReporter, TruncationWatch, known_backlogs
+from spark_groupsource.driver.data_loss import LossReporter, TruncationWatch
 from spark_groupsource.driver.draining import Draining
 from spark_groupsource.driver.log_ends import LogWatch
 from spark_groupsource.driver.missing_topics import MissingTopics
@@ -27,6 +27,7 @@ from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.read_check import ReadCheck
 from spark_groupsource.driver.readiness import CommitWait, Readiness
 from spark_groupsource.driver.recreated_topics import RecreatedTopics
+from spark_groupsource.driver.replay_planner import ReplayPlanner, known_of_replay
 from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
@@ -37,11 +38,10 @@ from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.membership.stopping import StopCause, member_left
 from spark_groupsource.membership.thread import MembershipThread
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.model.commit_metadata import Anchor, commit_items, metadata_of
-from spark_groupsource.model.offsets import Json, OffsetRange, SourceOffset, TopicPartition, new_lineage, same_topic
-from spark_groupsource.options.model import UNBOUNDED, ReadBounds, SourceOptions
-from spark_groupsource.planning.batch import next_offset, plan_replay
-from spark_groupsource.planning.conflicts import check_allowed
+from spark_groupsource.model.commit_metadata import commit_items
+from spark_groupsource.model.offsets import Json, OffsetRange, SourceOffset, TopicPartition, new_lineage
+from spark_groupsource.options.model import UNBOUNDED, NextTrigger, ReadBounds, SourceOptions
+from spark_groupsource.planning.batch import next_offset
 from spark_groupsource.planning.start_position import Lineage
 from spark_groupsource.planning.tasks import Task, TaskSizing
 from spark_groupsource.sidecars.lag_reporter import LagThread
@@ -137,7 +137,7 @@ class Session:
             cluster, logs=self._logs, recreated=recreated, truncation=self._truncation, state=self._state,
             losses=self._losses, commits=commits, name=options.client_id,
         )  # fmt: skip
-        self._available_now = self._once = self._may_end = False
+        self._available_now, self._later = False, NextTrigger.COMES
 
     def __repr__(self) -> str:
         lineage = None if self._own is None else self._own.name
@@ -219,21 +219,6 @@ class Session:
             if error.condition != errors.TOPIC_UNKNOWN:
                 raise
 
-    @property
-    def _ends_itself(self) -> bool:
-        """Whether the query ends by itself, so that no later trigger reads what this one leaves (AvailableNow, Once).
-
-        Guards against:
-        1. A job with Trigger.Once is killed, and started again. The group still waits for the dead member's session.
-        2. The only trigger has no partitions. It would end as if there was nothing to read, and the job succeeds.
-        """
-        return self._available_now or self._once
-
-    @property
-    def _waits(self) -> bool:
-        """Whether this trigger waits for what a later one may never read."""
-        return self._ends_itself or self._may_end
-
     def _begin(self, known: Known) -> None:
         self.start(known)
         if self._available_now and self._logs.targets is None:
@@ -244,12 +229,12 @@ class Session:
     # --- planning
 
     def latest_offset(
-        self, start: SourceOffset, bounds: ReadBounds = UNBOUNDED, *, once: bool = False, may_end: bool = False
+        self, start: SourceOffset, bounds: ReadBounds = UNBOUNDED, later: NextTrigger = NextTrigger.COMES
     ) -> SourceOffset:
         """Complete the batch that ended at `start`, plan the next one and fix it.
 
-        Returns `start` itself if there is nothing to read. With `once` (Trigger.Once) there is no later trigger. With
-        `may_end` it is not known whether there is one: the call waits as long as with `once`, and does not fail.
+        Returns `start` itself if there is nothing to read. `later` is what Spark says of a later trigger. After
+        `prepare_available_now` there is none.
 
         1. Complete the last batch.
         2. Wait until the assignment has settled.
@@ -257,7 +242,7 @@ class Session:
         4. Plan.
         5. Fix the plan. If ownership has changed meanwhile, go back to 2.
         """
-        self._once, self._may_end = once, may_end
+        self._later = NextTrigger.NONE if self._available_now else later
         # Spark asks for a new batch when no logged one is left to run again.
         self._draining.caught_up()
         if self._member.stopping:
@@ -273,7 +258,7 @@ class Session:
         """Complete the batch that ended at `start`, and plan nothing more, because a stop was requested (rule R79)."""
         if self._started:
             self._draining.call(lambda: self._complete(start))
-        self._draining.check(ends_itself=self._ends_itself)
+        self._draining.check(ends_itself=self._later is NextTrigger.NONE)
         return start
 
     def _next_offset(self, start: SourceOffset, bounds: ReadBounds) -> SourceOffset:
@@ -296,8 +281,9 @@ class Session:
     def _planned(self, start: SourceOffset, known: Known, bounds: ReadBounds) -> SourceOffset:
         deadline: StepDeadline | None = None
         while deadline is None or not deadline.expired():
-            may_end = self._may_end and bool(self._topics.names)
-            view = self._readiness.settled_view(ends_itself=self._ends_itself, may_end=may_end)
+            # Without a topic nothing is ever assigned.
+            waits = bool(self._topics.names) or self._later is not NextTrigger.UNKNOWN
+            view = self._readiness.settled_view(self._later if waits else NextTrigger.COMES)
             if view is None:
                 self._missing.compare_unassigned()
                 return start
@@ -307,10 +293,10 @@ class Session:
             deadline = deadline or self._planning_deadline()
             if any(owned.position is None for owned in view.partitions):
                 own, present = self._lineage(start), self._topics.present
-                self._go_by(self._starts.establish(view, start, present, own, waits=self._waits))
+                self._go_by(self._starts.establish(view, start, present, own, waits=not self._later.is_sure))
                 self._logs.forget()
                 continue
-            match self._planner.step(view.positions, bounds, ends_itself=self._waits):
+            match self._planner.step(view.positions, bounds, ends_itself=not self._later.is_sure):
                 case Plan(ranges, described):
                     end = self._fix(view, start, ranges, described)
                     if end is not None:
@@ -320,7 +306,7 @@ class Session:
                 case NothingToRead():
                     return start
         LOG.warning("no plan, the group keeps rebalancing: group=%s", self._options.group_id)
-        if self._ends_itself:
+        if self._later is NextTrigger.NONE:
             # The query would end here with records unread.
             reason = f"the group accepted no start positions, or kept rebalancing, for {OUTAGE_TIMEOUT_S:.0f} s"
             raise KafkaUnavailableError(errors.CLUSTER_REQUEST_FAILED, request="latestOffset", reason=reason)
@@ -332,7 +318,7 @@ class Session:
         AvailableNow and Once cannot leave it to the next trigger. They wait for an unavailable coordinator as long as
         for unavailable brokers. A wait for the assignment has limits of its own and counts as one step only.
         """
-        if self._waits:
+        if not self._later.is_sure:
             return StepDeadline(self._clock, OUTAGE_TIMEOUT_S, _PLAN_STEP_S)
         return StepDeadline(self._clock, PLAN_TIMEOUT_S, PLAN_TIMEOUT_S)
 
@@ -468,43 +454,15 @@ class Session:
         return tasks
 
     def _replay(self, end: SourceOffset) -> tuple[Task, ...]:
-        """Plan a logged batch again: its ranges, owned or not, without what is completed already (rule R11)."""
-        # Empty ranges of topics that were unsubscribed since are left out: the topics may be deleted.
-        every = [
-            item for item in end.ranges if len(item) or includes_topic(self._options.subscription, item.partition.topic)
-        ]
-        begun = {item.partition: item.start for item in every}
+        known = known_of_replay(end, self._options.subscription)
         self._state.saw_ends(end.ends())
-        known = replace(Known.of(end), last=begun, replayed=True)
         self.start(known)
-        described = self._missing.describe({partition.topic for partition in begun}, known)
-        ids = {topic: info.topic_id for topic, info in described.items()}
-        replaced = {p: at for p, at in begun.items() if not same_topic(ids.get(p.topic), end.topic_id(p.topic))}
-        self._losses.report_recreated({p: at for p, at in replaced.items() if p.topic in ids}, described)
-        # Unless it was reported when the topics were described.
-        self._losses.report_missing({p: at for p, at in replaced.items() if p.topic not in ids}, DELETED)
-        ranges = [item for item in every if item.partition not in replaced]
-        found = self._starts.fetch_offsets(item.partition for item in ranges)
-        committed = {partition: (group.offset, metadata_of(group)) for partition, group in found.items()}
-        for partition, (_, metadata) in committed.items():
-            if metadata is not None:
-                self._state.replayed(partition, Anchor(metadata.topic_id, metadata.pin, metadata.reset))
-        replay = plan_replay(end, ranges, committed)
-        check_allowed(replay.conflicts, self._options.on_conflict)
-        unread = [item for item in replay.ranges if len(item)]
-        survey = self._cluster.survey(item.partition for item in unread)
-        self._truncation.learn(unread)
-        ends = {item.partition: item.end for item in unread}
-        cut = self._truncation.truncated(known_backlogs(ends, survey.ends))
-        read = self._losses.trim_lost(self._losses.skip_truncated(replay.ranges, cut), survey.beginnings)
-        self._starts.report_conflicts(replay.conflicts)
+        planner = ReplayPlanner(
+            self._options, self._cluster, missing=self._missing, starts=self._starts, truncation=self._truncation,
+            state=self._state, losses=self._losses, metrics=self._metrics,
+        )  # fmt: skip
+        read = planner.ranges(end, known)
         self._go_by(Lineage(end.lineage, end.reset))
         self._member.replay(FlightBatch(end, commit_items(end, self._state.anchors)))
         self._flight = _InFlight(end)
-        records = sum(map(len, read))
-        self._metrics.write("replayed", (item.partition for item in read), records=records)
-        LOG.info(
-            "replay: group=%s records=%d of=%d reset=%s",
-            self._options.group_id, records, sum(map(len, end.ranges)), replay.reset,
-        )  # fmt: skip
         return self._sizing.tasks(read, self._clock.monotonic_s())

@@ -79,6 +79,24 @@ class ReadBounds:
 UNBOUNDED = ReadBounds()
 
 
+class NextTrigger(Enum):
+    """Whether a later trigger of this run reads what this one leaves.
+
+    Guards against (no later trigger):
+    1. A job with Trigger.Once is killed, and started again. The group still waits for the dead member's session.
+    2. The only trigger has no partitions. It would end as if there was nothing to read, and the job succeeds.
+    """
+
+    COMES = "yes"
+    NONE = "no: Trigger.AvailableNow or Once"
+    UNKNOWN = "Spark does not say: the first trigger before Spark 4.2"
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether this trigger may leave to the next one what would make it wait."""
+        return self is NextTrigger.COMES
+
+
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """All checked options of one reader. Durations are in seconds."""

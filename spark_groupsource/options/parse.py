@@ -48,7 +48,6 @@ from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 _BY_KEY = {spec.name.lower(): spec for spec in OPTIONS}
 # Options that Spark itself adds to a source's options.
 _IGNORED_KEYS = frozenset({"path"})
-_MAX_TRIGGER_DELAY_S = 900.0
 # Options that only one strategy reads -> that strategy.
 _OF_STRATEGIES = {"memberWeight": "weighted", "memberRedundancy": "redundant"}
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
@@ -370,11 +369,8 @@ def _position(values: Mapping[str, object], kind: str, default: Start) -> Starti
     return Starting(default if given is None else given, option=option)  # type: ignore[arg-type]
 
 
-def _max_batch_ms(values: Mapping[str, object]) -> int | None:
-    """Return option maxBatchMs.
-
-    Raises `OptionError` without a commit log, where a batch ends only at the next trigger.
-    """
+def _check_max_batch(values: Mapping[str, object]) -> None:
+    """Raise `OptionError` for maxBatchMs without a commit log, where a batch ends only at the next trigger."""
     value = values["maxBatchMs"]
     if value is not None and values["checkpointLocation"] is None:
         raise OptionError(
@@ -382,7 +378,6 @@ def _max_batch_ms(values: Mapping[str, object]) -> int | None:
             reason="without option checkpointLocation the source cannot detect the end of a batch.",
             replacement="give the source the writer's checkpointLocation, or leave maxBatchMs out.",
         )  # fmt: skip
-    return value if isinstance(value, int) else None
 
 
 def _check_on_conflict(given: Mapping[str, str]) -> None:
@@ -403,53 +398,32 @@ def _assemble(
     if names and librdkafka_has(names):
         client = {**client, "partition.assignment.strategy": ",".join(names)}
     max_poll_interval_ms = int(client.get("max.poll.interval.ms", "300000"))
-    drain_timeout_ms = values["drainTimeoutMs"]
-    if isinstance(drain_timeout_ms, int) and drain_timeout_ms > max_poll_interval_ms:
+    drain_timeout_ms: int | None = values["drainTimeoutMs"]  # type: ignore[assignment]
+    if drain_timeout_ms is not None and drain_timeout_ms > max_poll_interval_ms:
         raise invalid_option("drainTimeoutMs", str(drain_timeout_ms), f"0 to {max_poll_interval_ms}")
-    max_batch_ms = _max_batch_ms(values)
+    _check_max_batch(values)
     least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if isinstance(least, int) and isinstance(most, int) and least > most:
         allowed = f"1 to {most}; it is higher than the maxOffsetsPerTrigger({most})"
         raise invalid_option("minOffsetsPerTrigger", str(least), allowed)
-    typed: dict[str, object] = {
-        "bootstrap_servers": values["kafka.bootstrap.servers"],
+    combined: dict[str, object] = {
         "group_id": values["kafka.group.id"] or "",
         "subscription": _subscription(values),
         "starting": _position(values, "starting", AtEdge(latest=reads is not Reads.BATCH)),
         "ending": _position(values, "ending", AtEdge(latest=True)),
-        "no_match_strategy": values["startingOffsetsByTimestampStrategy"],
-        "max_offsets_per_trigger": values["maxOffsetsPerTrigger"],
-        "min_offsets_per_trigger": values["minOffsetsPerTrigger"],
-        "max_trigger_delay_s": _MAX_TRIGGER_DELAY_S if values["maxTriggerDelay"] is None else values["maxTriggerDelay"],
-        "max_bytes_per_trigger": values["maxBytesPerTrigger"],
-        "min_partitions": values["minPartitions"],
-        "max_records_per_partition": values["maxRecordsPerPartition"],
-        "fail_on_data_loss": values["failOnDataLoss"],
-        "include_headers": values["includeHeaders"],
-        "checkpoint_location": values["checkpointLocation"],
-        "drain_timeout_s": 0.8 * max_poll_interval_ms / 1000
-        if drain_timeout_ms is None
-        else float(str(drain_timeout_ms)) / 1000,
-        "max_batch_s": None if max_batch_ms is None else max_batch_ms / 1000,
-        "on_partitions_lost": values["onPartitionsLost"],
-        "on_conflict": values["onConflict"],
-        "metrics_path": values["metricsPath"],
-        "metrics_lag_interval_s": float(str(values["metricsLagIntervalMs"])) / 1000,
-        "metrics_port": values["metricsPort"],
-        "metrics_address": values["metricsAddress"],
-        "poll_timeout_s": float(str(values["kafkaConsumer.pollTimeoutMs"])) / 1000,
-        "fetch_retries": values["fetchOffset.numRetries"],
-        "fetch_retry_interval_s": float(str(values["fetchOffset.retryIntervalMs"])) / 1000,
-        "fast_lane_max_offsets": values["fastLaneMaxOffsets"],
-        "prefetch_memory_bytes": values["kafkaConsumer.prefetchMemoryBytes"],
+        "drain_timeout_s": (0.8 * max_poll_interval_ms if drain_timeout_ms is None else drain_timeout_ms) / 1000,
         "session_timeout_s": int(client.get("session.timeout.ms", "45000")) / 1000,
         "heartbeat_interval_s": int(client.get("heartbeat.interval.ms", "3000")) / 1000,
         "rebalance_timeout_s": max_poll_interval_ms / 1000,
         "group_protocol": GroupProtocol(client.get("group.protocol", "classic").lower()),
         "assignors": names,
-        "member_weight": values["memberWeight"],
-        "member_redundancy": values["memberRedundancy"],
         "client_settings": dict(client),
         "executor_settings": dict(executor),
     }
-    return SourceOptions(**typed)  # type: ignore[arg-type]
+    single = {spec.field: _in_seconds(spec, values[spec.name]) for spec in OPTIONS if spec.field is not None}
+    return SourceOptions(**single, **combined)  # type: ignore[arg-type]
+
+
+def _in_seconds(spec: OptionSpec, value: object) -> object:
+    """Return the value of an option, in seconds if its name says milliseconds."""
+    return value / 1000 if spec.name.endswith("Ms") and isinstance(value, int) else value

@@ -17,13 +17,18 @@ from spark_groupsource.options.token_login import provider_name, region_name
 
 @dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """One row of the option table. `allowed` and `doc` are texts for users; `parse` raises ValueError."""
+    """One row of the option table. `allowed` and `doc` are texts for users; `parse` raises ValueError.
+
+    `field` is the field of `SourceOptions` that has the value, in seconds if the name ends in `Ms`; None if other
+    options or the client's settings have a part in it.
+    """
 
     name: str
     parse: Callable[[str], object]
     default: object
     allowed: str
     doc: str
+    field: str | None = None
     required: bool = False
     since: str = "0.1.0"
     # The default as users should read it, if the value itself does not show it.
@@ -37,7 +42,7 @@ def _times_of(value: str) -> object:
 OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "kafka.bootstrap.servers", read.broker_list, None, "host:port, comma separated",
-        "Brokers to start from.", required=True,
+        "Brokers to start from.", field="bootstrap_servers", required=True,
     ),
     OptionSpec(
         "kafka.group.id", group_name, None, GROUP_NAME,
@@ -87,7 +92,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "startingOffsetsByTimestampStrategy", read.choice(NoMatchStrategy), NoMatchStrategy.ERROR,
         "error, latest",
-        "Meaning of a starting time for a partition without a record at or after it.",
+        "Meaning of a starting time for a partition without a record at or after it.", field="no_match_strategy",
     ),
     OptionSpec(
         "endingOffsets", start_of, None,
@@ -109,44 +114,49 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "maxOffsetsPerTrigger", read.integer(1), None, "an integer from 1",
         "Upper bound of offsets per batch of this member, divided in proportion to the partitions' backlogs. Each share"
         " is rounded down, so a batch can be a little smaller. Three members with 1,000 each read 3,000.",
+        field="max_offsets_per_trigger",
     ),
     OptionSpec(
         "minOffsetsPerTrigger", read.integer(1), None, "an integer from 1",
         "A batch of this member waits until its partitions have this many offsets to read, or until `maxTriggerDelay`"
         " has passed. Until then these records count as lag. The first batch after a start does not wait, as in Spark,"
-        " nor does `Trigger.AvailableNow`. At most `maxOffsetsPerTrigger`.",
+        " nor does `Trigger.AvailableNow`. At most `maxOffsetsPerTrigger`.", field="min_offsets_per_trigger",
     ),
     OptionSpec(
-        "maxTriggerDelay", read.duration_s, None, "a duration such as 500ms, 30s, 15m, 1h",
-        "Longest time for which `minOffsetsPerTrigger` may delay records.", shown_default="15m",
+        "maxTriggerDelay", read.duration_s, 900.0, "a duration such as 500ms, 30s, 15m, 1h",
+        "Longest time for which `minOffsetsPerTrigger` may delay records.",
+        field="max_trigger_delay_s", shown_default="15m",
     ),
     OptionSpec(
         "maxBytesPerTrigger", read.integer(1), None, "bytes, an integer from 1",
         "Upper bound of bytes (keys, values and headers) per batch of this member, estimated from the size of the next"
         " records of each partition. If that cannot be seen, the last known average counts, or 1,000 bytes.",
+        field="max_bytes_per_trigger",
     ),
     OptionSpec(
         "minPartitions", read.integer(1, 2**31 - 1), None, "an integer from 1",
-        "Smallest number of Spark tasks per batch of this member: large ranges are split.",
+        "Smallest number of Spark tasks per batch of this member: large ranges are split.", field="min_partitions",
     ),
     OptionSpec(
         "maxRecordsPerPartition", read.integer(1), None, "an integer from 1",
         "Largest number of offsets per Spark task: larger ranges are split. The driver itself reads no batch larger"
-        " than this either.",
+        " than this either.", field="max_records_per_partition",
     ),
     OptionSpec(
         "failOnDataLoss", read.boolean, True, "true, false",
         "Fail the query when unread records are missing on the broker; false skips and reports them.",
+        field="fail_on_data_loss",
     ),
     OptionSpec(
         "includeHeaders", read.boolean, False, "true, false",
-        "Adds the column `headers`: `array<struct<key string, value binary>>`.",
+        "Adds the column `headers`: `array<struct<key string, value binary>>`.", field="include_headers",
     ),
     OptionSpec(
         "checkpointLocation", read.text, None, "the path given to the writer",
         "The writer's path. The source then detects batch completion from Spark's commit log, so a handover waits only"
         " for the running batch, and the last batch is committed on stop. With a local path, the source also commits at"
         " the batch's end, not at the next trigger. `run_until_stopped` and `groupkafka stop` reach the query there.",
+        field="checkpoint_location",
     ),
     OptionSpec(
         "drainTimeoutMs", read.integer(0), None, "milliseconds, 0 to kafka.max.poll.interval.ms",
@@ -161,17 +171,19 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " the member rejoins when it has ended. Without this option, a hanging sink keeps its partitions until a"
         " rebalance revokes them and `drainTimeoutMs` has passed. With `kafka.group.instance.id` the partitions stay"
         " until the session has expired. Needs `checkpointLocation`; with `assign` it has no effect.",
+        field="max_batch_s",
     ),
     OptionSpec(
         "onPartitionsLost", read.choice(OnPartitionsLost), OnPartitionsLost.CONTINUE, "continue, fail",
         "What to do when the member lost partitions without a handover (session expired, fenced).",
+        field="on_partitions_lost",
     ),
     OptionSpec(
         "onConflict", read.choice(OnConflict), None, "group, fail",
         "What to do when another program has changed the group's offsets: follow them, or end the query"
         " ([CONFLICT](errors.md#conflict)). A query whose own commits are beyond its checkpoint, which is a restored"
         " copy, ends ([CHECKPOINT_BEHIND](errors.md#checkpoint_behind)), unless `group` is given.",
-        shown_default="group",
+        field="on_conflict", shown_default="group",
     ),
     OptionSpec(
         "assignors", read.name_list, None,
@@ -185,60 +197,61 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "memberWeight", read.integer(1, 1_000_000), None, "1 to 1000000",
         "This member's share under strategy `weighted`; refused without `assignors`. Default: the number of cores of"
-        " the driver's machine that the reader process may use (not the application's cores).",
+        " the driver's machine that the reader process may use (not the application's cores).", field="member_weight",
     ),
     OptionSpec(
         "memberRedundancy", read.integer(1, 1000), 2, "1 to 1000",
         "To how many members strategy `redundant` gives a partition: one is active, the others are standby. Refused"
-        " without `assignors`.",
+        " without `assignors`.", field="member_redundancy",
     ),
     OptionSpec(
         "metricsPath", read.text, None, "a path on the driver's machine",
         "Append one JSON line per event of the member to this file: state, partitions, rebalances and their outcome,"
         " drain times, commits, repeats. Each query needs its own file. The file must not exist yet, or begin with"
         " such a line; it must not be a link. If it cannot be written, the query logs a warning and runs without it.",
+        field="metrics_path",
     ),
     OptionSpec(
         "metricsLagIntervalMs", read.integer(0, 2**31 - 1), 30_000, "milliseconds, an integer from 0",
         "With `metricsPath` or `metricsPort`: how often the lag is measured (event `lag`), in parallel to the batches;"
-        " 0: never.",
+        " 0: never.", field="metrics_lag_interval_s",
     ),
     OptionSpec(
         "metricsPort", read.integer(0, read.PORT_MAX), None, "0 to 65535",
         "Serve the query's own counters for Prometheus on this port of the driver's machine, at `/metrics`, as long as"
         " the query runs. Each query needs its own port; 0 takes a free one and logs it. A port that stays in use for"
         " 10 s ends the query (`LISTENING_FAILED`). Needs the extra `[metrics]`."
-        " See [Watch with Prometheus](../how-to/watch.md#metrics-of-a-query).",
+        " See [Watch with Prometheus](../how-to/watch.md#metrics-of-a-query).", field="metrics_port",
     ),
     OptionSpec(
         "metricsAddress", read.text, "127.0.0.1", "127.0.0.1, ::1, localhost, or what the driver permits",
         "Address on which `metricsPort` listens. Any other address, such as 0.0.0.0 (all), lets other machines read the"
         " metrics, which have no TLS and no password. So the driver's variable `GROUPKAFKA_METRICS_ADDRESSES` must name"
-        " it. See [docs/security.md](../security.md#what-options-may-name).",
+        " it. See [docs/security.md](../security.md#what-options-may-name).", field="metrics_address",
     ),
     OptionSpec(
         "kafkaConsumer.pollTimeoutMs", read.integer(1, 2**31 - 1), 120_000, "milliseconds, an integer from 1",
-        "How long an executor waits for the next record of a range before the task fails.",
+        "How long an executor waits for the next record of a range before the task fails.", field="poll_timeout_s",
     ),
     OptionSpec(
         "fetchOffset.numRetries", read.integer(0), None, "an integer from 0",
         "How often a failed request for offsets is repeated. Default: as often as fits into 2 minutes (20 s for the"
-        " first request).",
+        " first request).", field="fetch_retries",
     ),
     OptionSpec(
         "fetchOffset.retryIntervalMs", read.integer(1), 100, "milliseconds, an integer from 1",
-        "Pause before such a request is repeated.",
+        "Pause before such a request is repeated.", field="fetch_retry_interval_s",
     ),
     OptionSpec(
         "fastLaneMaxOffsets", read.integer(0), 2_000, "an integer from 0",
         "Largest batch that the driver reads itself, which saves a Spark Python task. With 0 (or `minPartitions`"
-        " above 1) the executors read every batch.",
+        " above 1) the executors read every batch.", field="fast_lane_max_offsets",
     ),
     OptionSpec(
         "kafkaConsumer.prefetchMemoryBytes", read.integer(1024 * 1024, 2**40), 64 * 1024 * 1024,
         "bytes, an integer from 1048576",
         "Approximate limit of fetched records in the memory of a Python worker, or of the driver for small batches. One"
-        " response of a broker may exceed it.",
+        " response of a broker may exceed it.", field="prefetch_memory_bytes",
     ),
     OptionSpec(
         "tokenProvider", provider_name, None, "msk, gcp, or `package.module:function`",

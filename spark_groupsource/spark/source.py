@@ -31,7 +31,7 @@ from spark_groupsource import errors
 from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.stopping import StopCause
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition, new_lineage, parse_offset
-from spark_groupsource.options.model import ReadBounds, Reads, SourceOptions
+from spark_groupsource.options.model import NextTrigger, ReadBounds, Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.redaction import MaskSecrets
 from spark_groupsource.spark.executor_python import guarded
@@ -164,12 +164,12 @@ class GroupKafkaStreamReader(HandsOverRows, PlanningCalls, DataSourceStreamReade
 
     @without_frames
     def _planned(
-        self, start: dict[str, Any], bounds: ReadBounds, *, once: bool = False, may_end: bool = False
+        self, start: dict[str, Any], bounds: ReadBounds, later: NextTrigger = NextTrigger.COMES
     ) -> dict[str, Any]:
         """Plan the next batch. Return `start` itself, unchanged, if there is nothing to read."""
         offset = parse_offset(start)
         session = self._driver()
-        end = session.latest_offset(offset, bounds, once=once, may_end=may_end)
+        end = session.latest_offset(offset, bounds, later)
         # Only without a new batch, because it may take a while.
         idle = end is offset and not session.stopping
         if idle and (standby := self._standby) is not None and (lane := self._fast_lane()) is not None:

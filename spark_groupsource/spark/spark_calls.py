@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from spark_groupsource import errors
 from spark_groupsource.errors import GroupKafkaError, OptionError
 from spark_groupsource.model.offsets import parse_offset
-from spark_groupsource.options.model import UNBOUNDED, ReadBounds, SourceOptions
+from spark_groupsource.options.model import UNBOUNDED, NextTrigger, ReadBounds, SourceOptions
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -128,7 +128,7 @@ class _Planning:
         raise NotImplementedError
 
     def _planned(
-        self, start: dict[str, Any], bounds: ReadBounds, *, once: bool = False, may_end: bool = False
+        self, start: dict[str, Any], bounds: ReadBounds, later: NextTrigger = NextTrigger.COMES
     ) -> dict[str, Any]:
         """Plan the next batch. Return `start` itself, unchanged, if there is nothing to read."""
         raise NotImplementedError
@@ -153,11 +153,12 @@ class CallsWithoutStart(_Planning):
         """
         trail = self._batches()
         start = trail.start(self.initialOffset())
-        options, may_end, self._is_first_plan = self._options, self._is_first_plan, False
+        options, later = self._options, NextTrigger.UNKNOWN if self._is_first_plan else NextTrigger.COMES
+        self._is_first_plan = False
         limits = ReadBounds(
             options.max_offsets_per_trigger, options.min_offsets_per_trigger, options.max_bytes_per_trigger
         )
-        end = self._planned(start, limits, may_end=may_end)
+        end = self._planned(start, limits, later)
         trail.planned(start, end)
         return end
 
@@ -238,7 +239,8 @@ if HAS_ADMISSION_CONTROL:
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
             """Plan the next batch. Return `start` itself, unchanged, if there is nothing to read."""
-            return self._planned(start, self._bounds(limit), once=isinstance(limit, ReadAllAvailable))
+            later = NextTrigger.NONE if isinstance(limit, ReadAllAvailable) else NextTrigger.COMES
+            return self._planned(start, self._bounds(limit), later)
 
         def _bounds(self, limit: ReadLimit) -> ReadBounds:
             """Convert Spark's limit. Without one (Trigger.Once) the options' limits do not apply either."""

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, parse_offset
-from spark_groupsource.options.model import UNBOUNDED, ReadBounds
+from spark_groupsource.options.model import UNBOUNDED, NextTrigger, ReadBounds
 from spark_groupsource.spark.spark_calls import BatchTrail
 from tests.faults.history import Row, SinkBatch
 from tests.sim.spark.checkpoint import Entry, Json, text_of
@@ -41,7 +41,7 @@ class Trigger(Enum):
 class Reader(Protocol):
     """The calls of Spark that a version makes, on a session."""
 
-    def latest_offset(self, start: Json, bounds: ReadBounds, *, once: bool) -> Json:
+    def latest_offset(self, start: Json, bounds: ReadBounds, later: NextTrigger) -> Json:
         """Return the end of the next batch, or the start itself."""
 
     def tasks(self, start: Json, end: Json) -> tuple[Any, ...]:
@@ -54,10 +54,10 @@ class Reader42:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def latest_offset(self, start: Json, bounds: ReadBounds, *, once: bool) -> Json:
+    def latest_offset(self, start: Json, bounds: ReadBounds, later: NextTrigger) -> Json:
         """See `Reader`."""
         offset = parse_offset(start)
-        end = self._session.latest_offset(offset, bounds, once=once)
+        end = self._session.latest_offset(offset, bounds, later)
         return start if end is offset else end.to_json()
 
     def tasks(self, start: Json, end: Json) -> tuple[Any, ...]:
@@ -73,14 +73,14 @@ class Reader40(Reader42):
         self._initial = initial
         # A query of the simulator always reads the source, so Spark runs each plan.
         self._trail = BatchTrail(lambda _: False)
-        self._may_end = True
+        self._later = NextTrigger.UNKNOWN
 
-    def latest_offset(self, start: Json, bounds: ReadBounds, *, once: bool) -> Json:
-        """See `Reader`. Spark gives neither `start` nor `once`, so they are not used."""
+    def latest_offset(self, start: Json, bounds: ReadBounds, later: NextTrigger) -> Json:
+        """See `Reader`. Spark gives neither `start` nor `later`, so they are not used."""
         begin = self._trail.start(self._initial)
-        may_end, self._may_end = self._may_end, False
+        derived, self._later = self._later, NextTrigger.COMES
         offset = parse_offset(begin)
-        planned = self._session.latest_offset(offset, bounds, may_end=may_end)
+        planned = self._session.latest_offset(offset, bounds, derived)
         end = begin if planned is offset else planned.to_json()
         self._trail.planned(begin, end)
         return end
@@ -160,7 +160,7 @@ class MicroBatchExecution:
         # Before 4.2 the source applies its limits with each trigger.
         has_limit = limit is not None and (self._is_old or not once)
         bounds = ReadBounds(limit) if has_limit else UNBOUNDED
-        end = self._reader.latest_offset(start, bounds, once=once)
+        end = self._reader.latest_offset(start, bounds, NextTrigger.NONE if once else NextTrigger.COMES)
         app.in_jvm(self._rng.uniform(0.001, 0.01))
         if end == start:
             return False

@@ -11,7 +11,7 @@ from spark_groupsource.driver.readiness import AVAILABLE_NOW_MARGIN_S
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError
 from spark_groupsource.membership.client_renewal import UNRELEASED_MARGIN_S
 from spark_groupsource.model.offsets import TopicPartition
-from spark_groupsource.options.model import ReadBounds
+from spark_groupsource.options.model import NextTrigger, ReadBounds
 from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, ranges
 from tests.unit.fakes import (
     TOPIC_ID,
@@ -193,10 +193,10 @@ def test_once_waits_for_its_first_partitions(joins: bool) -> None:
 
     bed.member.during_view = later
     if joins:
-        assert ranges(bed.session.latest_offset(START, once=True)) == ["orders-0 [0, 5)"]
+        assert ranges(bed.session.latest_offset(START, later=NextTrigger.NONE)) == ["orders-0 [0, 5)"]
     else:
         with pytest.raises(GroupKafkaError, match="NO_ASSIGNMENT"):
-            bed.session.latest_offset(START, once=True)
+            bed.session.latest_offset(START, later=NextTrigger.NONE)
 
 
 # --- before Spark 4.2 the source does not learn the trigger, so the first plan of a run may be its only one
@@ -222,7 +222,7 @@ def test_a_run_that_may_end_waits_for_partitions_and_does_not_fail(
             bed.member.assign(P0)
 
     bed.member.during_view = later
-    found = bed.session.latest_offset(START, may_end=True)
+    found = bed.session.latest_offset(START, later=NextTrigger.UNKNOWN)
     waited_s = bed.clock.monotonic_s() - began_s
     if settles:
         assert ranges(found) == ["orders-0 [0, 5)"]
@@ -242,7 +242,7 @@ def test_a_run_that_may_end_waits_for_a_coordinator_that_takes_no_start_position
     bed.ends(p0=5)
     back_s, establish = bed.clock.now_s + 100, bed.member.establish
     bed.member.establish = lambda *given: bed.clock.now_s >= back_s and establish(*given)  # type: ignore[method-assign]
-    assert ranges(bed.session.latest_offset(START, may_end=True)) == ["orders-0 [0, 5)"]
+    assert ranges(bed.session.latest_offset(START, later=NextTrigger.UNKNOWN)) == ["orders-0 [0, 5)"]
 
 
 def test_the_records_after_a_batch_are_counted() -> None:

@@ -13,7 +13,7 @@ from spark_groupsource.errors import DataLossError
 from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
-from spark_groupsource.options.model import ReadBounds
+from spark_groupsource.options.model import NextTrigger, ReadBounds
 from tests.unit.driver.session_bed import P0, P1, PIN, START, Bed, flat, lossy, metadata, ranges
 from tests.unit.fakes import (
     OTHER_LINEAGE,
@@ -158,13 +158,14 @@ def test_available_now_and_once_do_not_end_before_a_short_log_is_told(
     bed.join(P0, P1)
     if not once:
         bed.session.prepare_available_now()
-    read = bed.session.latest_offset(START, once=once)
+    later = NextTrigger.NONE if once else NextTrigger.COMES
+    read = bed.session.latest_offset(START, later=later)
     assert ranges(read)[1:] == ["orders-1 [0, 5)"], "the other partition does not wait"
     if fails == "true":
         with pytest.raises(DataLossError, match=r"orders-0 \[20, 1000\): .*reset the group"):
-            bed.session.latest_offset(read, once=once)
+            bed.session.latest_offset(read, later=later)
     else:
-        assert bed.session.latest_offset(read, once=once) is read
+        assert bed.session.latest_offset(read, later=later) is read
         assert "orders-0 [20, 1000): the log was truncated" in caplog.text
     assert SHORT_S <= bed.paused < SHORT_S + 2
 

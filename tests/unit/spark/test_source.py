@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from spark_groupsource.cluster import admin as cluster
 from spark_groupsource.executor import reader
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
-from spark_groupsource.options.model import UNBOUNDED, ReadBounds, Reads
+from spark_groupsource.options.model import UNBOUNDED, NextTrigger, ReadBounds, Reads
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.spark.source import (
     GroupKafkaBatchReader,
@@ -90,14 +90,13 @@ def test_the_tasks_of_a_batch_read_know_their_topics(monkeypatch: pytest.MonkeyP
 def test_only_once_has_no_later_trigger_and_no_limits(options: dict[str, str], limits: ReadBounds) -> None:
     """With Trigger.Once Spark's limit is ReadAllAvailable; all other triggers have the source's own limit."""
     stream = GroupKafkaStreamReader(make_options(**options))
-    seen: list[tuple[ReadBounds, bool]] = []
+    seen: list[tuple[ReadBounds, NextTrigger]] = []
 
     class Planner(Driver):
         stopping = True
 
-        def latest_offset(self, start: SourceOffset, bounds: ReadBounds, *, once: bool, may_end: bool) -> SourceOffset:
-            assert not may_end
-            seen.append((bounds, once))
+        def latest_offset(self, start: SourceOffset, bounds: ReadBounds, later: NextTrigger) -> SourceOffset:
+            seen.append((bounds, later))
             return start
 
     stream._session = Planner()  # type: ignore[assignment]
@@ -105,7 +104,7 @@ def test_only_once_has_no_later_trigger_and_no_limits(options: dict[str, str], l
     for limit in (stream.getDefaultReadLimit(), ReadAllAvailable()):
         # As Spark sends it to the reader's process.
         assert stream.latestOffset(start, type(limit)(*_state(limit))) is start
-    assert seen == [(limits, False), (UNBOUNDED, True)]
+    assert seen == [(limits, NextTrigger.COMES), (UNBOUNDED, NextTrigger.NONE)]
 
 
 def _state(limit: ReadLimit) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 
 from spark_groupsource.errors import PLAN_NOT_RUN, KafkaUnavailableError, OptionError
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset
-from spark_groupsource.options.model import ReadBounds, SourceOptions
+from spark_groupsource.options.model import NextTrigger, ReadBounds, SourceOptions
 from spark_groupsource.spark import source
 from spark_groupsource.spark.row_handover import HandsOverRows
 from spark_groupsource.spark.spark_calls import BatchTrail, CallsWithoutStart, CallsWithStart, PlanningCalls
@@ -120,8 +120,8 @@ class Session:
         self.stopping = False
         self.failure: Exception | None = None
 
-    def latest_offset(self, start: SourceOffset, bounds: ReadBounds, *, once: bool, may_end: bool) -> SourceOffset:
-        self.calls.append(("plan", start.ends().get(tp(0), 0), bounds.max_rows, once, may_end))
+    def latest_offset(self, start: SourceOffset, bounds: ReadBounds, later: NextTrigger) -> SourceOffset:
+        self.calls.append(("plan", start.ends().get(tp(0), 0), bounds.max_rows, later))
         begin = start.ends().get(tp(0), 0)
         end = min(self.log_end, begin + (bounds.max_rows or 10))
         return (
@@ -199,8 +199,8 @@ def test_the_whole_log_is_read_once_and_within_the_limit() -> None:
     ]  # fmt: skip
     plans = [call for call in session.calls if call[0] == "plan"]
     # Only the first call may be the query's only one.
-    assert plans[0] == ("plan", 0, 7, False, True)
-    assert {call[3:] for call in plans[1:]} == {(False, False)}
+    assert plans[0] == ("plan", 0, 7, NextTrigger.UNKNOWN)
+    assert {call[3] for call in plans[1:]} == {NextTrigger.COMES}
 
 
 @pytest.mark.parametrize(("done", "begins"), [(2, 20), (1, 10)])
@@ -215,9 +215,9 @@ def test_all_limits_are_the_options() -> None:
     seen: list[ReadBounds] = []
     original = session.latest_offset
 
-    def latest_offset(start: SourceOffset, bounds: ReadBounds, **more: bool) -> SourceOffset:
+    def latest_offset(start: SourceOffset, bounds: ReadBounds, later: NextTrigger) -> SourceOffset:
         seen.append(bounds)
-        return original(start, bounds, **more)
+        return original(start, bounds, later)
 
     session.latest_offset = latest_offset  # type: ignore[assignment, method-assign]
     limits = {"maxOffsetsPerTrigger": "7", "minOffsetsPerTrigger": "3", "maxBytesPerTrigger": "99"}
