@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -103,6 +104,15 @@ class _Joining:
             )  # fmt: skip
 
 
+class _Life(Enum):
+    """What has become of the client since it was opened. It goes down this list only."""
+
+    OPENED = "not a member yet"
+    JOINED = "the group has assigned it partitions"
+    UNRELEASED = "another member still has its instance id: a fatal error, reported once"
+    RENEWED = "it has become another member, or its group is deleted: reported once, it handles nothing any more"
+
+
 class LibrdkafkaGroup:
     """Implement `GroupPort` on `confluent_kafka.Consumer`."""
 
@@ -119,15 +129,13 @@ class LibrdkafkaGroup:
         self._callback_error: BaseException | None = None
         self._transport = LastTransportError(options.token_login, clock)
         self._joining = _Joining(options.group_id, clock or SystemClock())
-        self._unreleased = False
-        self._joined = False
-        # The member id under which a static member was assigned its partitions, and whether it has another id by now.
+        self._life = _Life.OPENED
+        # The member id under which a static member was assigned its partitions.
         self._held_as = ""
-        self._is_renewed = False
         # How many requests to the coordinator the client has given up.
         self._lost_answers = 0
-        # The client while it closes: it calls callbacks meanwhile.
-        self._closing: Consumer | None = None
+        # Whether the client is closing: it calls callbacks meanwhile.
+        self._closing = False
         strategy = options.client_settings.get("partition.assignment.strategy", "")
         self._incremental = options.group_protocol is GroupProtocol.CONSUMER or strategy == "cooperative-sticky"
 
@@ -147,7 +155,7 @@ class LibrdkafkaGroup:
         """See `GroupPort`."""
         client = self._client()
         # Under KIP-848 the epoch may change during a revoke. A closing client joins nothing.
-        if self._options.group_protocol is GroupProtocol.CONSUMER or self._closing is not None:
+        if self._options.group_protocol is GroupProtocol.CONSUMER or self._closing:
             return b""
         return bytes(client.consumer_group_metadata())
 
@@ -156,8 +164,7 @@ class LibrdkafkaGroup:
     def open(self, listener: MemberListener) -> None:
         """See `GroupPort`."""
         self._listener = listener
-        self._unreleased, self._joined, self._is_renewed, self._held_as = False, False, False, ""
-        self._lost_answers = 0
+        self._life, self._held_as, self._lost_answers = _Life.OPENED, "", 0
         settings = base_settings(self._options, "member") | {
             "group.id": self._options.group_id,
             "enable.auto.commit": False,
@@ -202,19 +209,20 @@ class LibrdkafkaGroup:
 
     def close(self) -> None:
         """See `GroupPort`."""
-        consumer, self._consumer = self._consumer, None
-        group = self._options.group_id
-        if consumer is not None:
-            try:
-                self._leave_without_partitions(consumer)
-                self._closing = consumer
-                consumer.close()
-            finally:
-                self._closing = None
-                error, self._callback_error = self._callback_error, None
-                if error is not None:
-                    # No later poll can raise it.
-                    LOG.error("a callback failed while the client closed: group=%s", group, exc_info=error)
+        consumer = self._consumer
+        if consumer is None:
+            return
+        self._closing = True
+        try:
+            self._leave_without_partitions(consumer)
+            consumer.close()
+        finally:
+            self._consumer, self._closing = None, False
+            error, self._callback_error = self._callback_error, None
+            if error is not None:
+                # No later poll can raise it.
+                group = self._options.group_id
+                LOG.error("a callback failed while the client closed: group=%s", group, exc_info=error)
 
     def _leave_without_partitions(self, consumer: Consumer) -> None:
         """Let a cooperative client without partitions leave the group: its own `close` does not.
@@ -245,8 +253,7 @@ class LibrdkafkaGroup:
         if client_partitions:
             client.pause(client_partitions)
         if not self._options.subscription.partitions:
-            # The group has assigned them.
-            self._joined = True
+            self._life = _Life.JOINED
             self._transport.worked()
         if self._options.instance_id:
             self._held_as = self._held_as or client.memberid()
@@ -259,7 +266,7 @@ class LibrdkafkaGroup:
         else:
             client.unassign()
         # A closing client is not queried: it loses its partitions anyway.
-        if self._held_as and self._closing is None and not client.assignment():
+        if self._held_as and not self._closing and not client.assignment():
             self._held_as = ""
 
     def fetch_offsets(
@@ -297,6 +304,9 @@ class LibrdkafkaGroup:
            proven, no start position established, and a handover would be reported as a repeat.
         So a commit whose error may be about one of its partitions is sent again in halves, with the same offsets.
         """
+        return self._commit(items)
+
+    def _commit(self, items: Sequence[CommitItem]) -> CommitResult:
         if self._renewed():
             return self._refuse_all(items, _UNKNOWN)
         try:
@@ -305,7 +315,7 @@ class LibrdkafkaGroup:
             if len(items) == 1 or kafka_error(error).code() not in _OF_A_PARTITION:
                 return self._refuse_all(items, error)
             half = len(items) // 2
-            first, second = (LibrdkafkaGroup.commit_now(self, part) for part in (items[:half], items[half:]))
+            first, second = (self._commit(part) for part in (items[:half], items[half:]))
             return first.and_also(second)
         return self._result(items, answers or [])
 
@@ -394,14 +404,14 @@ class LibrdkafkaGroup:
         2. Its request is refused. The client joins as a new member without reporting it.
         3. It commits the old offsets under the new generation. Or it is fenced by itself.
         """
-        asks = self._held_as and not self._is_renewed and self._closing is None
+        asks = self._held_as and self._life is not _Life.RENEWED and not self._closing
         # R72: the client has become another member
         if asks and self._client().memberid() != self._held_as:
             self._renew()
-        return self._is_renewed
+        return self._life is _Life.RENEWED
 
     def _renew(self) -> None:
-        self._is_renewed = True
+        self._life = _Life.RENEWED
         if self._listener is not None:
             self._listener.on_renewed()
 
@@ -416,11 +426,11 @@ class LibrdkafkaGroup:
             return
         cause = _cause(error)
         if cause == KafkaError.UNRELEASED_INSTANCE_ID:
-            if not self._unreleased and self._listener is not None:
-                self._unreleased = True
+            if self._life is not _Life.UNRELEASED and self._listener is not None:
+                self._life = _Life.UNRELEASED
                 self._listener.on_instance_id_unreleased()
         # R73: a new client creates the group again
-        elif cause == KafkaError.GROUP_ID_NOT_FOUND and self._joined:
+        elif cause == KafkaError.GROUP_ID_NOT_FOUND and self._life is _Life.JOINED:
             # All members were cut off, and the group was deleted (KIP-848).
             self._renew()
         else:
@@ -431,10 +441,9 @@ class LibrdkafkaGroup:
     # --- helpers
 
     def _client(self) -> Consumer:
-        client = self._consumer or self._closing
-        if client is None:
+        if self._consumer is None:
             raise MembershipError(errors.MEMBER_FAILED, group=self._options.group_id, reason="its client is closed")
-        return client
+        return self._consumer
 
     def _fail(self, error: errors.GroupKafkaError) -> None:
         if self._listener is not None:
