@@ -433,6 +433,7 @@ def _assemble(
         "max_batch_s": None if max_batch_ms is None else max_batch_ms / 1000,
         "on_partitions_lost": values["onPartitionsLost"],
         "on_conflict": values["onConflict"],
+        "on_shared_state": values["onSharedState"],
         "metrics_path": values["metricsPath"],
         "metrics_lag_interval_s": float(str(values["metricsLagIntervalMs"])) / 1000,
         "metrics_port": values["metricsPort"],

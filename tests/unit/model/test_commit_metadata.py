@@ -54,6 +54,11 @@ STORED = {
     "commit-metadata-v1-reset.txt": CommitMetadata(LINEAGE, ID, 0, 50, Pin(0, 1), reset=RESET),
     "commit-metadata-v2-topics.txt": CommitMetadata(LINEAGE, ID, 100, 200, Pin(90, 4, KnownTopics.of(TOPICS)), 3),
     "commit-metadata-v2-too-many.txt": CommitMetadata(LINEAGE, ID, 0, 0, Pin(0, 1, KnownTopics(0, ""))),
+    "commit-metadata-v3-state.txt": CommitMetadata(LINEAGE, ID, 100, 200, Pin(90, 4), has_state=True),
+    "commit-metadata-v3-hex.txt": CommitMetadata(LINEAGE, ID, 100, 200, Pin(90, 4, HEX), 3, has_state=True),
+    "commit-metadata-v3-topics.txt": CommitMetadata(
+        LINEAGE, ID, 100, 200, Pin(90, 4, KnownTopics.of(TOPICS)), 3, RESET, has_state=True
+    ),
 }
 NEW = STORED["commit-metadata-v2-topics.txt"]
 FULL = STORED["commit-metadata-v1-full.txt"]
