@@ -26,7 +26,7 @@ partition count, and the names of the topics. They decide the start of a partiti
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_groupsource.model.commit_metadata import (
@@ -108,8 +108,9 @@ class StartDecision:
     conflict: Conflict | None = None
     # The group's offset belongs to a deleted topic of the same name.
     recreated: bool = False
-    # What others have completed before the start; None if that is not known, or the checkpoint's end is the start.
-    others: ReadByOthers | None = None
+    # What others have completed before the start; None if that is not known, or the checkpoint's end is the start. No
+    # part of the decision.
+    others: ReadByOthers | None = field(default=None, compare=False)
 
 
 _OPEN = {

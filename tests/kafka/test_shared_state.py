@@ -208,7 +208,7 @@ def test_two_that_start_together_share_with_one_warning_until_one_ends(scene: Sc
 def test_a_lost_checkpoint_trips_and_reset_and_adopt_do_not(scene: Scene) -> None:
     """1. A's checkpoint is lost: with a new one it fails. 2. `reset` to the beginning: it reads all again.
 
-    3. Another group adopts its offsets: a new query there has no error, and none after a restart.
+    3. The group adopts the offsets of another program's group: a new query has no error, and none after a restart.
     """
     a = scene.start("a")
     scene.wait_read(a, scene.produce("a"))
@@ -223,13 +223,14 @@ def test_a_lost_checkpoint_trips_and_reset_and_adopt_do_not(scene: Scene) -> Non
     scene.wait_read(again, scene.values)
     _each_once(again, scene.values)
     again.leave()
+    scene.wait_empty()
 
-    scene.group = f"{scene.group}-2"
-    scene.options = scene.options | {"kafka.group.id": scene.group}
-    assert scene.command("adopt", "--from-checkpoint", str(new), "--execute") == 0
+    assert all(text["s"] == 1 for text in scene.texts())
+    origin = f"{scene.group}-2"
+    scene.client.commit(origin, scene.client.ends(scene.topic))
+    assert scene.command("adopt", "--from-group", origin, "--overwrite", "--execute") == 0
     b = scene.start("b")
-    wanted = scene.produce("b")
-    scene.wait_read(b, wanted)
+    scene.wait_read(b, scene.produce("b"))
     b.leave()
     scene.wait_read(scene.start("b"), scene.produce("c"))
 
