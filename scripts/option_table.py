@@ -24,7 +24,7 @@ GROUPS = {
         "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
     ),
     "The member in its group": (
-        "drainTimeoutMs", "maxBatchMs", "onPartitionsLost", "onConflict", "assignors", "memberWeight",
+        "drainTimeoutMs", "maxBatchMs", "onPartitionsLost", "onConflict", "onSharedState", "assignors", "memberWeight",
         "memberRedundancy",
     ),
     "Metrics": ("metricsPath", "metricsPort", "metricsAddress", "metricsLagIntervalMs"),

@@ -366,6 +366,16 @@ CHECKPOINT_BEHIND = Condition(
     " sink has these records (docs/how-to/reset.md).",
 )
 
+SHARED_STATE = Condition(
+    "GROUPKAFKA.SHARED_STATE",
+    "{problem} Option 'onSharedState' has the value 'fail'. Group '{group}': {details}.",
+    "state does not move with partitions, so choose one: (1) stop one of the two queries; to have one ready when the"
+    " other ends, let run_when_owner start it with the same checkpoint; (2) give each query a kafka.group.id of its own"
+    " (each then reads all); (3) set onSharedState=allow if the queries' results are merged later. If a checkpoint is"
+    " lost or was left behind, stop all queries of the group and run groupkafka reset"
+    " (docs/how-to/scale.md#queries-with-state).",
+)
+
 # --- data
 
 DATA_LOST = Condition(

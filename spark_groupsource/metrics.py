@@ -61,6 +61,8 @@ EVENTS: dict[str, str] = {
     "commits": "Batches continue while commits fail (`behind` is true), or commits succeed again (false).",
     "conflict": "The group's offsets and the checkpoint disagreed: the query follows the group (`onConflict`).",
     "reset": "The command `reset` changed the group's offsets.",
+    "shared_state": "Queries share a group, and state is incomplete or may become so (`problem`; `ranges`, or"
+    " `owned` of `all` partitions): see `onSharedState`. An error that ends the query is no event.",
     "data_lost": "Unread records are missing on the broker (`ranges`, `reason`). `possible` has ranges of which the"
     " lost part is not known; they are not counted.",
     "unread": "A batch is complete, but Spark did not read it: a file sink dropped it, or the query ignores its rows.",

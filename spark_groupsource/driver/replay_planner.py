@@ -14,6 +14,7 @@ from spark_groupsource.cluster.port import ClusterPort
 from spark_groupsource.driver.data_loss import DELETED, LossReporter, TruncationWatch, known_backlogs
 from spark_groupsource.driver.missing_topics import MissingTopics
 from spark_groupsource.driver.query_state import QueryState
+from spark_groupsource.driver.shared_state import SharedState
 from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.driver.topics import Known
 from spark_groupsource.metrics import MetricsLog
@@ -52,6 +53,7 @@ class ReplayPlanner:
         truncation: TruncationWatch,
         state: QueryState,
         losses: LossReporter,
+        shared: SharedState,
         metrics: MetricsLog,
     ) -> None:
         self._options = options
@@ -61,12 +63,14 @@ class ReplayPlanner:
         self._truncation = truncation
         self._state = state
         self._losses = losses
+        self._shared = shared
         self._metrics = metrics
 
     def ranges(self, end: SourceOffset, known: Known) -> tuple[OffsetRange, ...]:
         """Return the ranges of the batch that ends at `end`, owned or not, without what is completed already (R11).
 
-        Raises `MembershipError` if the group and the checkpoint disagree and option onConflict does not allow it.
+        Raises `MembershipError` if the group and the checkpoint disagree and option onConflict does not allow it, or if
+        option onSharedState does not allow that others have completed a part.
         """
         existing = self._existing(end, known)
         found = self._starts.fetch_offsets(item.partition for item in existing)
@@ -76,6 +80,7 @@ class ReplayPlanner:
                 self._state.replayed(partition, Anchor(metadata.topic_id, metadata.pin, metadata.reset))
         replay = plan_replay(end, existing, committed)
         check_allowed(replay.conflicts, self._options.on_conflict)
+        self._shared.check(replay.others, is_new=False)
         unread = [item for item in replay.ranges if len(item)]
         survey = self._cluster.survey(item.partition for item in unread)
         self._truncation.learn(unread)

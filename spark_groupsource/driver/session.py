@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_groupsource import errors
+from spark_groupsource.checkpoint.state_folder import NoStateFolder
 from spark_groupsource.clock import Clock, StepDeadline
 from spark_groupsource.cluster.admin import OUTAGE_TIMEOUT_S
 from spark_groupsource.cluster.offset_lookup import partitions_of
@@ -28,6 +29,7 @@ from spark_groupsource.driver.read_check import ReadCheck
 from spark_groupsource.driver.readiness import CommitWait, Readiness
 from spark_groupsource.driver.recreated_topics import RecreatedTopics
 from spark_groupsource.driver.replay_planner import ReplayPlanner, known_of_replay
+from spark_groupsource.driver.shared_state import SharedState, StatePort
 from spark_groupsource.driver.start_positions import StartPositions
 from spark_groupsource.driver.topics import NOTHING, Known, TopicWatch
 from spark_groupsource.errors import GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
@@ -91,6 +93,7 @@ class Session:
         lag: LagThread | None = None,
         watch: StopWatch | None = None,
         length: SessionLength | None = None,
+        state_folder: StatePort | None = None,
         metrics_port: MetricsPort | None = None,
         lineages: Callable[[], str] = new_lineage,
     ) -> None:
@@ -114,10 +117,12 @@ class Session:
             options.group_id,
             cluster=cluster, member=member, state=self._state, losses=self._losses, pause=pause,
         )  # fmt: skip
+        folder = NoStateFolder() if state_folder is None else state_folder
+        self._shared = SharedState(options, folder, self._length, clock=clock, metrics=metrics)
         self._starts = StartPositions(
             options,
-            clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses,
-            recreated=recreated, truncation=self._truncation, metrics=metrics, pause=pause, lineages=lineages,
+            clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, recreated=recreated,
+            truncation=self._truncation, shared=self._shared, metrics=metrics, pause=pause, lineages=lineages,
         )  # fmt: skip
         self._started = False
         self._own: Lineage | None = None
@@ -162,8 +167,9 @@ class Session:
         if self._options.checkpoint_location is None:
             LOG.warning(
                 "option checkpointLocation is not set: a handover waits for the next trigger, and the last batch"
-                " before a stop is not committed (it is repeated by the next owner); give the source the writer's"
-                " checkpointLocation: group=%s",
+                " before a stop is not committed (it is repeated by the next owner). If the query has a window, a join"
+                " of streams or dropDuplicates, nothing notices when other queries read its partitions (onSharedState)."
+                " Give the source the writer's checkpointLocation: group=%s",
                 self._options.group_id,
             )
         if self._length.is_the_brokers:
@@ -287,6 +293,7 @@ class Session:
             if view is None:
                 self._missing.compare_unassigned()
                 return start
+            self._shared.notice_share(view, lambda: self._count_partitions(known))
             view = self._missing.leave_out_of(view, known)
             if not view.partitions:
                 return start
@@ -311,6 +318,9 @@ class Session:
             reason = f"the group accepted no start positions, or kept rebalancing, for {OUTAGE_TIMEOUT_S:.0f} s"
             raise KafkaUnavailableError(errors.CLUSTER_REQUEST_FAILED, request="latestOffset", reason=reason)
         return start
+
+    def _count_partitions(self, known: Known) -> int:
+        return len(partitions_of(self._options.subscription, self._missing.describe(self._topics.names, known)))
 
     def _planning_deadline(self) -> StepDeadline:
         """Return the deadline by which a trigger must have a plan.
@@ -408,12 +418,15 @@ class Session:
         ids = {topic: info.topic_id for topic, info in described.items()}
         own = self._lineage(start)
         end = next_offset(start, own.name, ids, ranges, own.reset, deleted=self._topics.deleted, void=own.void)
-        if not self._member.fix(FlightBatch(end, commit_items(end, self._state.anchors)), view.assignment):
+        if not self._member.fix(self._batch(end), view.assignment):
             return None
         self._logs.planned()
         self._truncation.learn(ranges)
         self._flight = _InFlight(end)
         return end
+
+    def _batch(self, end: SourceOffset) -> FlightBatch:
+        return FlightBatch(end, commit_items(end, self._state.anchors, has_state=self._shared.has_state))
 
     # --- tasks
 
@@ -432,6 +445,8 @@ class Session:
             return ()
         reach("before-partitions", self._options.client_id)
         if self._flight is not None and self._flight.end == end and (start, end) not in self._replays:
+            if self._shared.begins():
+                self._member.mark(self._batch(end))
             tasks = self._sizing.tasks(end.ranges, self._clock.monotonic_s())
         else:
             if (start, end) not in self._replays:
@@ -459,10 +474,10 @@ class Session:
         self.start(known)
         planner = ReplayPlanner(
             self._options, self._cluster, missing=self._missing, starts=self._starts, truncation=self._truncation,
-            state=self._state, losses=self._losses, metrics=self._metrics,
+            state=self._state, losses=self._losses, metrics=self._metrics, shared=self._shared,
         )  # fmt: skip
         read = planner.ranges(end, known)
         self._go_by(Lineage(end.lineage, end.reset))
-        self._member.replay(FlightBatch(end, commit_items(end, self._state.anchors)))
+        self._member.replay(self._batch(end))
         self._flight = _InFlight(end)
         return self._sizing.tasks(read, self._clock.monotonic_s())

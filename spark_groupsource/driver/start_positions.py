@@ -20,6 +20,7 @@ from spark_groupsource.driver.data_loss import LossReporter, TruncationWatch
 from spark_groupsource.driver.first_starts import FRESH_S, FirstStarts
 from spark_groupsource.driver.query_state import QueryState
 from spark_groupsource.driver.recreated_topics import RecreatedTopics
+from spark_groupsource.driver.shared_state import SharedState
 from spark_groupsource.errors import KafkaUnavailableError
 from spark_groupsource.failpoints import reach
 from spark_groupsource.membership.machine import GroupView, OwnedView
@@ -87,6 +88,7 @@ class StartPositions:
         losses: LossReporter,
         recreated: RecreatedTopics,
         truncation: TruncationWatch,
+        shared: SharedState,
         metrics: MetricsLog,
         pause: Callable[[float], object],
         lineages: Callable[[], str] = new_lineage,
@@ -99,6 +101,7 @@ class StartPositions:
         self._losses = losses
         self._recreated = recreated
         self._truncation = truncation
+        self._shared = shared
         self._metrics = metrics
         self._pause = pause
         self._new_lineage = lineages
@@ -114,11 +117,13 @@ class StartPositions:
 
         `topics` are those of the subscription that exist. Partitions whose starts another member stores are put off;
         all wait for them if `waits` is set. Returns the lineage to continue with: a new one after a conflict or a
-        reset. Raises `MembershipError` if a conflict ends the query, and `DataLossError` with failOnDataLoss=true.
+        reset. Raises `MembershipError` if a conflict or shared state ends the query, and `DataLossError` with
+        failOnDataLoss=true.
 
         1. Decide each start, from the group's offsets, the checkpoint and the options (`planning/start_position.py`).
         2. Report the losses of recreated topics, when that is certain.
-        3. Check whether the group may be followed in conflicts, and begin a lineage for that.
+        3. Check whether the group may be followed: in conflicts, for which a lineage begins, and where others have read
+           on and this query or theirs has state (`driver/shared_state.py`).
         4. Look up the positions that the decisions leave open, and leave out those that others store.
         5. Commit the positions. They count when the group has accepted them, and so do the decisions.
         """
@@ -134,6 +139,7 @@ class StartPositions:
             return own
         found = [decision.conflict for decision in decisions if decision.conflict is not None]
         conflicts.check_allowed(found, self._options.on_conflict)
+        self._shared.check((decision.others for decision in decisions), is_new=not start.ends())
         after = self._decided(decisions, view, start, described, own) if found else own
         positions = _resolve(self._options, self._cluster, decisions, described, is_new=_is_new(fetched))
         held = self._first.hold(decisions, positions, group, fetched)
@@ -213,7 +219,8 @@ class StartPositions:
                 if not decision.recreated:
                     self._truncation.learn(_reached(partition, offset))
             if must_pin(decision, position, offset):
-                items.append(start_item(partition, position, anchor, own.name))
+                has_state = self._shared.has_state and decision.basis is Basis.LINEAGE
+                items.append(start_item(partition, position, anchor, own.name, has_state=has_state))
         return items
 
     def _learn_resets(

@@ -405,6 +405,11 @@ class MemberMachine:
             if partition in self._owned:
                 self._owned[partition] = Owned()
 
+    def marked(self, batch: FlightBatch) -> None:
+        """Take over the commits of `batch`, if it is the one in flight."""
+        if self._flight is not None and self._flight.end == batch.end:
+            self._flight = batch
+
     def membership_doubted(self) -> None:
         """Record that the session may have expired: nothing is planned until the membership is proven."""
         self.proven = False

@@ -395,6 +395,11 @@ class Member:
         self.apply(BatchFixed(batch))
         return True
 
+    def mark(self, batch: FlightBatch) -> None:
+        """Replace the commits of the batch in flight by those of `batch`, unless its partitions were given up."""
+        if self._given_up is None:
+            self.machine.marked(batch)
+
     # --- effects and commit results
 
     def _apply(self, effects: tuple[Effect, ...]) -> None:

@@ -200,6 +200,10 @@ class MembershipThread:
         """Put a planned batch in flight. Return False if ownership has changed since the plan was made."""
         return self._call("fix", lambda: self._member.fix(batch, assignment))
 
+    def mark(self, batch: FlightBatch) -> None:
+        """Replace the commits of the batch in flight, if it ends where `batch` ends: the query has state since."""
+        self._call("mark", lambda: self._member.mark(batch))
+
     def replay(self, batch: FlightBatch) -> None:
         """Put a logged batch that Spark runs again in flight, whether its partitions are owned or not."""
         self._call("replay", lambda: self._member.apply(BatchFixed(batch)))

@@ -9,14 +9,16 @@
   startingOffsets=earliest.
 - `z`: the partition's newest reset, `[<ms since the epoch>,"<uuid>"]`; absent if none. The `reset` command writes it,
   or the query that decides a conflict, and every later commit of the partition repeats it.
+- `s`: 1 if the writer has state (a window, a join, dropDuplicates), which holds rows of this partition; else absent.
 - `o`: only read. Up to version 0.2 it named the lineage of the checkpoint against which the commit decided a conflict.
 
 The text has at most 4,096 bytes (the broker's default offset.metadata.max.bytes). Text of another program is not
 an error: the offset then belongs to no lineage. docs/reference/stored-formats.md describes the same for users.
 
 Version 1 has `k` as one text of digests of 6 hexadecimal characters, or no `k`. Version 2 has `k` as
-`[<characters per digest>,"<digests>"]`. A text is written in the lowest version that can hold it, so that members of an
-older release read all but the new pins.
+`[<characters per digest>,"<digests>"]`. Version 3 has `s`, and `k` in either form or none. A text is written in the
+lowest version that can hold it, so that members of an older release read all but new pins and commits of queries with
+state.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from spark_groupsource.errors import OffsetFormatError
 from spark_groupsource.model import offsets
 from spark_groupsource.model.offsets import NO_TOPIC_ID, Reset, SourceOffset, TopicPartition, newer, same_topic
 
-METADATA_VERSION = 2
+METADATA_VERSION = 3
 MAX_METADATA_BYTES = 4096
 _WHAT = "commit metadata"
 # Version 1: 6 hexadecimal characters, 24 bits, of at most 400 topics.
@@ -208,6 +210,11 @@ def checked_topics(what: str, value: object) -> KnownTopics:
     raise offsets.malformed(what, "expected digests of topic names and their length")
 
 
+def _topics_of_either_form(value: object) -> KnownTopics | None:
+    """Return `value` as the digests of version 1 or 2, since later commits repeat the pin as it was written."""
+    return checked_hex_topics(_WHAT, value) if isinstance(value, str) else checked_topics(_WHAT, value)
+
+
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
     """The metadata of one committed offset: lineage, topic id, batch range, pin, and where known epoch and reset."""
@@ -221,12 +228,14 @@ class CommitMetadata:
     reset: Reset | None = None
     # Version 0.2: the lineage of the checkpoint against which this commit has decided a conflict.
     instead_of: str | None = None
+    # Whether the writer has state that holds rows of this partition.
+    has_state: bool = False
 
     def to_text(self) -> str:
         """Return the metadata text to commit."""
         known = self.pin.known_topics
         value: dict[str, object] = {
-            "gk": 1 if known is None or known.is_hex else 2,
+            "gk": 3 if self.has_state else 1 if known is None or known.is_hex else 2,
             "l": self.lineage,
             "t": self.topic_id,
             "r": [self.start, self.end],
@@ -241,6 +250,8 @@ class CommitMetadata:
             value["o"] = self.instead_of
         if self.reset is not None:
             value["z"] = self.reset.to_json()
+        if self.has_state:
+            value["s"] = 1
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
@@ -279,7 +290,9 @@ def without_tail(text: str) -> str:
     return text[:end]
 
 
-def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) -> tuple[CommitItem, ...]:
+def commit_items(
+    end: SourceOffset, anchors: Mapping[TopicPartition, Anchor], *, has_state: bool = False
+) -> tuple[CommitItem, ...]:
     """Return the commits of a completed batch: the planned ends, not the last record + 1.
 
     Transaction markers and compaction leave offsets without records, so the last record + 1 would show lag for ever.
@@ -309,8 +322,9 @@ def commit_items(end: SourceOffset, anchors: Mapping[TopicPartition, Anchor]) ->
         if not same_topic(anchor.topic_id, end.topic_id(item.partition.topic)):
             continue
         metadata = CommitMetadata(
-            end.lineage, anchor.topic_id, item.start, item.end, anchor.pin, item.leader_epoch, anchor.reset
-        )
+            end.lineage, anchor.topic_id, item.start, item.end, anchor.pin, item.leader_epoch, anchor.reset,
+            has_state=has_state,
+        )  # fmt: skip
         # R13: the planned end
         items.append(CommitItem(item.partition, item.end, metadata.to_text(), item.leader_epoch))
     return tuple(items)
@@ -356,9 +370,14 @@ def _parse(value: object, version: int) -> CommitMetadata | None:
     if version == 1:
         root = offsets.checked_object(_WHAT, value, required, optional | {"k"})
         known = checked_hex_topics(_WHAT, root["k"]) if "k" in root else None
-    else:
+    elif version == 2:
         root = offsets.checked_object(_WHAT, value, required | {"k"}, optional)
         known = checked_topics(_WHAT, root["k"])
+    else:
+        root = offsets.checked_object(_WHAT, value, required | {"s"}, optional - {"o"} | {"k"})
+        if type(root["s"]) is not int or root["s"] != 1:
+            return None
+        known = _topics_of_either_form(root["k"]) if "k" in root else None
     if not isinstance(root["r"], list) or len(root["r"]) != 2:
         return None
     start, end = (offsets.checked_int(_WHAT, item) for item in root["r"])
@@ -377,6 +396,7 @@ def _parse(value: object, version: int) -> CommitMetadata | None:
         leader_epoch=offsets.checked_int(_WHAT, root["e"], 2**31 - 1) if "e" in root else None,
         reset=offsets.checked_reset(_WHAT, root["z"]) if "z" in root else None,
         instead_of=offsets.checked_text(_WHAT, root["o"]) if "o" in root else None,
+        has_state="s" in root,
     )
 
 

@@ -46,6 +46,14 @@ class OnConflict(Enum):
     FAIL = "fail"
 
 
+class OnSharedState(Enum):
+    """Reaction of the query when it shares partitions with another one, and one of the two has state."""
+
+    FAIL = "fail"
+    WARN = "warn"
+    ALLOW = "allow"
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """The topics to read: a list, all topics whose whole name matches a pattern, or single partitions."""
@@ -122,6 +130,7 @@ class SourceOptions:
     on_partitions_lost: OnPartitionsLost
     # None: not given. Another program's offset is followed then, but a query behind its own commits fails.
     on_conflict: OnConflict | None
+    on_shared_state: OnSharedState
     metrics_path: str | None
     metrics_lag_interval_s: float
     # None: no port is opened. 0: a free one.

@@ -9,7 +9,7 @@ from enum import Enum
 from spark_groupsource.model.names import GROUP_NAME, group_name
 from spark_groupsource.options import values as read
 from spark_groupsource.options.client_settings import SHOWN_SECRETS
-from spark_groupsource.options.model import NoMatchStrategy, OnConflict, OnPartitionsLost
+from spark_groupsource.options.model import NoMatchStrategy, OnConflict, OnPartitionsLost, OnSharedState
 from spark_groupsource.options.offset_spec import start_of, times_of
 from spark_groupsource.options.times import MOMENTS
 from spark_groupsource.options.token_login import provider_name, region_name
@@ -184,6 +184,15 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " ([CONFLICT](errors.md#conflict)). A query whose own commits are beyond its checkpoint, which is a restored"
         " copy, ends ([CHECKPOINT_BEHIND](errors.md#checkpoint_behind)), unless `group` is given.",
         field="on_conflict", shown_default="group",
+    ),
+    OptionSpec(
+        "onSharedState", read.choice(OnSharedState), OnSharedState.FAIL, "fail, warn, allow",
+        "What to do when queries that share a group would make state wrong (windows, joins of streams,"
+        " `dropDuplicates`): end the query before it reads ([SHARED_STATE](errors.md#shared_state)), log a warning and"
+        " write the event `shared_state`, or nothing. It concerns a query with state whose partition another query has"
+        " read on, and a new query that gets a partition of a query with state. A query without state sees only the"
+        " latter. Needs `checkpointLocation`. See [queries with state](../how-to/scale.md#queries-with-state).",
+        field="on_shared_state", since="0.3.0",
     ),
     OptionSpec(
         "assignors", read.name_list, None,

@@ -9,6 +9,7 @@ from spark_groupsource.model.commit_metadata import CommitMetadata
 from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition, newer, same_topic
 from spark_groupsource.planning import conflicts
 from spark_groupsource.planning.conflicts import Conflict
+from spark_groupsource.planning.shared_state import ReadByOthers
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +132,13 @@ def next_offset(
 class Replay:
     """Hold the ranges that a logged batch reads when Spark runs it again.
 
-    `conflicts` are how group and checkpoint disagree. `reset` is one that the checkpoint does not know: nothing is read
-    of the partitions that it was for.
+    `conflicts` are how group and checkpoint disagree. `others` have completed the parts that are left out. `reset` is
+    one that the checkpoint does not know: nothing is read of the partitions that it was for.
     """
 
     ranges: tuple[OffsetRange, ...]
     conflicts: tuple[Conflict, ...] = ()
+    others: tuple[ReadByOthers, ...] = ()
     reset: Reset | None = None
 
 
@@ -167,7 +169,7 @@ def plan_replay(
     2. Another member takes its partitions over, reads [0, 100) and commits 100.
     3. The first query is restarted. Spark runs the logged batch again.
     """
-    read, found, resets = [], [], []
+    read, found, others, resets = [], [], [], []
     for item in ranges:
         offset, metadata = committed.get(item.partition, (None, None))
         if metadata is not None and not same_topic(metadata.topic_id, end.topic_id(item.partition.topic)):
@@ -186,5 +188,7 @@ def plan_replay(
         # R11: another lineage has completed this part
         if offset is not None and not (is_own and offset == item.end):
             start = min(max(item.start, offset), item.end)
+        if metadata is not None and conflict is None and start > item.start:
+            others.append(ReadByOthers(item.partition, item.start, start, metadata.lineage, metadata.has_state))
         read.append(OffsetRange(item.partition, start, item.end, item.leader_epoch))
-    return Replay(tuple(read), tuple(found), max(resets, default=None))
+    return Replay(tuple(read), tuple(found), tuple(others), max(resets, default=None))

@@ -26,7 +26,7 @@ partition count, and the names of the topics. They decide the start of a partiti
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_groupsource.model.commit_metadata import (
@@ -42,6 +42,7 @@ from spark_groupsource.model.offsets import Reset, SourceOffset, TopicPartition,
 from spark_groupsource.options.offset_spec import AtEdge, Start, Starting
 from spark_groupsource.planning import conflicts
 from spark_groupsource.planning.conflicts import Conflict
+from spark_groupsource.planning.shared_state import ReadByOthers, read_by_others
 
 
 class Basis(Enum):
@@ -107,6 +108,9 @@ class StartDecision:
     conflict: Conflict | None = None
     # The group's offset belongs to a deleted topic of the same name.
     recreated: bool = False
+    # What others have completed before the start; None if that is not known, or the checkpoint's end is the start. No
+    # part of the decision.
+    others: ReadByOthers | None = field(default=None, compare=False)
 
 
 _OPEN = {
@@ -134,12 +138,14 @@ def decide_start(takeover: Takeover, age: Age) -> StartDecision:
     own = None if was_reset(metadata, takeover.known_reset) else takeover.own_end
     if group is None:
         return StartDecision(partition, _OPEN[age] if own is None else Basis.LINEAGE, own)
+    others = read_by_others(partition, own, group, metadata)
     if own is None:
-        return StartDecision(partition, Basis.GROUP, group)
+        return StartDecision(partition, Basis.GROUP, group, others=others)
     conflict = conflicts.at_start(partition, own, group, metadata, takeover.lineage)
     if conflict is None and own > group:
         return StartDecision(partition, Basis.LINEAGE, own)
-    return StartDecision(partition, Basis.GROUP, group, conflict)
+    # A conflict is no batch of another query: the user decides it.
+    return StartDecision(partition, Basis.GROUP, group, conflict, others=others if conflict is None else None)
 
 
 def age_of(
@@ -323,7 +329,11 @@ def must_pin(decision: StartDecision, position: int, group: GroupOffset | None) 
     return decision.conflict is not None or metadata_of(group) is None
 
 
-def start_item(partition: TopicPartition, offset: int, anchor: Anchor, lineage: str) -> CommitItem:
-    """Return the commit of a start position."""
-    metadata = CommitMetadata(lineage, anchor.topic_id, offset, offset, anchor.pin, reset=anchor.reset)
+def start_item(
+    partition: TopicPartition, offset: int, anchor: Anchor, lineage: str, *, has_state: bool = False
+) -> CommitItem:
+    """Return the commit of a start position. `has_state`: the query has state with the partition's earlier records."""
+    metadata = CommitMetadata(
+        lineage, anchor.topic_id, offset, offset, anchor.pin, reset=anchor.reset, has_state=has_state
+    )
     return CommitItem(partition, offset, metadata.to_text())

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from spark_groupsource.checkpoint.log import CheckpointLog, NoCheckpoint, is_local
+from spark_groupsource.checkpoint.state_folder import StateFolder
 from spark_groupsource.checkpoint.stop_requests import Run, StopFiles
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster
@@ -45,6 +46,7 @@ def make_session(options: SourceOptions) -> tuple[Session, Standby | None]:
     session = Session(
         options,
         clock=clock, cluster=cluster, member=member, metrics=metrics, pause=time.sleep, lag=lag, length=length,
+        state_folder=None if location is None else StateFolder(location),
         watch=_make_stop_watch(options, member),
         # Last: nothing after it may fail, since the port stays open until the session is stopped.
         metrics_port=_open_metrics_port(options, metrics),

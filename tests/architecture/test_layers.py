@@ -121,6 +121,7 @@ PURE = (
     "membership/machine.py",
     "options/offset_spec.py",
     "planning/batch.py",
+    "planning/shared_state.py",
     "planning/start_position.py",
     "planning/tasks.py",
     "prometheus/families.py",

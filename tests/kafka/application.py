@@ -148,9 +148,11 @@ class Application:
         trigger: Mapping[str, str | bool] | None = None,
         batch: BatchHook | None = None,
         checkpoint: Path | None = None,
+        distinct: bool = False,
     ) -> AppQuery:
         """Start a query with its own reader process, and so its own member.
 
+        distinct: the query has state: it writes each value once (`dropDuplicates`).
         checkpoint: of the writer and, unless the options name one, of the source; `<folder>/<name>` without it.
         """
         location = checkpoint or self._folder / name
@@ -166,7 +168,8 @@ class Application:
         # A member's client id tells it apart in the broker's log and at the proxy.
         chosen = {"checkpointLocation": str(location), "kafka.client.id": name} | dict(options)
         reader = self.spark.readStream.format("groupkafka").options(**chosen)
-        writer = reader.load().writeStream.foreachBatch(write).option("checkpointLocation", str(location))
+        rows = reader.load().dropDuplicates(["value"]) if distinct else reader.load()
+        writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(location))
         # A name may be used again as soon as its query has ended, which Spark notices late.
         query = writer.queryName(f"{name}-{uuid.uuid4().hex[:8]}").trigger(**(trigger or _TRIGGER)).start()
         started = AppQuery(name, query, sink)

@@ -7,6 +7,7 @@ query with `query.stop()`. Settings:
 - `sink`: "parquet" writes `<out>/rows` with Spark's own file sink instead; other names write the Delta table at the
   path `table` (see table_sinks.py), and `<out>/written-<batch>` says that a batch is in it;
 - `gate`: a path; while no file is there, a batch does not end. `<gate>.reached` says that one is held;
+- `distinct`: the query has state: it writes each value once (`dropDuplicates`);
 - `graceful`: SIGTERM lets the batch in flight end before the query is stopped, and the JVM ignores it, as one with a
   shutdown hook that waits.
 """
@@ -129,7 +130,7 @@ def main(settings: dict[str, Any]) -> None:
         scratch.rename(target)
 
     reader = spark.readStream.format(settings.get("format", "groupkafka")).options(**settings["options"])
-    frame = reader.load()
+    frame = reader.load().dropDuplicates(["value"]) if settings.get("distinct") else reader.load()
     writer = sink_of(settings, frame, write).option("checkpointLocation", settings["checkpoint"])
     trigger = settings.get("trigger", {"processingTime": "200 milliseconds"})
     query = writer.trigger(**trigger).start()

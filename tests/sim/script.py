@@ -243,7 +243,8 @@ class Script(Simulation):
         return [row[3] for row in found if (row[1], row[2]) == (topic, number)]
 
     def events(self, name: str, kind: str) -> list[dict[str, Any]]:
-        """Return the details of the events of a query that the history keeps: data_lost, conflict, reset."""
+        """Return the details of the events of a query that the history keeps: data_lost, conflict, reset,
+        shared_state."""
         return [event.details for event in self.app(name).events if event.event == kind]
 
     def text(self) -> str:

@@ -56,6 +56,7 @@ class Configuration:
     drain_s: float | None = None
     max_batch_s: float | None = None
     on_conflict: str | None = None
+    on_shared_state: str | None = None
     # Subscribe by this pattern, instead of by the topics' names.
     pattern: str | None = None
     # For how long brokers' metadata may lag behind, for how long the rig acts, and how often idle loops of the product
@@ -107,6 +108,8 @@ def options_of(
         raw["maxBatchMs"] = _ms(configuration.max_batch_s)
     if on_conflict is not None:
         raw["onConflict"] = on_conflict
+    if configuration.on_shared_state is not None:
+        raw["onSharedState"] = configuration.on_shared_state
     if name:
         raw["kafka.group.instance.id"] = name
     key = tuple(sorted(raw.items()))
@@ -133,6 +136,8 @@ class Simulation:
         self.faults: list[Fault] = []
         # Queries whose next start has onConflict=group.
         self._follows_group: set[str] = set()
+        # Queries that start with onSharedState=allow from now on.
+        self.allows_shared_state: set[str] = set()
         self.apps = [self._application(f"q{number + 1}") for number in range(configuration.queries)]
         # The quiet end has begun: everything is healed, nothing new happens.
         self.ending = False
@@ -154,9 +159,11 @@ class Simulation:
             instance = name if settings.instance_ids else ""
             on_conflict = "group" if name in self._follows_group else configuration.on_conflict
             self._follows_group.discard(name)
+            on_shared_state = "allow" if name in self.allows_shared_state else configuration.on_shared_state
             return options_of(
-                configuration, fail_on_data_loss=fail_on_data_loss, on_conflict=on_conflict, name=instance
-            )
+                replace(configuration, on_shared_state=on_shared_state),
+                fail_on_data_loss=fail_on_data_loss, on_conflict=on_conflict, name=instance,
+            )  # fmt: skip
 
         app = Application(self.world, name, self.cluster, self.group, settings, options)
         app.fails_on_data_loss = configuration.fail_on_data_loss

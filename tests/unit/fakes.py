@@ -698,6 +698,10 @@ class FakeMember:
         """Change what the member shows of itself."""
         self.status = replace(self.status, **fields)
 
+    def mark(self, batch: FlightBatch) -> None:
+        self.calls.append(("mark", batch.end))
+        self.machine.marked(batch)
+
     def discard(self) -> None:
         self.calls.append(("discard", None))
         self.machine.handle(BatchDiscarded())

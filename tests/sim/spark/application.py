@@ -21,7 +21,7 @@ from tests.sim.kafka.client import make_client
 from tests.sim.kafka.cluster_port import SimCluster
 from tests.sim.kafka.coordinator import Coordinator
 from tests.sim.kafka.logs import Cluster
-from tests.sim.spark.checkpoint import Checkpoint, SimBatchLog, Store
+from tests.sim.spark.checkpoint import Checkpoint, SimBatchLog, SimStateFolder, Store
 from tests.sim.spark.engine import Interrupted, MicroBatchExecution, TaskFailed, Trigger
 from tests.sim.watch import Watch
 from tests.sim.world import Process, ProcessDied, SimClock, SimRunner, Ticket, World
@@ -42,6 +42,8 @@ class QuerySettings:
     # Whether a stopped reader stops the JVM, too.
     stops_whole: bool = False
     instance_ids: bool = False
+    # Whether the query has a window, a join of streams or dropDuplicates.
+    has_state: bool = False
 
 
 class SimMetrics(MetricsLog):
@@ -65,7 +67,7 @@ class SimMetrics(MetricsLog):
         if "at most" in str(details.get("reason")) and "possible" not in details:
             # An upper bound (limits.md): the records may have been read before they were removed.
             details = details | {"possible": details["ranges"], "ranges": []}
-        if event in ("data_lost", "conflict", "reset"):
+        if event in ("data_lost", "conflict", "reset", "shared_state"):
             now, run = app.world.now, f"{app.run}"
             app.events.append(MemberEvent(now, app.name, self.lineage, event, named, details, run))
 
@@ -282,7 +284,7 @@ class Application:
         return Session(
             options,
             clock=clock, cluster=cluster, member=member, metrics=metrics, pause=world.pause, length=length,
-            lineages=self._lineage,
+            state_folder=SimStateFolder(self.checkpoint, self.settings.store), lineages=self._lineage,
         )  # fmt: skip
 
     def _watch(self, member: MembershipThread) -> None:

@@ -60,6 +60,8 @@ class Checkpoint:
     entries: dict[int, Entry] = field(default_factory=dict)
     # The store does not answer until then.
     hangs_until: float = 0.0
+    # Whether Spark has made the folder `state`.
+    has_state: bool = False
 
     @property
     def newest(self) -> int:
@@ -68,7 +70,19 @@ class Checkpoint:
 
     def copied(self, life: str) -> Checkpoint:
         """Return a copy, as a backup is one."""
-        return Checkpoint(life, {number: copy.copy(entry) for number, entry in self.entries.items()})
+        entries = {number: copy.copy(entry) for number, entry in self.entries.items()}
+        return Checkpoint(life, entries, has_state=self.has_state)
+
+
+class SimStateFolder:
+    """The product's `StatePort` on a simulated checkpoint."""
+
+    def __init__(self, checkpoint: Checkpoint, store: Store) -> None:
+        self._checkpoint, self._is_known = checkpoint, store is not Store.UNKNOWN
+
+    def exists(self) -> bool | None:
+        """See `StatePort`."""
+        return self._checkpoint.has_state if self._is_known else None
 
 
 class SimBatchLog:

@@ -185,6 +185,8 @@ class MicroBatchExecution:
         app, rng, world = self._app, self._rng, self._world
         entry = self._checkpoint.entries[number]
         entry.attempts += 1
+        # Spark plans the stateful operators before it asks the sources for the batch's partitions.
+        self._checkpoint.has_state |= app.settings.has_state
         attempt, tasks = entry.attempts, self._reader.tasks(start, end)
         began = world.now
         app.batch = app.begun = number

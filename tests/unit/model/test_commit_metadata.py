@@ -54,9 +54,15 @@ STORED = {
     "commit-metadata-v1-reset.txt": CommitMetadata(LINEAGE, ID, 0, 50, Pin(0, 1), reset=RESET),
     "commit-metadata-v2-topics.txt": CommitMetadata(LINEAGE, ID, 100, 200, Pin(90, 4, KnownTopics.of(TOPICS)), 3),
     "commit-metadata-v2-too-many.txt": CommitMetadata(LINEAGE, ID, 0, 0, Pin(0, 1, KnownTopics(0, ""))),
+    "commit-metadata-v3-state.txt": CommitMetadata(LINEAGE, ID, 100, 200, Pin(90, 4), has_state=True),
+    "commit-metadata-v3-hex.txt": CommitMetadata(LINEAGE, ID, 100, 200, Pin(90, 4, HEX), 3, has_state=True),
+    "commit-metadata-v3-topics.txt": CommitMetadata(
+        LINEAGE, ID, 100, 200, Pin(90, 4, KnownTopics.of(TOPICS)), 3, RESET, has_state=True
+    ),
 }
 NEW = STORED["commit-metadata-v2-topics.txt"]
 FULL = STORED["commit-metadata-v1-full.txt"]
+STATE = STORED["commit-metadata-v3-topics.txt"]
 
 
 def changed(**changes: Any) -> str:
@@ -71,6 +77,10 @@ def without(key: str, metadata: CommitMetadata = FULL) -> str:
 
 def changed_new(**changes: Any) -> str:
     return json.dumps(json.loads(NEW.to_text()) | changes)
+
+
+def changed_state(**changes: Any) -> str:
+    return json.dumps(json.loads(STATE.to_text()) | changes)
 
 
 def test_every_golden_file_has_a_value() -> None:
@@ -149,10 +159,23 @@ def test_our_version_with_another_content_is_nobodys(text: str) -> None:
     assert parse_metadata(text) is None
 
 
-@pytest.mark.parametrize("version", [3, 99])
+@pytest.mark.parametrize("version", [4, 99])
 def test_a_newer_version_is_an_error(version: int) -> None:
     with pytest.raises(OffsetFormatError, match=rf"OFFSET_TOO_NEW.*commit metadata.*version {version}"):
         parse_metadata(changed(gk=version))
+
+
+@pytest.mark.parametrize("text", [without("s", STATE), changed_state(s=2), changed_state(s=True), changed_state(o="x")])
+def test_version_3_has_the_mark_and_nothing_else_in_its_place(text: str) -> None:
+    assert parse_metadata(text) is None
+
+
+def test_the_mark_costs_six_bytes_and_only_queries_with_state_pay_them() -> None:
+    for stored in STORED.values():
+        plain = replace(stored, has_state=False).to_text()
+        assert json.loads(plain)["gk"] < 3
+        assert "s" not in json.loads(plain)
+        assert len(replace(stored, has_state=True).to_text()) == len(plain) + len('"s":1,')
 
 
 def test_optional_parts_may_be_absent() -> None:

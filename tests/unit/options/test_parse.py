@@ -17,7 +17,14 @@ from spark_groupsource.options.client_settings import (
     is_sensitive,
     shown_value,
 )
-from spark_groupsource.options.model import NoMatchStrategy, OnConflict, OnPartitionsLost, SourceOptions, Subscription
+from spark_groupsource.options.model import (
+    NoMatchStrategy,
+    OnConflict,
+    OnPartitionsLost,
+    OnSharedState,
+    SourceOptions,
+    Subscription,
+)
 from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtOffset, AtTime, Starting
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.permissions import permissions_of
@@ -76,6 +83,7 @@ def test_defaults() -> None:
         drain_timeout_s=240.0,
         on_partitions_lost=OnPartitionsLost.CONTINUE,
         on_conflict=None,
+        on_shared_state=OnSharedState.FAIL,
         metrics_path=None,
         metrics_lag_interval_s=30.0,
         metrics_port=None,
@@ -136,6 +144,8 @@ def test_defaults() -> None:
         ("onPartitionsLost", "fail", "on_partitions_lost", OnPartitionsLost.FAIL),
         ("onConflict", "group", "on_conflict", OnConflict.GROUP),
         ("onConflict", "fail", "on_conflict", OnConflict.FAIL),
+        ("onSharedState", "warn", "on_shared_state", OnSharedState.WARN),
+        ("onSharedState", "allow", "on_shared_state", OnSharedState.ALLOW),
         ("kafkaConsumer.pollTimeoutMs", "1", "poll_timeout_s", 0.001),
         ("kafka.isolation.level", "READ_COMMITTED", "read_committed", True),
         ("kafka.group.instance.id", "one", "instance_id", "one"),

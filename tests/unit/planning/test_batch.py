@@ -18,6 +18,7 @@ from spark_groupsource.planning.batch import (
     plan_replay,
     within_bytes,
 )
+from spark_groupsource.planning.shared_state import ReadByOthers
 from tests.unit.fakes import LINEAGE, OTHER_LINEAGE, TOPIC_ID, offset_of, tp
 
 P0, P1, P2 = tp(0), tp(1), tp(2)
@@ -214,7 +215,8 @@ def committed(
 def test_replay_without_conflict(offset: int | None, writer: str | None, start: int) -> None:
     logged = OffsetRange(P0, 10, 20, 3)
     replay = plan_replay(offset_of(logged), [logged], {P0: committed(offset, writer)})
-    assert replay == Replay((OffsetRange(P0, start, 20, 3),))
+    others = (ReadByOthers(P0, 10, start, OTHER_LINEAGE, has_state=False),) if start > 10 else ()
+    assert replay == Replay((OffsetRange(P0, start, 20, 3),), others=others)
 
 
 @pytest.mark.parametrize(

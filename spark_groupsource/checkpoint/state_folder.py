@@ -1,0 +1,92 @@
+"""Look whether a query has state: whether Spark has made the folder `state` in its checkpoint.
+
+Spark makes it while it plans the first batch of a query with a window, a join of two streams or dropDuplicates, before
+it asks a source for the batch's partitions. A query without these never has it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from pyarrow import fs
+
+from spark_groupsource.checkpoint.location import scrubbed, shown_location
+from spark_groupsource.checkpoint.log import TROUBLES, at_checkpoint, is_local, open_location
+
+LOG = logging.getLogger(__name__)
+
+# Seconds that the query waits for a store. Then it goes on, and the answer counts when it is there.
+WAIT_S = 10.0
+
+
+class NoStateFolder:
+    """Replacement when the query's checkpoint is not known."""
+
+    def exists(self) -> bool | None:
+        """Return None: it is not known."""
+        return None
+
+
+class StateFolder:
+    """The folder `state` of a checkpoint. Main thread only, apart from the thread that it runs.
+
+    `location` is a path or a URI (see `checkpoint.location`).
+    """
+
+    def __init__(
+        self, location: str, open_location: Callable[[str], tuple[fs.FileSystem, str]] = open_location
+    ) -> None:
+        self._location = location
+        self._open_location = open_location
+        self._looking: threading.Thread | None = None
+        self._answer: bool | None = None
+        self._reported = False
+
+    def exists(self) -> bool | None:
+        """Return whether the query has state; None if that is not known: the location cannot be read, or hangs.
+
+        Guards against:
+        1. The checkpoint is in a store that does not answer.
+        2. The main thread looks for the folder, and waits for minutes.
+        3. The query reads nothing meanwhile, although Spark reaches the store on its own way.
+        """
+        found = self._look() if is_local(self._location) else self._look_for_a_while()
+        if found is None and not self._reported:
+            self._reported = True
+            LOG.warning(
+                "not known whether this query has state, because the checkpoint cannot be read: if it has, nothing"
+                " notices when other queries read its partitions (onSharedState): option checkpointLocation=%s",
+                shown_location(self._location),
+            )
+        return found
+
+    def _look_for_a_while(self) -> bool | None:
+        if self._looking is None:
+            self._answer = None
+            # Daemon: the process ends without waiting for a store that hangs.
+            self._looking = threading.Thread(target=self._keep, name="groupkafka-state-folder", daemon=True)
+            self._looking.start()
+        self._looking.join(WAIT_S)
+        if self._looking.is_alive():
+            return None
+        self._looking = None
+        return self._answer
+
+    def _keep(self) -> None:
+        self._answer = self._look()
+
+    def _look(self) -> bool | None:
+        try:
+            filesystem, root = at_checkpoint(*self._open_location(self._location))
+            state, metadata = filesystem.get_file_info([f"{root}/state", f"{root}/metadata"])
+        except TROUBLES as error:
+            LOG.info(
+                "the folder state is not readable: %s", scrubbed(str(error) or type(error).__name__, self._location)
+            )
+            return None
+        if state.type != fs.FileType.NotFound:
+            return True
+        # Spark writes `metadata` before it starts any source: without it Spark's checkpoint is elsewhere.
+        return None if metadata.type == fs.FileType.NotFound else False

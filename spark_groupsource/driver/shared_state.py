@@ -1,0 +1,129 @@
+"""Keep state from going wrong silently where queries share a group (option onSharedState).
+
+Does the I/O around the decisions of `planning/shared_state.py`, and reports them. Main thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from spark_groupsource import errors
+from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.errors import MembershipError
+from spark_groupsource.membership.machine import GroupView
+from spark_groupsource.membership.session_length import SessionLength
+from spark_groupsource.metrics import MetricsLog
+from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.model import OnSharedState, SourceOptions
+from spark_groupsource.planning.shared_state import (
+    BREAKS_STATE,
+    LACKS_RECORDS,
+    ReadByOthers,
+    broken,
+    details_of,
+    lacking,
+)
+
+LOG = logging.getLogger(__name__)
+
+# Batches of this run after which a query without the folder `state` is not asked again before a batch. Spark makes the
+# folder while it plans the first one.
+_LOOKS = 3
+
+
+class StatePort(Protocol):
+    """Where a query keeps its state."""
+
+    def exists(self) -> bool | None:
+        """Return whether the query has state; None if that is not known."""
+
+
+class SharedState:
+    """Know whether this query has state, and decide whether it may share partitions. Main thread only."""
+
+    def __init__(
+        self, options: SourceOptions, folder: StatePort, length: SessionLength, *, clock: Clock, metrics: MetricsLog
+    ) -> None:
+        self._options = options
+        self._folder = folder
+        self._length = length
+        self._clock = clock
+        self._metrics = metrics
+        self._looks = 0
+        # Whether the query is known to have state.
+        self.has_state = False
+        self._warned: set[ReadByOthers] = set()
+        # The assignment for which the partitions were counted, and how many there are in all.
+        self._counted: tuple[int, int] | None = None
+        # When it counts that others own partitions; None while none do.
+        self._share_counts: Deadline | None = None
+        self._reported_share = False
+
+    def begins(self) -> bool:
+        """Return whether the query has state by now, and had none at the last look. Called before Spark runs a batch.
+
+        Guards against (a first batch without a mark):
+        1. A query with state completes its first batch [0, 100). When the batch was planned, Spark had made no state.
+        2. No more records come. The group has 100 without the mark.
+        3. A new query joins, sees no state that it would break, and takes the partition.
+        """
+        if self.has_state or self._looks >= _LOOKS:
+            return False
+        self._looks += 1
+        return self._look()
+
+    def _look(self) -> bool:
+        if not self.has_state:
+            self.has_state = self._folder.exists() is True
+        return self.has_state
+
+    def check(self, found: Iterable[ReadByOthers | None], *, is_new: bool) -> None:
+        """Check what others have completed of partitions that this query is about to read.
+
+        `is_new`: the query has completed nothing yet. Raises `MembershipError` with onSharedState=fail.
+        """
+        # Also with onSharedState=allow: its commits carry the mark.
+        has_state = self._look()
+        if self._options.on_shared_state is OnSharedState.ALLOW:
+            return
+        items = broken(found) if is_new else lacking(found) if has_state else []
+        problem = BREAKS_STATE if is_new else LACKS_RECORDS
+        if items and self._options.on_shared_state is OnSharedState.FAIL:
+            group, details = self._options.group_id, details_of(items)
+            raise MembershipError(errors.SHARED_STATE, problem=problem, group=group, details=details)
+        items = [item for item in items if item not in self._warned]
+        if items:
+            self._warned.update(items)
+            self._report(problem, [item.partition for item in items], ranges=details_of(items))
+
+    def notice_share(self, view: GroupView, count: Callable[[], int]) -> None:
+        """Report once that a query with state owns fewer than all partitions, for as long as it does.
+
+        `count` asks for the number of all partitions. A dead member keeps its partitions for a session timeout, so
+        nothing is reported before that time has passed.
+        """
+        allowed = self._options.on_shared_state is OnSharedState.ALLOW or self._options.subscription.partitions
+        if not self.has_state or allowed:
+            return
+        if self._counted is None or self._counted[0] != view.assignment:
+            self._counted = view.assignment, count()
+        owned, every = len(view.partitions), self._counted[1]
+        if owned >= every:
+            self._share_counts, self._reported_share = None, False
+        elif self._share_counts is None:
+            self._share_counts = Deadline(self._clock, self._length.longest_s)
+        elif self._share_counts.expired() and not self._reported_share:
+            self._reported_share = True
+            problem = f"This query has state, and owns {owned} of {every} partitions: its state has only their records."
+            self._report(problem, (owned.partition for owned in view.partitions), owned=owned, all=every)
+
+    def _report(self, problem: str, partitions: Iterable[TopicPartition], **details: object) -> None:
+        shown = " ".join(f"{name}={value}" for name, value in details.items())
+        LOG.warning(
+            "%s To make that an error or to silence it, set onSharedState (docs/how-to/scale.md#queries-with-state):"
+            " group=%s %s",
+            problem, self._options.group_id, shown,
+        )  # fmt: skip
+        self._metrics.write("shared_state", partitions, problem=problem, **details)

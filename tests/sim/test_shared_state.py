@@ -1,0 +1,243 @@
+"""Queries with state in a group (option onSharedState): what ends a query, and what must not.
+
+The sequences are those of `planning/shared_state.py`. Spark makes the folder `state` for a query with state.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from spark_groupsource import errors
+from spark_groupsource.model.commit_metadata import CommitMetadata, metadata_of
+from spark_groupsource.model.offsets import TopicPartition
+from tests.sim.script import Script
+from tests.sim.spark.checkpoint import Store
+
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def _script(**settings: object) -> Script:
+    """Return a script of two queries: q1 has state, q2 has none."""
+    script = Script(**{"queries": 2, "length_s": 60.0, **settings})
+    script.app("q1").settings.has_state = True
+    return script
+
+
+def _failures(script: Script, name: str) -> list[str]:
+    """Return the errors of a query: all are about shared state."""
+    found = script.app(name).errors
+    assert all(errors.SHARED_STATE.id in error for error in found), found
+    return found
+
+
+def _held(script: Script, partition: TopicPartition = P0) -> CommitMetadata:
+    found = metadata_of(script.group.offsets[partition])
+    assert found is not None
+    return found
+
+
+def _allow(script: Script, name: str) -> None:
+    """Start a query with onSharedState=allow from now on."""
+    script.allows_shared_state.add(name)
+
+
+def test_a_query_with_state_that_lacks_records_fails_before_it_reads() -> None:
+    """1. q1 has read [0, 10). It is killed. 2. q2 completes [10, 15). 3. q1 starts again."""
+    script = _script()
+    _allow(script, "q2")
+    script.on(1.0, script.writes(10))
+    script.on(4.0, script.kills("q1", rest_s=20.0), script.starts("q2"))
+    script.on(14.0, script.writes(5))
+    script.on(23.9, lambda: script.rest_s.update(q1=1000.0))
+    script.on(40.0, script.writes(5))
+    script.run()
+    failures = _failures(script, "q1")
+    assert "lacks records" in failures[0]
+    assert re.search(r"orders-[01] \[10, 15\) is complete in a query, lineage=q2-", failures[0]), failures[0]
+    for number in (0, 1):
+        assert script.rows("q1", number=number) == list(range(10))
+        assert script.rows("q2", number=number) == list(range(10, 20)), "the other query goes on"
+
+
+def test_a_batch_that_runs_again_and_lacks_records_fails_before_it_reads() -> None:
+    """1. q1 is killed in the batch [10, 20). 2. q2 takes over and completes it. 3. Spark runs it again in q1."""
+    script = _script()
+    _allow(script, "q2")
+    script.on(1.0, script.writes(10))
+    script.on(3.0, lambda: script.batches_take(3.0, "q1"), script.writes(10))
+    script.on(4.0, script.kills("q1", rest_s=20.0), script.starts("q2"))
+    script.run()
+    assert "orders-0 [10, 20) is complete in a query, lineage=q2-" in _failures(script, "q1")[0]
+    assert script.rows("q1") == list(range(10))
+    assert script.rows("q2") == list(range(10, 20))
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "eager", "kip848"])
+def test_an_accidental_start_does_not_kill_production(protocol: str) -> None:
+    """1. q1 with state runs. 2. q2 is new, and joins: it fails and reads nothing. 3. q1 goes on with all partitions."""
+    script = _script(protocol=protocol, heartbeat_s=1.0)
+    script.on(1.0, script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(12.0, script.writes(10))
+    script.run()
+    failures = _failures(script, "q2")
+    assert failures
+    assert "lineage=q1-" in failures[0]
+    assert "is new" in failures[0]
+    assert script.app("q2").batches == []
+    assert _failures(script, "q1") == []
+    assert [script.rows("q1", number=number) for number in (0, 1)] == [list(range(20))] * 2
+
+
+@pytest.mark.parametrize("store", [Store.LOCAL, Store.REMOTE])
+def test_the_first_batch_of_a_query_with_state_has_the_mark(store: Store) -> None:
+    """1. q1 is planned, and Spark makes its state. 2. No more records come: the group has the first batch's commit."""
+    script = _script(queries=1, store=store)
+    script.on(1.0, script.writes(10))
+    script.on(4.0, lambda: None)
+    script.run()
+    assert script.app("q1").checkpoint.newest == 0
+    assert _held(script).has_state
+    assert _held(script, P1).has_state
+
+
+def test_queries_without_state_have_no_mark_and_share() -> None:
+    """1. Two queries without state share the group. 2. One is killed and comes back."""
+    script = Script(queries=2, length_s=60.0)
+    script.on(1.0, script.writes(10))
+    script.on(2.0, script.starts("q2"))
+    script.on(9.0, script.kills("q2", rest_s=15.0), script.writes(10))
+    assert script.judged() == []
+    assert not any(_held(script, partition).has_state for partition in (P0, P1))
+    assert not any(app.errors for app in script.apps)
+
+
+def test_two_that_start_together_share_with_one_warning_until_one_ends() -> None:
+    """1. Both have state, join a new group, and read a partition each. 2. q1 ends: q2 lacks its records."""
+    script = _script()
+    script.app("q2").settings.has_state = True
+    script.on(0.0, script.starts("q2"))
+    script.on(5.0, script.writes(10))
+    script.on(12.0, script.writes(10))
+    seen: list[tuple[int, int]] = []
+    script.on(
+        31.0,
+        lambda: seen.extend((len(script.events(app.name, "shared_state")), len(app.errors)) for app in script.apps),
+    )
+    script.on(32.0, script.drains("q1"))
+    script.run()
+    assert seen == [(1, 0), (1, 0)], "one event each, and no error"
+    assert "lacks records" in _failures(script, "q2")[0]
+    event = script.events("q2", "shared_state")[0]
+    assert (event["owned"], event["all"]) == (1, 2)
+
+
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+def test_restarts_kills_growth_and_moved_checkpoints_trip_nothing(protocol: str) -> None:
+    """A query with state alone in its group: 1. a stop, 2. SIGKILL in a batch, 3. growth, 4. a copied checkpoint."""
+    script = _script(queries=1, protocol=protocol, heartbeat_s=1.0, length_s=90.0)
+    script.on(1.0, script.writes(10))
+    script.on(4.0, script.drains("q1", rest_s=1.0), script.writes(5))
+    script.on(15.0, lambda: script.batches_take(2.0), script.writes(5))
+    script.on(16.0, script.kills("q1", rest_s=1.0))
+    script.on(35.0, script.grows(3), script.writes(5))
+    script.on(50.0, script.drains("q1", rest_s=2.0))
+    script.next["q1"] = script.starts("q1")
+    script.on(
+        49.0,
+        lambda: script.next.update(
+            q1=lambda: (script.app("q1").new_life(script.app("q1").checkpoint), script.start(script.app("q1")))
+        ),
+    )
+    script.on(60.0, script.writes(5))
+    assert script.judged() == []
+    assert script.app("q1").errors == []
+    assert script.events("q1", "shared_state") == []
+
+
+def test_a_handover_and_back_without_a_batch_trips_nothing() -> None:
+    """1. q2 joins and gets a partition, and has nothing to read. 2. It leaves. 3. q1 reads on."""
+    script = _script()
+    _allow(script, "q2")
+    script.on(1.0, script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(15.0, script.drains("q2"))
+    script.on(25.0, script.writes(10))
+    script.run()
+    assert _failures(script, "q1") == []
+    assert script.rows("q1") + script.rows("q1", number=1) == list(range(20)) * 2
+
+
+@pytest.mark.parametrize("to", [3, 15])
+def test_a_reset_trips_nothing(to: int) -> None:
+    """1. q1 stops at 20. 2. The group is reset back, or forward. 3. q1 starts, with one partition after the other."""
+    script = _script(length_s=90.0)
+    _allow(script, "q2")
+    script.on(1.0, script.writes(20))
+    script.on(6.0, script.drains("q1", rest_s=6.0))
+    script.on(8.0, lambda: script.reset_group(dict.fromkeys((P0, P1), to)))
+    # Another member has a partition while q1 learns the reset, and reads nothing.
+    script.on(11.0, script.starts("q2"), lambda: script.holds("before-start-positions", "q2", 20.0))
+    script.on(30.0, script.kills("q2"))
+    script.on(60.0, script.writes(5))
+    script.run()
+    assert _failures(script, "q1") == []
+    assert set(script.rows("q1")) == set(range(25))
+
+
+def test_a_lost_checkpoint_trips_and_a_reset_cures_it() -> None:
+    """1. q1 stops, and its checkpoint is lost. 2. It starts with a new one: it fails. 3. The group is reset to 0."""
+    script = _script(queries=1)
+    script.on(1.0, script.writes(10))
+
+    def lose() -> None:
+        script.app("q1").new_life()
+        script.start(script.app("q1"))
+
+    script.next["q1"] = lose
+    # For the end of the run that fails.
+    script.on(4.0, script.drains("q1", rest_s=10.0))
+    script.on(14.0, lambda: script.reset_group(dict.fromkeys((P0, P1), 0)))
+    script.run()
+    assert len(_failures(script, "q1")) == 1
+    assert script.rows("q1") == list(range(10)) * 2
+
+
+def test_warn_goes_on_with_one_warning_per_partition() -> None:
+    """1. q1 is killed. 2. q2 completes [10, 15). 3. q1 starts again and goes on."""
+    script = _script(on_shared_state="warn")
+    script.on(1.0, script.writes(10))
+    script.on(4.0, script.kills("q1", rest_s=20.0), script.starts("q2"))
+    script.on(14.0, script.writes(5))
+    script.on(20.0, script.drains("q2"))
+    script.on(40.0, script.writes(5))
+    assert script.judged() == []
+    assert [app.errors for app in script.apps] == [[], []]
+    assert "orders-0 [10, 15)" in script.events("q1", "shared_state")[0]["ranges"]
+    assert "lineage=q1-" in script.events("q2", "shared_state")[0]["ranges"]
+
+
+def test_allow_is_silent() -> None:
+    """The same with allow: no event, no error."""
+    script = _script(on_shared_state="allow")
+    script.on(1.0, script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(20.0, script.writes(10))
+    script.on(30.0, script.kills("q2"))
+    assert script.judged() == []
+    assert [app.errors for app in script.apps] == [[], []]
+    assert script.events("q1", "shared_state") == []
+    assert _held(script).has_state
+
+
+def test_without_a_checkpoint_location_only_a_new_query_is_noticed() -> None:
+    """1. q1 has no checkpointLocation, so its commits have no mark. 2. q2 joins and shares."""
+    script = _script(store=Store.UNKNOWN)
+    script.on(1.0, script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(20.0, script.writes(10))
+    script.run()
+    assert [app.errors for app in script.apps] == [[], []]
+    assert not _held(script).has_state

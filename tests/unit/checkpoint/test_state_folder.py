@@ -1,0 +1,59 @@
+"""Whether a query has state, by its checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+from pyarrow import fs
+
+from spark_groupsource.checkpoint import state_folder
+from spark_groupsource.checkpoint.state_folder import NoStateFolder, StateFolder
+
+
+@pytest.mark.parametrize(
+    ("names", "found"), [((), None), (("metadata",), False), (("metadata", "state"), True), (("state",), True)]
+)
+def test_a_local_checkpoint(
+    tmp_path: Path, names: tuple[str, ...], found: bool | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without Spark's file `metadata` the checkpoint is elsewhere: that is logged once."""
+    for name in names:
+        (tmp_path / name).mkdir()
+    folder = StateFolder(str(tmp_path))
+    assert [folder.exists(), folder.exists()] == [found, found]
+    warned = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warned) == (1 if found is None else 0)
+
+
+def test_a_flow_of_a_pipeline_has_its_newest_checkpoint(tmp_path: Path) -> None:
+    root = tmp_path / "_checkpoints" / "flow"
+    assert StateFolder(str(root)).exists() is not True
+    assert NoStateFolder().exists() is None
+
+
+def test_a_location_of_another_scheme_is_not_known() -> None:
+    assert StateFolder("oss://bucket/query").exists() is None
+
+
+def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. The store does not answer: not known. 2. It answers later: the next look has that, and no second one begins."""
+    monkeypatch.setattr(state_folder, "WAIT_S", 0.05)
+    (tmp_path / "metadata").touch()
+    (tmp_path / "state").mkdir()
+    answers, asked = threading.Event(), []
+
+    def opened(location: str) -> tuple[fs.FileSystem, str]:
+        asked.append(location)
+        assert answers.wait(60)
+        return fs.LocalFileSystem(), str(tmp_path)
+
+    folder = StateFolder("s3://bucket/query", opened)
+    assert folder.exists() is None
+    assert folder.exists() is None
+    monkeypatch.setattr(state_folder, "WAIT_S", 60.0)
+    answers.set()
+    assert folder.exists() is True
+    assert asked == ["s3://bucket/query"]
