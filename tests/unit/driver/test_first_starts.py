@@ -30,21 +30,6 @@ def next_trigger(bed: Bed, seconds: float = 1.0) -> SourceOffset:
 
 
 @pytest.mark.rule("R105")
-def test_p1_the_owner_of_the_first_partition_stores_the_starts_of_all() -> None:
-    """1. A owns orders-0, B orders-1. 2. B dies before its start is stored. 3. Records come. 4. C gets orders-1."""
-    a = Bed()
-    a.join(P0)
-    a.ends(p0=5, p1=9)
-    a.session.latest_offset(START)
-    assert a.committed() == {0: 5, 1: 9}
-    c = Bed()
-    c.group.committed = a.group.committed
-    c.join(P1)
-    c.ends(p0=5, p1=49)
-    assert ranges(c.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["orders-1 [9, 49)"]
-
-
-@pytest.mark.rule("R105")
 def test_a_member_without_the_first_partition_waits_for_its_owner() -> None:
     bed = waiting()
     assert bed.committed() == {}

@@ -11,7 +11,7 @@ from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.port import Refusal
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, parse_metadata
-from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.planning.start_position import Lineage
 from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, metadata, ranges, restarted
 from tests.unit.fakes import (
@@ -74,20 +74,6 @@ def test_another_programs_offset_may_fail_the_query() -> None:
         bed.session.latest_offset(START_70)
 
 
-@pytest.mark.parametrize("options", [{}, {"onConflict": "fail"}])
-@pytest.mark.rule("R50")
-def test_a_checkpoint_behind_its_own_commits_fails_the_query(options: dict[str, str]) -> None:
-    bed = Bed(**options)
-    bed.group.committed[P0] = OWN
-    bed.join(P0)
-    bed.ends(p0=95)
-    with pytest.raises(MembershipError, match=r"CHECKPOINT_BEHIND.*orders-0 group=90 checkpoint=70") as raised:
-        bed.session.latest_offset(START_70)
-    assert "groupkafka reset" in str(raised.value)
-    assert "onConflict=group" in str(raised.value)
-    assert bed.group.committed == {P0: OWN}
-
-
 @pytest.mark.rule("R50")
 @pytest.mark.rule("R114")
 def test_a_checkpoint_behind_its_own_commits_follows_the_group_if_told_so_once() -> None:
@@ -111,41 +97,6 @@ def test_a_coordinator_that_has_lost_commits_is_no_conflict(caplog: pytest.LogCa
     assert (ranges(end), end.lineage) == (["orders-0 [70, 95)"], LINEAGE)
     assert bed.committed() == {0: 70}
     assert "disagree" not in caplog.text
-
-
-@pytest.mark.rule("R114")
-def test_a_decision_is_stored_as_a_reset_of_its_partition() -> None:
-    """1. A tool sets p0 to 40, the checkpoint is at 100, and the query follows. 2. It is killed before it has logged a
-    batch. 3. Started again: 40 does not look foreign, and the larger offset does not win. p1 was left alone.
-    """
-    bed = Bed()
-    bed.group.committed = {P0: GroupOffset(40, ""), P1: GroupOffset(90, metadata(LINEAGE, 0, 90))}
-    bed.join(P0, P1)
-    bed.ends(p0=200, p1=200)
-    start = offset_of(OffsetRange(P0, 0, 100), OffsetRange(P1, 0, 100))
-    first = bed.session.latest_offset(start)
-    assert ranges(first) == ["orders-0 [40, 200)", "orders-1 [100, 200)"]
-    assert held_by(bed).reset == first.reset is not None
-    assert held_by(bed, P1).reset is None
-    again = restarted(bed, P0, P1)
-    assert ranges(again.session.latest_offset(start)) == ["orders-0 [40, 200)", "orders-1 [100, 200)"]
-
-
-@pytest.mark.rule("R114")
-def test_a_decision_counts_for_other_queries_too() -> None:
-    """One has read p0 to 100, and had handed it over when the other followed a tool that set 40, and read to 60."""
-    bed = Bed()
-    bed.group.committed = {P0: GroupOffset(40, "")}
-    bed.join(P0)
-    bed.ends(p0=60)
-    end = bed.session.latest_offset(offset_of(OffsetRange(P0, 0, 100)))
-    bed.session.commit(end)
-    other = Bed()
-    other.group.committed = bed.group.committed
-    other.join(P0)
-    other.ends(p0=120)
-    start = SourceOffset.of(OTHER_LINEAGE, {"orders": TOPIC_ID}, (OffsetRange(P1, 0, 5),), {P0: 100})
-    assert ranges(other.session.latest_offset(start))[0] == "orders-0 [60, 120)"
 
 
 @pytest.mark.rule("R114")
@@ -234,20 +185,6 @@ def test_a_rewind_while_the_session_was_lost_is_decided_and_not_undone(
             assert ranges(bed.session.latest_offset(end)) == [f"orders-0 [{position}, 110)"]
         assert "orders-0 group=40 checkpoint=100" in caplog.text
         assert bed.committed() == {0: position}
-
-
-def test_what_is_complete_is_committed_before_a_start_position_is_established_where_nobody_has_moved_it() -> None:
-    """The partition is lost and comes back while its batch is in flight; it may be wanted back before the next plan."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=100)
-    end = bed.session.latest_offset(START)
-    bed.session.tasks(START, end)
-    bed.lose(P0)
-    bed.assign(P0)
-    bed.member.view()
-    bed.session.commit(end)
-    assert bed.committed() == {0: 100}
 
 
 @pytest.mark.rule("R77")

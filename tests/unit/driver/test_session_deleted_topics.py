@@ -16,7 +16,6 @@ from spark_groupsource.options.model import ReadBounds
 from tests.unit.driver.session_bed import P0, P1, START, Bed, flat, metadata, ranges
 from tests.unit.fakes import (
     LINEAGE,
-    OTHER_LINEAGE,
     TOPIC_ID,
     offset_of,
     tp,
@@ -40,45 +39,10 @@ def take_deleted(bed: Bed) -> None:
     bed.assign(tp(0, "refunds"))
 
 
-@pytest.mark.rule("R38")
-def test_a_member_that_loses_its_last_partition_with_the_topic_does_not_idle() -> None:
-    """1. A topic with unread records is deleted. 2. The group takes all partitions of the member. 3. With nothing to
-    plan, nothing else would ask for the topic.
-    """
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=60)
-    end = bed.session.latest_offset(START, ReadBounds(max_rows=50))
-    del bed.cluster.topics["orders"]
-    bed.lose(P0)
-    bed.assign()
-    with pytest.raises(DataLossError, match=r"orders-0 \[50, 60\): the topic was deleted"):
-        bed.session.latest_offset(end)
-
-
-@pytest.mark.rule("R38")
-def test_a_deleted_topic_fails_the_query_with_what_is_lost() -> None:
-    bed, end = deleted()
-    take_deleted(bed)
-    with pytest.raises(DataLossError, match=r"orders-0 \[50, 60\): the topic was deleted"):
-        bed.session.latest_offset(end)
-
-
 def test_a_deleted_topic_that_the_group_has_not_taken_yet_is_told_too() -> None:
     bed, end = deleted()
     with pytest.raises(DataLossError, match=r"orders-0 \[50, 60\): the topic was deleted"):
         bed.session.latest_offset(end)
-
-
-def test_the_others_go_on_without_a_deleted_topic(caplog: pytest.LogCaptureFixture) -> None:
-    bed, end = deleted(failOnDataLoss="false")
-    take_deleted(bed)
-    bed.cluster.ends[tp(0, "refunds")] = 4
-    with caplog.at_level(logging.WARNING):
-        following = bed.next_batch(end)
-        assert ranges(following) == ["refunds-0 [0, 4)"]
-        assert bed.session.latest_offset(following) is following
-    assert caplog.text.count("orders-0 [50, 60): the topic was deleted") == 1
 
 
 @pytest.mark.parametrize("subscription", [{}, {"subscribePattern": "ord.*"}], ids=["list", "pattern"])
@@ -353,23 +317,6 @@ def test_a_deleted_topic_of_others_does_not_keep_a_member_from_taking_over(fail:
     bed.assign(P1)
     bed.ends(p0=70, p1=5)
     assert ranges(bed.next_batch(end)) == ["orders-0 [60, 70)", "orders-1 [0, 5)"]
-
-
-@pytest.mark.rule("R35")
-def test_p1_what_was_completed_of_a_deleted_topic_moves_no_position_that_another_member_has_pinned() -> None:
-    """The sequence: [0, 40) is complete, and the partition goes; the topic is made again, and another member is given
-    the partition, pins 0 and reads nothing; it comes back. Spark's newest batch is still one of the deleted topic."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=40)
-    end = bed.session.latest_offset(START)
-    assert bed.session.latest_offset(end) is end
-    bed.lose(P0)
-    bed.cluster.topics["orders"] = TopicInfo("other", 2)
-    bed.ends(p0=60)
-    bed.group.committed[P0] = GroupOffset(0, metadata(OTHER_LINEAGE, 0, 0, topic_id="other"))
-    bed.assign(P0)
-    assert ranges(bed.next_batch(end)) == ["orders-0 [0, 60)"]
 
 
 def test_a_restart_goes_on_without_a_topic_whose_loss_was_told() -> None:

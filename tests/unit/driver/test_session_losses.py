@@ -352,16 +352,6 @@ def test_a_batch_is_checked_until_its_topics_are_proven() -> None:
     assert bed.session._metrics.records_lost == 0
 
 
-@pytest.mark.rule("R93")
-def test_a_recreated_topic_with_a_higher_leader_epoch_is_not_truncated(caplog: pytest.LogCaptureFixture) -> None:
-    bed, end = truncated(failOnDataLoss="false")
-    bed.cluster.topics["orders"] = TopicInfo("new-id", 2)
-    bed.cluster.cut = {P0: 0}
-    assert ranges(bed.next_batch(end)) == ["orders-0 [0, 22)"]
-    assert "truncated" not in caplog.text
-    assert bed.session._metrics.records_lost == 0
-
-
 def test_what_is_removed_long_after_a_batch_counts_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """A pipeline that removes what it has processed, with a trigger of minutes."""
     bed, end = skipping()

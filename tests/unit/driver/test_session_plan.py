@@ -8,7 +8,6 @@ import pytest
 
 from spark_groupsource.driver.readiness import COMMIT_S, FIRST_ASSIGNMENT_S, SETTLE_S
 from spark_groupsource.errors import KafkaUnavailableError
-from spark_groupsource.membership.port import Refusal
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, KnownTopics, Pin, parse_metadata
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.options.model import ReadBounds
@@ -46,19 +45,6 @@ def test_pins_are_committed_before_anything_is_planned() -> None:
     assert parse_metadata(item.metadata) == pinned
     bed.ends(p0=8)
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [5, 8)"]
-
-
-@pytest.mark.rule("R1")
-def test_nothing_is_planned_from_a_start_that_the_group_refused() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
-    bed.refuse_commits()
-    assert bed.session.latest_offset(START) is START
-    assert bed.member.planned == []
-    bed.group.refuses = None
-    bed.group.refusals.extend([Refusal.REBALANCE] * 2)
-    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
 
 
 def test_nothing_new_returns_start_itself() -> None:
@@ -112,18 +98,6 @@ def second_batch_uncommitted(bed: Bed) -> SourceOffset:
     bed.refuse_commits()
     bed.paused = 0.0
     return end
-
-
-@pytest.mark.rule("R9")
-def test_p6_a_batch_waits_for_the_commit_of_the_one_before() -> None:
-    """Cut off now, the next owner repeats the first batch; with the second one read too, it would repeat both."""
-    bed = Bed(startingOffsets="earliest")
-    end = second_batch_uncommitted(bed)
-    bed.member.during_view = lambda: bed.accept_commits() if bed.paused > 0.5 else None
-    bed.member.during_fix = lambda: bed.fixed_after.append(bed.paused)
-    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 9)"]
-    assert bed.fixed_after == [pytest.approx(0.5, abs=0.1)]
-    assert bed.committed() == {0: 5}
 
 
 @pytest.mark.rule("R9")
@@ -305,24 +279,6 @@ def test_no_records_are_no_batch_however_long_it_waited() -> None:
     assert bed.session.latest_offset(START, ReadBounds(min_rows=10)) is START
     bed.clock.advance(120.0)
     assert bed.session.latest_offset(START, ReadBounds(min_rows=10)) is START
-
-
-@pytest.mark.rule("R2")
-def test_a_plan_is_made_anew_when_ownership_changed_under_it() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0, P1)
-    assert bed.session.latest_offset(START) is START
-    bed.ends(p0=5, p1=7)
-
-    def lose_one() -> None:
-        bed.member.during_fix = lambda: None
-        bed.lose(P1)
-        bed.assign(P0)
-
-    bed.member.during_fix = lose_one
-    end = bed.session.latest_offset(START)
-    assert [item.partition for item in end.ranges] == [P0]
-    assert len(bed.member.planned) == 2
 
 
 def test_a_group_that_keeps_rebalancing_gives_no_batch_but_ends() -> None:

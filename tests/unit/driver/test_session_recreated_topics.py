@@ -11,10 +11,10 @@ from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.log_ends import IDS_AGE_S
 from spark_groupsource.driver.topics import REFRESH_S
 from spark_groupsource.errors import DataLossError
-from spark_groupsource.model.commit_metadata import GroupOffset, KnownTopics, Pin, parse_metadata
+from spark_groupsource.model.commit_metadata import GroupOffset, KnownTopics, Pin
 from spark_groupsource.model.offsets import NO_TOPIC_ID, OffsetRange, SourceOffset
 from spark_groupsource.options.model import ReadBounds
-from tests.unit.driver.session_bed import P0, P1, START, Bed, lossy, metadata, ranges
+from tests.unit.driver.session_bed import P0, P1, START, Bed, metadata, ranges
 from tests.unit.fakes import (
     LINEAGE,
     OTHER_LINEAGE,
@@ -56,65 +56,6 @@ def test_a_topic_made_anew_fails_the_query() -> None:
         bed.session.latest_offset(end)
 
 
-@pytest.mark.parametrize("forgotten", [True, False], ids=["the broker forgot the offsets", "the offsets remain"])
-@pytest.mark.rule("R35")
-def test_a_topic_made_anew_is_read_from_its_beginning(forgotten: bool) -> None:
-    bed, end = recreated(failOnDataLoss="false")
-    if forgotten:
-        bed.group.committed.clear()
-    following = bed.next_batch(end)
-    assert ranges(following) == ["orders-0 [0, 60)"]
-    assert following.topic_id("orders") == "the second topic's id"
-    assert bed.committed() == {0: 0}
-    bed.ends(p0=61)
-    assert ranges(bed.next_batch(following)) == ["orders-0 [60, 61)"]
-    assert bed.committed() == {0: 60}
-
-
-def test_a_topic_made_anew_that_is_shorter_is_noticed_too() -> None:
-    bed, end = recreated(failOnDataLoss="false")
-    bed.ends(p0=5)
-    following = bed.next_batch(end)
-    assert ranges(following) == ["orders-0 [0, 5)"]
-    bed.session.latest_offset(following)
-    assert bed.committed() == {0: 5}
-
-
-@pytest.mark.rule("R80")
-def test_a_topic_made_anew_with_as_many_records_is_noticed_by_idle_triggers() -> None:
-    bed, end = recreated(failOnDataLoss="false")
-    bed.ends(p0=50)
-    assert bed.session.latest_offset(end) is end
-    bed.clock.advance(IDS_AGE_S)
-    following = bed.next_batch(end)
-    assert ranges(following) == ["orders-0 [0, 50)"]
-    assert following.topic_id("orders") == "the second topic's id"
-
-
-@pytest.mark.parametrize("known", [True, False], ids=["read here before", "taken over"])
-@pytest.mark.rule("R36")
-def test_a_broker_that_lags_behind_does_not_bring_an_old_topic_back(known: bool) -> None:
-    """The topic was made again, [0, 8) of the new one is read and committed. For two seconds a broker that still knows
-    the one before tells what there is.
-    """
-    bed, end = recreated(failOnDataLoss="false")
-    if known:
-        bed.ends(p0=8)
-        end = bed.next_batch(end)
-        bed.session.latest_offset(end)
-    else:
-        text = metadata(OTHER_LINEAGE, 0, 8, topic_id="the second topic's id")
-        bed, end = Bed(startingOffsets="earliest", failOnDataLoss="false"), START
-        bed.group.committed[P0] = GroupOffset(8, text)
-        bed.join(P0)
-    bed.ends(p0=9)
-    lag_behind(bed)
-    following = bed.next_batch(end)
-    assert ranges(following) == ["orders-0 [8, 9)"]
-    assert following.topic_id("orders") == "the second topic's id"
-    assert bed.committed() == {0: 8}
-
-
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 def test_p8_what_a_topic_lost_that_was_made_while_the_query_was_down_is_told(
     starting: str, caplog: pytest.LogCaptureFixture
@@ -132,32 +73,6 @@ def test_p8_what_a_topic_lost_that_was_made_while_the_query_was_down_is_told(
         end = bed.session.latest_offset(offset_of(OffsetRange(P0, 0, 5)))
     assert ranges(end) == ["orders-0 [5, 5)", "orders-new-0 [4, 9)"]
     assert "orders-new-0 [0, 4)" in caplog.text
-
-
-def test_the_late_end_of_an_old_checkpoint_moves_nothing_on() -> None:
-    """The group was moved to 50 by another program, the checkpoint says 100, and onConflict=group: Spark tells late
-    that the batch before is complete, which ended at 100.
-    """
-    bed = Bed(startingOffsets="earliest", onConflict="group")
-    bed.group.committed[P0] = GroupOffset(50, "")
-    bed.join(P0)
-    bed.ends(p0=120)
-    before = offset_of(OffsetRange(P0, 90, 100))
-    first = bed.next_batch(before, ReadBounds(max_rows=5))
-    assert ranges(first) == ["orders-0 [50, 55)"]
-    bed.session.commit(before)
-    assert bed.committed() == {0: 50}
-    assert ranges(bed.next_batch(first, ReadBounds(max_rows=5))) == ["orders-0 [55, 60)"]
-
-
-def test_a_loss_whose_plan_came_to_nothing_is_counted_once(caplog: pytest.LogCaptureFixture) -> None:
-    bed = lossy("false")
-    bed.member.refused_fixes = 3
-    bed.ends(p0=50)
-    bed.cluster.beginnings[P0] = 30
-    with caplog.at_level(logging.WARNING):
-        assert ranges(bed.next_batch(START)) == ["orders-0 [30, 50)"]
-    assert caplog.text.count("data lost and skipped") == 1
 
 
 # --- fewer partitions, and topics that come back
@@ -288,22 +203,6 @@ def test_partitions_that_went_while_the_query_was_down_are_told_until_a_batch_le
     restarted(end)
 
 
-@pytest.mark.rule("R6")
-def test_a_topic_made_again_is_a_new_one_for_a_member_that_never_had_it() -> None:
-    """Another one had read it. By default a partition that the group has no offset for starts at its end."""
-    refunds = tp(0, "refunds")
-    bed = Bed(subscribe="orders,refunds")
-    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
-    bed.join(P0)
-    bed.ends(p0=50)
-    end = bed.session.latest_offset(START)
-    bed.cluster.topics["refunds"] = TopicInfo("other", 1)
-    bed.ends(p0=60)
-    bed.cluster.ends[refunds] = 7
-    bed.assign(refunds)
-    assert ranges(bed.next_batch(end)) == ["orders-0 [50, 60)", "refunds-0 [0, 7)"]
-
-
 def test_a_topic_made_again_before_its_first_batch_is_no_new_one() -> None:
     bed = Bed(failOnDataLoss="false")
     bed.join(P0)
@@ -313,21 +212,6 @@ def test_a_topic_made_again_before_its_first_batch_is_no_new_one() -> None:
     bed.group.committed.clear()
     bed.ends(p0=67)
     assert ranges(bed.next_batch(START)) == ["orders-0 [0, 67)"]
-
-
-@pytest.mark.rule("R6")
-def test_a_standby_takes_a_topic_made_again_for_a_new_one() -> None:
-    """It has no batch, and Kafka has removed the group's offsets with the topic."""
-    bed = Bed()
-    bed.join()
-    assert bed.session.latest_offset(START) is START
-    bed.cluster.topics["orders"] = TopicInfo("other", 2)
-    bed.ends(p0=7)
-    bed.assign(P0)
-    assert ranges(bed.next_batch(START)) == ["orders-0 [0, 7)"]
-    pin = parse_metadata(bed.group.committed[P0].metadata)
-    assert pin is not None
-    assert not pin.pin.knows_topic("orders", "other"), "its other partitions start at their beginning wherever they are"
 
 
 def test_a_group_offset_of_the_topic_that_is_there_counts_more_than_the_one_before_it() -> None:
@@ -450,19 +334,6 @@ def shared(**options: str) -> tuple[Bed, SourceOffset]:
     return bed, end
 
 
-@pytest.mark.rule("R81")
-def test_a_partition_of_a_topic_made_anew_is_not_read_before_the_group_has_assigned_it() -> None:
-    bed, end = shared()
-    first = bed.next_batch(end)
-    assert ranges(first) == ["orders-0 [0, 60)"]
-    bed.ends(p0=70)
-    second = bed.next_batch(first)
-    assert (ranges(second), bed.committed()) == (["orders-0 [60, 70)"], {0: 60, 1: 50})
-    assert bed.group.joins == 1
-    bed.assign(P1)
-    assert ranges(bed.next_batch(second)) == ["orders-0 [70, 70)", "orders-1 [0, 60)"]
-
-
 @pytest.mark.parametrize("member_id", ["m", ""], ids=["kip848", "classic"])
 @pytest.mark.rule("R81")
 def test_a_new_member_joins_again_once_if_its_topic_was_made_anew(member_id: str) -> None:
@@ -499,29 +370,6 @@ def test_one_lagging_broker_does_not_make_a_member_join_again() -> None:
 
 
 # --- a topic that is made again after its partition was another member's
-
-
-@pytest.mark.parametrize("again", [2, 1], ids=["as many partitions", "fewer partitions"])
-@pytest.mark.rule("R82")
-def test_what_others_have_read_of_a_topic_that_is_made_again_is_no_loss(
-    again: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
-    bed.join(P1)
-    bed.ends(p1=20)
-    end = bed.session.latest_offset(START, ReadBounds(max_rows=5))
-    assert bed.session.latest_offset(end, ReadBounds(min_rows=50)) is end
-    bed.lose(P1)
-    assert bed.session.latest_offset(end) is end
-    # Another member reads the rest.
-    bed.cluster.topics["orders"] = TopicInfo("the second topic's id", again)
-    bed.group.committed.clear()
-    bed.ends(p1=3)
-    bed.assign(P1)
-    bed.session.latest_offset(end)
-    assert "orders-1 [5, 20): the topic was deleted and recreated" in caplog.text
-    assert "(at most, because other members may have read it since)" in caplog.text
-    assert bed.session._metrics.records_lost == 0
 
 
 @pytest.mark.rule("R82")

@@ -115,17 +115,6 @@ def test_a_replay_of_a_topic_made_anew() -> None:
     assert Bed(failOnDataLoss="false").session.tasks(START, logged) == ()
 
 
-@pytest.mark.parametrize("options", [{}, {"onConflict": "fail"}])
-@pytest.mark.rule("R50")
-def test_a_replay_from_an_old_checkpoint_fails_the_query(options: dict[str, str]) -> None:
-    bed = Bed(**options)
-    bed.group.committed[P0] = GroupOffset(90, metadata(LINEAGE, 70, 90))
-    bed.join(P0)
-    with pytest.raises(MembershipError, match=r"CHECKPOINT_BEHIND.*orders-0 \[60, 70\) group=90"):
-        replayed(bed, offset_of(OffsetRange(P0, 60, 70)))
-    assert bed.member.view().flight is None
-
-
 @pytest.mark.rule("R50")
 def test_a_replay_from_an_old_checkpoint_follows_the_group_if_told_so(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed(onConflict="group")

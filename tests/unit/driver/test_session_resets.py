@@ -9,7 +9,7 @@ import pytest
 
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.membership.port import Refusal
-from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, parse_metadata
+from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, Reset
 from tests.unit.driver.session_bed import P0, P1, PIN, START, Bed, metadata, ranges, replayed
 from tests.unit.fakes import (
@@ -25,34 +25,6 @@ RESET = Reset(2000, "the reset's id")
 
 def reset_text(offset: int, lineage: str = "the reset's id", reset: Reset = RESET) -> GroupOffset:
     return GroupOffset(offset, CommitMetadata(lineage, TOPIC_ID, offset, offset, PIN, reset=reset).to_text())
-
-
-@pytest.mark.parametrize("on_conflict", ["group", "fail"])
-@pytest.mark.rule("R46")
-def test_a_reset_beats_the_checkpoint(on_conflict: str, caplog: pytest.LogCaptureFixture) -> None:
-    """B's checkpoint says 900; the group was reset to 0; A has taken p0 over and committed [0, 50) since.
-
-    Without the reset that A carries on, B would go on at 900, and nobody would read [50, 900) again.
-    """
-    bed = Bed(onConflict=on_conflict)
-    bed.group.committed |= {P0: reset_text(50, OTHER_LINEAGE), P1: reset_text(0)}
-    bed.join(P0)
-    bed.ends(p0=900, p1=900)
-    start = offset_of(OffsetRange(P0, 800, 900), done={P1: 70})
-    with caplog.at_level(logging.WARNING):
-        end = bed.session.latest_offset(start)
-    assert (ranges(end), end.done, end.reset) == (["orders-0 [50, 900)"], (), RESET)
-    assert end.lineage not in (LINEAGE, OTHER_LINEAGE)
-    assert "orders-0 checkpoint=900 group=50; orders-1 checkpoint=70" in caplog.text
-    bed.session.commit(end)
-    written = parse_metadata(bed.group.committed[P0].metadata)
-    assert written is not None
-    assert (written.reset, written.lineage, written.end) == (RESET, end.lineage, 900)
-    # The other partition comes later: the same reset is no news, and the lineage goes on.
-    bed.assign(P1)
-    following = bed.session.latest_offset(end)
-    assert (ranges(following), following.lineage) == (["orders-0 [900, 900)", "orders-1 [0, 900)"], end.lineage)
-    assert caplog.text.count("was reset") == 1
 
 
 def test_a_reset_is_remembered_before_the_next_batch_is_logged() -> None:
@@ -125,24 +97,6 @@ def test_a_lineage_that_a_reset_leaves_alone_keeps_its_ends() -> None:
     assert "orders-0 [200, 300)" in ranges(bed.session.latest_offset(end))
 
 
-@pytest.mark.rule("R47")
-def test_a_replay_after_a_reset_reads_and_commits_nothing() -> None:
-    bed = Bed(onConflict="fail")
-    bed.group.committed |= {P0: reset_text(0), P1: reset_text(0)}
-    bed.join(P0, P1)
-    bed.member.view()
-    bed.ends(p0=900, p1=9)
-    logged = offset_of(OffsetRange(P0, 800, 900), OffsetRange(P1, 5, 9))
-    assert replayed(bed, logged) == []
-    batch = bed.member.view().flight
-    assert batch is not None
-    assert batch.items == (), "found in Spark's commit log, the batch would be committed over the reset"
-    end = bed.session.latest_offset(logged)
-    assert ranges(end) == ["orders-0 [0, 900)", "orders-1 [0, 9)"]
-    bed.session.commit(logged)
-    assert bed.committed() == {0: 0, 1: 0}
-
-
 @pytest.mark.parametrize("both", [False, True], ids=["owns both later", "owns both at once"])
 @pytest.mark.rule("R48")
 def test_a_reset_of_one_topic_loses_nothing_of_another(both: bool) -> None:
@@ -162,30 +116,6 @@ def test_a_reset_of_one_topic_loses_nothing_of_another(both: bool) -> None:
     if not both:
         bed.assign(P0)
         assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 900)", "orders-1 [12, 12)"]
-
-
-@pytest.mark.parametrize("fetched_first", [True, False], ids=["fetched, completed", "completed, fetched"])
-@pytest.mark.parametrize("told_by", ["the next trigger", "Spark's commit log"])
-def test_a_late_batch_does_not_undo_a_reset(fetched_first: bool, told_by: str) -> None:
-    """The process is stopped while a batch is in flight, the session expires, the empty group is reset to 0; the
-    process goes on, gets the partition back, and only then the batch is complete.
-    """
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=900)
-    late = bed.session.latest_offset(START)
-    flight = bed.member.view().flight
-    assert flight is not None
-    bed.lose(P0)
-    bed.group.committed[P0] = reset_text(0)
-    bed.assign(P0)
-    if fetched_first:
-        bed.member.view()
-    if told_by == "Spark's commit log":
-        bed.member.complete(flight.end)
-    end = bed.session.latest_offset(late)
-    assert bed.committed() == {0: 0}
-    assert (ranges(end), end.reset) == (["orders-0 [0, 900)"], RESET)
 
 
 @pytest.mark.parametrize(("told_by_log", "tasks"), [(True, 1), (False, 10)])

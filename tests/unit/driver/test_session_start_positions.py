@@ -9,7 +9,7 @@ import pytest
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.topics import REFRESH_S
 from spark_groupsource.errors import KafkaUnavailableError, OptionError
-from spark_groupsource.model.commit_metadata import GroupOffset, Pin, parse_metadata
+from spark_groupsource.model.commit_metadata import GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
 from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, metadata, ranges
 from tests.unit.fakes import (
@@ -19,19 +19,6 @@ from tests.unit.fakes import (
     offset_of,
     tp,
 )
-
-
-def test_a_takeover_starts_at_the_groups_offset() -> None:
-    bed = Bed()
-    bed.group.committed[P0] = GroupOffset(70, metadata(OTHER_LINEAGE, 60, 70, pin=Pin(60, 2)))
-    bed.join(P0)
-    bed.ends(p0=75)
-    end = bed.session.latest_offset(START)
-    assert ranges(end) == ["orders-0 [70, 75)"]
-    bed.session.commit(end)
-    written = parse_metadata(bed.group.committed[P0].metadata)
-    assert written is not None
-    assert (written.lineage, written.pin) == (LINEAGE, Pin(60, 2))
 
 
 def test_a_new_group_starts_from_a_group_that_has_offsets_in_another_partition_only() -> None:
@@ -52,19 +39,6 @@ def test_an_own_end_ahead_of_the_group_is_committed_first() -> None:
     end = bed.session.latest_offset(offset_of(OffsetRange(P0, 40, 70)))
     assert ranges(end) == ["orders-0 [70, 75)"]
     assert bed.committed() == {0: 70}
-
-
-@pytest.mark.rule("R12")
-def test_after_a_restart_nothing_is_committed_backwards() -> None:
-    """Seen: 3,593 rows doubled, because the first call committed the old end over another member's."""
-    bed = Bed()
-    bed.group.committed[P0] = GroupOffset(90, metadata(OTHER_LINEAGE, 80, 90))
-    bed.join(P0)
-    bed.ends(p0=90)
-    start = offset_of(OffsetRange(P0, 40, 70))
-    assert bed.session.latest_offset(start) is start
-    assert bed.group.commits() == []
-    assert bed.committed() == {0: 90}
 
 
 @pytest.mark.rule("R4")
@@ -159,28 +133,6 @@ def test_p1_a_topic_is_new_also_when_the_first_pins_are_gone_with_theirs(pinned_
     other.group.committed = bed.group.committed
     other.join(returns)
     assert ranges(other.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["returns-0 [0, 4)"]
-
-
-@pytest.mark.rule("R7")
-def test_p1_a_later_pin_names_no_topic_that_the_first_pins_do_not() -> None:
-    """1. orders is pinned. 2. refunds and returns are created, with records. 3. Query B starts, finds all three topics
-    and pins refunds. 4. orders is deleted, and its pin with it. 5. Query C gets returns. By default a topic that
-    existed when the group began starts at its end.
-    """
-    refunds, returns = tp(0, "refunds"), tp(0, "returns")
-    first = Bed(subscribePattern=".*")
-    first.join(P0)
-    first.session.latest_offset(START)
-    second, third = Bed(subscribePattern=".*"), Bed(subscribePattern=".*")
-    for bed in (second, third):
-        bed.group.committed = first.group.committed
-        bed.cluster.ends |= {refunds: 4, returns: 4}
-        bed.cluster.topics |= {name: TopicInfo(f"{name}-id", 1) for name in ("refunds", "returns")}
-    second.join(refunds)
-    assert ranges(second.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["refunds-0 [0, 4)"]
-    del third.cluster.topics["orders"], first.group.committed[P0]
-    third.join(returns)
-    assert ranges(third.session.latest_offset(SourceOffset("third"))) == ["returns-0 [0, 4)"]
 
 
 @pytest.mark.rule("R4")
