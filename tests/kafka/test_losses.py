@@ -30,7 +30,7 @@ def test_p8_a_topic_with_unread_records_is_deleted_while_the_query_runs(
 ) -> None:
     """failOnDataLoss=false: the other topic goes on, and what is known to be lost is told; true: the query fails.
 
-    Under KIP-848: test_deleted_topics.py and test_topics_come_and_go.py.
+    Under KIP-848: test_deleted_topics.py, and the fault rig (topic-recreated, topic-replaced).
     """
     other, metrics = f"{topic}-other", Told(tmp_path, "going-on")
     client.create_topic(topic, 1)
@@ -98,7 +98,7 @@ def test_p8_a_topic_that_is_made_anew_with_fewer_partitions_goes_on_with_those(
 ) -> None:
     """The group takes the others from the member at its next look at the topic, which may be minutes away.
 
-    Under KIP-848: test_deleted_topics.py and test_topics_come_and_go.py.
+    Under KIP-848: test_deleted_topics.py, and the fault rig (topic-recreated, topic-replaced).
     """
     client.create_topic(topic, 3)
     client.produce(topic, (f"old{n}" for n in range(30)), 3)
