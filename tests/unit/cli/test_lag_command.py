@@ -402,7 +402,7 @@ def test_no_event_without_a_partition_or_before_its_start_is_pinned(clock: Manua
     assert bed.requests.asked == []
 
 
-def test_what_is_assigned_later_is_told_soon(clock: ManualClock, tmp_path: Path) -> None:
+def test_what_is_assigned_later_is_reported_soon(clock: ManualClock, tmp_path: Path) -> None:
     """The interval begins with the first event, not with the query."""
     bed = Bed(clock, tmp_path, interval_s=600.0)
     started_s = clock.now_s
@@ -456,7 +456,7 @@ def test_no_event_says_zero_if_no_partition_has_a_leader(
     assert "orders-0, orders-1" in caplog.text
 
 
-def test_trouble_is_told_once_until_it_is_over(
+def test_trouble_is_reported_once_until_it_is_over(
     clock: ManualClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bed = Bed(clock, tmp_path, interval_s=1.0)

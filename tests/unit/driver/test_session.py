@@ -81,7 +81,7 @@ def test_a_stop_by_signal_is_not_the_end_of_what_is_available_now() -> None:
 # --- batches that nobody reads
 
 
-def test_a_batch_that_spark_completes_without_a_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_that_spark_completes_without_a_read_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     """The sequence: planned and logged; the sink drops it, so `partitions` is not called; the next trigger comes."""
     bed = Bed(startingOffsets="earliest")
     bed.join(P0)
@@ -95,7 +95,7 @@ def test_a_batch_that_spark_completes_without_a_read_is_told_once(caplog: pytest
     assert "has not read it" not in caplog.text
 
 
-def test_a_batch_that_is_read_is_not_told_as_unread(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_that_is_read_is_not_reported_as_unread(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0)
     bed.ends(p0=5)
@@ -106,7 +106,7 @@ def test_a_batch_that_is_read_is_not_told_as_unread(caplog: pytest.LogCaptureFix
     assert "has not read it" not in caplog.text
 
 
-def test_a_plan_that_spark_never_logged_is_not_told_as_unread(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_plan_that_spark_never_logged_is_not_reported_as_unread(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0)
     bed.ends(p0=5)

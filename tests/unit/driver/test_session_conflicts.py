@@ -76,7 +76,7 @@ def test_another_programs_offset_may_fail_the_query() -> None:
 
 @pytest.mark.rule("R50")
 @pytest.mark.rule("R114")
-def test_a_checkpoint_behind_its_own_commits_follows_the_group_if_told_so_once() -> None:
+def test_a_checkpoint_behind_its_own_commits_follows_the_group_if_asked_to_once() -> None:
     """And is killed before a batch is logged: the next start does not have the option."""
     bed = Bed(onConflict="group")
     bed.group.committed[P0] = OWN

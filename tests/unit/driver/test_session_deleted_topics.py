@@ -39,7 +39,7 @@ def take_deleted(bed: Bed) -> None:
     bed.assign(tp(0, "refunds"))
 
 
-def test_a_deleted_topic_that_the_group_has_not_taken_yet_is_told_too() -> None:
+def test_a_deleted_topic_that_the_group_has_not_taken_yet_is_reported_too() -> None:
     bed, end = deleted()
     with pytest.raises(DataLossError, match=r"orders-0 \[50, 60\): the topic was deleted"):
         bed.session.latest_offset(end)
@@ -81,7 +81,7 @@ def test_a_batch_runs_again_without_a_topic_that_was_unsubscribed_and_deleted(su
     assert bed.session.latest_offset(logged) is logged
 
 
-def test_a_deleted_topic_is_told_until_a_batch_leaves_it_out() -> None:
+def test_a_deleted_topic_is_reported_until_a_batch_leaves_it_out() -> None:
     before = offset_of(OffsetRange(P0, 40, 50), OffsetRange(tp(0, "ordeal"), 0, 7))
 
     def restarted(start: SourceOffset, **options: str) -> SourceOffset:
@@ -254,7 +254,7 @@ def test_newly_assigned_partitions_that_do_not_exist_do_not_hold_up_the_others()
     assert ranges(bed.next_batch(end)) == ["orders-0 [0, 7)"]
 
 
-def test_a_topic_that_is_listed_at_the_start_and_gone_a_moment_later() -> None:
+def test_a_topic_that_is_listed_at_the_start_and_deleted_a_moment_later() -> None:
     bed = Bed(startingOffsets="earliest", subscribePattern="ord.*")
     bed.cluster.matching = ("ordeal", "orders")
     bed.join(P0)
@@ -263,7 +263,7 @@ def test_a_topic_that_is_listed_at_the_start_and_gone_a_moment_later() -> None:
         bed.session.latest_offset(offset_of(OffsetRange(tp(0, "ordeal"), 0, 7)))
 
 
-def test_a_topic_that_is_deleted_once_more_is_told_once_more(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_is_deleted_once_more_is_reported_once_more(caplog: pytest.LogCaptureFixture) -> None:
     """In between it had a position, and records that no batch has read."""
     bed, end = deleted(failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):
@@ -280,7 +280,7 @@ def test_a_topic_that_is_deleted_once_more_is_told_once_more(caplog: pytest.LogC
 
 
 @pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "fewer partitions"])
-def test_what_was_handed_over_is_its_next_owners_to_tell(deleted: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_handed_over_is_its_next_owners_to_report(deleted: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Nobody else can say how far it was read."""
     mine = tp(0, "ordeal")
     bed = Bed(startingOffsets="earliest", subscribePattern="ord.*")
@@ -293,7 +293,7 @@ def test_what_was_handed_over_is_its_next_owners_to_tell(deleted: bool, caplog: 
     assert ("topics=['orders'] handed_over=['orders-1 at 10']" in caplog.text) is deleted
 
 
-def test_what_came_back_before_it_was_deleted_is_this_querys_to_tell() -> None:
+def test_what_came_back_before_it_was_deleted_is_this_querys_to_report() -> None:
     """It has no position yet, and the one who had it before is gone."""
     bed, _ = deleted()
     refunds = tp(0, "refunds")
@@ -319,7 +319,7 @@ def test_a_deleted_topic_of_others_does_not_keep_a_member_from_taking_over(fail:
     assert ranges(bed.next_batch(end)) == ["orders-0 [60, 70)", "orders-1 [0, 5)"]
 
 
-def test_a_restart_goes_on_without_a_topic_whose_loss_was_told() -> None:
+def test_a_restart_goes_on_without_a_topic_whose_loss_was_reported() -> None:
     """It is named all the same: nobody has to change the option because a topic was deleted."""
     bed, end = deleted(failOnDataLoss="false")
     take_deleted(bed)
@@ -334,14 +334,14 @@ def test_a_restart_goes_on_without_a_topic_whose_loss_was_told() -> None:
         assert ranges(after.next_batch(end)) == ["refunds-0 [4, 6)"]
 
 
-def test_a_batch_runs_again_when_a_topic_of_another_member_is_gone() -> None:
+def test_a_batch_runs_again_when_a_topic_of_another_member_is_deleted() -> None:
     bed = Bed(startingOffsets="earliest", subscribe="orders,refunds")
     end = offset_of(OffsetRange(P0, 40, 50), done={tp(0, "refunds"): 7})
     bed.ends(p0=50)
     assert flat(bed.session.tasks(START, end)) == ["orders-0 [40, 50)"]
 
 
-def test_a_batch_that_runs_again_says_which_partitions_are_gone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_that_runs_again_says_which_partitions_are_missing(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
     bed.cluster.topics["orders"] = TopicInfo("other", 1)
     bed.join(P0)

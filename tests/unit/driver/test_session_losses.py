@@ -56,7 +56,7 @@ def test_a_loss_of_everything_is_reported_once(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize("noticed", [True, False], ids=["made again while owned", "made again meanwhile"])
-def test_p8_a_loss_of_a_topic_made_again_is_told_although_the_old_one_had_lost_more(
+def test_p8_a_loss_of_a_recreated_topic_is_reported_although_the_old_one_had_lost_more(
     noticed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """1. [10, 150) is told as lost; 2. the topic is made again, while the partition is here or elsewhere; 3. another
@@ -114,7 +114,7 @@ def test_a_truncated_log_fails_the_query() -> None:
 
 @pytest.mark.parametrize("end", [10, 15, 20, 22])
 @pytest.mark.rule("R45")
-def test_what_a_truncated_log_has_there_now_is_skipped_and_told_once(
+def test_what_a_truncated_log_has_there_now_is_skipped_and_reported_once(
     end: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     bed, read = truncated(failOnDataLoss="false")
@@ -148,7 +148,7 @@ def test_a_position_behind_the_end_of_available_now_is_no_truncation() -> None:
 
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_available_now_and_once_do_not_end_before_a_short_log_is_told(
+def test_available_now_and_once_do_not_end_before_a_short_log_is_reported(
     fails: str, once: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another program has set the group's offset beyond the log's end: run after run would succeed and read nothing."""
@@ -180,7 +180,7 @@ def test_a_log_that_is_short_for_a_moment_does_not_end_available_now() -> None:
     assert ranges(bed.next_batch(START)) == ["orders-0 [20, 30)"]
 
 
-def test_a_truncation_while_the_query_was_down_is_told_by_the_checkpoint() -> None:
+def test_a_truncation_while_the_query_was_down_is_reported_by_the_checkpoint() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0)
     bed.ends(p0=22)
@@ -189,7 +189,7 @@ def test_a_truncation_while_the_query_was_down_is_told_by_the_checkpoint() -> No
         bed.session.latest_offset(offset_of(OffsetRange(P0, 0, 20, 3)))
 
 
-def test_a_truncation_is_told_to_the_next_owner_by_the_groups_offset() -> None:
+def test_a_truncation_is_reported_to_the_next_owner_by_the_groups_offset() -> None:
     bed = Bed(startingOffsets="earliest")
     told = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 20, PIN, leader_epoch=3).to_text()
     bed.group.committed[P0] = GroupOffset(20, told)

@@ -230,7 +230,7 @@ def test_a_stop_ends_the_wait_for_a_commit() -> None:
     assert bed.paused == 0.0
 
 
-def test_a_plan_that_spark_never_logged_is_made_again() -> None:
+def test_a_plan_that_spark_never_logged_is_planned_again() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0)
     bed.ends(p0=5)

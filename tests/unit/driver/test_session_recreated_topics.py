@@ -50,14 +50,14 @@ def lag_behind(bed: Bed) -> None:
     bed.cluster.describe = lagging  # type: ignore[method-assign]
 
 
-def test_a_topic_made_anew_fails_the_query() -> None:
+def test_a_recreated_topic_fails_the_query() -> None:
     bed, end = recreated()
     with pytest.raises(DataLossError, match=r"orders-0 \[50, \.\.\.\): the topic was deleted and recreated"):
         bed.session.latest_offset(end)
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_p8_what_a_topic_lost_that_was_made_while_the_query_was_down_is_told(
+def test_p8_what_a_topic_lost_that_was_made_while_the_query_was_down_is_reported(
     starting: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody named it: it matches the pattern since, as an added partition is there since."""
@@ -79,7 +79,7 @@ def test_p8_what_a_topic_lost_that_was_made_while_the_query_was_down_is_told(
 
 
 @pytest.mark.parametrize("taken", [True, False], ids=["taken by the group", "still assigned"])
-def test_a_topic_that_is_made_anew_with_fewer_partitions(taken: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_is_recreated_with_fewer_partitions(taken: bool, caplog: pytest.LogCaptureFixture) -> None:
     """The unread records of the partition that is gone are told, once; the others are read from their beginning."""
     failing, going_on = (Bed(startingOffsets="earliest", failOnDataLoss=choice) for choice in ("true", "false"))
     ends = []
@@ -141,7 +141,7 @@ def test_the_refused_commit_of_a_missing_partition_is_dropped() -> None:
 
 
 @pytest.mark.rule("R43")
-def test_nobody_waits_for_the_commit_of_a_partition_that_is_gone() -> None:
+def test_nobody_waits_for_the_commit_of_a_missing_partition() -> None:
     """The new topic is empty, so the old end stays the query's start, and is completed again at each trigger."""
     bed, end = made_anew_with_fewer(failOnDataLoss="false")
     assert bed.next_batch(end) is end
@@ -152,7 +152,7 @@ def test_nobody_waits_for_the_commit_of_a_partition_that_is_gone() -> None:
     assert ranges(bed.next_batch(end)) == ["orders-0 [0, 5)"]
 
 
-def test_what_is_gone_before_it_has_a_position_again_is_told_once_and_not_committed(
+def test_what_is_missing_before_it_has_a_position_again_is_reported_once_and_not_committed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The session is lost, the topic comes back with fewer partitions, and the old assignment comes back first."""
@@ -182,7 +182,7 @@ def test_a_broker_that_lists_fewer_partitions_of_the_same_topic_is_not_believed(
 
 
 @pytest.mark.rule("R39")
-def test_partitions_that_went_while_the_query_was_down_are_told_until_a_batch_leaves_them_out(
+def test_partitions_that_went_while_the_query_was_down_are_reported_until_a_batch_leaves_them_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     before = offset_of(OffsetRange(P0, 40, 50), OffsetRange(P1, 40, 55))
@@ -203,7 +203,7 @@ def test_partitions_that_went_while_the_query_was_down_are_told_until_a_batch_le
     restarted(end)
 
 
-def test_a_topic_made_again_before_its_first_batch_is_no_new_one() -> None:
+def test_a_recreated_topic_before_its_first_batch_is_no_new_one() -> None:
     bed = Bed(failOnDataLoss="false")
     bed.join(P0)
     bed.ends(p0=60)
@@ -336,7 +336,7 @@ def shared(**options: str) -> tuple[Bed, SourceOffset]:
 
 @pytest.mark.parametrize("member_id", ["m", ""], ids=["kip848", "classic"])
 @pytest.mark.rule("R81")
-def test_a_new_member_joins_again_once_if_its_topic_was_made_anew(member_id: str) -> None:
+def test_a_new_member_joins_again_once_if_its_topic_was_recreated(member_id: str) -> None:
     """It may have been assigned the deleted topic's partitions, if the group assigns by topic id."""
     bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
     bed.group.id_by_topic_ids = member_id
@@ -347,7 +347,7 @@ def test_a_new_member_joins_again_once_if_its_topic_was_made_anew(member_id: str
     assert bed.group.joins == bool(member_id)
 
 
-def test_a_topic_that_is_made_anew_twice_is_left_twice() -> None:
+def test_a_topic_that_is_recreated_twice_is_left_twice() -> None:
     bed, end = recreated(failOnDataLoss="false")
     end = bed.next_batch(end)
     assert bed.session.latest_offset(end) is end
@@ -373,7 +373,7 @@ def test_one_lagging_broker_does_not_make_a_member_join_again() -> None:
 
 
 @pytest.mark.rule("R82")
-def test_what_the_group_has_read_of_a_topic_that_is_made_again_is_known_by_its_offset(
+def test_what_the_group_has_read_of_a_topic_that_is_recreated_is_known_by_its_offset(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
@@ -432,7 +432,7 @@ def test_an_offset_of_the_topic_before_that_is_committed_late_is_replaced(
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_available_now_tells_a_topic_made_again_from_a_truncated_log(
+def test_available_now_distinguishes_a_recreated_topic_from_a_truncated_log(
     fails: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """1. a run has read a topic to its end, 2. the topic is made again, with fewer records, 3. nothing else is left."""

@@ -76,7 +76,7 @@ def test_a_replay_leaves_out_what_another_lineage_has_committed_and_remembers_it
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_replay_whose_records_are_gone_meanwhile(fail: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_replay_whose_records_are_removed_meanwhile(fail: str, caplog: pytest.LogCaptureFixture) -> None:
     """P8: the query is down, retention removes what its logged batch reads, Spark runs the batch again."""
     bed = Bed(failOnDataLoss=fail)
     bed.join(P0)
@@ -108,7 +108,7 @@ def test_a_replay_that_completes_commits_what_is_owned() -> None:
     assert bed.committed() == {0: 20, 1: 5}
 
 
-def test_a_replay_of_a_topic_made_anew() -> None:
+def test_a_replay_of_a_recreated_topic() -> None:
     logged = SourceOffset.of(LINEAGE, {"orders": "the first topic's id"}, [OffsetRange(P0, 10, 20)], {})
     with pytest.raises(DataLossError):
         Bed().session.tasks(START, logged)
@@ -116,7 +116,7 @@ def test_a_replay_of_a_topic_made_anew() -> None:
 
 
 @pytest.mark.rule("R50")
-def test_a_replay_from_an_old_checkpoint_follows_the_group_if_told_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_replay_from_an_old_checkpoint_follows_the_group_if_asked_to(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed(onConflict="group")
     bed.group.committed[P0] = GroupOffset(90, metadata(LINEAGE, 70, 90))
     bed.join(P0)

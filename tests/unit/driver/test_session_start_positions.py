@@ -54,7 +54,7 @@ def test_a_partition_that_appears_later_starts_at_its_beginning() -> None:
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 @pytest.mark.rule("R5")
-def test_p8_what_an_added_partition_lost_before_anybody_looked_is_told(
+def test_p8_what_an_added_partition_lost_before_anybody_looked_is_reported(
     starting: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The query is down; a partition is added and filled; retention removes its first records; the query starts."""
@@ -98,7 +98,7 @@ def test_a_topic_that_appears_later_starts_at_its_beginning() -> None:
 
 @pytest.mark.parametrize("pinned_before", [True, False])
 @pytest.mark.rule("R7")
-def test_p1_a_topic_is_new_also_when_the_first_pins_are_gone_with_theirs(pinned_before: bool) -> None:
+def test_p1_a_topic_is_new_also_when_the_first_pins_are_deleted_with_theirs(pinned_before: bool) -> None:
     """1. orders is pinned, by a pattern; 2. refunds and returns are made, with records; 3. refunds is pinned and orders
     deleted, whose offsets the broker removes: in either order; 4. another member is given returns. By default a topic
     that was there when the group began starts at its end.
@@ -170,7 +170,7 @@ def test_p1_a_topic_that_appears_while_a_standby_waits_is_a_new_one_among_too_ma
     assert ranges(standby.session.latest_offset(START)) == ["tnew-0 [0, 4)"]
 
 
-def test_p1_the_first_pins_tell_no_topic_that_was_made_since_the_query_started() -> None:
+def test_p1_the_first_pins_name_no_topic_that_was_created_since_the_query_started() -> None:
     """1. the query starts, with nothing to read; 2. refunds is made, with records; 3. orders is pinned; 4. another
     member, which knows both, is given refunds.
     """
@@ -210,7 +210,7 @@ def test_starting_timestamp_after_all_records(strategy: str) -> None:
         assert bed.committed()[0] == 9
 
 
-def test_a_coordinator_that_does_not_tell_the_offsets_fails_in_bounded_time() -> None:
+def test_a_coordinator_that_does_not_report_the_offsets_fails_in_bounded_time() -> None:
     bed = Bed()
     bed.join(P0)
     bed.session.start()
