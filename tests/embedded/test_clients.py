@@ -568,7 +568,7 @@ def test_a_topic_that_is_deleted_before_its_records_are_read(
 
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_p2_p8_no_record_of_a_topic_that_was_made_again_is_handed_out(
+def test_p2_p8_no_record_of_a_topic_that_was_recreated_is_handed_out(
     kafka: EmbeddedKafka,
     make: Callable[[SourceOptions], FetchClient],
     warm: bool,
@@ -600,7 +600,7 @@ def test_p2_p8_no_record_of_a_topic_that_was_made_again_is_handed_out(
     pool.borrow(options, following).close()
 
 
-def test_both_clients_tell_topics_ids(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
+def test_both_clients_report_topics_ids(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
     options = options_of(kafka)
     client = make(options)
     answers = [client.request_topic_ids(["orders", "nothing"], WAIT_S), client.request_topic_ids(["orders"], WAIT_S)]
@@ -611,7 +611,7 @@ def test_both_clients_tell_topics_ids(kafka: EmbeddedKafka, make: Callable[[Sour
     client.close()
 
 
-def test_an_id_that_no_broker_tells(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
+def test_an_id_that_no_broker_reports(kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]) -> None:
     client = make(options_of(kafka))
     client.request_leaders("orders", WAIT_S)
     kafka.broker_down()
@@ -622,7 +622,7 @@ def test_an_id_that_no_broker_tells(kafka: EmbeddedKafka, make: Callable[[Source
     client.close()
 
 
-def test_a_task_whose_brokers_are_gone_says_why(
+def test_a_task_whose_brokers_are_down_says_why(
     kafka: EmbeddedKafka, make: Callable[[SourceOptions], FetchClient]
 ) -> None:
     kafka.broker_down()

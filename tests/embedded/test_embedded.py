@@ -190,7 +190,7 @@ def test_a_new_topic_of_the_same_name_has_a_new_id(kafka: EmbeddedKafka) -> None
     assert topic_id() != before
 
 
-def test_deleted_records_are_gone(kafka: EmbeddedKafka) -> None:
+def test_deleted_records_are_removed(kafka: EmbeddedKafka) -> None:
     kafka.produce("orders", [("k", str(i), 0) for i in range(5)])
     kafka.delete_records("orders", 0, 5)
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
@@ -342,7 +342,7 @@ def _command_line(*arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("end", ["stdin", signal.SIGTERM, signal.SIGINT])
-def test_the_command_serves_other_processes_until_told_to_end(end: str | signal.Signals) -> None:
+def test_the_command_serves_other_processes_until_asked_to_end(end: str | signal.Signals) -> None:
     process = _command_line("--topic", "flights:12", "--brokers", "2")
     assert process.stdout is not None
     name, _, servers = process.stdout.readline().strip().partition("=")

@@ -161,7 +161,7 @@ def test_a_frame_keeps_to_what_it_found_first(read: Read, filled: str, client: I
     assert read().count() == 22
 
 
-def test_records_that_are_gone(read: Read, filled: str, client: Independent) -> None:
+def test_removed_records(read: Read, filled: str, client: Independent) -> None:
     client.delete_records(filled, 0, 6)
     assert offsets(read())[0] == span(6, 10)
     gone = each(filled, 2, 0)

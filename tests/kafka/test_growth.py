@@ -109,7 +109,7 @@ def test_a_new_topic_that_shares_24_bits_with_a_known_one_is_read_from_its_begin
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 @pytest.mark.rule("R5")
-def test_p8_what_a_new_partition_lost_before_it_was_noticed_is_told(
+def test_p8_what_a_new_partition_lost_before_it_was_noticed_is_reported(
     starting: str, client: Independent, options: dict[str, str], topic: str, group: str, application: Application
 ) -> None:
     """The query is down; a partition is added and filled, and its first records are removed; the query starts."""
@@ -135,7 +135,7 @@ def test_p8_what_a_new_partition_lost_before_it_was_noticed_is_told(
 
 
 @pytest.mark.rule("R35")
-def test_p8_a_topic_that_was_made_anew_is_not_mistaken_for_the_old_one(
+def test_p8_a_topic_that_was_recreated_is_not_mistaken_for_the_old_one(
     client: Independent, options: dict[str, str], topic: str, group: str, application: Application
 ) -> None:
     """Deleted and made again with more records than were read: an error; or, when wanted, read from its beginning."""

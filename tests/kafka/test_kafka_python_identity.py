@@ -104,7 +104,7 @@ def joined(kafka: RealKafka) -> Iterator[tuple[KafkaPythonGroup, Told]]:
     port.close()
 
 
-def test_a_wrong_password_is_told_at_once(kafka: RealKafka) -> None:
+def test_a_wrong_password_is_reported_at_once(kafka: RealKafka) -> None:
     """Guards against: 1. the member's client alone meets the password; 2. the broker refuses it, and the client tries
     again until its time is over; 3. the query ends with an error about a broker that cannot be reached.
     """

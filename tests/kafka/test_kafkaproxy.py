@@ -203,7 +203,7 @@ def test_bytes_that_are_not_kafka_and_a_broker_that_is_down_end_the_connection(
         assert late.ask(Api.METADATA, 1) is None
 
 
-def test_a_rule_that_fails_is_told_at_the_end(server: EchoServer) -> None:
+def test_a_rule_that_fails_is_reported_at_the_end(server: EchoServer) -> None:
     proxy = KafkaProxy({1: server.port})
     proxy.add(Rule(Api.METADATA, where=lambda _: 1 // 0 > 0))
     peer = Client(proxy)

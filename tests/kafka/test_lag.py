@@ -379,7 +379,7 @@ def test_no_event_when_it_is_off(
 
 
 @pytest.mark.parametrize("fast_lane", ["0", "10000"])
-def test_sparks_progress_tells_the_newest_offsets(
+def test_sparks_progress_reports_the_newest_offsets(
     application: Application, client: Independent, options: dict[str, str], topic: str, fast_lane: str
 ) -> None:
     """Each batch takes 10 of 40 offsets; the fast lane's reader is asked like any other (reportLatestOffset)."""

@@ -30,7 +30,7 @@ def test_p8_a_topic_with_unread_records_is_deleted_while_the_query_runs(
 ) -> None:
     """failOnDataLoss=false: the other topic goes on, and what is known to be lost is told; true: the query fails.
 
-    Under KIP-848: test_deleted_topics.py and test_topics_come_and_go.py.
+    Under KIP-848: test_deleted_topics.py, and the fault rig (topic-recreated, topic-replaced).
     """
     other, metrics = f"{topic}-other", Told(tmp_path, "going-on")
     client.create_topic(topic, 1)
@@ -73,7 +73,7 @@ def test_p8_a_topic_with_unread_records_is_deleted_while_the_query_runs(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_p8_a_topic_that_is_made_anew_under_a_running_query_is_told_by_its_id(
+def test_p8_a_topic_that_is_recreated_under_a_running_query_is_reported_by_its_id(
     protocol: str, client: Independent, options: dict[str, str], topic: str, group: str, application: Application
 ) -> None:
     """More records than before: by offset alone nothing would seem to be missing."""
@@ -93,12 +93,12 @@ def test_p8_a_topic_that_is_made_anew_under_a_running_query_is_told_by_its_id(
     wait_for("the commit", lambda: client.committed(group) == client.ends(topic), evidence=going_on.__repr__)
 
 
-def test_p8_a_topic_that_is_made_anew_with_fewer_partitions_goes_on_with_those(
+def test_p8_a_topic_that_is_recreated_with_fewer_partitions_goes_on_with_those(
     client: Independent, options: dict[str, str], topic: str, group: str, application: Application
 ) -> None:
     """The group takes the others from the member at its next look at the topic, which may be minutes away.
 
-    Under KIP-848: test_deleted_topics.py and test_topics_come_and_go.py.
+    Under KIP-848: test_deleted_topics.py, and the fault rig (topic-recreated, topic-replaced).
     """
     client.create_topic(topic, 3)
     client.produce(topic, (f"old{n}" for n in range(30)), 3)

@@ -147,7 +147,7 @@ def test_a_query_of_sparks_own_source_goes_on_as_a_group(
     assert client.committed(f"{group}-other") == {(topic, number): 0 for number in range(4)}
 
 
-def test_a_topic_that_was_made_anew_is_not_taken_over(
+def test_a_topic_that_was_recreated_is_not_taken_over(
     move: Move, client: Independent, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Spark's checkpoint has no topic ids: only offsets behind the end tell."""
@@ -192,7 +192,7 @@ def test_another_groups_offsets_go_on(
     assert client.committed(other) == done, "which is only read"
 
 
-def test_records_that_are_gone_are_told_by_the_command_and_by_the_query(
+def test_removed_records_are_reported_by_the_command_and_by_the_query(
     move: Move, client: Independent, group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.create_topic(move.topic, 1)

@@ -24,7 +24,7 @@ OLD, NEW = 100, 300
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("path", ["c", "python", "fast-lane"])
 @pytest.mark.rule("R57")
-def test_p2_p8_a_topic_that_is_made_again_between_the_plan_and_the_read(
+def test_p2_p8_a_topic_that_is_recreated_between_the_plan_and_the_read(
     path: str, warm: bool, client: Independent, options: dict[str, str], topic: str, group: str, tmp_path: Path,
     start_query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -77,7 +77,7 @@ def test_p2_p8_a_topic_that_is_made_again_between_the_plan_and_the_read(
 
 
 @pytest.mark.rule("R80")
-def test_p1_a_topic_that_is_made_again_with_as_many_records(
+def test_p1_a_topic_that_is_recreated_with_as_many_records(
     client: Independent, options: dict[str, str], topic: str, tmp_path: Path
 ) -> None:
     """Between two triggers, so that no log is ever seen to end before what was read of it."""

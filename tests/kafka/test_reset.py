@@ -316,9 +316,7 @@ def delete_records(servers: str, topic: str, before: int) -> None:
     future.result(30)
 
 
-def test_a_reset_to_records_that_are_gone_is_reported_by_the_query(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reset_to_removed_records_is_reported_by_the_query(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     """A savepoint that is older than what the broker keeps."""
     servers = scene.options["kafka.bootstrap.servers"]
     scene.create(1)

@@ -287,7 +287,7 @@ def canaries(folder: Path) -> list[str]:
     return [str(path) for path in folder.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
 
 
-def test_no_secret_is_told_anywhere(
+def test_no_secret_is_shown_anywhere(
     plain: dict[str, str], stored: set[tuple[str, int, int]], guarded: Guarded, start_query: Callable[..., Query],
     tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -319,7 +319,7 @@ def test_no_secret_is_told_anywhere(
     assert canaries(tmp_path) == []
 
 
-def test_what_spark_needs_to_be_told(spark: SparkSession, plain: dict[str, str], guarded: Guarded) -> None:
+def test_what_spark_needs_to_know(spark: SparkSession, plain: dict[str, str], guarded: Guarded) -> None:
     """conf/spark-defaults.conf hides the options that Spark would show; without it they are shown."""
     lines = (Path(__file__).parents[2] / "conf" / "spark-defaults.conf").read_text().splitlines()
     name, value = next(line.split() for line in lines if line.startswith("spark.sql.redaction.options.regex"))

@@ -122,7 +122,7 @@ def test_what_is_refused(classic: Streams, fill: Filler, spark: SparkSession) ->
 # --- patterns
 
 
-def test_topics_of_a_pattern_come_go_and_are_made_again(streams: Streams, fill: Filler) -> None:
+def test_topics_of_a_pattern_come_go_and_are_recreated(streams: Streams, fill: Filler) -> None:
     """Each is found within the refresh interval of 5 s, under both protocols."""
     name = fill.topic("x", 0).removesuffix("-x")
     query = streams.start(subscribePattern=f"{name}-(a|b.*)", failOnDataLoss="false")

@@ -133,7 +133,7 @@ def test_p8_lost_records_fail_the_query_or_are_skipped(
     wait_for("the commit", lambda: committed(embedded_kafka, "orders-pipeline", "orders", 1) == [100])
 
 
-def test_a_batch_that_the_sink_drops_is_told(
+def test_a_batch_that_the_sink_drops_is_reported(
     spark: SparkSession, embedded_kafka: EmbeddedKafka, stream: Stream, tmp_path: Path
 ) -> None:
     """A folder that another checkpoint's query has written to: Spark's file sink drops the batches of a new one."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +15,6 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
 from spark_groupsource import errors
-from spark_groupsource.clock import Clock
 from spark_groupsource.cluster.port import Edge, LogEnd, LogSurvey, TopicInfo
 from spark_groupsource.errors import AccessError, GroupKafkaError, KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.executor.clients.error_events import reading_client_settings
@@ -25,21 +22,10 @@ from spark_groupsource.executor.clients.pure_python import PythonClient
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.topic_ids import AdminClients
 from spark_groupsource.membership.events import (
-    BatchCompleted,
-    BatchDiscarded,
-    BatchFixed,
-    CommitOffsets,
-    Effect,
     FlightBatch,
     Partitions,
-    PartitionsAssigned,
-    PartitionsLost,
-    Started,
 )
-from spark_groupsource.membership.machine import GroupView, MemberMachine, MemberState
-from spark_groupsource.membership.member import MemberStatus
 from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
-from spark_groupsource.membership.stopping import StopCause
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
@@ -135,14 +121,18 @@ class FakeGroup:
         self.calls: list[tuple[str, object]] = []
         self.refusals: deque[Refusal | None] = deque()
         self.unanswered_fetches = 0
-        # Partitions of topics that were deleted.
-        self.absent: set[TopicPartition] = set()
+        # Which partitions are there: commits of others are refused.
+        self.exists: Callable[[TopicPartition], bool] = lambda _: True
+        # How every commit is refused, as long as that is set.
+        self.refuses: Refusal | None = None
         self.before_commit: Callable[[], object] = lambda: None
         self.close_error: Exception | None = None
         self.answer_commits_at_once = False
         self.answer_commits = True
         self.revokes_when_closed = True
         self.in_generation = b"1"
+        # The member's id in a group that assigns by topic id; empty in others.
+        self.id_by_topic_ids = ""
         self._todo: deque[Callable[[], object]] = deque()
         self._changed = threading.Condition()
         self._rounds = 0
@@ -191,6 +181,11 @@ class FakeGroup:
 
         self.post(run)
 
+    @property
+    def waiting(self) -> int:
+        """How many actions the next calls of `poll` carry out."""
+        return len(self._todo)
+
     def named(self, name: str) -> list[object]:
         """What was given to all calls of this name."""
         with self._changed:
@@ -212,10 +207,6 @@ class FakeGroup:
         self.post(lambda: self._on().on_answer_lost())
 
     # --- GroupPort
-
-    @property
-    def id_by_topic_ids(self) -> str:
-        return ""
 
     @property
     def generation(self) -> bytes:
@@ -290,14 +281,14 @@ class FakeGroup:
     # --- helpers
 
     def _commit(self, items: Sequence[CommitItem]) -> CommitResult:
-        refusal = self.refusals.popleft() if self.refusals else None
+        refusal = self.refusals.popleft() if self.refusals else self.refuses
         if refusal is not None:
             error = group_denied() if refusal is Refusal.DENIED else None
             return CommitResult(refused=tuple((item, refusal) for item in items), reason=refusal.value, error=error)
-        taken = tuple(item for item in items if item.partition not in self.absent)
+        taken = tuple(item for item in items if self.exists(item.partition))
         for item in taken:
             self.committed[item.partition] = GroupOffset(item.offset, item.metadata)
-        refused = tuple((item, Refusal.NO_TOPIC) for item in items if item.partition in self.absent)
+        refused = tuple((item, Refusal.NO_TOPIC) for item in items if not self.exists(item.partition))
         return CommitResult(taken, refused, Refusal.NO_TOPIC.value if refused else "")
 
     def _on(self) -> MemberListener:
@@ -594,171 +585,3 @@ class FakeCluster:
             return LogEnd(self.beginnings.get(partition, 0))
         offset = self.at_time.get(partition)
         return None if offset is None else LogEnd(offset)
-
-
-class FakeMember:
-    """Stands in for the membership thread: the real state machine on the caller's thread, the group as a dict."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.status = MemberStatus(behind_since_s=clock.monotonic_s())
-        # Its id in a group that assigns by topic id; empty in others.
-        self.member_id = ""
-        self.machine = MemberMachine()
-        self.committed: dict[TopicPartition, GroupOffset] = {}
-        self.calls: list[tuple[str, object]] = []
-        self.stopping = False
-        self.left_clean, self.failed = True, False
-        self.refused_establishes = 0
-        self.refused_fixes = 0
-        self.fetches_answered = True
-        self.takes_commits = True
-        self.during_fix: Callable[[], object] = lambda: None
-        self.during_view: Callable[[], object] = lambda: None
-        # What the group assigns to a member that joins again.
-        self.assigned_again: Callable[[Partitions], Partitions] = lambda owned: owned
-        # Which partitions are there: a group refuses the commits of others.
-        self.exists: Callable[[TopicPartition], bool] = lambda _: True
-
-    # --- for the test
-
-    def assign(self, *partitions: TopicPartition) -> None:
-        self.machine.handle(PartitionsAssigned(partitions))
-
-    def lose(self, *partitions: TopicPartition) -> None:
-        self.machine.handle(PartitionsLost(partitions))
-
-    def take_commits(self) -> None:
-        self.takes_commits = True
-        self._commit(self.machine.pending())
-
-    def named(self, name: str) -> list[object]:
-        return [given for called, given in self.calls if called == name]
-
-    # --- as MembershipThread
-
-    def __repr__(self) -> str:
-        return f"FakeMember({self.machine!r})"
-
-    def start(self) -> None:
-        if self.machine.state is MemberState.DOWN:
-            self.machine.handle(Started())
-        self.calls.append(("start", None))
-
-    def check(self) -> None:
-        pass
-
-    @property
-    def flight(self) -> FlightBatch | None:
-        return self.machine.flight
-
-    stop_cause = StopCause.SIGTERM
-
-    def request_stop(self, _cause: StopCause = StopCause.OTHER) -> None:
-        self.stopping = True
-
-    stop_now = request_stop
-
-    def join(self, timeout_s: float) -> bool:
-        self.calls.append(("join", timeout_s))
-        return True
-
-    def subscribe(self, topics: Sequence[str]) -> None:
-        self.calls.append(("subscribe", tuple(topics)))
-
-    def view(self) -> GroupView:
-        self.during_view()
-        if self.fetches_answered:
-            unfetched = self.machine.unfetched()
-            self.machine.offsets_fetched({p: self.committed.get(p, GroupOffset(None)) for p in unfetched})
-        return self.machine.view()
-
-    def id_by_topic_ids(self) -> str:
-        return self.member_id
-
-    def rejoin(self) -> None:
-        """Leave the group and join it again: it assigns the same partitions."""
-        self.calls.append(("rejoin", None))
-        owned = self.machine.owned_partitions()
-        self._commit(self.machine.pending())
-        self.machine.handle(PartitionsLost(owned))
-        self.machine.handle(PartitionsAssigned(self.assigned_again(owned)))
-
-    def complete(self, end: SourceOffset) -> float:
-        self.calls.append(("complete", end))
-        before, behind = self.machine.flight, self.machine.pending()
-        self._apply(self.machine.handle(BatchCompleted(end)))
-        if before is not None and self.machine.flight is None:
-            now_s = self.clock.monotonic_s()
-            since_s = self.status.behind_since_s if behind else now_s
-            self.shows(completed_s=now_s, behind_since_s=since_s)
-        return self.status.completed_s
-
-    def shows(self, **fields: Any) -> None:
-        """Change what the member shows of itself."""
-        self.status = replace(self.status, **fields)
-
-    def mark(self, batch: FlightBatch) -> None:
-        self.calls.append(("mark", batch.end))
-        self.machine.marked(batch)
-
-    def discard(self) -> None:
-        self.calls.append(("discard", None))
-        self.machine.handle(BatchDiscarded())
-
-    def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffset]:
-        if not self.fetches_answered:
-            return {}
-        return {partition: self.committed.get(partition, GroupOffset(None)) for partition in partitions}
-
-    def establish(
-        self,
-        positions: Mapping[TopicPartition, int],
-        items: Sequence[CommitItem],
-        assignment: int,
-        until_s: float = math.inf,
-    ) -> bool:
-        self.calls.append(("establish", dict(positions)))
-        if self.clock.boottime_s() > until_s:
-            return False
-        if self.refused_establishes > 0:
-            self.refused_establishes -= 1
-            return False
-        assert assignment == self.machine.assignment
-        taken = tuple(item for item in items if self.exists(item.partition))
-        self._commit(taken)
-        if len(taken) < len(items):
-            return False
-        self.machine.positions_established(positions, items)
-        return True
-
-    def forget(self, partitions: Sequence[TopicPartition]) -> None:
-        self.calls.append(("forget", tuple(partitions)))
-        self.machine.positions_forgotten(partitions)
-
-    def fix(self, batch: FlightBatch, assignment: int) -> bool:
-        self.calls.append(("fix", batch))
-        self.during_fix()
-        if self.refused_fixes > 0 or assignment != self.machine.assignment:
-            self.refused_fixes -= 1
-            return False
-        self.machine.handle(BatchFixed(batch))
-        return True
-
-    def replay(self, batch: FlightBatch) -> None:
-        self.calls.append(("replay", batch))
-        self.machine.handle(BatchFixed(batch))
-
-    def _apply(self, effects: tuple[Effect, ...]) -> None:
-        for effect in effects:
-            assert isinstance(effect, CommitOffsets)
-            self._commit(effect.items)
-
-    def _commit(self, items: tuple[CommitItem, ...]) -> None:
-        if items:
-            self.calls.append(("commit", items))
-        if not self.takes_commits:
-            return
-        for item in items:
-            self.committed[item.partition] = GroupOffset(item.offset, item.metadata)
-        self.machine.offsets_acknowledged(items)

@@ -46,7 +46,7 @@ def report_on(path: Path) -> tuple[MemberReport, MemberMachine]:
     return MemberReport("shop", machine, log), machine
 
 
-def test_a_line_tells_who_what_and_how_it_stands(tmp_path: Path) -> None:
+def test_a_line_shows_who_what_and_the_state(tmp_path: Path) -> None:
     report, _ = report_on(tmp_path / "m.jsonl")
     report.assigned((P0, P1))
     (line,) = lines(tmp_path / "m.jsonl")
@@ -106,7 +106,7 @@ def test_what_is_complete_and_has_no_commit_is_repeated_too(tmp_path: Path) -> N
     assert report.to_repeat((P1,)) == 0
 
 
-def test_a_refusal_that_is_repeated_is_counted_each_time_and_told_once(tmp_path: Path) -> None:
+def test_a_refusal_that_is_repeated_is_counted_each_time_and_reported_once(tmp_path: Path) -> None:
     report, _ = report_on(tmp_path / "m.jsonl")
     (item,) = flight(OffsetRange(P0, 0, 10)).items
     for _ in range(3):
@@ -120,7 +120,9 @@ def test_without_a_path_nothing_is_written() -> None:
     MetricsLog(None, "shop", ManualClock()).write("started")
 
 
-def test_an_unwritable_file_is_told_once_and_fails_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_file_is_reported_once_and_fails_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     log = MetricsLog(str(tmp_path / "no" / "such"), "shop", ManualClock())
     with caplog.at_level(logging.WARNING):
         log.write("started")

@@ -188,7 +188,7 @@ def test_weighted_counts_only_the_topics_of_a_member() -> None:
     assert {name: len(partitions) for name, partitions in answer.active.items()} == {"a": 5, "b": 2, "c": 0}
 
 
-def test_weighted_tells_the_weight() -> None:
+def test_weighted_reports_the_weight() -> None:
     assert told(WeightedAssignor, weight=3) == b'{"weight":3}'
 
 
@@ -428,7 +428,7 @@ def test_from_a_fresh_start_all_others_stand_by_alike(count: int) -> None:
     assert not moved(left, RedundantAssignor().assign(topics, left))
 
 
-def test_redundant_remembers_and_tells_what_it_stands_by_for() -> None:
+def test_redundant_remembers_and_reports_what_it_stands_by_for() -> None:
     strategy = RedundantAssignor()
     strategy.on_assignment(owned(orders="0"), owned(orders="12"), 4)
     raw = strategy.metadata((), MemberSettings())

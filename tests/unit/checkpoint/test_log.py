@@ -467,7 +467,7 @@ def test_the_jvm_of_libhdfs_leaves_the_signals_alone(
 # --- what cannot be read
 
 
-def test_no_checkpoint_at_the_location_is_told_once_and_not_held_against_it(
+def test_no_checkpoint_at_the_location_is_reported_once_and_not_held_against_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = CheckpointLog(str(tmp_path / "checkpoint"))
@@ -486,7 +486,7 @@ def test_a_new_checkpoint_is_no_trouble(checkpoint: Checkpoint, caplog: pytest.L
 
 
 @pytest.mark.parametrize("location", ["nosuchscheme://bucket/x", "file://relative", "wasb://c@account/x", "s3a:bucket"])
-def test_a_location_that_no_library_reads_is_told_at_once_and_once(
+def test_a_location_that_no_library_reads_is_reported_at_once_and_once(
     location: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -531,7 +531,7 @@ def test_the_parser_of_uris_gives_no_credentials_away(caplog: pytest.LogCaptureF
     assert "secret" not in caplog.text
 
 
-def test_trouble_is_told_again_after_it_was_over(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
+def test_trouble_is_reported_again_after_it_was_over(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
     log = CheckpointLog(str(checkpoint.root))
     with caplog.at_level(logging.WARNING):
         for _ in range(2):

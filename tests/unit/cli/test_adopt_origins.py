@@ -141,7 +141,7 @@ def test_locations_without_a_checkpoint(tmp_path: Path, location: str, reason: s
     assert "hunter2" not in str(raised.value)
 
 
-def test_a_completed_batch_whose_offsets_are_gone(tmp_path: Path) -> None:
+def test_a_completed_batch_whose_offsets_are_removed(tmp_path: Path) -> None:
     location = written(tmp_path, v1(ORDERS), completed=1)
     (tmp_path / "commits" / "1").write_text("v1\n{}")
     with pytest.raises(CommandError, match=r"ORIGIN_UNUSABLE.*offsets/1"):
@@ -216,7 +216,7 @@ def test_topics_are_chosen() -> None:
     assert "it has no offsets of topic refunds, only of orders" in bed.fails("orders", "refunds")
 
 
-def test_a_topic_that_is_gone() -> None:
+def test_a_deleted_topic() -> None:
     bed = Adoption()
     bed.positions[TopicPartition("gone", 0)] = 5
     assert "orders-0" in bed.adopt()
@@ -225,7 +225,7 @@ def test_a_topic_that_is_gone() -> None:
     assert "these topics do not exist: gone" in bed.fails("gone")
 
 
-def test_offsets_of_the_group_are_not_overwritten_unless_told() -> None:
+def test_offsets_of_the_group_are_not_overwritten_unless_asked_to() -> None:
     bed = Adoption()
     bed.admin.groups[P1] = marked(60, pin=Pin(35, 2))
     assert "GROUP_HAS_OFFSETS] Group 'shop' already has other offsets of these partitions: orders-1" in bed.fails()
@@ -277,14 +277,14 @@ def test_members_are_refused() -> None:
         (tp(7), 5, "orders-7 is at 5, the topic has 2 partitions"),
     ],
 )
-def test_offsets_of_a_topic_that_was_made_anew(partition: TopicPartition, offset: int, text: str) -> None:
+def test_offsets_of_a_topic_that_was_recreated(partition: TopicPartition, offset: int, text: str) -> None:
     bed = Adoption()
     bed.positions[partition] = offset
     assert text in bed.fails()
     assert bed.adopt("refunds") == {"refunds-0": 7}
 
 
-def test_records_that_are_gone() -> None:
+def test_removed_records() -> None:
     bed = Adoption()
     bed.positions[P0] = 10
     assert bed.adopt()["orders-0"] == 10, "the query reports the loss"

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -19,12 +20,16 @@ from spark_groupsource.errors import BROKER_UNREACHABLE as UNREACHABLE
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
 from spark_groupsource.lag.measure import retention_of
 from spark_groupsource.lag.model import Lag, LagInput, Retention
-from spark_groupsource.membership.events import RevokeStarted
+from spark_groupsource.membership.events import PartitionsAssigned, RevokeStarted, Started
+from spark_groupsource.membership.machine import GroupView, MemberMachine
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import GroupOffset
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.sidecars.lag_reporter import LagThread
-from tests.unit.fakes import FakeMember, ManualClock, tp
+from tests.unit.fakes import ManualClock, tp
+
+if TYPE_CHECKING:
+    from spark_groupsource.membership.thread import MembershipThread
 
 P0, P1, REFUNDS = tp(0), tp(1), TopicPartition("refunds", 0)
 GIVEN = ["lag", "--bootstrap-servers", "broker:9092", "--group", "shop"]
@@ -338,15 +343,16 @@ class Bed:
 
     def __init__(self, clock: ManualClock, folder: Path, interval_s: float = 30.0) -> None:
         self.clock = clock
-        self.member = FakeMember(self.clock)
-        self.member.start()
+        self.machine = MemberMachine()
+        self.machine.handle(Started())
+        self.member = SimpleNamespace(view=self.machine.view, stopping=False)
         self.requests = FakeLagRequests(clock)
         self.path = folder / "metrics.jsonl"
         self.metrics = MetricsLog(str(self.path), "shop", clock)
         self.ends_s = 0.0
         self.then: dict[float, Any] = {}
         self.thread = LagThread(
-            interval_s, clock=clock, member=self.member, requests=self.requests,
+            interval_s, clock=clock, member=cast("MembershipThread", self.member), requests=self.requests,
             metrics=self.metrics, pause=self._pause,
         )  # fmt: skip
 
@@ -363,12 +369,10 @@ class Bed:
 
     def own(self, *partitions: TopicPartition, offset: int | None = 40) -> None:
         """Let the group give partitions whose start is pinned there; without an offset it is not pinned yet."""
+        self.machine.handle(PartitionsAssigned(partitions))
+        self.machine.offsets_fetched(dict.fromkeys(partitions, GroupOffset(offset)))
         if offset is not None:
-            self.member.committed |= dict.fromkeys(partitions, GroupOffset(offset))
-        self.member.assign(*partitions)
-        self.member.view()
-        if offset is not None:
-            self.member.machine.positions_established(dict.fromkeys(partitions, offset), ())
+            self.machine.positions_established(dict.fromkeys(partitions, offset), ())
 
 
 def test_the_event(clock: ManualClock, tmp_path: Path) -> None:
@@ -398,18 +402,24 @@ def test_no_event_without_a_partition_or_before_its_start_is_pinned(clock: Manua
     assert bed.requests.asked == []
 
 
-def test_what_is_assigned_later_is_told_soon(clock: ManualClock, tmp_path: Path) -> None:
+def test_what_is_assigned_later_is_reported_soon(clock: ManualClock, tmp_path: Path) -> None:
     """The interval begins with the first event, not with the query."""
     bed = Bed(clock, tmp_path, interval_s=600.0)
     started_s = clock.now_s
-    bed.member.during_view = lambda: bed.own(P0) if clock.now_s > started_s + 5 and not bed.member.committed else None
+
+    def view() -> GroupView:
+        if clock.now_s > started_s + 5 and not bed.machine.owned_partitions():
+            bed.own(P0)
+        return bed.machine.view()
+
+    bed.member.view = view
     assert len(bed.run(8)) == 1
 
 
 def test_no_event_while_a_revoke_drains(clock: ManualClock, tmp_path: Path) -> None:
     bed = Bed(clock, tmp_path)
     bed.own(P0)
-    bed.member.machine.handle(RevokeStarted((P0,), whole_assignment=False))
+    bed.machine.handle(RevokeStarted((P0,), whole_assignment=False))
     assert bed.run(5) == []
 
 
@@ -446,7 +456,7 @@ def test_no_event_says_zero_if_no_partition_has_a_leader(
     assert "orders-0, orders-1" in caplog.text
 
 
-def test_trouble_is_told_once_until_it_is_over(
+def test_trouble_is_reported_once_until_it_is_over(
     clock: ManualClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bed = Bed(clock, tmp_path, interval_s=1.0)

@@ -104,7 +104,7 @@ def test_a_reset_is_committed_also_when_nobody_reads_what_it_shows(
     assert shown.endswith("Group shop: 2 offsets committed. Queries that start from now on use them.\n")
 
 
-def test_a_reset_that_fails_is_told_also_when_nobody_reads_what_it_shows(
+def test_a_reset_that_fails_is_reported_also_when_nobody_reads_what_it_shows(
     bed: Bed, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bed.admin.error = KafkaUnavailableError(BROKER_UNREACHABLE, servers="broker:9092", timeout_s=20.0, reason="away")
@@ -136,7 +136,7 @@ def test_a_closed_stderr_ends_no_command_either(bed: Bed) -> None:
 
 @pytest.mark.usefixtures("requests")
 @pytest.mark.parametrize("more", [[], ["--json"], ["--watch", "30"]])
-def test_a_bound_that_is_passed_is_told_also_when_nobody_reads_the_lag(more: list[str]) -> None:
+def test_a_bound_that_is_passed_is_reported_also_when_nobody_reads_the_lag(more: list[str]) -> None:
     with unread():
         assert main([*LAG, "--max-lag", "89", *more]) == 3
 

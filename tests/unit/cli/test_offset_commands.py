@@ -491,7 +491,7 @@ def test_an_unknown_topic(words: list[str]) -> None:
     assert "these topics do not exist: nowhere" in Bed().refused(*words, topics=("orders", "nowhere"))
 
 
-def test_a_topic_that_is_gone_is_left_out() -> None:
+def test_a_deleted_topic_is_left_out() -> None:
     bed = Bed()
     bed.admin.groups[TopicPartition("gone", 0)] = marked(5)
     assert bed.reset("latest") == {"orders-0": 100, "orders-1": 100}
@@ -661,7 +661,7 @@ def test_a_savepoint_that_does_not_fit(
     assert reason in text
 
 
-def test_a_topic_made_anew_may_be_left_out_of_a_savepoint(tmp_path: Path) -> None:
+def test_a_recreated_topic_may_be_left_out_of_a_savepoint(tmp_path: Path) -> None:
     bed = Bed()
     bed.admin.groups[REFUNDS] = marked(7, pin=Pin(2, 1))
     saved(tmp_path / "f", topic_ids={"orders": "another"})

@@ -67,7 +67,7 @@ def test_a_message_is_shown_once_per_interval_with_a_count() -> None:
     assert "more like it" not in again.getMessage()
 
 
-def test_a_long_wait_is_told_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_wait_is_reported_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
     clock, transport = ManualClock(), LastTransportError(None)
     patience = Patience(make_options(kafka__bootstrap__servers="one:9092"), clock, transport)
     clock.advance(60.0)
@@ -290,7 +290,7 @@ def test_a_setting_that_the_client_refuses(error: Exception, option: str, value:
     assert f"'{option}' with the value '{value}'" in str(raised.value)
 
 
-def test_a_file_that_the_client_cannot_use_is_told_with_the_cause(tmp_path: Path) -> None:
+def test_a_file_that_the_client_cannot_use_is_reported_with_the_cause(tmp_path: Path) -> None:
     """OpenSSL's own words are "BIO lib" for a missing file, and "PEM lib" for a wrong password."""
     key = tmp_path / "key.pem"
     key.write_text("a key")
@@ -413,7 +413,9 @@ def test_refused_commits_are_not_all_alike(code: int, refusal: Refusal) -> None:
     ],
 )
 @pytest.mark.rule("R20")
-def test_a_commit_that_is_refused_for_good_is_told_with_what_to_do(code: int, condition: str, parts: list[str]) -> None:
+def test_a_commit_that_is_refused_for_good_is_reported_with_what_to_do(
+    code: int, condition: str, parts: list[str]
+) -> None:
     items = [CommitItem(tp(0), 5, "m" * 10), CommitItem(tp(1, "refunds"), 5, "m" * 30)]
     error = denial(OPTIONS, KafkaError(code), items)
     assert error is not None

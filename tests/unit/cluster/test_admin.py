@@ -420,7 +420,7 @@ def test_nobody_is_waited_for_once_the_query_stops() -> None:
     assert admin.asked == 1
 
 
-def test_an_error_that_does_not_heal_is_told_at_once() -> None:
+def test_an_error_that_does_not_heal_is_reported_at_once() -> None:
     admin = FakeAdmin([KafkaError.TOPIC_AUTHORIZATION_FAILED] * 10)
     with pytest.raises(GroupKafkaError, match="TOPIC_ACCESS_DENIED"):
         cluster_of(admin, ManualClock()).log_offsets(WANTED)

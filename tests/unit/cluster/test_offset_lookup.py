@@ -34,7 +34,7 @@ def test_edges_and_offsets() -> None:
     assert Bed().find(AtOffset(42), AtOffset(200)) == {P0: 42, P1: 200}
 
 
-def test_an_offset_that_is_gone_is_kept() -> None:
+def test_a_removed_offset_is_kept() -> None:
     """What lies between it and the log's beginning is lost, and told so."""
     assert Bed().find(AtOffset(3)) == {P0: 3}
 
@@ -48,7 +48,7 @@ def test_another_group_and_where_it_has_no_offset() -> None:
     assert Bed().find(AtGroup("billing"), AtGroup("billing")) == {P0: 50, P1: 20}
 
 
-def test_a_group_without_any_offset_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_group_without_any_offset_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     """Its name may be misspelt: all would be read, or nothing, without a word."""
     assert Bed().find(AtGroup("biling"), AtGroup("biling")) == {P0: 10, P1: 20}
     assert "group has no offsets, starting at the logs' beginnings: group=biling topics=orders" in caplog.text

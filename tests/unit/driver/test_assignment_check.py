@@ -18,7 +18,7 @@ REFUNDS = TopicPartition("refunds", 0)
 def bed_with(*assigned: TopicPartition) -> Bed:
     """Return a session that owns both partitions, while the coordinator has given it these."""
     bed = Bed(startingOffsets="earliest")
-    bed.member.member_id = ME
+    bed.group.id_by_topic_ids = ME
     bed.cluster.assignments[ME] = frozenset({P0, P1})
     bed.join(P0, P1)
     bed.ends(p0=0, p1=0)
@@ -36,7 +36,7 @@ def trigger(bed: Bed, seconds: float) -> int:
     for _ in range(round(seconds)):
         bed.clock.advance(1.0)
         bed.session.latest_offset(START)
-    return len(bed.member.named("rejoin"))
+    return bed.group.joins
 
 
 @pytest.mark.rule("R84")
@@ -62,10 +62,10 @@ def test_a_member_without_partitions_whose_assignment_was_lost_joins_again(befor
     """Nobody reads the partition meanwhile, and no revocation is pending that would end that."""
     if before == "after a loss":
         bed = bed_with(P0)
-        bed.member.lose(P0, P1)
+        bed.lose(P0, P1)
     else:
         bed = Bed(startingOffsets="earliest")
-        bed.member.member_id = ME
+        bed.group.id_by_topic_ids = ME
         bed.member.start()
         bed.cluster.assignments[ME] = frozenset({P0})
     bed.member.shows(lost_answers=1)
@@ -75,13 +75,13 @@ def test_a_member_without_partitions_whose_assignment_was_lost_joins_again(befor
 @pytest.mark.rule("R84")
 def test_available_now_joins_again_while_it_waits_for_its_assignment() -> None:
     bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer")
-    bed.member.member_id = ME
+    bed.group.id_by_topic_ids = ME
     bed.member.start()
     bed.ends(p0=5)
     bed.cluster.assignments[ME] = frozenset({P0})
     bed.member.shows(lost_answers=1)
     bed.member.during_view = lambda: (
-        bed.member.assign(P0) if bed.member.named("rejoin") and not bed.member.machine.owned_partitions() else None
+        bed.group.assign(P0) if bed.group.joins and not bed.group.owned and not bed.group.waiting else None
     )
     bed.session.prepare_available_now()
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
@@ -106,7 +106,7 @@ def test_a_change_that_arrives_is_waited_for() -> None:
     bed = bed_with(P0)
     bed.member.shows(lost_answers=1)
     trigger(bed, 8)
-    bed.member.lose(P1)
+    bed.lose(P1)
     assert trigger(bed, 60) == 0
 
 
@@ -123,7 +123,7 @@ def test_a_change_after_the_lost_answer_is_noticed() -> None:
 def test_a_group_that_does_not_assign_by_topic_id_is_not_compared(reported: bool) -> None:
     bed = bed_with(P0)
     if reported:
-        bed.member.member_id = ""
+        bed.group.id_by_topic_ids = ""
     else:
         del bed.cluster.assignments[ME]
     bed.member.shows(lost_answers=1)

@@ -44,7 +44,7 @@ def test_a_new_leader_is_asked_once() -> None:
 
 @pytest.mark.parametrize("end", [10, 20, 30])
 @pytest.mark.rule("R45")
-def test_a_truncated_log_is_told_however_long_it_has_grown_since(end: int) -> None:
+def test_a_truncated_log_is_reported_however_long_it_has_grown_since(end: int) -> None:
     bed = Bed()
     bed.cluster.cut = {P0: 10}
     assert bed.watch.truncated({P0: Backlog(20, end, 4)}) == {P0: 10}

@@ -120,7 +120,7 @@ def test_a_member_that_has_come_to_many_partitions_gets_a_consumer_for_many() ->
     assert bed.positions() == {0: 1}
 
 
-def test_p2_p8_a_batch_whose_topic_was_made_again_is_the_executors() -> None:
+def test_p2_p8_a_batch_whose_topic_was_recreated_is_the_executors() -> None:
     """They report what is lost, or fail. The new topic has records at the planned offsets."""
     bed = Bed(records(0, 0, 1))
     bed.made_again = True
@@ -141,7 +141,7 @@ def test_a_batch_that_does_not_come_is_the_executors_for_a_while() -> None:
     assert bed.read(OffsetRange(P0, 0, 2)) == [(0, 0), (0, 1)]
 
 
-def test_lost_records_are_the_executors_to_tell() -> None:
+def test_lost_records_are_the_executors_to_report() -> None:
     bed = Bed([out_of_range(0)])
     bed.bounds[P0] = (10, 20)
     assert bed.read(OffsetRange(P0, 0, 2)) is None
@@ -200,7 +200,7 @@ def test_nothing_is_warmed_for_nobody_nor_while_the_executors_read() -> None:
 # --- other logs of the same name
 
 
-def test_a_topic_that_was_made_again_is_read_with_another_consumer() -> None:
+def test_a_topic_that_was_recreated_is_read_with_another_consumer() -> None:
     """What was fetched ahead is the old topic's."""
     bed = Bed(records(0, 0, 1, 2, 3))
     assert bed.read(OffsetRange(P0, 0, 2)) == [(0, 0), (0, 1)]
@@ -211,7 +211,7 @@ def test_a_topic_that_was_made_again_is_read_with_another_consumer() -> None:
     assert bed.positions() == {0: 2}
 
 
-def test_a_standby_of_a_topic_that_was_made_again_is_not_warm() -> None:
+def test_a_standby_of_a_topic_that_was_recreated_is_not_warm() -> None:
     bed = Bed(records(0, 1, 2, 3))
     bed.warm(OffsetRange(P0, 1, 1))
     bed.topic_ids, bed.batches = {"orders": "b"}, [records(0, 2, 3)]
@@ -254,7 +254,7 @@ def test_idle_partitions_that_were_dropped_meanwhile_keep_their_leader_epoch() -
 # --- what fails
 
 
-def test_a_client_that_cannot_be_made_is_the_executors_to_tell() -> None:
+def test_a_client_that_cannot_be_made_is_the_executors_to_report() -> None:
     def refuse(options: SourceOptions, partitions: int) -> RangeConsumer:
         raise OptionError(errors.CLIENT_REFUSED_OPTION, option="kafka.x", value="y", reason="no")
 

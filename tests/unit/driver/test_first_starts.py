@@ -30,25 +30,10 @@ def next_trigger(bed: Bed, seconds: float = 1.0) -> SourceOffset:
 
 
 @pytest.mark.rule("R105")
-def test_p1_the_owner_of_the_first_partition_stores_the_starts_of_all() -> None:
-    """1. A owns orders-0, B orders-1. 2. B dies before its start is stored. 3. Records come. 4. C gets orders-1."""
-    a = Bed()
-    a.join(P0)
-    a.ends(p0=5, p1=9)
-    a.session.latest_offset(START)
-    assert a.committed() == {0: 5, 1: 9}
-    c = Bed()
-    c.member.committed = a.member.committed
-    c.join(P1)
-    c.ends(p0=5, p1=49)
-    assert ranges(c.session.latest_offset(SourceOffset(OTHER_LINEAGE))) == ["orders-1 [9, 49)"]
-
-
-@pytest.mark.rule("R105")
 def test_a_member_without_the_first_partition_waits_for_its_owner() -> None:
     bed = waiting()
     assert bed.committed() == {}
-    bed.member.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=Pin(7, 2)))
+    bed.group.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=Pin(7, 2)))
     next_trigger(bed)
     assert ranges(next_trigger(bed)) == ["orders-1 [7, 9)"]
 
@@ -57,7 +42,7 @@ def test_a_member_without_the_first_partition_waits_for_its_owner() -> None:
 def test_other_partitions_are_read_meanwhile() -> None:
     bed = Bed()
     bed.cluster.topics["orders"] = bed.cluster.topics["orders"]
-    bed.member.committed[P0] = GroupOffset(2, metadata(OTHER_LINEAGE, 0, 2))
+    bed.group.committed[P0] = GroupOffset(2, metadata(OTHER_LINEAGE, 0, 2))
     bed.join(P0, P1)
     bed.ends(p0=5, p1=9)
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [2, 5)", "orders-1 [9, 9)"], "it stores both"
@@ -83,7 +68,7 @@ def test_p5_a_start_that_arrives_after_the_wait_is_where_it_goes_on() -> None:
     bed = waiting()
     next_trigger(bed, WAIT_S)
     assert bed.committed() == {1: 9}
-    bed.member.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=Pin(7, 2)))
+    bed.group.committed[P1] = GroupOffset(7, metadata(OTHER_LINEAGE, 7, 7, pin=Pin(7, 2)))
     next_trigger(bed, ARRIVED_S)
     assert ranges(next_trigger(bed)) == ["orders-1 [7, 9)"]
 
@@ -92,7 +77,7 @@ def test_p5_a_start_that_arrives_after_the_wait_is_where_it_goes_on() -> None:
 def test_who_waits_and_gets_the_first_partition_stores_its_first_moment() -> None:
     bed = waiting()
     bed.ends(p0=8, p1=20)
-    bed.member.assign(P0)
+    bed.assign(P0)
     bed.clock.advance(1.0)
     bed.session.latest_offset(START)
     assert bed.committed() == {0: 8, 1: 9}
@@ -118,7 +103,7 @@ def test_a_start_that_the_group_refuses_for_another_member_holds_nothing_up_for_
     bed = Bed()
     bed.join(P0)
     bed.ends(p0=5, p1=9)
-    bed.member.exists = lambda partition: partition == P0
+    bed.group.exists = lambda partition: partition == P0
     bed.session.latest_offset(START)
     bed.ends(p0=8)
     assert ranges(next_trigger(bed)) == ["orders-0 [5, 8)"]

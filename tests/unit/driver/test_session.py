@@ -10,18 +10,13 @@ import pytest
 from spark_groupsource import errors
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.draining import END_AFTER_S
-from spark_groupsource.driver.session import Session
 from spark_groupsource.errors import KafkaUnavailableError, MembershipError, OptionError
 from spark_groupsource.membership.stopping import member_left
 from spark_groupsource.model.offsets import OffsetRange
 from tests.unit.driver.session_bed import P0, START, Bed
 from tests.unit.fakes import (
-    FakeCluster,
-    FakeMember,
-    ManualClock,
-    make_options,
+    group_denied,
     offset_of,
-    quiet_metrics,
 )
 
 # --- life
@@ -29,7 +24,7 @@ from tests.unit.fakes import (
 
 def test_nothing_happens_before_the_first_call() -> None:
     bed = Bed()
-    assert bed.member.calls == []
+    assert bed.group.calls == []
     assert repr(bed.session) == f"Session(group='shop', lineage=None, {bed.member!r})"
 
 
@@ -37,30 +32,21 @@ def test_an_unknown_topic_fails_before_the_member_joins() -> None:
     bed = Bed(subscribe="orders,nowhere")
     with pytest.raises(OptionError, match=r"TOPIC_UNKNOWN.*'nowhere'"):
         bed.session.start()
-    assert bed.member.calls == []
+    assert bed.group.calls == []
 
 
 def test_start_is_done_once() -> None:
     bed = Bed()
     bed.session.start()
     bed.session.start()
-    assert bed.member.calls == [("start", None), ("subscribe", ("orders",))]
+    assert bed.group.calls == [("open", None), ("subscribe", ("orders",))]
 
 
 def test_a_missing_checkpoint_location_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    clock, cluster = ManualClock(), FakeCluster(orders=1)
-    member = FakeMember(clock)
-    session = Session(
-        make_options(),
-        clock=clock,
-        cluster=cluster,
-        member=member,  # type: ignore[arg-type]
-        metrics=quiet_metrics(),
-        pause=clock.advance,
-    )
+    bed = Bed(checkpoint=False)
     with caplog.at_level(logging.WARNING):
-        session.start()
-        session.start()
+        bed.session.start()
+        bed.session.start()
     assert caplog.text.count("checkpointLocation is not set") == 1
 
 
@@ -95,7 +81,7 @@ def test_a_stop_by_signal_is_not_the_end_of_what_is_available_now() -> None:
 # --- batches that nobody reads
 
 
-def test_a_batch_that_spark_completes_without_a_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_that_spark_completes_without_a_read_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     """The sequence: planned and logged; the sink drops it, so `partitions` is not called; the next trigger comes."""
     bed = Bed(startingOffsets="earliest")
     bed.join(P0)
@@ -109,7 +95,7 @@ def test_a_batch_that_spark_completes_without_a_read_is_told_once(caplog: pytest
     assert "has not read it" not in caplog.text
 
 
-def test_a_batch_that_is_read_is_not_told_as_unread(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_that_is_read_is_not_reported_as_unread(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0)
     bed.ends(p0=5)
@@ -120,7 +106,7 @@ def test_a_batch_that_is_read_is_not_told_as_unread(caplog: pytest.LogCaptureFix
     assert "has not read it" not in caplog.text
 
 
-def test_a_plan_that_spark_never_logged_is_not_told_as_unread(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_plan_that_spark_never_logged_is_not_reported_as_unread(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0)
     bed.ends(p0=5)
@@ -172,10 +158,10 @@ def test_sparks_commit_does_not_start_a_member_after_a_stop() -> None:
     """1. A query has two sources, and is stopped before one of them has started its member, 2. the other source has
     a batch, and Spark reports its end to both."""
     bed = Bed(startingOffsets="earliest", watched=True)
-    bed.member.stopping = True
+    bed.session.request_stop()
     assert bed.session.latest_offset(START) is START
     bed.session.commit(START)
-    assert not bed.member.named("start")
+    assert not bed.group.named("open")
 
 
 @pytest.mark.rule("R79")
@@ -236,6 +222,14 @@ def test_a_member_that_leaves_while_its_standby_partitions_are_kept_warm_fails_n
 def test_an_error_that_ended_the_member_before_a_stop_is_raised() -> None:
     bed = Bed(startingOffsets="earliest")
     _stopped_without_brokers(bed)
-    bed.member.failed = True
+    describe = bed.cluster.describe
+
+    def after_the_member_failed(topics: Iterable[str]) -> dict[str, TopicInfo]:
+        bed.group.fail(group_denied())
+        bed.settle()
+        return describe(topics)
+
+    bed.join()
+    bed.cluster.describe = after_the_member_failed  # type: ignore[method-assign]
     with pytest.raises(KafkaUnavailableError):
         bed.session.latest_offset(START)

@@ -53,7 +53,7 @@ def test_available_now_reads_a_partition_that_it_gains_up_to_the_same_targets() 
     bed.session.prepare_available_now()
     end = bed.session.latest_offset(START)
     bed.ends(p1=50)
-    bed.member.assign(P1)
+    bed.assign(P1)
     assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 5)", "orders-1 [0, 3)"]
 
 
@@ -81,7 +81,7 @@ def test_available_now_does_not_end_while_the_strategy_refuses(refused_to_the_en
     def later() -> None:
         if not refused_to_the_end and bed.clock.monotonic_s() > began_s + 10 and bed.member.status.assignment_refused:
             bed.member.shows(assignment_refused=False)
-            bed.member.assign(P0)
+            bed.assign(P0)
 
     bed.member.during_view = later
     if refused_to_the_end:
@@ -146,13 +146,13 @@ def test_available_now_outlives_a_rebalance_that_begins_under_a_plan() -> None:
 
     def begins() -> None:
         bed.member.during_fix = lambda: None
-        bed.member.lose(P0)
+        bed.lose(P0)
         back_s.append(bed.clock.now_s + 70.0)
 
     def ends() -> None:
         if back_s and bed.clock.now_s > back_s[0]:
             back_s.clear()
-            bed.member.assign(P0)
+            bed.assign(P0)
 
     bed.member.during_fix, bed.member.during_view = begins, ends
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
@@ -166,10 +166,10 @@ def test_available_now_outlives_a_rebalance_that_begins_under_a_plan() -> None:
 )
 def test_available_now_does_not_end_because_the_group_is_slow(joined: bool, error: str) -> None:
     bed = Bed()
-    bed.member.fetches_answered = False
+    bed.group.unanswered_fetches = 10**6
     bed.member.start()
     if joined:
-        bed.member.assign(P0)
+        bed.assign(P0)
     bed.session.prepare_available_now()
     with pytest.raises(GroupKafkaError, match=error):
         bed.session.latest_offset(START)
@@ -219,7 +219,7 @@ def test_a_run_that_may_end_waits_for_partitions_and_does_not_fail(
         if settles and bed.clock.monotonic_s() > began_s + 40:
             bed.member.during_view = lambda: None
             bed.member.shows(assignment_refused=False)
-            bed.member.assign(P0)
+            bed.assign(P0)
 
     bed.member.during_view = later
     found = bed.session.latest_offset(START, later=NextTrigger.UNKNOWN)

@@ -9,8 +9,9 @@ import pytest
 
 from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.errors import MembershipError
+from spark_groupsource.membership.port import Refusal
 from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, parse_metadata
-from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
+from spark_groupsource.model.offsets import OffsetRange, TopicPartition
 from spark_groupsource.planning.start_position import Lineage
 from tests.unit.driver.session_bed import P0, P1, P2, START, Bed, metadata, ranges, restarted
 from tests.unit.fakes import (
@@ -32,7 +33,7 @@ def parsed(text: str) -> CommitMetadata:
 
 
 def held_by(bed: Bed, partition: TopicPartition = P0) -> CommitMetadata:
-    return parsed(bed.member.committed[partition].metadata)
+    return parsed(bed.group.committed[partition].metadata)
 
 
 @pytest.mark.parametrize("group", [90, 50])
@@ -41,7 +42,7 @@ def test_another_programs_offset_is_followed_in_a_new_lineage(
     options: dict[str, str], group: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     bed = Bed(**options)
-    bed.member.committed[P0] = GroupOffset(group, "moved by hand")
+    bed.group.committed[P0] = GroupOffset(group, "moved by hand")
     bed.join(P0)
     bed.ends(p0=95)
     with caplog.at_level(logging.WARNING):
@@ -56,8 +57,8 @@ def test_another_programs_offset_is_followed_in_a_new_lineage(
 def test_a_conflict_is_reported_once_however_often_its_start_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     """Start positions wait for the answer to a commit of another partition."""
     bed = Bed()
-    bed.member.committed[P0] = GroupOffset(90, "moved by hand")
-    bed.member.refused_establishes = 40
+    bed.group.committed[P0] = GroupOffset(90, "moved by hand")
+    bed.group.refusals.extend([Refusal.REBALANCE] * 40)
     bed.join(P0)
     bed.ends(p0=95)
     with caplog.at_level(logging.WARNING):
@@ -67,32 +68,18 @@ def test_a_conflict_is_reported_once_however_often_its_start_is_refused(caplog: 
 
 def test_another_programs_offset_may_fail_the_query() -> None:
     bed = Bed(onConflict="fail")
-    bed.member.committed[P0] = GroupOffset(90, "moved by hand")
+    bed.group.committed[P0] = GroupOffset(90, "moved by hand")
     bed.join(P0)
     with pytest.raises(MembershipError, match=r"CONFLICT.*orders-0 group=90 checkpoint=70"):
         bed.session.latest_offset(START_70)
 
 
-@pytest.mark.parametrize("options", [{}, {"onConflict": "fail"}])
-@pytest.mark.rule("R50")
-def test_a_checkpoint_behind_its_own_commits_fails_the_query(options: dict[str, str]) -> None:
-    bed = Bed(**options)
-    bed.member.committed[P0] = OWN
-    bed.join(P0)
-    bed.ends(p0=95)
-    with pytest.raises(MembershipError, match=r"CHECKPOINT_BEHIND.*orders-0 group=90 checkpoint=70") as raised:
-        bed.session.latest_offset(START_70)
-    assert "groupkafka reset" in str(raised.value)
-    assert "onConflict=group" in str(raised.value)
-    assert bed.member.committed == {P0: OWN}
-
-
 @pytest.mark.rule("R50")
 @pytest.mark.rule("R114")
-def test_a_checkpoint_behind_its_own_commits_follows_the_group_if_told_so_once() -> None:
+def test_a_checkpoint_behind_its_own_commits_follows_the_group_if_asked_to_once() -> None:
     """And is killed before a batch is logged: the next start does not have the option."""
     bed = Bed(onConflict="group")
-    bed.member.committed[P0] = OWN
+    bed.group.committed[P0] = OWN
     bed.join(P0)
     bed.ends(p0=95)
     assert ranges(bed.session.latest_offset(START_70)) == ["orders-0 [90, 95)"]
@@ -103,7 +90,7 @@ def test_a_checkpoint_behind_its_own_commits_follows_the_group_if_told_so_once()
 @pytest.mark.rule("R50")
 def test_a_coordinator_that_has_lost_commits_is_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed(onConflict="fail")
-    bed.member.committed[P0] = GroupOffset(40, metadata(LINEAGE, 30, 40))
+    bed.group.committed[P0] = GroupOffset(40, metadata(LINEAGE, 30, 40))
     bed.join(P0)
     bed.ends(p0=95)
     end = bed.session.latest_offset(START_70)
@@ -113,45 +100,10 @@ def test_a_coordinator_that_has_lost_commits_is_no_conflict(caplog: pytest.LogCa
 
 
 @pytest.mark.rule("R114")
-def test_a_decision_is_stored_as_a_reset_of_its_partition() -> None:
-    """1. A tool sets p0 to 40, the checkpoint is at 100, and the query follows. 2. It is killed before it has logged a
-    batch. 3. Started again: 40 does not look foreign, and the larger offset does not win. p1 was left alone.
-    """
-    bed = Bed()
-    bed.member.committed = {P0: GroupOffset(40, ""), P1: GroupOffset(90, metadata(LINEAGE, 0, 90))}
-    bed.join(P0, P1)
-    bed.ends(p0=200, p1=200)
-    start = offset_of(OffsetRange(P0, 0, 100), OffsetRange(P1, 0, 100))
-    first = bed.session.latest_offset(start)
-    assert ranges(first) == ["orders-0 [40, 200)", "orders-1 [100, 200)"]
-    assert held_by(bed).reset == first.reset is not None
-    assert held_by(bed, P1).reset is None
-    again = restarted(bed, P0, P1)
-    assert ranges(again.session.latest_offset(start)) == ["orders-0 [40, 200)", "orders-1 [100, 200)"]
-
-
-@pytest.mark.rule("R114")
-def test_a_decision_counts_for_other_queries_too() -> None:
-    """One has read p0 to 100, and had handed it over when the other followed a tool that set 40, and read to 60."""
-    bed = Bed()
-    bed.member.committed = {P0: GroupOffset(40, "")}
-    bed.join(P0)
-    bed.ends(p0=60)
-    end = bed.session.latest_offset(offset_of(OffsetRange(P0, 0, 100)))
-    bed.session.commit(end)
-    other = Bed()
-    other.member.committed = bed.member.committed
-    other.join(P0)
-    other.ends(p0=120)
-    start = SourceOffset.of(OTHER_LINEAGE, {"orders": TOPIC_ID}, (OffsetRange(P1, 0, 5),), {P0: 100})
-    assert ranges(other.session.latest_offset(start))[0] == "orders-0 [60, 120)"
-
-
-@pytest.mark.rule("R114")
 def test_a_partition_that_another_program_has_moved_is_no_end_of_a_checkpoint_that_knows_newer_resets() -> None:
     """p0 and p1 were moved, and p1 is another member's, which decides that: perhaps as an older reset than p0's."""
     bed = Bed()
-    bed.member.committed = {P0: GroupOffset(40, ""), P1: GroupOffset(40, ""), P2: GroupOffset(7, "")}
+    bed.group.committed = {P0: GroupOffset(40, ""), P1: GroupOffset(40, ""), P2: GroupOffset(7, "")}
     bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 3)
     bed.join(P0)
     bed.ends(p0=60, p1=60, p2=60)
@@ -161,12 +113,12 @@ def test_a_partition_that_another_program_has_moved_is_no_end_of_a_checkpoint_th
 
 def test_a_partition_that_comes_back_is_a_conflict_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed()
-    bed.member.committed = {P0: GroupOffset(40, ""), P1: GroupOffset(30, "")}
+    bed.group.committed = {P0: GroupOffset(40, ""), P1: GroupOffset(30, "")}
     bed.join(P0)
     bed.ends(p0=60, p1=60)
     start = offset_of(OffsetRange(P0, 0, 100), OffsetRange(P1, 0, 100))
     bed.session._starts.establish(bed.member.view(), start, ["orders"], Lineage(LINEAGE))
-    bed.member.assign(P1)
+    bed.assign(P1)
     with caplog.at_level(logging.WARNING):
         assert ranges(bed.session.latest_offset(start)) == ["orders-0 [40, 60)", "orders-1 [30, 60)"]
     assert "orders-1 group=30 checkpoint=100" in caplog.text
@@ -176,11 +128,11 @@ def test_a_partition_that_comes_back_is_a_conflict_of_its_own(caplog: pytest.Log
 def test_an_offset_of_another_program_is_pinned_in_our_name(group: int) -> None:
     """So that one without metadata is one that was moved since."""
     bed = Bed()
-    bed.member.committed[P0] = GroupOffset(group, "moved by hand")
+    bed.group.committed[P0] = GroupOffset(group, "moved by hand")
     bed.join(P0)
     bed.ends(p0=95)
     assert ranges(bed.session.latest_offset(START)) == [f"orders-0 [{group}, 95)"]
-    written = parse_metadata(bed.member.committed[P0].metadata)
+    written = parse_metadata(bed.group.committed[P0].metadata)
     assert written is not None
     assert (written.lineage, written.start, written.end) == (LINEAGE, group, group)
 
@@ -192,13 +144,13 @@ def test_a_conflict_with_another_program_leaves_the_pinned_initial_offset() -> N
     bed.ends(p0=70)
     end = bed.session.latest_offset(START)
     assert bed.session.latest_offset(end) is end
-    bed.member.lose(P0)
-    bed.member.committed[P0] = GroupOffset(90, "of another program")
-    bed.member.assign(P0)
+    bed.lose(P0)
+    bed.group.committed[P0] = GroupOffset(90, "of another program")
+    bed.assign(P0)
     bed.ends(p0=95)
     assert bed.session.latest_offset(end) is not end
     bed.session.commit(bed.session.latest_offset(end))
-    written = parse_metadata(bed.member.committed[P0].metadata)
+    written = parse_metadata(bed.group.committed[P0].metadata)
     assert written is not None
     assert written.pin.offset == 0
 
@@ -218,9 +170,9 @@ def test_a_rewind_while_the_session_was_lost_is_decided_and_not_undone(
     end = bed.session.latest_offset(START)
     bed.session.tasks(START, end)
     assert bed.session.latest_offset(end) is end
-    bed.member.lose(P0)
-    bed.member.committed[P0] = GroupOffset(40, "")
-    bed.member.assign(P0)
+    bed.lose(P0)
+    bed.group.committed[P0] = GroupOffset(40, "")
+    bed.assign(P0)
     if fetched:
         bed.member.view()
     bed.ends(p0=110)
@@ -235,20 +187,6 @@ def test_a_rewind_while_the_session_was_lost_is_decided_and_not_undone(
         assert bed.committed() == {0: position}
 
 
-def test_what_is_complete_is_committed_before_a_start_position_is_established_where_nobody_has_moved_it() -> None:
-    """The partition is lost and comes back while its batch is in flight; it may be wanted back before the next plan."""
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=100)
-    end = bed.session.latest_offset(START)
-    bed.session.tasks(START, end)
-    bed.member.lose(P0)
-    bed.member.assign(P0)
-    bed.member.view()
-    bed.session.commit(end)
-    assert bed.committed() == {0: 100}
-
-
 @pytest.mark.rule("R77")
 def test_p6_a_conflict_of_another_partition_leaves_no_completed_end_uncommitted() -> None:
     """1. Both partitions are lost with their batch in flight; 2. another tool moves one of them; 3. both come back, and
@@ -258,13 +196,13 @@ def test_p6_a_conflict_of_another_partition_leaves_no_completed_end_uncommitted(
     bed.ends(p0=100, p1=100)
     end = bed.session.latest_offset(START)
     bed.session.tasks(START, end)
-    bed.member.lose(P0, P1)
+    bed.lose(P0, P1)
     bed.session.commit(end)
-    bed.member.committed[P1] = GroupOffset(40, "")
-    bed.member.assign(P0, P1)
+    bed.group.committed[P1] = GroupOffset(40, "")
+    bed.assign(P0, P1)
     with pytest.raises(MembershipError, match=r"CONFLICT.*orders-1 group=40 checkpoint=100"):
         bed.session.latest_offset(end)
-    bed.member.take_commits()
+    bed.accept_commits()
     assert bed.committed() == {0: 100, 1: 40}
 
 
@@ -277,16 +215,16 @@ def test_p6_a_late_report_of_a_batch_leaves_no_completed_end_uncommitted() -> No
     bed.ends(p0=100, p1=100)
     first = bed.session.latest_offset(START)
     bed.session.tasks(START, first)
-    bed.member.lose(P0)
-    bed.member.assign(P1)
+    bed.lose(P0)
+    bed.assign(P1)
     bed.ends(p0=150, p1=150)
     second = bed.session.latest_offset(first)
     assert ranges(second) == ["orders-1 [100, 150)"]
     bed.session.tasks(first, second)
     bed.session.commit(first)
-    bed.member.assign(P0)
+    bed.assign(P0)
     bed.member.view()
-    assert [(each.partition, each.offset) for each in bed.member.machine.pending((P0,))] == [(P0, 100)]
+    assert bed.committed() == {0: 100, 1: 100}
 
 
 @pytest.mark.rule("R25")
@@ -295,7 +233,7 @@ def test_a_late_commit_of_the_lineage_that_has_lost_a_conflict_commits_nothing()
     3. Spark reports late that the batch that ended at 100 is complete.
     """
     bed = Bed(onConflict="group")
-    bed.member.committed[P0] = GroupOffset(50, "")
+    bed.group.committed[P0] = GroupOffset(50, "")
     bed.join(P0)
     bed.ends(p0=55)
     start = offset_of(OffsetRange(P0, 90, 100))
@@ -318,7 +256,7 @@ def test_a_decision_of_an_older_version_is_followed_only_if_the_user_says_so(
     text = replace(parsed(metadata(writer, group, group)), instead_of=instead_of).to_text()
     for options, planned in (({}, None), ({"onConflict": "group"}, [f"orders-0 [{group}, 1200)"])):
         bed = Bed(**options)
-        bed.member.committed[P0] = GroupOffset(group, text)
+        bed.group.committed[P0] = GroupOffset(group, text)
         bed.join(P0)
         bed.ends(p0=1200)
         start = offset_of(OffsetRange(P0, 0, 120))

@@ -37,28 +37,14 @@ def test_pins_are_committed_before_anything_is_planned() -> None:
     bed.join(P0)
     bed.ends(p0=5, p1=9)
     assert bed.session.latest_offset(START) is START
-    names = [name for name, _ in bed.member.calls]
-    assert "fix" not in names
-    assert names.index("establish") < names.index("commit")
-    item, other = bed.member.named("commit")[0]  # type: ignore[misc]
+    assert bed.member.planned == []
+    item, other = bed.group.commits()[0]
     assert (item.partition, item.offset) == (P0, 5)
     assert (other.partition, other.offset) == (P1, 9), "the other member's partition"
     pinned = CommitMetadata(LINEAGE, TOPIC_ID, 5, 5, Pin(5, 2, KnownTopics.of({"orders": TOPIC_ID})))
     assert parse_metadata(item.metadata) == pinned
     bed.ends(p0=8)
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [5, 8)"]
-
-
-@pytest.mark.rule("R1")
-def test_nothing_is_planned_from_a_start_that_the_group_refused() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=5)
-    bed.member.refused_establishes = 10**6
-    assert bed.session.latest_offset(START) is START
-    assert bed.member.named("fix") == []
-    bed.member.refused_establishes = 2
-    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
 
 
 def test_nothing_new_returns_start_itself() -> None:
@@ -109,28 +95,16 @@ def second_batch_uncommitted(bed: Bed) -> SourceOffset:
     end = bed.session.latest_offset(START)
     bed.session.tasks(START, end)
     bed.ends(p0=9)
-    bed.member.takes_commits = False
+    bed.refuse_commits()
     bed.paused = 0.0
     return end
-
-
-@pytest.mark.rule("R9")
-def test_p6_a_batch_waits_for_the_commit_of_the_one_before() -> None:
-    """Cut off now, the next owner repeats the first batch; with the second one read too, it would repeat both."""
-    bed = Bed(startingOffsets="earliest")
-    end = second_batch_uncommitted(bed)
-    bed.member.during_view = lambda: bed.member.take_commits() if bed.paused > 0.5 else None
-    bed.member.during_fix = lambda: bed.fixed_after.append(bed.paused)
-    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 9)"]
-    assert bed.fixed_after == [pytest.approx(0.5, abs=0.1)]
-    assert bed.committed() == {0: 5}
 
 
 @pytest.mark.rule("R9")
 def test_p6_a_member_that_is_lost_while_it_waits_plans_nothing() -> None:
     bed = Bed(startingOffsets="earliest")
     end = second_batch_uncommitted(bed)
-    bed.member.during_view = lambda: bed.member.lose(P0) if bed.paused > 0.5 else None
+    bed.member.during_view = lambda: bed.lose(P0) if bed.paused > 0.5 else None
     assert bed.session.latest_offset(end) is end
 
 
@@ -140,9 +114,9 @@ def test_p6_a_batch_waits_again_after_a_stall_that_has_passed() -> None:
     bed = Bed(startingOffsets="earliest")
     second = bed.session.latest_offset(second_batch_uncommitted(bed))
     assert bed.paused == pytest.approx(COMMIT_S, abs=0.1)
-    bed.member.take_commits()
+    bed.accept_commits()
     bed.clock.advance(2.0)
-    bed.member.takes_commits = False
+    bed.refuse_commits()
     bed.ends(p0=12)
     bed.paused = 0.0
     assert ranges(bed.session.latest_offset(second)) == ["orders-0 [9, 12)"]
@@ -167,10 +141,10 @@ def test_m09_batches_go_on_without_commits_after_one_wait(caplog: pytest.LogCapt
     third = bed.session.latest_offset(second)
     assert ranges(third) == ["orders-0 [11, 12)"]
     assert bed.paused == pytest.approx(COMMIT_S, abs=0.1)
-    bed.member.take_commits()
+    bed.accept_commits()
     bed.ends(p0=13)
     fourth = bed.session.latest_offset(third)
-    bed.member.takes_commits = False
+    bed.refuse_commits()
     bed.ends(p0=14)
     assert ranges(bed.session.latest_offset(fourth)) == ["orders-0 [13, 14)"]
     assert bed.paused == pytest.approx(2 * COMMIT_S, abs=0.1)
@@ -216,7 +190,7 @@ def test_p6_a_member_that_is_cut_off_plans_no_more_than_a_session_long(given: di
     fourth = bed.session.latest_offset(third)
     assert fourth is third if stops else ranges(fourth) == ["orders-0 [11, 12)"]
     if stops:
-        bed.member.take_commits()
+        bed.accept_commits()
         assert ranges(bed.session.latest_offset(third)) == ["orders-0 [11, 12)"]
 
 
@@ -229,7 +203,7 @@ def test_p6_the_time_of_a_session_begins_with_the_first_commit_without_an_answer
     bed.member.complete(end)
     bed.clock.advance(50.0)
     assert bed.session.latest_offset(end) is end
-    bed.member.take_commits()
+    bed.accept_commits()
     assert ranges(bed.session.latest_offset(end)) == ["orders-0 [5, 9)"]
 
 
@@ -237,10 +211,10 @@ def test_p6_available_now_does_not_end_for_a_member_of_kip_848_that_is_cut_off()
     bed = Bed(startingOffsets="earliest", kafka__group__protocol="consumer", maxOffsetsPerTrigger="5")
     bed.ends(p0=9)
     bed.session.prepare_available_now()
-    bed.member.assign(P0)
+    bed.assign(P0)
     bounds = ReadBounds(max_rows=5)
     end = bed.session.latest_offset(START, bounds)
-    bed.member.takes_commits = False
+    bed.refuse_commits()
     second = bed.session.latest_offset(end, ReadBounds(max_rows=2))
     assert ranges(second) == ["orders-0 [5, 7)"]
     bed.clock.advance(45.0)
@@ -251,19 +225,19 @@ def test_p6_available_now_does_not_end_for_a_member_of_kip_848_that_is_cut_off()
 def test_a_stop_ends_the_wait_for_a_commit() -> None:
     bed = Bed(startingOffsets="earliest")
     end = second_batch_uncommitted(bed)
-    bed.member.stopping = True
+    bed.session.request_stop()
     assert bed.session.latest_offset(end) is end
     assert bed.paused == 0.0
 
 
-def test_a_plan_that_spark_never_logged_is_made_again() -> None:
+def test_a_plan_that_spark_never_logged_is_planned_again() -> None:
     bed = Bed(startingOffsets="earliest")
     bed.join(P0)
     bed.ends(p0=5)
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 5)"]
     bed.ends(p0=6)
     assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 6)"]
-    assert len(bed.member.named("discard")) == 1
+    assert len(bed.member.planned) == 2
     assert bed.committed() == {0: 0}
 
 
@@ -290,7 +264,7 @@ def test_too_few_records_are_left_for_later(available: int, later_s: float, plan
 def test_too_few_records_are_left_for_later_beside_a_log_that_is_short() -> None:
     """A log that ends before its position is looked into: its topic may be another one. It is no reason to read."""
     bed = Bed(startingOffsets="earliest")
-    bed.member.committed[P1] = GroupOffset(10, metadata(LINEAGE, 5, 10))
+    bed.group.committed[P1] = GroupOffset(10, metadata(LINEAGE, 5, 10))
     bed.join(P0, P1)
     bed.ends(p0=5, p1=10)
     start = offset_of(OffsetRange(P0, 0, 0), OffsetRange(P1, 5, 10))
@@ -305,24 +279,6 @@ def test_no_records_are_no_batch_however_long_it_waited() -> None:
     assert bed.session.latest_offset(START, ReadBounds(min_rows=10)) is START
     bed.clock.advance(120.0)
     assert bed.session.latest_offset(START, ReadBounds(min_rows=10)) is START
-
-
-@pytest.mark.rule("R2")
-def test_a_plan_is_made_anew_when_ownership_changed_under_it() -> None:
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0, P1)
-    assert bed.session.latest_offset(START) is START
-    bed.ends(p0=5, p1=7)
-
-    def lose_one() -> None:
-        bed.member.during_fix = lambda: None
-        bed.member.lose(P1)
-        bed.member.assign(P0)
-
-    bed.member.during_fix = lose_one
-    end = bed.session.latest_offset(START)
-    assert [item.partition for item in end.ranges] == [P0]
-    assert len(bed.member.named("fix")) == 2
 
 
 def test_a_group_that_keeps_rebalancing_gives_no_batch_but_ends() -> None:

@@ -11,10 +11,10 @@ from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.driver.log_ends import IDS_AGE_S
 from spark_groupsource.driver.topics import REFRESH_S
 from spark_groupsource.errors import DataLossError
-from spark_groupsource.model.commit_metadata import GroupOffset, KnownTopics, Pin, parse_metadata
+from spark_groupsource.model.commit_metadata import GroupOffset, KnownTopics, Pin
 from spark_groupsource.model.offsets import NO_TOPIC_ID, OffsetRange, SourceOffset
 from spark_groupsource.options.model import ReadBounds
-from tests.unit.driver.session_bed import P0, P1, START, Bed, lossy, metadata, ranges
+from tests.unit.driver.session_bed import P0, P1, START, Bed, metadata, ranges
 from tests.unit.fakes import (
     LINEAGE,
     OTHER_LINEAGE,
@@ -50,80 +50,21 @@ def lag_behind(bed: Bed) -> None:
     bed.cluster.describe = lagging  # type: ignore[method-assign]
 
 
-def test_a_topic_made_anew_fails_the_query() -> None:
+def test_a_recreated_topic_fails_the_query() -> None:
     bed, end = recreated()
     with pytest.raises(DataLossError, match=r"orders-0 \[50, \.\.\.\): the topic was deleted and recreated"):
         bed.session.latest_offset(end)
 
 
-@pytest.mark.parametrize("forgotten", [True, False], ids=["the broker forgot the offsets", "the offsets remain"])
-@pytest.mark.rule("R35")
-def test_a_topic_made_anew_is_read_from_its_beginning(forgotten: bool) -> None:
-    bed, end = recreated(failOnDataLoss="false")
-    if forgotten:
-        bed.member.committed.clear()
-    following = bed.session.latest_offset(end)
-    assert ranges(following) == ["orders-0 [0, 60)"]
-    assert following.topic_id("orders") == "the second topic's id"
-    assert bed.committed() == {0: 0}
-    bed.ends(p0=61)
-    assert ranges(bed.session.latest_offset(following)) == ["orders-0 [60, 61)"]
-    assert bed.committed() == {0: 60}
-
-
-def test_a_topic_made_anew_that_is_shorter_is_noticed_too() -> None:
-    bed, end = recreated(failOnDataLoss="false")
-    bed.ends(p0=5)
-    following = bed.session.latest_offset(end)
-    assert ranges(following) == ["orders-0 [0, 5)"]
-    bed.session.latest_offset(following)
-    assert bed.committed() == {0: 5}
-
-
-@pytest.mark.rule("R80")
-def test_a_topic_made_anew_with_as_many_records_is_noticed_by_idle_triggers() -> None:
-    bed, end = recreated(failOnDataLoss="false")
-    bed.ends(p0=50)
-    assert bed.session.latest_offset(end) is end
-    bed.clock.advance(IDS_AGE_S)
-    following = bed.session.latest_offset(end)
-    assert ranges(following) == ["orders-0 [0, 50)"]
-    assert following.topic_id("orders") == "the second topic's id"
-
-
-@pytest.mark.parametrize("known", [True, False], ids=["read here before", "taken over"])
-@pytest.mark.rule("R36")
-def test_a_broker_that_lags_behind_does_not_bring_an_old_topic_back(known: bool) -> None:
-    """The topic was made again, [0, 8) of the new one is read and committed. For two seconds a broker that still knows
-    the one before tells what there is.
-    """
-    bed, end = recreated(failOnDataLoss="false")
-    if known:
-        bed.ends(p0=8)
-        end = bed.session.latest_offset(end)
-        bed.session.latest_offset(end)
-    else:
-        text = metadata(OTHER_LINEAGE, 0, 8, topic_id="the second topic's id")
-        bed, end = Bed(startingOffsets="earliest", failOnDataLoss="false"), START
-        bed.member.committed[P0] = GroupOffset(8, text)
-        bed.join(P0)
-    bed.ends(p0=9)
-    lag_behind(bed)
-    following = bed.session.latest_offset(end)
-    assert ranges(following) == ["orders-0 [8, 9)"]
-    assert following.topic_id("orders") == "the second topic's id"
-    assert bed.committed() == {0: 8}
-
-
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_p8_what_a_topic_lost_that_was_made_while_the_query_was_down_is_told(
+def test_p8_what_a_topic_lost_that_was_made_while_the_query_was_down_is_reported(
     starting: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody named it: it matches the pattern since, as an added partition is there since."""
     new = tp(0, "orders-new")
     bed = Bed(subscribePattern="orders.*", startingOffsets=starting, failOnDataLoss="false")
     pin = Pin(0, 2, None if starting == "earliest" else KnownTopics.of({"orders": TOPIC_ID}))
-    bed.member.committed[P0] = GroupOffset(5, metadata(LINEAGE, 0, 5, pin=pin))
+    bed.group.committed[P0] = GroupOffset(5, metadata(LINEAGE, 0, 5, pin=pin))
     bed.cluster.topics["orders-new"] = TopicInfo("new-id", 1)
     bed.ends(p0=5)
     bed.cluster.ends[new], bed.cluster.beginnings[new] = 9, 4
@@ -134,37 +75,11 @@ def test_p8_what_a_topic_lost_that_was_made_while_the_query_was_down_is_told(
     assert "orders-new-0 [0, 4)" in caplog.text
 
 
-def test_the_late_end_of_an_old_checkpoint_moves_nothing_on() -> None:
-    """The group was moved to 50 by another program, the checkpoint says 100, and onConflict=group: Spark tells late
-    that the batch before is complete, which ended at 100.
-    """
-    bed = Bed(startingOffsets="earliest", onConflict="group")
-    bed.member.committed[P0] = GroupOffset(50, "")
-    bed.join(P0)
-    bed.ends(p0=120)
-    before = offset_of(OffsetRange(P0, 90, 100))
-    first = bed.session.latest_offset(before, ReadBounds(max_rows=5))
-    assert ranges(first) == ["orders-0 [50, 55)"]
-    bed.session.commit(before)
-    assert bed.committed() == {0: 50}
-    assert ranges(bed.session.latest_offset(first, ReadBounds(max_rows=5))) == ["orders-0 [55, 60)"]
-
-
-def test_a_loss_whose_plan_came_to_nothing_is_counted_once(caplog: pytest.LogCaptureFixture) -> None:
-    bed = lossy("false")
-    bed.member.refused_fixes = 3
-    bed.ends(p0=50)
-    bed.cluster.beginnings[P0] = 30
-    with caplog.at_level(logging.WARNING):
-        assert ranges(bed.session.latest_offset(START)) == ["orders-0 [30, 50)"]
-    assert caplog.text.count("data lost and skipped") == 1
-
-
 # --- fewer partitions, and topics that come back
 
 
 @pytest.mark.parametrize("taken", [True, False], ids=["taken by the group", "still assigned"])
-def test_a_topic_that_is_made_anew_with_fewer_partitions(taken: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_is_recreated_with_fewer_partitions(taken: bool, caplog: pytest.LogCaptureFixture) -> None:
     """The unread records of the partition that is gone are told, once; the others are read from their beginning."""
     failing, going_on = (Bed(startingOffsets="earliest", failOnDataLoss=choice) for choice in ("true", "false"))
     ends = []
@@ -176,15 +91,15 @@ def test_a_topic_that_is_made_anew_with_fewer_partitions(taken: bool, caplog: py
         bed.cluster.topics["orders"] = TopicInfo("other", 1)
         bed.ends(p0=20)
         if taken:
-            bed.member.lose(P0, P1)
-            bed.member.assign(P0)
+            bed.lose(P0, P1)
+            bed.assign(P0)
     with pytest.raises(DataLossError, match=r"orders-1 \[50, 60\): .* recreated with fewer partitions"):
         failing.session.latest_offset(ends[0])
     with caplog.at_level(logging.WARNING):
-        end = going_on.session.latest_offset(ends[1])
+        end = going_on.next_batch(ends[1])
         assert ranges(end) == ["orders-0 [0, 20)"]
         going_on.ends(p0=25)
-        assert ranges(going_on.session.latest_offset(end)) == ["orders-0 [20, 25)"]
+        assert ranges(going_on.next_batch(end)) == ["orders-0 [20, 25)"]
     assert caplog.text.count("orders-1 [50, 60)") == 1
     assert "orders-0 [50, 60): the topic was deleted and recreated" in caplog.text
 
@@ -201,7 +116,7 @@ def made_anew_with_fewer(**options: str) -> tuple[Bed, SourceOffset]:
     bed.cluster.topics["orders"] = TopicInfo("other", 1)
     bed.ends(p0=0)
     # Kafka removes a group's offsets with the topic.
-    bed.member.committed.clear()
+    bed.group.committed.clear()
     return bed, end
 
 
@@ -217,9 +132,8 @@ def test_the_refused_commit_of_a_missing_partition_is_dropped() -> None:
     end = bed.session.latest_offset(START)
     bed.cluster.topics["orders"] = TopicInfo("other", 1)
     bed.ends(p0=0)
-    bed.member.committed.clear()
-    bed.member.takes_commits = False
-    assert bed.session.latest_offset(end) is end
+    bed.group.committed.clear()
+    assert bed.next_batch(end) is end
     bed.paused = 0.0
     assert bed.session.latest_offset(end) is end
     assert bed.member.view().committed
@@ -227,29 +141,29 @@ def test_the_refused_commit_of_a_missing_partition_is_dropped() -> None:
 
 
 @pytest.mark.rule("R43")
-def test_nobody_waits_for_the_commit_of_a_partition_that_is_gone() -> None:
+def test_nobody_waits_for_the_commit_of_a_missing_partition() -> None:
     """The new topic is empty, so the old end stays the query's start, and is completed again at each trigger."""
     bed, end = made_anew_with_fewer(failOnDataLoss="false")
+    assert bed.next_batch(end) is end
+    commits, bed.paused = len(bed.group.commits()), 0.0
     assert bed.session.latest_offset(end) is end
-    bed.member.calls.clear()
-    assert bed.session.latest_offset(end) is end
-    assert [name for name, _ in bed.member.calls] == ["complete"]
+    assert (len(bed.group.commits()), bed.paused) == (commits, 0.0)
     bed.ends(p0=5)
-    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 5)"]
+    assert ranges(bed.next_batch(end)) == ["orders-0 [0, 5)"]
 
 
-def test_what_is_gone_before_it_has_a_position_again_is_told_once_and_not_committed(
+def test_what_is_missing_before_it_has_a_position_again_is_reported_once_and_not_committed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The session is lost, the topic comes back with fewer partitions, and the old assignment comes back first."""
     bed, end = made_anew_with_fewer(failOnDataLoss="false")
-    bed.member.lose(P0, P1)
-    bed.member.assign(P0, P1)
+    bed.lose(P0, P1)
+    bed.assign(P0, P1)
     with caplog.at_level(logging.WARNING):
+        assert bed.next_batch(end) is end
+        commits = len(bed.group.commits())
         assert bed.session.latest_offset(end) is end
-        bed.member.calls.clear()
-        assert bed.session.latest_offset(end) is end
-    assert [name for name, _ in bed.member.calls] == ["complete"]
+    assert len(bed.group.commits()) == commits
     assert caplog.text.count("orders-1 [60, 60)") == 1
     assert caplog.text.count("orders-0 [60, 60)") == 1
 
@@ -261,14 +175,14 @@ def test_a_broker_that_lists_fewer_partitions_of_the_same_topic_is_not_believed(
     bed.ends(p0=60, p1=60)
     end = bed.session.latest_offset(START)
     bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 1)
-    bed.member.lose(P0, P1)
-    bed.member.assign(P0)
+    bed.lose(P0, P1)
+    bed.assign(P0)
     bed.ends(p0=70)
-    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [60, 70)"]
+    assert ranges(bed.next_batch(end)) == ["orders-0 [60, 70)"]
 
 
 @pytest.mark.rule("R39")
-def test_partitions_that_went_while_the_query_was_down_are_told_until_a_batch_leaves_them_out(
+def test_partitions_that_went_while_the_query_was_down_are_reported_until_a_batch_leaves_them_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     before = offset_of(OffsetRange(P0, 40, 50), OffsetRange(P1, 40, 55))
@@ -289,46 +203,15 @@ def test_partitions_that_went_while_the_query_was_down_are_told_until_a_batch_le
     restarted(end)
 
 
-@pytest.mark.rule("R6")
-def test_a_topic_made_again_is_a_new_one_for_a_member_that_never_had_it() -> None:
-    """Another one had read it. By default a partition that the group has no offset for starts at its end."""
-    refunds = tp(0, "refunds")
-    bed = Bed(subscribe="orders,refunds")
-    bed.cluster.topics["refunds"] = TopicInfo(TOPIC_ID, 1)
-    bed.join(P0)
-    bed.ends(p0=50)
-    end = bed.session.latest_offset(START)
-    bed.cluster.topics["refunds"] = TopicInfo("other", 1)
-    bed.ends(p0=60)
-    bed.cluster.ends[refunds] = 7
-    bed.member.assign(refunds)
-    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [50, 60)", "refunds-0 [0, 7)"]
-
-
-def test_a_topic_made_again_before_its_first_batch_is_no_new_one() -> None:
+def test_a_recreated_topic_before_its_first_batch_is_no_new_one() -> None:
     bed = Bed(failOnDataLoss="false")
     bed.join(P0)
     bed.ends(p0=60)
-    assert ranges(bed.session.latest_offset(START)) == []
+    assert ranges(bed.next_batch(START)) == []
     bed.cluster.topics["orders"] = TopicInfo("other", 2)
-    bed.member.committed.clear()
+    bed.group.committed.clear()
     bed.ends(p0=67)
-    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 67)"]
-
-
-@pytest.mark.rule("R6")
-def test_a_standby_takes_a_topic_made_again_for_a_new_one() -> None:
-    """It has no batch, and Kafka has removed the group's offsets with the topic."""
-    bed = Bed()
-    bed.join()
-    assert bed.session.latest_offset(START) is START
-    bed.cluster.topics["orders"] = TopicInfo("other", 2)
-    bed.ends(p0=7)
-    bed.member.assign(P0)
-    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 7)"]
-    pin = parse_metadata(bed.member.committed[P0].metadata)
-    assert pin is not None
-    assert not pin.pin.knows_topic("orders", "other"), "its other partitions start at their beginning wherever they are"
+    assert ranges(bed.next_batch(START)) == ["orders-0 [0, 67)"]
 
 
 def test_a_group_offset_of_the_topic_that_is_there_counts_more_than_the_one_before_it() -> None:
@@ -337,14 +220,14 @@ def test_a_group_offset_of_the_topic_that_is_there_counts_more_than_the_one_befo
     bed.ends(p0=60)
     bed.session.latest_offset(START)
     bed.cluster.topics["orders"] = TopicInfo("other", 2)
-    bed.member.committed.clear()
+    bed.group.committed.clear()
     bed.ends(p0=0)
     assert bed.session.latest_offset(START) is START
-    bed.member.lose(P0)
-    bed.member.committed[P0] = GroupOffset(2, "")
+    bed.lose(P0)
+    bed.group.committed[P0] = GroupOffset(2, "")
     bed.ends(p0=3)
-    bed.member.assign(P0)
-    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [2, 3)"]
+    bed.assign(P0)
+    assert ranges(bed.next_batch(START)) == ["orders-0 [2, 3)"]
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -359,26 +242,26 @@ def test_a_deleted_topic_that_comes_back_after_a_batch_of_another_is_no_new_one(
     end = bed.session.latest_offset(START)
     bed.ends(p0=60)
     bed.cluster.ends[refunds] = 60
-    end = bed.session.latest_offset(end)
+    end = bed.next_batch(end)
     del bed.cluster.topics["refunds"]
-    bed.member.lose(P0, refunds)
-    bed.member.assign(P0)
+    bed.lose(P0, refunds)
+    bed.assign(P0)
     bed.ends(p0=70)
     with caplog.at_level(logging.WARNING):
-        end = bed.session.latest_offset(end)
+        end = bed.next_batch(end)
         assert ranges(end) == ["orders-0 [60, 70)"]
         bed.ends(p0=80)
-        end = bed.session.latest_offset(end)
-        del bed.member.committed[refunds]
+        end = bed.next_batch(end)
+        del bed.group.committed[refunds]
         if restart:
             after = Bed(subscribe="orders,refunds", failOnDataLoss="false")
-            after.member.committed = bed.member.committed
+            after.group.committed = bed.group.committed
             bed = after
         bed.cluster.topics["refunds"] = TopicInfo("other", 1)
         bed.cluster.ends |= {P0: 80, refunds: 7}
         bed.clock.advance(REFRESH_S + 1)
         bed.join(P0, refunds)
-        assert "refunds-0 [0, 7)" in ranges(bed.session.latest_offset(end))
+        assert "refunds-0 [0, 7)" in ranges(bed.next_batch(end))
     assert caplog.text.count("refunds-0 [60, ") == (2 if restart else 1)
 
 
@@ -390,11 +273,11 @@ def test_partitions_that_come_back_are_read_again() -> None:
     end = bed.session.latest_offset(START)
     bed.cluster.topics["orders"] = TopicInfo("other", 1)
     bed.ends(p0=20)
-    end = bed.session.latest_offset(end)
+    end = bed.next_batch(end)
     bed.cluster.topics["orders"] = TopicInfo("other", 2)
     bed.ends(p0=20, p1=7)
     bed.clock.advance(REFRESH_S + 1)
-    assert "orders-1 [0, 7)" in ranges(bed.session.latest_offset(end))
+    assert "orders-1 [0, 7)" in ranges(bed.next_batch(end))
 
 
 # --- brokers without topic ids
@@ -413,7 +296,7 @@ def test_a_topic_that_gets_an_id_is_the_one_that_was_read(
     start = SourceOffset.of(LINEAGE, {"orders": NO_TOPIC_ID}, [OffsetRange(P0, 0, 5)], {})
     bed = Bed(startingOffsets=starting)
     bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID if again else NO_TOPIC_ID, 2)
-    bed.member.committed[P0] = committed
+    bed.group.committed[P0] = committed
     bed.ends(p0=7, p1=3)
     bed.join(P0)
     end = bed.session.latest_offset(start)
@@ -422,7 +305,7 @@ def test_a_topic_that_gets_an_id_is_the_one_that_was_read(
     bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
     bed.ends(p0=9)
     bed.clock.advance(60.0)
-    later = bed.session.latest_offset(end)
+    later = bed.next_batch(end)
     assert ranges(later) == ["orders-0 [7, 9)"]
     assert later.topic_id("orders") == TOPIC_ID
     bed.session.commit(later)
@@ -440,8 +323,8 @@ def shared(**options: str) -> tuple[Bed, SourceOffset]:
     it joins again.
     """
     bed = Bed(startingOffsets="earliest", failOnDataLoss="false", **options)
-    bed.member.member_id = "m"
-    bed.member.assigned_again = lambda _: (P0,)
+    bed.group.id_by_topic_ids = "m"
+    bed.group.assigned_again = lambda _: (P0,)
     bed.join(P0, P1)
     bed.ends(p0=50, p1=50)
     end = bed.session.latest_offset(START)
@@ -451,82 +334,46 @@ def shared(**options: str) -> tuple[Bed, SourceOffset]:
     return bed, end
 
 
-@pytest.mark.rule("R81")
-def test_a_partition_of_a_topic_made_anew_is_not_read_before_the_group_has_assigned_it() -> None:
-    bed, end = shared()
-    first = bed.session.latest_offset(end)
-    assert ranges(first) == ["orders-0 [0, 60)"]
-    bed.ends(p0=70)
-    second = bed.session.latest_offset(first)
-    assert (ranges(second), bed.committed()) == (["orders-0 [60, 70)"], {0: 60, 1: 50})
-    assert len(bed.member.named("rejoin")) == 1
-    bed.member.assign(P1)
-    assert ranges(bed.session.latest_offset(second)) == ["orders-0 [70, 70)", "orders-1 [0, 60)"]
-
-
 @pytest.mark.parametrize("member_id", ["m", ""], ids=["kip848", "classic"])
 @pytest.mark.rule("R81")
-def test_a_new_member_joins_again_once_if_its_topic_was_made_anew(member_id: str) -> None:
+def test_a_new_member_joins_again_once_if_its_topic_was_recreated(member_id: str) -> None:
     """It may have been assigned the deleted topic's partitions, if the group assigns by topic id."""
     bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
-    bed.member.member_id = member_id
-    bed.member.committed[P0] = GroupOffset(5, metadata(OTHER_LINEAGE, 0, 5, topic_id="the first topic's id"))
+    bed.group.id_by_topic_ids = member_id
+    bed.group.committed[P0] = GroupOffset(5, metadata(OTHER_LINEAGE, 0, 5, topic_id="the first topic's id"))
     bed.join(P0)
     bed.ends(p0=7)
-    assert ranges(bed.session.latest_offset(START)) == ["orders-0 [0, 7)"]
-    assert len(bed.member.named("rejoin")) == bool(member_id)
+    assert ranges(bed.next_batch(START)) == ["orders-0 [0, 7)"]
+    assert bed.group.joins == bool(member_id)
 
 
-def test_a_topic_that_is_made_anew_twice_is_left_twice() -> None:
+def test_a_topic_that_is_recreated_twice_is_left_twice() -> None:
     bed, end = recreated(failOnDataLoss="false")
-    end = bed.session.latest_offset(end)
+    end = bed.next_batch(end)
     assert bed.session.latest_offset(end) is end
     bed.cluster.topics["orders"] = TopicInfo("the third topic's id", 2)
     bed.ends(p0=70)
-    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 70)"]
-    assert len(bed.member.named("rejoin")) == 2
+    assert ranges(bed.next_batch(end)) == ["orders-0 [0, 70)"]
+    assert bed.group.joins == 2
 
 
 @pytest.mark.rule("R36")
 def test_one_lagging_broker_does_not_make_a_member_join_again() -> None:
     bed, end = recreated(failOnDataLoss="false")
-    second = bed.session.latest_offset(end)
-    assert len(bed.member.named("rejoin")) == 1
+    second = bed.next_batch(end)
+    assert bed.group.joins == 1
     lag_behind(bed)
     bed.cluster.topics["orders"] = TopicInfo(TOPIC_ID, 2)
     bed.ends(p0=61)
-    assert ranges(bed.session.latest_offset(second)) == ["orders-0 [60, 61)"]
-    assert len(bed.member.named("rejoin")) == 1
+    assert ranges(bed.next_batch(second)) == ["orders-0 [60, 61)"]
+    assert bed.group.joins == 1
 
 
 # --- a topic that is made again after its partition was another member's
 
 
-@pytest.mark.parametrize("again", [2, 1], ids=["as many partitions", "fewer partitions"])
 @pytest.mark.rule("R82")
-def test_what_others_have_read_of_a_topic_that_is_made_again_is_no_loss(
-    again: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
-    bed.join(P1)
-    bed.ends(p1=20)
-    end = bed.session.latest_offset(START, ReadBounds(max_rows=5))
-    assert bed.session.latest_offset(end, ReadBounds(min_rows=50)) is end
-    bed.member.lose(P1)
-    assert bed.session.latest_offset(end) is end
-    # Another member reads the rest.
-    bed.cluster.topics["orders"] = TopicInfo("the second topic's id", again)
-    bed.member.committed.clear()
-    bed.ends(p1=3)
-    bed.member.assign(P1)
-    bed.session.latest_offset(end)
-    assert "orders-1 [5, 20): the topic was deleted and recreated" in caplog.text
-    assert "(at most, because other members may have read it since)" in caplog.text
-    assert bed.session._metrics.records_lost == 0
-
-
-@pytest.mark.rule("R82")
-def test_what_the_group_has_read_of_a_topic_that_is_made_again_is_known_by_its_offset(
+def test_what_the_group_has_read_of_a_topic_that_is_recreated_is_known_by_its_offset(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bed = Bed(startingOffsets="earliest", failOnDataLoss="false")
@@ -534,10 +381,10 @@ def test_what_the_group_has_read_of_a_topic_that_is_made_again_is_known_by_its_o
     bed.ends(p0=20)
     end = bed.session.latest_offset(START, ReadBounds(max_rows=5))
     bed.session.latest_offset(end, ReadBounds(min_rows=50))
-    bed.member.lose(P0)
-    bed.member.committed[P0] = GroupOffset(15, metadata(OTHER_LINEAGE, 5, 15))
+    bed.lose(P0)
+    bed.group.committed[P0] = GroupOffset(15, metadata(OTHER_LINEAGE, 5, 15))
     bed.cluster.topics["orders"] = TopicInfo("the second topic's id", 2)
-    bed.member.assign(P0)
+    bed.assign(P0)
     bed.session.latest_offset(end)
     assert "orders-0 [15, 20): the topic was deleted and recreated, and is read from its beginning" in caplog.text
     assert bed.session._metrics.records_lost == 5
@@ -550,12 +397,12 @@ def test_a_partition_of_which_nothing_is_known_has_no_known_loss(caplog: pytest.
     bed.join(P0, P1)
     bed.ends(p0=20, p1=20)
     end = bed.session.latest_offset(START)
-    bed.member.lose(P0)
-    bed.member.assign(P1)
+    bed.lose(P0)
+    bed.assign(P1)
     bed.session.latest_offset(end)
     bed.cluster.topics["orders"] = TopicInfo("the second topic's id", 2)
-    bed.member.committed.clear()
-    bed.member.assign(P0)
+    bed.group.committed.clear()
+    bed.assign(P0)
     bed.session.latest_offset(offset_of(OffsetRange(P1, 0, 20)))
     assert "orders-0 [0, 20): the topic was deleted and recreated" in caplog.text
     assert "(at most, because other members may have read it since)" in caplog.text
@@ -569,23 +416,23 @@ def test_an_offset_of_the_topic_before_that_is_committed_late_is_replaced(
     member_id: str, replaced: GroupOffset, caplog: pytest.LogCaptureFixture
 ) -> None:
     bed, end = recreated(failOnDataLoss="false")
-    bed.member.member_id = member_id
-    end = bed.session.latest_offset(end)
+    bed.group.id_by_topic_ids = member_id
+    end = bed.next_batch(end)
     assert bed.session.latest_offset(end) is end
-    held = bed.member.committed[P0]
-    bed.member.committed[P0] = replaced
+    held = bed.group.committed[P0]
+    bed.group.committed[P0] = replaced
     assert bed.session.latest_offset(end) is end
-    assert bed.member.committed[P0] == replaced
+    assert bed.group.committed[P0] == replaced
     bed.clock.advance(IDS_AGE_S)
     assert bed.session.latest_offset(end) is end
-    assert bed.member.committed[P0] == (held if member_id else replaced)
+    assert bed.group.committed[P0] == (held if member_id else replaced)
     assert ("orders-0 at 60" in caplog.text) is bool(member_id)
     bed.ends(p0=61)
-    assert ranges(bed.session.latest_offset(end)) == ["orders-0 [60, 61)"]
+    assert ranges(bed.next_batch(end)) == ["orders-0 [60, 61)"]
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_available_now_tells_a_topic_made_again_from_a_truncated_log(
+def test_available_now_distinguishes_a_recreated_topic_from_a_truncated_log(
     fails: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """1. a run has read a topic to its end, 2. the topic is made again, with fewer records, 3. nothing else is left."""
@@ -600,5 +447,5 @@ def test_available_now_tells_a_topic_made_again_from_a_truncated_log(
         with pytest.raises(DataLossError, match=r"orders-0 \[100, \.\.\.\): the topic was deleted and recreated"):
             bed.session.latest_offset(end)
     else:
-        assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 5)"]
+        assert ranges(bed.next_batch(end)) == ["orders-0 [0, 5)"]
         assert "truncated" not in caplog.text

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from spark_groupsource.cluster.port import TopicInfo
-from spark_groupsource.membership.events import FlightBatch
-from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset, parse_metadata
+from spark_groupsource.membership.port import Refusal
+from spark_groupsource.model.commit_metadata import CommitMetadata, GroupOffset
 from spark_groupsource.model.offsets import OffsetRange, Reset
 from tests.unit.driver.session_bed import P0, P1, PIN, START, Bed, metadata, ranges, replayed
 from tests.unit.fakes import (
@@ -27,43 +27,15 @@ def reset_text(offset: int, lineage: str = "the reset's id", reset: Reset = RESE
     return GroupOffset(offset, CommitMetadata(lineage, TOPIC_ID, offset, offset, PIN, reset=reset).to_text())
 
 
-@pytest.mark.parametrize("on_conflict", ["group", "fail"])
-@pytest.mark.rule("R46")
-def test_a_reset_beats_the_checkpoint(on_conflict: str, caplog: pytest.LogCaptureFixture) -> None:
-    """B's checkpoint says 900; the group was reset to 0; A has taken p0 over and committed [0, 50) since.
-
-    Without the reset that A carries on, B would go on at 900, and nobody would read [50, 900) again.
-    """
-    bed = Bed(onConflict=on_conflict)
-    bed.member.committed |= {P0: reset_text(50, OTHER_LINEAGE), P1: reset_text(0)}
-    bed.join(P0)
-    bed.ends(p0=900, p1=900)
-    start = offset_of(OffsetRange(P0, 800, 900), done={P1: 70})
-    with caplog.at_level(logging.WARNING):
-        end = bed.session.latest_offset(start)
-    assert (ranges(end), end.done, end.reset) == (["orders-0 [50, 900)"], (), RESET)
-    assert end.lineage not in (LINEAGE, OTHER_LINEAGE)
-    assert "orders-0 checkpoint=900 group=50; orders-1 checkpoint=70" in caplog.text
-    bed.session.commit(end)
-    written = parse_metadata(bed.member.committed[P0].metadata)
-    assert written is not None
-    assert (written.reset, written.lineage, written.end) == (RESET, end.lineage, 900)
-    # The other partition comes later: the same reset is no news, and the lineage goes on.
-    bed.member.assign(P1)
-    following = bed.session.latest_offset(end)
-    assert (ranges(following), following.lineage) == (["orders-0 [900, 900)", "orders-1 [0, 900)"], end.lineage)
-    assert caplog.text.count("was reset") == 1
-
-
 def test_a_reset_is_remembered_before_the_next_batch_is_logged() -> None:
     """Nothing to read since: Spark goes on from the old offset, whose ends stay void."""
     bed = Bed()
-    bed.member.committed |= {P0: reset_text(900), P1: reset_text(0)}
+    bed.group.committed |= {P0: reset_text(900), P1: reset_text(0)}
     bed.join(P0)
     bed.ends(p0=900, p1=0)
     start = offset_of(OffsetRange(P0, 800, 900), done={P1: 70})
     assert bed.session.latest_offset(start) is start
-    bed.member.assign(P1)
+    bed.assign(P1)
     bed.ends(p1=80)
     assert ranges(bed.session.latest_offset(start)) == ["orders-0 [900, 900)", "orders-1 [0, 80)"]
     assert bed.committed() == {0: 900, 1: 0}, "an end from before the reset was committed"
@@ -71,7 +43,7 @@ def test_a_reset_is_remembered_before_the_next_batch_is_logged() -> None:
 
 def test_a_standby_and_a_new_checkpoint_learn_the_reset_quietly(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed()
-    bed.member.committed[P0] = reset_text(0)
+    bed.group.committed[P0] = reset_text(0)
     bed.join(P0)
     bed.ends(p0=5)
     with caplog.at_level(logging.WARNING):
@@ -82,7 +54,7 @@ def test_a_standby_and_a_new_checkpoint_learn_the_reset_quietly(caplog: pytest.L
 
 def test_a_second_reset_is_news_again() -> None:
     bed = Bed()
-    bed.member.committed[P0] = reset_text(0, reset=Reset(3000, "the second"))
+    bed.group.committed[P0] = reset_text(0, reset=Reset(3000, "the second"))
     bed.join(P0)
     bed.ends(p0=900)
     end = bed.session.latest_offset(replace(offset_of(OffsetRange(P0, 800, 900)), reset=RESET))
@@ -91,7 +63,7 @@ def test_a_second_reset_is_news_again() -> None:
 
 def test_a_reset_that_the_checkpoint_knows_changes_nothing() -> None:
     bed = Bed()
-    bed.member.committed[P0] = reset_text(50, OTHER_LINEAGE)
+    bed.group.committed[P0] = reset_text(50, OTHER_LINEAGE)
     bed.join(P0)
     bed.ends(p0=900)
     end = bed.session.latest_offset(replace(offset_of(OffsetRange(P0, 30, 70)), reset=RESET))
@@ -105,42 +77,24 @@ def test_a_lineage_that_a_reset_leaves_alone_keeps_its_ends() -> None:
     other = tp(0, "aaa")
     bed = Bed(subscribe="orders,aaa", startingOffsets="earliest")
     bed.cluster.topics["aaa"] = TopicInfo(TOPIC_ID, 1)
-    bed.member.committed = {
+    bed.group.committed = {
         P0: GroupOffset(100, CommitMetadata(LINEAGE, TOPIC_ID, 50, 100, PIN).to_text()), other: reset_text(0)
     }  # fmt: skip
     start = offset_of(OffsetRange(P0, 100, 200))
     bed.cluster.ends |= {P0: 300, other: 5}
     bed.join(P0, other)
-    bed.member.refused_establishes = 1
+    bed.group.refusals.append(Refusal.REBALANCE)
 
     def lose_it(_: float) -> None:
-        bed.member.lose(P0)
-        bed.member.assign()
+        bed.lose(P0)
+        bed.assign()
 
     bed.session._starts._pause = lose_it
     end = bed.session.latest_offset(start)
     assert (end.lineage, ranges(end), end.ends()[P0]) == (start.lineage, ["aaa-0 [0, 5)"], 200)
-    bed.member.committed[P0] = GroupOffset(150, metadata(OTHER_LINEAGE, 100, 150))
-    bed.member.assign(P0)
+    bed.group.committed[P0] = GroupOffset(150, metadata(OTHER_LINEAGE, 100, 150))
+    bed.assign(P0)
     assert "orders-0 [200, 300)" in ranges(bed.session.latest_offset(end))
-
-
-@pytest.mark.rule("R47")
-def test_a_replay_after_a_reset_reads_and_commits_nothing() -> None:
-    bed = Bed(onConflict="fail")
-    bed.member.committed |= {P0: reset_text(0), P1: reset_text(0)}
-    bed.join(P0, P1)
-    bed.member.view()
-    bed.ends(p0=900, p1=9)
-    logged = offset_of(OffsetRange(P0, 800, 900), OffsetRange(P1, 5, 9))
-    assert replayed(bed, logged) == []
-    (batch,) = bed.member.named("replay")
-    assert isinstance(batch, FlightBatch)
-    assert batch.items == (), "found in Spark's commit log, the batch would be committed over the reset"
-    end = bed.session.latest_offset(logged)
-    assert ranges(end) == ["orders-0 [0, 900)", "orders-1 [0, 9)"]
-    bed.session.commit(logged)
-    assert bed.committed() == {0: 0, 1: 0}
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["owns both later", "owns both at once"])
@@ -150,7 +104,7 @@ def test_a_reset_of_one_topic_loses_nothing_of_another(both: bool) -> None:
     once more, and is given p1 only. Nobody tells it of the reset, and its checkpoint says that p1 is read up to 9.
     """
     bed = Bed()
-    bed.member.committed |= {P0: reset_text(0), P1: GroupOffset(5, metadata(LINEAGE, 0, 5))}
+    bed.group.committed |= {P0: reset_text(0), P1: GroupOffset(5, metadata(LINEAGE, 0, 5))}
     bed.ends(p0=900, p1=12)
     logged = offset_of(OffsetRange(P0, 800, 900), OffsetRange(P1, 5, 9))
     assert replayed(bed, logged) == ["orders-1 [5, 9)"]
@@ -160,32 +114,8 @@ def test_a_reset_of_one_topic_loses_nothing_of_another(both: bool) -> None:
     assert ("orders-0 [0, 900)" in ranges(end)) is both
     bed.session.commit(end)
     if not both:
-        bed.member.assign(P0)
+        bed.assign(P0)
         assert ranges(bed.session.latest_offset(end)) == ["orders-0 [0, 900)", "orders-1 [12, 12)"]
-
-
-@pytest.mark.parametrize("fetched_first", [True, False], ids=["fetched, completed", "completed, fetched"])
-@pytest.mark.parametrize("told_by", ["the next trigger", "Spark's commit log"])
-def test_a_late_batch_does_not_undo_a_reset(fetched_first: bool, told_by: str) -> None:
-    """The process is stopped while a batch is in flight, the session expires, the empty group is reset to 0; the
-    process goes on, gets the partition back, and only then the batch is complete.
-    """
-    bed = Bed(startingOffsets="earliest")
-    bed.join(P0)
-    bed.ends(p0=900)
-    late = bed.session.latest_offset(START)
-    flight = bed.member.view().flight
-    assert flight is not None
-    bed.member.lose(P0)
-    bed.member.committed[P0] = reset_text(0)
-    bed.member.assign(P0)
-    if fetched_first:
-        bed.member.view()
-    if told_by == "Spark's commit log":
-        bed.member.complete(flight.end)
-    end = bed.session.latest_offset(late)
-    assert bed.committed() == {0: 0}
-    assert (ranges(end), end.reset) == (["orders-0 [0, 900)"], RESET)
 
 
 @pytest.mark.parametrize(("told_by_log", "tasks"), [(True, 1), (False, 10)])

@@ -344,7 +344,7 @@ def test_the_epoch_of_an_earlier_assignment_says_nothing_of_a_later_one() -> Non
 
 
 @pytest.mark.rule("R59")
-def test_a_topic_that_was_made_again_is_not_for_this_consumer() -> None:
+def test_a_topic_that_was_recreated_is_not_for_this_consumer() -> None:
     consumer, _ = consumer_of()
     assert consumer.is_current({"orders": "a"})
     consumer.position_at([R0], {"orders": "a"})
@@ -618,7 +618,7 @@ def test_a_damaged_record_behind_the_range_does_not_matter() -> None:
     assert consumer.finished(R0)
 
 
-def test_a_damaged_record_is_told_when_it_is_the_next_one() -> None:
+def test_a_damaged_record_is_reported_when_it_is_the_next_one() -> None:
     consumer, _ = consumer_of([*records(0, 10), FakeMessage(P0, 11, error=KafkaError._BAD_MSG)])
     assert taken(consumer) == [10]
     with pytest.raises(ReadError, match=r"READ_FAILED.*orders-0.*offset 11"):

@@ -155,7 +155,7 @@ def test_ranges_that_miss_nothing_and_do_not_end_fail_at_the_deadline() -> None:
         bed.read(R0)
 
 
-def test_a_silence_is_told_before_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silence_is_reported_before_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed(records(0, 10), kafkaConsumer__pollTimeoutMs="60000")
     with pytest.raises(ReadError, match="READ_STALLED"):
         bed.read(R0)
@@ -163,7 +163,7 @@ def test_a_silence_is_told_before_the_deadline(caplog: pytest.LogCaptureFixture)
     assert said.startswith("no records for 5 s, waiting up to 60 s: range=orders-0 [10, 13) position=11 last_error=")
 
 
-def test_a_topic_that_may_not_be_known_is_told_before_the_deadline() -> None:
+def test_a_topic_that_may_not_be_known_is_reported_before_the_deadline() -> None:
     """The client says nothing at all of it: it is asked after a silence."""
     bed = Bed(kafkaConsumer__pollTimeoutMs="60000")
     bed.client.denied = {"orders"}
@@ -357,7 +357,7 @@ def test_an_open_transaction_at_the_position_is_no_loss() -> None:
         bed.read(R0)
 
 
-def test_a_range_of_which_nobody_can_tell_does_not_hold_up_the_others() -> None:
+def test_a_range_of_unknown_state_does_not_hold_up_the_others() -> None:
     bed = Bed([out_of_range(0)], records(1, 0), records(1, 1), kafkaConsumer__pollTimeoutMs="5000")
 
     def away(_: object) -> dict[str, TopicInfo]:
@@ -430,7 +430,7 @@ def made_again(bed: Bed) -> None:
 
 
 @pytest.mark.rule("R61")
-def test_a_topic_that_is_made_again_while_it_is_read_is_lost() -> None:
+def test_a_topic_that_is_recreated_while_it_is_read_is_lost() -> None:
     """By offset alone it looks like a leader that lags."""
     bed = Bed(records(0, 10), [out_of_range(0)])
     bed.client.bounds[P0] = (0, 5)
@@ -442,7 +442,7 @@ def test_a_topic_that_is_made_again_while_it_is_read_is_lost() -> None:
 
 @pytest.mark.parametrize("low", [0, 12])
 @pytest.mark.rule("R61")
-def test_records_of_a_topic_that_was_made_again_are_not_read_as_the_old_ones(
+def test_records_of_a_topic_that_was_recreated_are_not_read_as_the_old_ones(
     low: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The new log has grown past the position meanwhile, or its retention has come there."""
@@ -455,7 +455,7 @@ def test_records_of_a_topic_that_was_made_again_are_not_read_as_the_old_ones(
     assert bed.client.unassigned == [[P0]]
 
 
-def test_all_partitions_of_a_topic_that_is_gone_are_confirmed_once() -> None:
+def test_all_partitions_of_a_deleted_topic_are_confirmed_once() -> None:
     bed = Bed([out_of_range(0), out_of_range(1)], failOnDataLoss="false")
     made_again(bed)
     assert bed.read(R0, R1) == []
@@ -476,7 +476,7 @@ def test_a_broker_that_has_not_heard_of_the_new_topic_yet_proves_nothing() -> No
 
 
 @pytest.mark.rule("R36")
-def test_another_id_must_stand_from_when_it_was_first_told() -> None:
+def test_another_id_must_stand_from_when_it_was_first_reported() -> None:
     """To connect takes longer than it has to stand, and the first broker that answers lags."""
     bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
     before, told = TopicInfo(TOPIC_ID, 2), bed.cluster.describe
@@ -515,7 +515,7 @@ def test_a_broker_that_does_not_know_a_topic_for_a_moment_proves_nothing() -> No
     assert bed.client.assigned == [[(P0, 10)], [(P0, 11)], [(P0, 12)]]
 
 
-def test_a_cluster_that_cannot_tell_the_id_is_asked_until_the_deadline() -> None:
+def test_a_cluster_that_cannot_report_the_id_is_asked_until_the_deadline() -> None:
     """Nothing is read on meanwhile."""
     bed = Bed([out_of_range(0)], records(0, 10, 11, 12))
 
@@ -535,7 +535,7 @@ def test_a_cluster_that_cannot_tell_the_id_is_asked_until_the_deadline() -> None
 
 
 @pytest.mark.rule("R57")
-def test_p2_p8_records_of_a_topic_that_was_made_again_are_handed_to_nobody() -> None:
+def test_p2_p8_records_of_a_topic_that_was_recreated_are_handed_to_nobody() -> None:
     """The new topic has records at all the planned offsets: the client reports nothing at all."""
     bed = Bed(records(0, 10, 11, 12))
     made_again(bed)
@@ -555,7 +555,7 @@ def test_p8_the_planned_ranges_are_reported_as_lost(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.rule("R57")
-def test_a_topic_that_is_made_again_when_its_last_record_has_been_taken() -> None:
+def test_a_topic_that_is_recreated_when_its_last_record_has_been_taken() -> None:
     """That is before the rows are handed out: nobody knows whose they are."""
     bed = Bed(records(0, 10, 11), records(0, 12))
     bed.client.before.extend([lambda: None, lambda: made_again(bed)])
@@ -563,7 +563,7 @@ def test_a_topic_that_is_made_again_when_its_last_record_has_been_taken() -> Non
         bed.read(R0)
 
 
-def test_p8_a_topic_that_is_made_again_with_less_than_was_planned_is_lost_after_a_silence() -> None:
+def test_p8_a_topic_that_is_recreated_with_less_than_was_planned_is_lost_after_a_silence() -> None:
     """The new log is empty, or lacks the partition: a broker knows the topic by its name, and nothing ever comes."""
     bed = Bed([*records(0, 10, 11, 12), eof(1, 0)])
     made_again(bed)
@@ -636,7 +636,7 @@ def test_brokers_without_topic_ids_are_not_asked() -> None:
     assert bed.client.identified == 0
 
 
-def test_nothing_is_handed_out_while_no_broker_tells_the_ids() -> None:
+def test_nothing_is_handed_out_while_no_broker_reports_the_ids() -> None:
     bed = Bed(records(0, 10, 11, 12), kafkaConsumer__pollTimeoutMs="10000")
     bed.client.answers = False
     with pytest.raises(ReadError, match=r"READ_STALLED.*orders-0.*transport failure"):
@@ -694,7 +694,7 @@ def test_a_refused_identity_is_forgotten_when_rows_come() -> None:
 
 
 @pytest.mark.rule("R66")
-def test_an_identity_that_stays_refused_is_told_before_the_deadline() -> None:
+def test_an_identity_that_stays_refused_is_reported_before_the_deadline() -> None:
     bed = Bed(records(0, 10))
     bed.client.answers = False
     bed.client.before.extend([lambda: None, lambda: refuse(bed)])
@@ -723,7 +723,7 @@ def test_an_old_refusal_is_no_reason_for_a_later_silence() -> None:
         bed.read(R0)
 
 
-def test_one_broker_that_refuses_while_another_answers_is_told() -> None:
+def test_one_broker_that_refuses_while_another_answers_is_reported() -> None:
     bed = Bed()
     bed.client.before.extend([*[lambda: None] * 80, lambda: refuse(bed)])
     with pytest.raises(AccessError, match="AUTHENTICATION_FAILED"):

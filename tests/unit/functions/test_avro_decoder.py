@@ -124,7 +124,7 @@ def test_null_in_a_union_is_a_null_and_members_are_counted_without_it() -> None:
     ]  # fmt: skip
 
 
-def test_int_and_long_in_a_union_of_more_are_told_apart() -> None:
+def test_int_and_long_in_a_union_of_more_are_distinguished() -> None:
     union = ["int", "long", "string"]
     found = decoded(union, union, (0, 5), (1, 5))
     assert [[name for name, item in row.items() if item is not None] for row in found] == [["member0"], ["member1"]]

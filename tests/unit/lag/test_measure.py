@@ -58,7 +58,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[ConfigAdmin]:
 
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN])
-def test_a_broker_that_is_gone_is_not_asked_about_retention_for_ever(
+def test_a_broker_that_is_down_is_not_asked_about_retention_for_ever(
     clients: list[ConfigAdmin], code: int, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """1. The client knows a controller. 2. That broker is gone. 3. The client asks it again and again."""

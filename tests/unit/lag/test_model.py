@@ -27,7 +27,7 @@ def test_a_group_without_an_offset_has_all_before_it() -> None:
     assert (lag.records, lag.lost, lag.behind_s, lag.safe_s) == (90, 0, 1.0, None)
 
 
-def test_unread_records_that_are_gone_already() -> None:
+def test_unread_records_that_are_removed_already() -> None:
     lag = lag_of(LagInput(P0, 4, 10, 100, NOW_MS - 4_000_000, HOUR), NOW_MS)
     assert (lag.records, lag.lost, lag.behind_s, lag.safe_s) == (90, 6, 4000.0, 0.0)
 

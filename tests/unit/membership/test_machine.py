@@ -254,7 +254,7 @@ def test_a_discarded_batch_ends_the_wait() -> None:
 
 
 @pytest.mark.parametrize("event", [PartitionsLost((P0,)), FatalErrorRaised()], ids=lambda e: type(e).__name__)
-def test_a_revoke_that_waits_ends_when_the_partitions_or_the_member_are_gone(event: GroupEvent) -> None:
+def test_a_revoke_that_waits_ends_when_the_partitions_or_the_member_are_lost(event: GroupEvent) -> None:
     """Nothing else would end the wait: the revoke's callback would block for ever."""
     machine, revoke = joined((0, 10)), RevokeStarted((P0,))
     machine.handle(BatchFixed(flight(R0)))

@@ -606,7 +606,7 @@ def test_p5_an_answer_that_comes_when_the_partition_is_back_counts_no_more(go: C
         assert committed(bed, 0) == 50
 
 
-def test_a_handover_does_not_wait_for_a_topic_that_is_gone() -> None:
+def test_a_handover_does_not_wait_for_a_deleted_topic() -> None:
     with running() as bed:
         bed.own((0, 10))
         bed.fix(R0)
@@ -1741,7 +1741,7 @@ def test_a_deleted_topic_does_not_keep_a_member_from_its_proof() -> None:
         bed.group.assign(gone, P0)
         view = bed.until("the offsets", lambda view: view.settled and len(view.partitions) == 2)
         bed.member.establish({gone: 5, P0: 10}, [], view.assignment)
-        bed.group.absent = {gone}
+        bed.group.exists = lambda partition: partition != gone
         bed.clock.advance(11.0)
         assert not bed.member.fix(flight(R0), view.assignment)
         bed.until("the proof", lambda view: view.proven, step_s=0.1)
@@ -1915,7 +1915,7 @@ def test_a_static_member_opens_anew_until_the_old_session_has_ended() -> None:
     assert [name for name, _ in bed.group.calls if name in ("open", "close")] == ["open", "close"] * 2
 
 
-def test_a_static_member_has_no_offsets_while_its_client_is_made_anew() -> None:
+def test_a_static_member_has_no_offsets_while_its_client_is_recreated() -> None:
     """The old one is closed, a second passes, the next one is opened; a replay asks for the offsets meanwhile."""
     with running(kafka__group__instance__id="one") as bed:
         bed.member.subscribe(["orders"])
@@ -1926,7 +1926,7 @@ def test_a_static_member_has_no_offsets_while_its_client_is_made_anew() -> None:
         assert bed.member.fetch_offsets([P0]) == {P0: GroupOffset(None)}
 
 
-def test_a_static_member_subscribes_once_its_client_is_made_anew() -> None:
+def test_a_static_member_subscribes_once_its_client_is_recreated() -> None:
     """As above; a new topic matches the pattern meanwhile."""
     with running(kafka__group__instance__id="one") as bed:
         bed.member.subscribe(["orders"])
@@ -1957,7 +1957,7 @@ def test_a_static_member_does_not_wait_for_ever() -> None:
 
 
 @pytest.mark.rule("R72")
-def test_p5_a_client_that_has_become_another_member_is_made_anew_and_commits_nothing() -> None:
+def test_p5_a_client_that_has_become_another_member_is_recreated_and_commits_nothing() -> None:
     """The sequence: the commit of 20 is refused, because the member joins; its session ends, another member commits 50;
     its client joins as a new member.
     """

@@ -227,7 +227,7 @@ def test_a_topic_of_brokers_without_ids_is_known_by_its_name() -> None:
     assert not known.has("refunds", NO_TOPIC_ID)
 
 
-def test_topics_that_shared_the_old_digest_are_told_apart() -> None:
+def test_topics_that_shared_the_old_digest_are_distinguished() -> None:
     """Guards against: 1. a group begins at "latest" with one topic; 2. a topic is created whose SHA-256 begins with the
     same 24 bits; 3. it is taken for one that was there, and its records up to now are skipped.
     """

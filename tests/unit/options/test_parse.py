@@ -206,7 +206,7 @@ def test_strategies_that_librdkafka_has_are_its_setting(names: str) -> None:
 
 @pytest.mark.parametrize("weight", [1, 1_000_000])
 @pytest.mark.parametrize("redundancy", [1, 1_000])
-def test_what_a_member_tells_strategies_of_itself(weight: int, redundancy: int) -> None:
+def test_what_a_member_reports_to_strategies(weight: int, redundancy: int) -> None:
     options = parse(assignors="weighted,redundant", memberWeight=str(weight), memberRedundancy=str(redundancy))
     assert (options.member_weight, options.member_redundancy) == (weight, redundancy)
     default = parse(assignors="weighted,redundant")
@@ -234,7 +234,7 @@ def test_a_group_that_changes_its_strategy_keeps_its_other_options(strategies: s
     assert (options.member_weight, options.member_redundancy) == (3, 4)
 
 
-def test_under_the_consumer_protocol_the_broker_is_told_a_strategy() -> None:
+def test_under_the_consumer_protocol_the_broker_is_given_a_strategy() -> None:
     settings = parse(kafka__group__protocol="consumer", kafka__group__remote__assignor="range").client_settings
     assert settings["group.remote.assignor"] == "range"
 
@@ -367,7 +367,9 @@ def test_one_subscription_only() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_in_the_words_of_sparks_own_source(raw: dict[str, str], words: tuple[str, ...]) -> None:
+def test_what_is_wrong_is_reported_in_the_words_of_sparks_own_source(
+    raw: dict[str, str], words: tuple[str, ...]
+) -> None:
     """As its tests look for them, and in its order: nothing is said of brokers or of the group first."""
     text = str(refusal(raw)).lower()
     assert [word for word in words if word not in text] == []

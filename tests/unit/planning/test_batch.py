@@ -156,7 +156,7 @@ def test_a_partition_that_came_back_is_no_longer_done() -> None:
     assert end == offset_of(OffsetRange(P0, 10, 12), OffsetRange(P1, 9, 11))
 
 
-def test_ends_of_a_topic_made_anew_are_forgotten() -> None:
+def test_ends_of_a_recreated_topic_are_forgotten() -> None:
     start = offset_of(OffsetRange(P0, 0, 10), OffsetRange(P1, 0, 10))
     end = next_offset(start, LINEAGE, {"orders": "new-id"}, [OffsetRange(P0, 0, 3)])
     assert end == SourceOffset.of(LINEAGE, {"orders": "new-id"}, [OffsetRange(P0, 0, 3)], {})

@@ -139,13 +139,13 @@ def test_what_is_committed_of_a_start_position(
 @pytest.mark.parametrize("own", [None, 40, 500])
 @pytest.mark.parametrize("writer", [MINE, THEIRS])
 @pytest.mark.rule("R35")
-def test_a_topic_made_anew_starts_at_its_beginning(own: int | None, writer: str) -> None:
+def test_a_recreated_topic_starts_at_its_beginning(own: int | None, writer: str) -> None:
     """By name alone the offset of the deleted topic would skip the records of its successor."""
     old = takeover(70, writer, own, written_for="the deleted topic's id")
     assert decide_start(old, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
 
 
-def test_a_topic_made_anew_is_noticed_by_what_the_lineage_has_read() -> None:
+def test_a_recreated_topic_is_noticed_by_what_the_lineage_has_read() -> None:
     """The broker forgets the offsets of a deleted topic, so the group may know nothing of it."""
     anew = Takeover(P0, TOPIC_ID, None, None, None, LINEAGE, recreated=True)
     assert decide_start(anew, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
@@ -329,7 +329,7 @@ def test_a_reset_that_the_checkpoint_knows_changes_nothing() -> None:
     assert decide_start(known, Age.INITIAL) == StartDecision(P0, Basis.LINEAGE, 900)
 
 
-def test_a_topic_made_anew_after_a_reset_starts_at_its_beginning() -> None:
+def test_a_recreated_topic_after_a_reset_starts_at_its_beginning() -> None:
     after = was_reset(0, THEIRS, 900, written_for="the deleted topic's id")
     assert decide_start(after, Age.INITIAL) == StartDecision(P0, Basis.FIRST_OFFSET, None, recreated=True)
 

@@ -107,7 +107,7 @@ EACH = '{"orders":{"0":%d,"1":%d}}'
         ),
     ],
 )
-def test_a_start_behind_the_end_is_told_by_the_options_alone(options: dict[str, str], text: str) -> None:
+def test_a_start_behind_the_end_is_reported_by_the_options_alone(options: dict[str, str], text: str) -> None:
     with pytest.raises(OptionError, match=rf"OPTION_INVALID.*{text}"):
         Bed(**options)
 

@@ -341,7 +341,7 @@ def test_a_group_that_the_coordinator_does_not_know(told: Any) -> None:
         CommandError(errors.COMMAND_UNSUPPORTED, servers="broker:9092", request="DescribeGroups"),
     ],
 )
-def test_nobody_is_in_a_group_that_is_not_there_or_cannot_be_told(told: Any) -> None:
+def test_nobody_is_in_a_group_that_is_not_there_or_cannot_be_described(told: Any) -> None:
     assert live_members(FakeAdmin(told)) == ()
 
 

@@ -104,7 +104,7 @@ def test_hostile_bytes(raw: bytes) -> None:
     assert decoded("consumer", raw, b"") == MemberData(len(raw))
 
 
-def test_a_group_that_is_not_stable_tells_nothing() -> None:
+def test_a_group_that_is_not_stable_reports_nothing() -> None:
     assert decoded("consumer", b"", b"") is None
 
 
@@ -302,7 +302,7 @@ def test_members_that_are_no_consumers() -> None:
     assert json.loads(group_json(report, 0))["members"][0]["metadata"] == {"bytes": 30}
 
 
-def test_a_partition_whose_log_is_not_told() -> None:
+def test_a_partition_whose_log_is_not_reported() -> None:
     member = DescribedMember("A", "a", "h", None, frozenset({tp(0)}))
     said = group_lines(
         GroupReport(GroupDescription("g", "Stable", "classic", "consumer", "range", None, (member,)), {})

@@ -71,7 +71,7 @@ def test_a_client_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
     assert type(group_client(make_options(assignors="range"))) is LibrdkafkaGroup
 
 
-def test_what_a_member_tells_of_itself() -> None:
+def test_what_a_member_reports_of_itself() -> None:
     options = make_options(
         assignors="weighted", memberWeight="3", memberRedundancy="4", kafka__client__id="mine", kafka__client__rack="a"
     )
@@ -84,7 +84,7 @@ def test_a_members_rack_is_read_on_its_machine(monkeypatch: pytest.MonkeyPatch) 
     assert member_settings(options).rack == "rack-of-mine"
 
 
-def test_what_a_member_tells_that_was_told_nothing() -> None:
+def test_what_a_member_reports_that_was_given_nothing() -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     assert member_settings(make_options(assignors="weighted")) == MemberSettings("", None, cores, 2)
     assert member_settings(make_options(assignors="weighted", kafka__client__rack=" ")).rack is None

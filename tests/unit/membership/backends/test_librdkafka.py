@@ -185,7 +185,7 @@ def item(number: int, offset: int = 5, topic: str = "orders") -> CommitItem:
 # --- a rebalance that the client does not finish
 
 
-def test_a_client_that_stays_in_the_middle_of_a_rebalance_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_stays_in_the_middle_of_a_rebalance_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed()
     told = 0
     for state, seconds, more in (
@@ -353,7 +353,7 @@ def test_a_commit_of_fixed_partitions_waits_for_the_groups_offsets(later: bool) 
 # --- refused identities
 
 
-def test_an_identity_that_was_never_taken_is_told_at_once() -> None:
+def test_an_identity_that_was_never_taken_is_reported_at_once() -> None:
     bed = Bed()
     bed.refuse_identity()
     assert ["AUTHENTICATION_FAILED" in str(error) for error in bed.listener.errors] == [True]
@@ -437,7 +437,7 @@ def test_a_static_member_hands_over_while_its_client_closes(caplog: pytest.LogCa
     assert caplog.text == ""
 
 
-def test_a_callback_that_fails_while_the_client_closes_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_fails_while_the_client_closes_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     """Nobody polls any more who could raise it."""
     bed = static()
 
@@ -469,7 +469,7 @@ def fatal(text: str) -> KafkaError:
         ("Broker: Consumer group has reached maximum size", "MEMBER_FAILED"),
     ],
 )
-def test_a_fatal_error_is_told_by_its_text(text: str, condition: str) -> None:
+def test_a_fatal_error_is_reported_by_its_text(text: str, condition: str) -> None:
     bed = Bed(kafka__group__protocol="consumer")
     bed.client.settings["error_cb"](fatal(text))
     bed.group.poll()

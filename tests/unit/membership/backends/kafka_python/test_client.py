@@ -262,7 +262,7 @@ def test_a_client_that_cannot_be_made(
 # --- events
 
 
-def test_events_are_told_in_order_and_answered() -> None:
+def test_events_are_reported_in_order_and_answered() -> None:
     bed = Bed()
     result = CommitResult(acknowledged=(item(0),))
     answers = [bed.happens(Kind.ASSIGNED, tp(0), tp(1)), bed.happens(Kind.REVOKED, tp(1))]
@@ -370,7 +370,7 @@ def test_a_first_round_of_a_leader_that_knows_no_topic_yet_serves_nobody() -> No
     assert [each.condition for each in bed.listener.errors] == [errors.ASSIGNMENT_REFUSED]
 
 
-def test_what_a_strategy_was_given_is_told_by_the_next_poll() -> None:
+def test_what_a_strategy_was_given_is_reported_by_the_next_poll() -> None:
     bed = Bed()
     (assignor,) = bed.client.settings["partition_assignment_strategy"]
     note = LeaderNote(frozenset({tp(1)}))
@@ -402,7 +402,7 @@ def test_an_error_that_heals_is_logged_once(caplog: pytest.LogCaptureFixture) ->
     ]  # fmt: skip
 
 
-def test_members_without_a_common_strategy_are_told_both_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_without_a_common_strategy_are_shown_both_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafkapython, "others", lambda _: "the group runs 'range', with 1 members: b")
     bed = Bed(WeightedAssignor(), "cooperative-sticky")
     bed.happens(Kind.FAILED, error=client_errors.InconsistentGroupProtocolError())
@@ -580,7 +580,7 @@ def test_closing_goes_on_where_the_listener_has_raised() -> None:
     assert bed.client.closes == 1
 
 
-def test_what_comes_while_it_closes_is_told() -> None:
+def test_what_comes_while_it_closes_is_reported() -> None:
     bed = Bed()
     result = CommitResult(acknowledged=(item(0),))
     bed.client.when_closed = lambda: bed.group._events.put(result)

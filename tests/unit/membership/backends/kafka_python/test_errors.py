@@ -155,7 +155,7 @@ CUT_OFF = [
         client_errors.KafkaConnectionError("Handshake failed: [SSL: CERTIFICATE_VERIFY_FAILED] self-signed"),
     ],
 )
-def test_a_refused_identity_is_told_for_what_it_is(error: BaseException) -> None:
+def test_a_refused_identity_is_reported_for_what_it_is(error: BaseException) -> None:
     assert is_refused_identity(error)
     found = unreachable(OPTIONS, error, LastTransportError(None))
     assert found.condition.id == "GROUPKAFKA.AUTHENTICATION_FAILED"

@@ -190,7 +190,7 @@ def test_a_loss_is_known_to_the_strategies_before_the_member_deals_with_it() -> 
 # --- joins
 
 
-def test_a_join_without_partitions_is_told_once_per_generation() -> None:
+def test_a_join_without_partitions_is_reported_once_per_generation() -> None:
     """The cooperative client is silent then, and the query would wait for its first assignment."""
     bed = Bed()
     bed.run(lambda: bed.coordinator.join(1), nothing, nothing, lambda: bed.coordinator.join(2), nothing)
@@ -198,7 +198,7 @@ def test_a_join_without_partitions_is_told_once_per_generation() -> None:
     assert all(event.answer is None for event in bed.events)
 
 
-def test_an_assignment_that_a_callback_told_is_not_told_again() -> None:
+def test_an_assignment_that_a_callback_reported_is_not_reported_again() -> None:
     bed = Bed()
 
     def join() -> None:
@@ -226,7 +226,7 @@ def test_polls_are_long() -> None:
     assert bed.coordinator.timeouts_ms == [500] * 5
 
 
-def test_a_join_whose_reason_has_gone_is_seen_through() -> None:
+def test_a_join_whose_reason_has_ended_is_seen_through() -> None:
     """A poll times out in it, it ends, and the client sees no reason to join any more, and has forgotten the answer."""
     bed = Bed()
 
@@ -253,7 +253,7 @@ def test_a_join_that_is_due_is_not_waited_for() -> None:
     assert bed.coordinator.resets == 0
 
 
-def test_what_a_revoke_gave_up_is_told_to_the_strategies() -> None:
+def test_what_a_revoke_gave_up_is_reported_to_the_strategies() -> None:
     bed = Bed()
     gone: list[object] = []
     callbacks = Callbacks(bed.events.append, nothing, gone.append)
@@ -283,7 +283,7 @@ def test_a_static_member_whose_session_is_lost_is_not_taken_for_a_fenced_one() -
 
 
 @pytest.mark.rule("R74")
-def test_a_session_that_expires_is_told_once() -> None:
+def test_a_session_that_expires_is_reported_once() -> None:
     """Not even while the client waits for its heartbeat: another member has the partitions by then."""
     bed = Bed()
     bed.consumer.partitions = {("orders", 1), ("orders", 0)}
@@ -361,7 +361,7 @@ def test_a_coordinator_that_is_found_and_not_reached_keeps_no_session() -> None:
 
 
 @pytest.mark.rule("R75")
-def test_a_member_whose_instance_id_was_taken_is_told() -> None:
+def test_a_member_whose_instance_id_was_taken_is_reported() -> None:
     """The client only stops its heartbeats, and would take the id back when the session has expired."""
     bed = Bed()
     bed.coordinator.group_instance_id = "one"
@@ -397,7 +397,7 @@ def test_a_join_stops_the_heartbeats_too() -> None:
 
 
 @pytest.mark.parametrize("error", [client_errors.NodeNotReadyError("gone"), ValueError("odd"), SystemExit()])
-def test_an_exception_is_told_and_polling_goes_on(error: BaseException) -> None:
+def test_an_exception_is_reported_and_polling_goes_on(error: BaseException) -> None:
     bed = Bed()
 
     def fail() -> None:

@@ -187,7 +187,9 @@ class JoiningCoordinator(ConsumerCoordinator):
     ],
 )
 @pytest.mark.rule("R72")
-def test_what_is_lost_while_it_joins_is_told_as_lost(protected: bool, expected: list[tuple[Kind, object, int]]) -> None:
+def test_what_is_lost_while_it_joins_is_reported_as_lost(
+    protected: bool, expected: list[tuple[Kind, object, int]]
+) -> None:
     events: list[tuple[Kind, object, int]] = []
     pending: list[Future] = []
 
