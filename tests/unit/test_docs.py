@@ -14,6 +14,7 @@ from scripts import docs_links
 from spark_groupsource.cli.group.view import DescribedMember, GroupDescription, GroupReport, group_json
 from spark_groupsource.cli.lag_command import lag_json
 from spark_groupsource.lag.model import LagInput, lag_of
+from tests.realkafka import deltajars
 from tests.unit.fakes import tp
 
 ROOT = docs_links.ROOT
@@ -121,6 +122,13 @@ def test_examples_give_the_checkpoint_location_once() -> None:
     assert twice == []
     bad = """WITH ('checkpointLocation' = '/a')"); writer.option("checkpointLocation", "/a")"""
     assert _twice(found[1] for found in given.findall(bad)) == ["/a"]
+
+
+def test_the_session_with_delta_is_what_the_tests_of_the_recipes_have() -> None:
+    page = (ROOT / "docs" / "how-to" / "sinks.md").read_text(encoding="utf-8")
+    settings = dict(re.findall(r'\.config\("([\w.]+)", "([^"]+)"\)', page.split("## A session with Delta")[1]))
+    tested = {name: value for name, value in deltajars.CONF.items() if name != "spark.driver.memory"}
+    assert settings.items() >= {"spark.jars.packages": deltajars.COORDINATE, **tested}.items()
 
 
 def test_the_readme_fits_on_few_screens() -> None:
