@@ -43,6 +43,7 @@ from scripts.demo.load_flights import load, read_flights
 from scripts.demo.processes import Child, ChildFailed, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
+LOG = ROOT / "conf" / "log4j2.properties"
 
 PARTITIONS = 12
 START_SECOND_AT = 0.2  # of all rows; while Spark starts for the second, the first reads about another quarter
@@ -201,7 +202,8 @@ class Demo:
             # Two drivers at once would fight for the UI's port; Spark's INFO log is a hundred lines a batch.
             *("--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN"),
             # For a run of a minute on few cores: less compiling, half the time until the first batch is done.
-            *("--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
+            # In quotes, which Spark removes: the path may have a space.
+            *("--driver-java-options", f'-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "-Dlog4j2.configurationFile={LOG}"'),
             str(ROOT / "jobs" / "flight_delays.py"),
             *(word for pair in arguments.items() for word in pair),
             *(word for key, value in options.items() for word in ("--option", f"{key}={value}")),

@@ -2,6 +2,9 @@
 
 Redirects are refused: they would send a secret to another host. For schema registries and token endpoints; Kafka
 clients have their own TLS.
+
+Why not another client: it would be one more package on each executor, and each Python worker imports it before its
+first record. urllib.request takes 16 ms of processor time, urllib3 86 ms and requests 134 ms (Python 3.11).
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 Guards against clients that open connections and send nothing: a connection has a time limit, and the number of
 connections is limited. There is no TLS and no authentication: the caller decides on which address it listens.
+
+Why not `prometheus_client.start_http_server`, which has TLS: its connections have no time limit. 300 that send nothing
+keep 300 threads of the driver until they are closed. With TLS it makes the handshake in the thread that accepts, so
+one connection that sends nothing keeps all others from an answer (prometheus_client 0.26.0).
 """
 
 from __future__ import annotations

@@ -47,15 +47,15 @@ def browser_path() -> str:
 
 
 @contextmanager
-def opened(path: Path, width: int = 1280, height: int = 900) -> Iterator[Opened]:
-    """Open a timeline's page from its file, without a network, and wait until it is drawn."""
+def empty_page(width: int, height: int, *, offline: bool = False) -> Iterator[Opened]:
+    """Open an empty page in a browser that ends with the block."""
     with sync_playwright() as playwright:
         # As root, as in most containers, Chromium does not start with its sandbox. The page is our own.
         browser = playwright.chromium.launch(
             executable_path=browser_path(), args=["--no-sandbox"], timeout=_PATIENCE_MS
         )
         try:
-            context = browser.new_context(viewport={"width": width, "height": height}, offline=True)
+            context = browser.new_context(viewport={"width": width, "height": height}, offline=offline)
             page = context.new_page()
             page.set_default_timeout(_PATIENCE_MS)
             found = Opened(page)
@@ -65,11 +65,18 @@ def opened(path: Path, width: int = 1280, height: int = 900) -> Iterator[Opened]
                 "console",
                 lambda said: found.problems.append(said.text) if said.type in {"error", "warning"} else None,
             )
-            page.goto(path.absolute().as_uri(), timeout=_PATIENCE_MS)
-            page.wait_for_selector("#timeline .bars .point", state="attached", timeout=_PATIENCE_MS)
             yield found
         finally:
             browser.close()
+
+
+@contextmanager
+def opened(path: Path, width: int = 1280, height: int = 900) -> Iterator[Opened]:
+    """Open a timeline's page from its file, without a network, and wait until it is drawn."""
+    with empty_page(width, height, offline=True) as found:
+        found.page.goto(path.absolute().as_uri(), timeout=_PATIENCE_MS)
+        found.page.wait_for_selector("#timeline .bars .point", state="attached", timeout=_PATIENCE_MS)
+        yield found
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,4 +14,4 @@ def browser() -> str:
         return browser_path()
     except NoBrowserError as error:
         # Nothing installs a browser, also not in CI: no test depends on what only root can install.
-        pytest.skip(f"NO BROWSER, the page of groupkafka timeline is not shown to work: {error}")
+        pytest.skip(f"NO BROWSER, no page is shown to work: {error}")

@@ -240,6 +240,13 @@ class Independent:
             producer.produce(topic, value.encode(), partition=partition)
         assert producer.flush(60) == 0
 
+    def produce_at(self, topic: str, times_ms: Sequence[int]) -> None:
+        """Produce a record with each timestamp to partition 0; returns when all are acknowledged."""
+        producer = self._producer()
+        for at_ms in times_ms:
+            producer.produce(topic, str(at_ms).encode(), partition=0, timestamp=at_ms)
+        assert producer.flush(60) == 0
+
     def _producer(self) -> Producer:
         # `flush` does not wait for the rest of the linger time, so the values of a partition arrive at once: no plan of
         # a running query has only the first ones.

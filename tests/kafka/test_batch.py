@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.checkout import ROOT
 
+from .days import NOON, fill_days, first_since
 from .harness import Independent
 from .local_query import TIME_MS, Filler, fill, open_transaction
 
@@ -133,6 +134,29 @@ def test_a_day_whose_records_are_up_to_an_hour_late(
     assert producer.flush(60) == 0
     found = recipe["read_day"](spark, {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic}, day)
     assert sorted(bytes(row.value).decode() for row in found.collect()) == sorted(expected)
+
+
+def test_the_times_of_the_page(spark: SparkSession, kafka: Any, client: Independent, topic: str) -> None:
+    """The page's examples: the last 24 hours, yesterday, and from a time in ISO 8601 until yesterday."""
+    page = (ROOT / "docs" / "how-to" / "batch-reads.md").read_text(encoding="utf-8")
+    section = page.split("## The last 24 hours")[1].split("\n## ")[0]
+    code = "".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
+    times = fill_days(client, topic)
+
+    def expected() -> dict[str, dict[int, list[int]]]:
+        ranges = {
+            "recent": (first_since(times, "-24h"), len(times)),
+            "day": (first_since(times, "yesterday"), first_since(times, "today")),
+            "since": (first_since(times, NOON.isoformat()), first_since(times, "yesterday")),
+        }
+        return {name: {0: span(*found)} for name, found in ranges.items()}
+
+    before, names = expected(), {"spark": spark}
+    code = code.replace("localhost:9092", kafka.bootstrap_servers).replace('"orders"', f'"{topic}"')
+    exec(compile(code, "batch-reads.md", "exec"), names)
+    found = {name: offsets(names[name]) for name in before}  # type: ignore[arg-type]
+    # Both, because a midnight may lie between them.
+    assert found in (before, expected())
 
 
 def test_some_partitions_and_a_pattern(read: Read, filled: str) -> None:

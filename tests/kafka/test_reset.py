@@ -20,8 +20,10 @@ from spark_groupsource.clock import SystemClock
 from spark_groupsource.errors import CommandError
 from spark_groupsource.model.commit_metadata import CommitItem
 from spark_groupsource.model.offsets import TopicPartition
+from tests.checkout import ROOT
 
 from .application import Application, AppQuery
+from .days import NOON, fill_days, first_since
 from .harness import Independent, Record, wait_for
 from .holding import Told
 from .test_takeover import PROTOCOLS, with_protocol
@@ -143,6 +145,22 @@ def test_m28_reset_to_initial_earliest_latest_and_a_time(scene: Scene, capsys: p
     scene.wait_committed(40)
     scene.produce(10)
     scene.read_again("query", scene.everything(40))
+
+
+def test_the_times_of_the_page(scene: Scene) -> None:
+    """Each command of the page under "Times", with this group: the group is at the first record since then."""
+    page = (ROOT / "docs" / "how-to" / "reset.md").read_text(encoding="utf-8").split("### Times")[1].split("\n## ")[0]
+    commands = [line.split() for line in page.splitlines() if line.startswith("groupkafka reset ")]
+    moments = [words[words.index("--to") + 1] for words in commands]
+    assert moments == ["-24h", "yesterday", NOON.isoformat()]
+    times = fill_days(scene.client, scene.topic)
+    for words, moment in zip(commands, moments, strict=True):
+        scene.client.commit(scene.group, {(scene.topic, 0): len(times)})
+        given = {"localhost:9092": scene.options["kafka.bootstrap.servers"], "orders-to-lake": scene.group}
+        before = first_since(times, moment)
+        assert main([given.get(word, word) for word in words[1:]]) == 0
+        # Both, because a midnight may lie between them.
+        assert scene.client.committed(scene.group)[scene.topic, 0] in {before, first_since(times, moment)}
 
 
 def test_m28_a_savepoint_of_two_running_members(scene: Scene) -> None:

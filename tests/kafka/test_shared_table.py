@@ -205,8 +205,10 @@ def test_p6_a_batch_that_another_member_repeats(
 
 
 def test_members_that_merge_the_same_records_at_once(host: TableHost, tmp_path: Path) -> None:
-    """A member that has lost a partition without noticing writes at the same time as the partition's next owner."""
+    """Members that start together create the table, and then all succeed. A member that has lost a partition without
+    noticing writes at the same time as the partition's next owner."""
     answer = host.call("race", str(tmp_path / "table"))
+    assert "failed first: 0" not in answer, "no two of them created the table at once: nothing is shown"
     assert "conflicts: 0" not in answer, "no two of them wrote at once: nothing is shown"
     assert table_records(tmp_path / "table") == Counter({("orders", 0, offset): 1 for offset in range(80)})
     assert "with one id for all: 1 of 2 batches" in answer

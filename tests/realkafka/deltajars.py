@@ -12,6 +12,7 @@ from tests.realkafka.jars import SCALA_VERSION, RealKafkaError, cache_dir, say
 DELTA_VERSION = "4.4.0"
 _SPARK = "4.2"  # Delta's jars name the Spark that they are built for
 _MODULE = ivy.Module("io.delta", f"delta-spark_{_SPARK}_{SCALA_VERSION}", DELTA_VERSION, transitive=True)
+COORDINATE = f"{_MODULE.organisation}:{_MODULE.name}:{_MODULE.revision}"
 # PySpark has its own.
 _EXCLUDED = (
     "com.fasterxml.jackson.core", "com.fasterxml.jackson.datatype", "com.fasterxml.jackson.module",

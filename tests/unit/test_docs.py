@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from scripts import docs_links
 from spark_groupsource.cli.group.view import DescribedMember, GroupDescription, GroupReport, group_json
 from spark_groupsource.cli.lag_command import lag_json
 from spark_groupsource.lag.model import LagInput, lag_of
+from tests.realkafka import deltajars
 from tests.unit.fakes import tp
 
 ROOT = docs_links.ROOT
@@ -105,6 +107,30 @@ def test_every_page_ends_with_where_to_go_next() -> None:
     assert without == []
 
 
+def test_examples_give_the_checkpoint_location_once() -> None:
+    """One copy of the text would be changed, and the other one forgotten."""
+    given = re.compile(r"""checkpointLocation['"]\s*[,=:]\s*f?(['"])(.+?)\1""")
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    examples = [
+        (page.name, code)
+        for page in pages
+        for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+        if "checkpointLocation" in code
+    ]
+    assert examples, "nothing was found"
+    twice = [(page, text) for page, code in examples for text in _twice(found[1] for found in given.findall(code))]
+    assert twice == []
+    bad = """WITH ('checkpointLocation' = '/a')"); writer.option("checkpointLocation", "/a")"""
+    assert _twice(found[1] for found in given.findall(bad)) == ["/a"]
+
+
+def test_the_session_with_delta_is_what_the_tests_of_the_recipes_have() -> None:
+    page = (ROOT / "docs" / "how-to" / "sinks.md").read_text(encoding="utf-8")
+    settings = dict(re.findall(r'\.config\("([\w.]+)", "([^"]+)"\)', page.split("## A session with Delta")[1]))
+    tested = {name: value for name, value in deltajars.CONF.items() if name != "spark.driver.memory"}
+    assert settings.items() >= {"spark.jars.packages": deltajars.COORDINATE, **tested}.items()
+
+
 def test_the_readme_fits_on_few_screens() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
@@ -120,6 +146,10 @@ def test_every_key_that_is_stored_is_explained() -> None:
     keys = {key for text in stored for key in _keys(json.loads(text)) if not key.isdigit()} - {"orders", "refunds"}
     assert {"o", "z", "done", "taken_ms"} <= keys
     assert sorted(key for key in keys if f"`{key}`" not in page) == []
+
+
+def _twice(texts: Iterable[str]) -> list[str]:
+    return [text for text, times in Counter(texts).items() if times > 1]
 
 
 def _keys(value: object) -> Iterator[str]:

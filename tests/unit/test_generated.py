@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import option_table, reference_pages, states
+from scripts import option_table, reference_pages, states, stop_picture
 from spark_groupsource.membership.machine import BATCH_TRANSITIONS, GROUP_TRANSITIONS, BatchState, MemberState
 from spark_groupsource.metrics import COUNTERS, EVENTS, MemberMetrics
 
@@ -17,6 +17,14 @@ def test_the_page_of_states_is_up_to_date() -> None:
     assert states.TARGET.exists(), "docs/states.md is missing: run python -m scripts.states"
     written = states.TARGET.read_text(encoding="ascii")
     assert written == states.render(), "docs/states.md is stale: run python -m scripts.states"
+
+
+def test_the_picture_of_a_stop_is_up_to_date() -> None:
+    written = stop_picture.TARGET.read_text(encoding="ascii")
+    assert written == stop_picture.render(), "docs/stop.svg is stale: run python -m scripts.stop_picture"
+    page = (stop_picture.ROOT / "docs" / "how-to" / "stop.md").read_text(encoding="utf-8")
+    grace_s = stop_picture.TIMEOUT_S + stop_picture.STOP_TIMEOUT_S + stop_picture.COMMIT_S
+    assert f"{grace_s:.0f} s with the default of `timeout_s`" in " ".join(page.split())
 
 
 def test_the_page_of_states_has_all_of_them() -> None:

@@ -2,6 +2,7 @@
 
 confluent-kafka returns everything but these bytes. kafka-python's admin client returns them, if it is installed (the
 extra `assignors`). Without them the command shows the rest: a failure of the second client is no error of the command.
+A note reports what is missing, except where only the extra is, and the group has one of Kafka's usual strategies.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from spark_groupsource.cli.group.member_data import decoded
 from spark_groupsource.cli.group.view import DescribedMember, GroupDescription
 from spark_groupsource.errors import AccessError, CommandError
 from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.options.client_settings import LIBRDKAFKA_STRATEGIES
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.redaction import masked
 
@@ -88,7 +90,11 @@ class GroupDescriber:
             # The coordinator does not store these bytes for such a group.
             return description
         raw, why = self._raw.read_group(self._group)
-        return replace(description, notes=(why,)) if raw is None else with_data(description, raw)
+        if raw is not None:
+            return with_data(description, raw)
+        # With these strategies, members report nothing that decides who gets what.
+        is_silent = why == EXTRA_MISSING and description.strategy in LIBRDKAFKA_STRATEGIES
+        return description if is_silent else replace(description, notes=(why,))
 
     def close(self) -> None:
         """See `DescriberPort`."""

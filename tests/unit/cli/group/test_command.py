@@ -271,6 +271,16 @@ def test_without_kafka_python_one_line_says_what_is_missing() -> None:
     assert found.members[0].partitions == frozenset({tp(1)})
 
 
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+def test_without_kafka_python_a_usual_strategy_has_no_note(strategy: str) -> None:
+    found = describe(description(partition_assignor=strategy), ImportError("No module named 'kafka'"))
+    assert found is not None
+    assert (found.strategy, found.notes, found.members[0].data) == (strategy, (), None)
+    found = describe(description(partition_assignor=strategy), TimeoutError("Unable to bootstrap"))
+    assert found is not None
+    assert found.notes == ("the data that members report to each other is not known: Unable to bootstrap",)
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -1,0 +1,105 @@
+"""Draw how long a stop waits: docs/stop.svg, from the defaults that the page docs/how-to/stop.md explains.
+
+python -m scripts.stop_picture
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+from spark_groupsource.spark.stop import TIMEOUT_S
+
+ROOT = Path(__file__).resolve().parents[1]
+TARGET = ROOT / "docs" / "stop.svg"
+# As conf/spark-defaults.conf has it, and what a supervisor adds for the last commit and the leave.
+STOP_TIMEOUT_S = 60
+COMMIT_S = 30
+
+# Legible on a light and on a dark page.
+_PAPER, _INK, _FAINT = "#fcfcfd", "#1f2328", "#8b949e"
+_BATCH, _COMMIT, _SPARK = "#0b7285", "#2b8a3e", "#e67700"
+_LEFT, _TOP, _LANE, _BAR, _PER_S = 205, 56, 62, 26, 1.8
+
+
+class Span(NamedTuple):
+    """A part of a stop: what happens, for how many seconds."""
+
+    seconds: float
+    colour: str
+    text: str
+
+
+def lanes() -> list[tuple[str, str, list[Span]]]:
+    """Return a title, a remark and the parts of each lane, from the request on."""
+    leave, longest = Span(2, _COMMIT, ""), Span(TIMEOUT_S, _BATCH, f"batch in flight: timeout_s, {TIMEOUT_S:.0f} s")
+    return [
+        ("no batch in flight", "leaves within 2 s", [leave]),
+        ("a batch of 45 s more", "leaves when it is complete", [Span(45, _BATCH, "batch"), leave]),
+        (
+            "the longest stop",
+            "what a supervisor allows",
+            [longest, Span(STOP_TIMEOUT_S, _SPARK, "stopTimeout"), Span(COMMIT_S, _COMMIT, "commit")],
+        ),
+    ]
+
+
+def render() -> str:
+    """Return the picture."""
+    every = lanes()
+    grace_s = sum(span.seconds for span in every[-1][2])
+    bottom = _TOP + _LANE * len(every)
+    width, height = round(_LEFT + grace_s * _PER_S + 60), bottom + 50
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        ' font-family="sans-serif" font-size="13" role="img" aria-label="How long a stop waits">',
+        f'<rect width="{width}" height="{height}" fill="{_PAPER}"/>',
+    ]
+    for second in range(0, round(grace_s) + 1, 30):
+        parts += [
+            f'<path d="M{_x(second)} {_TOP - 12}V{bottom}" stroke="{_FAINT}" stroke-width="0.5"/>',
+            _text(_x(second), bottom + 18, f"{second} s", "middle", _INK),
+        ]
+    parts += [
+        _text(_x(0), _TOP - 22, "request to stop, or SIGTERM", "middle", _INK),
+        _text(_x(grace_s), _TOP - 22, "SIGKILL", "middle", _INK),
+        _text(_LEFT, bottom + 40, "seconds since the request", "start", _FAINT),
+    ]
+    for number, (title, remark, spans) in enumerate(every):
+        parts += _lane(_TOP + _LANE * number, title, remark, spans)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _lane(top: int, title: str, remark: str, spans: list[Span]) -> list[str]:
+    parts = [
+        _text(_LEFT - 14, top + 11, title, "end", _INK),
+        _text(_LEFT - 14, top + 27, remark, "end", _FAINT),
+    ]
+    since = 0.0
+    for seconds, colour, text in spans:
+        parts += [
+            f'<rect x="{_x(since)}" y="{top}" width="{seconds * _PER_S:.1f}" height="{_BAR}" fill="{colour}"/>',
+            _text(_x(since + seconds / 2), top + 17, text, "middle", _PAPER),
+        ]
+        since += seconds
+    return parts
+
+
+def _x(seconds: float) -> str:
+    return f"{_LEFT + seconds * _PER_S:.1f}"
+
+
+def _text(x: float | str, y: int, text: str, anchor: str, colour: str) -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>' if text else ""
+
+
+def main() -> int:
+    """Write the picture."""
+    TARGET.write_text(render(), encoding="ascii")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
