@@ -20,7 +20,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote as has_remote_session
 
 from spark_groupsource import errors
-from spark_groupsource.checkpoint.stop_requests import StopFiles
 from spark_groupsource.clock import Pace, SystemClock
 from spark_groupsource.cluster.admin import LibrdkafkaCluster
 from spark_groupsource.errors import OptionError
@@ -74,8 +73,8 @@ def run_when_owner(
     are drained, and then the lock is given up. If the lock is lost (a process that hung), the queries are stopped at
     once, and this driver waits again. Returns how the queries ended, `QueryEnd.WAITED` if none ran at the end.
 
-    With `checkpoint_location`, the text of the source's option or one for each query, a new owner asks what may still
-    run of the former one to plan nothing more.
+    Give the source option `onPartitionsLost=fail`: a former owner that wakes up late then ends its query, and does not
+    join the queries' group again before it has noticed that it lost the lock.
 
     Raises the exception of `start`; that of a query which fails, as `run_until_stopped` does, while the lock is held;
     `OptionError` for a wrong option, a missing topic, and for Spark Connect; other errors of this package if the
@@ -90,13 +89,10 @@ def run_when_owner(
     def watched(queries: Sequence[StreamingQuery]) -> WatchedQueries:
         return WatchedQueries(queries, timeout_s=timeout_s, idle_s=idle_s, checkpoint_location=checkpoint_location)
 
-    given = [checkpoint_location] if isinstance(checkpoint_location, str) else checkpoint_location or ()
     with on_signals(timeout_s) as requested:
         _check_topic(settings)
         with OwnerLock(settings) as lock:
-            driver = _Driver(
-                lock, settings, requested, start=start, watched=watched, locations=given, timeout_s=timeout_s
-            )
+            driver = _Driver(lock, settings, requested, start=start, watched=watched, timeout_s=timeout_s)
             while (end := driver.run_once()) is None:
                 pass
             return end
@@ -113,7 +109,6 @@ class _Driver:
         *,
         start: Callable[[], Started],
         watched: Callable[[Sequence[StreamingQuery]], WatchedQueries],
-        locations: Sequence[str],
         timeout_s: float,
     ) -> None:
         self._lock = lock
@@ -121,7 +116,6 @@ class _Driver:
         self._requested = requested
         self._start = start
         self._watched = watched
-        self._locations = locations
         self._timeout_s = timeout_s
         self._restarts = 0
         # A driver that has just owned the lock knows that it runs.
@@ -155,7 +149,6 @@ class _Driver:
         Afterwards none runs.
         """
         try:
-            self._ask_former_owner()
             started = self._start()
             queries = [started] if isinstance(started, StreamingQuery) or not isinstance(started, Sequence) else started
             watched = self._watched(_local(queries))
@@ -185,24 +178,6 @@ class _Driver:
                 _say(f"waits for the lock of group {self._settings.group_id}; its members: {known}")
             time.sleep(_STEP_S)
         return False
-
-    def _ask_former_owner(self) -> None:
-        """Ask what still runs of the former owner's sources to plan nothing more. Nobody waits for an answer.
-
-        Guards against:
-        1. The driver's Python process is stopped, or does not get to run, and its session expires. Its JVM and its
-           reader run on.
-        2. Another driver takes over. Both read the same checkpoint, each with a part of the partitions.
-        3. Each refuses the other's batches, until the first process runs again.
-        """
-        for location in self._locations:
-            files = StopFiles(location)
-            try:
-                for run in files.runs():
-                    files.request(run.name, waits=False)
-            except ValueError as error:
-                # Also at the first start: there is no checkpoint yet.
-                LOG.info("the former owner is not asked: checkpoint=%s reason=%s", files.name, error)
 
     def _waits_again(self, queries: WatchedQueries) -> None:
         for failure in queries.failures():
