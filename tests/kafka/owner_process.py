@@ -44,6 +44,7 @@ class Driver:
 
     def start(self) -> StreamingQuery:
         """Start the query."""
+        self.note("owner")
         checkpoint = self._settings["checkpoint"]
         options = self._settings["options"] | {"checkpointLocation": checkpoint}
         records = self._spark.readStream.format("groupkafka").options(**options).load()
@@ -81,7 +82,16 @@ def main(settings: dict[str, Any]) -> None:
     """Run until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    spark = session(settings["name"], {"spark.sql.session.timeZone": "UTC", "spark.sql.streaming.stopTimeout": "60s"})
+    conf = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stopTimeout": "60s",
+        # The rig starts dozens of JVMs, which live for a minute or two: nothing is compiled that does not pay.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.shuffle.partitions": "1",
+    }
+    spark = session(settings["name"], conf)
     spark.sparkContext.setLogLevel("WARN")
     driver = Driver(spark, settings)
     driver.note("ready", pid=os.getpid())

@@ -6,8 +6,8 @@ It starts a real broker, writes ids all the time, each one twice, and looks afte
 one checkpoint. In the end another query, which nobody disturbs, reads the same topic alone. The results must be equal
 id by id: nothing lost, nothing counted twice. Exit code 1 if they are not, or if an old owner ran a new batch.
 
-A takeover is measured from the signal: until the other driver has the lock and starts its query, and until that query's
-first batch is in Spark's commit log.
+A takeover is measured from the signal: until the other driver has the lock and begins to start its query, and until
+that query's first batch is in Spark's commit log. With --minutes it ends early, and judges what has happened.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests import checkout
 from tests.kafka.harness import Independent, newest_commit, wait_for
 from tests.realkafka.realkafka import RealKafka
 
-_GROUP, _TOPIC, _PARTITIONS = "payments", "payments", 4
+_PARTITIONS = 4
 _PER_SECOND = 60
 # The second copy of an id comes so many ids later.
 _AGAIN_AFTER = 150
@@ -49,8 +49,9 @@ _LONG_S = 120.0
 class Ids(threading.Thread):
     """Writes ids all the time, each one twice, into different partitions."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, topic: str) -> None:
         super().__init__(name="ids", daemon=True)
+        self._topic = topic
         self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 20})
         self._ended = threading.Event()
         self.written = 0
@@ -73,11 +74,11 @@ class Ids(threading.Thread):
         self.join()
         for partition in range(_PARTITIONS):
             late_ms = int((time.time() + 86_400) * 1000)
-            self._producer.produce(_TOPIC, f"end-{partition},{late_ms}".encode(), partition=partition)
+            self._producer.produce(self._topic, f"end-{partition},{late_ms}".encode(), partition=partition)
         assert self._producer.flush(60) == 0
 
     def _send(self, number: int, at_ms: int, shift: int = 0) -> None:
-        self._producer.produce(_TOPIC, f"{number},{at_ms}".encode(), partition=(number + shift) % _PARTITIONS)
+        self._producer.produce(self._topic, f"{number},{at_ms}".encode(), partition=(number + shift) % _PARTITIONS)
         self._producer.poll(0)
 
 
@@ -153,14 +154,14 @@ class Rig:
 
     def await_standby(self) -> None:
         """Wait until the owner runs its query, and the other one waits for the lock."""
-        lock = f"{_GROUP}.lock"
+        lock = f"{self.settings['group']}.lock"
         wait_for("two drivers", lambda: all(one.happened("ready") for one in self.drivers), _LONG_S, self.evidence)
         wait_for("two members of the lock", lambda: self.client.member_count(lock) == 2, _LONG_S, self.evidence)
         wait_for("an owner", lambda: self.owner() is not None, _LONG_S, self.evidence)
 
     def owner(self) -> Process | None:
         """Return the driver that has started its query last."""
-        started = {one.happened("started") or 0.0: one for one in self.drivers if one.process.poll() is None}
+        started = {one.happened("owner") or 0.0: one for one in self.drivers if one.process.poll() is None}
         newest = max(started, default=0.0)
         return started[newest] if newest else None
 
@@ -177,8 +178,8 @@ class Rig:
     def takeover(self, kind: str, since_s: float, other: Process) -> None:
         """Wait until the other driver runs, and has completed a batch. Measure both."""
         before = newest_commit(self.checkpoint)
-        wait_for(f"{other.name} to own the lock", lambda: other.happened("started", since_s), _LONG_S, self.evidence)
-        started_s = other.happened("started", since_s) or 0.0
+        wait_for(f"{other.name} to own the lock", lambda: other.happened("owner", since_s), _LONG_S, self.evidence)
+        started_s = other.happened("owner", since_s) or 0.0
 
         def completed() -> float | None:
             return next((one["at"] for one in other.batches() if one["batch"] > before), None)
@@ -246,7 +247,7 @@ class Rig:
         seen = owner.log().count(again)
         wait_for(f"{owner.name} to wait again", lambda: owner.log().count(again) > seen, _LONG_S, self.evidence)
         newer = [one["batch"] for one in owner.batches() if one["at"] >= woken_s and one["batch"] > held]
-        if newer and owner.happened("started", woken_s) is None:
+        if newer and owner.happened("owner", woken_s) is None:
             self.faults.append(f"{owner.name} ran batches {newer} after it woke; batch {held} was in flight")
 
     # --- the end
@@ -287,11 +288,16 @@ def compare(disturbed: Path, calm: Path, written: int) -> tuple[str, bool]:
     return text, not (lost or doubled or other or wrong)
 
 
-def _drive(rig: Rig, ids: Ids, actions: Sequence[Callable[[], None]]) -> None:
+def _drive(rig: Rig, ids: Ids, actions: Sequence[Callable[[], None]], minutes: float) -> None:
+    deadline_s = time.monotonic() + 60 * minutes
     rig.add()
     rig.add()
     rig.await_standby()
+    ids.start()
     for number, action in enumerate(actions, start=1):
+        if time.monotonic() > deadline_s:
+            print(f"the time is over after {number - 1} of {len(actions)}", flush=True)
+            break
         print(f"[{number}/{len(actions)}] {ids.written} ids", flush=True)
         action()
     ids.end()
@@ -300,7 +306,10 @@ def _drive(rig: Rig, ids: Ids, actions: Sequence[Callable[[], None]]) -> None:
 def _calm_run(rig: Rig, servers: str) -> Path:
     """Let one query read the whole topic alone. Return its output."""
     out = rig.folder / "calm"
-    options = rig.settings["options"] | {"kafka.group.id": f"{_GROUP}-calm", "kafka.bootstrap.servers": servers}
+    options = rig.settings["options"] | {
+        "kafka.group.id": f"{rig.settings['group']}-calm",
+        "kafka.bootstrap.servers": servers,
+    }
     settings = {**rig.settings, "out": str(out), "checkpoint": str(rig.folder / "calm-checkpoint"), "alone": True}
     calm = Process("calm", rig.folder, settings | {"options": options})
     try:
@@ -310,30 +319,38 @@ def _calm_run(rig: Rig, servers: str) -> Path:
     return out
 
 
-def run(folder: Path, servers: str, actions: Mapping[str, int], *, protocol: str, session_ms: int) -> tuple[Rig, bool]:
-    """Run the rig against a broker. Return it, and whether all was as it must be."""
+def run(
+    folder: Path,
+    servers: str,
+    name: str,
+    actions: Mapping[str, int],
+    *,
+    protocol: str = "classic",
+    session_ms: int = 6000,
+    minutes: float = 1e6,
+) -> tuple[Rig, bool]:
+    """Run the rig with a topic and a group of this name. Return it, and whether all was as it must be."""
     client = Independent(servers)
-    client.create_topic(_TOPIC, _PARTITIONS)
+    client.create_topic(name, _PARTITIONS)
     options = {
-        "kafka.bootstrap.servers": servers, "kafka.group.id": _GROUP, "subscribe": _TOPIC,
+        "kafka.bootstrap.servers": servers, "kafka.group.id": name, "subscribe": name,
         "startingOffsets": "earliest", "kafka.group.protocol": protocol, "onPartitionsLost": "fail",
     }  # fmt: skip
     if protocol == "classic":
         options["kafka.session.timeout.ms"] = str(session_ms)
     else:
-        for group in (_GROUP, f"{_GROUP}.lock"):
+        for group in (name, f"{name}.lock"):
             client.set_group_session_timeout(group, session_ms, 1_000)
     out = folder / "out"
     settings = {
-        "out": str(out), "checkpoint": str(folder / "checkpoint"), "group": _GROUP, "topic": _TOPIC,
+        "out": str(out), "checkpoint": str(folder / "checkpoint"), "group": name, "topic": name,
         "options": options, "batch_s": 0.6,
     }  # fmt: skip
-    rig, ids = Rig(folder, client, settings), Ids(servers)
-    ids.start()
+    rig, ids = Rig(folder, client, settings), Ids(servers, name)
     try:
         todo = [getattr(rig, name) for name, times in actions.items() for _ in range(times)]
         random.shuffle(todo)
-        _drive(rig, ids, todo)
+        _drive(rig, ids, todo, minutes)
         wanted = {str(number) for number in range(ids.written)}
 
         def complete() -> bool:
@@ -369,6 +386,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=int, default=1, help=f"owners that get {text} (default: 1)")
     parser.add_argument("--protocol", choices=("classic", "consumer"), default="classic")
     parser.add_argument("--session-ms", type=int, default=6000)
+    parser.add_argument("--minutes", type=float, default=1e6, help="end after this time (default: no limit)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="keep logs and results there")
     given = parser.parse_args()
@@ -379,8 +397,9 @@ def main() -> int:
     actions = {"kill": given.kills, "stop": given.stops, "pause": given.pauses}
     with RealKafka(brokers=1) as broker:
         rig, is_right = run(
-            folder, broker.bootstrap_servers, actions, protocol=given.protocol, session_ms=given.session_ms
-        )
+            folder, broker.bootstrap_servers, "payments", actions, protocol=given.protocol, session_ms=given.session_ms,
+            minutes=given.minutes,
+        )  # fmt: skip
     report(rig)
     print("PASSED" if is_right else "FAILED")
     return 0 if is_right else 1
