@@ -28,7 +28,7 @@ from spark_groupsource.membership.lock_states import LockState
 from spark_groupsource.membership.owner_lock import OwnerLock, lock_options
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.spark.stop import TIMEOUT_S, QueryEnd, WatchedQueries, check_seconds, is_remote
-from spark_groupsource.spark.stop_signals import EndRequest, JvmEnd, on_signals
+from spark_groupsource.spark.stop_signals import EndRequest, JvmEnd, on_end_signals
 
 LOG = logging.getLogger(__name__)
 
@@ -46,11 +46,11 @@ _BY_FORMER_OWNER = re.compile(
 # end. A start that has lasted a minute begins a new row.
 _RESTARTS, _ROW_S = 3, 60.0
 
-Started = StreamingQuery | Sequence[StreamingQuery]
+StartedQueries = StreamingQuery | Sequence[StreamingQuery]
 
 
 def run_when_owner(
-    start: Callable[[], Started],
+    start: Callable[[], StartedQueries],
     *,
     group: str,
     topic: str,
@@ -89,7 +89,7 @@ def run_when_owner(
     def watched(queries: Sequence[StreamingQuery]) -> WatchedQueries:
         return WatchedQueries(queries, timeout_s=timeout_s, idle_s=idle_s, checkpoint_location=checkpoint_location)
 
-    with on_signals(timeout_s) as requested:
+    with on_end_signals(timeout_s) as requested:
         _check_topic(settings)
         with OwnerLock(settings) as lock:
             driver = _Driver(lock, settings, requested, start=start, watched=watched, timeout_s=timeout_s)
@@ -107,7 +107,7 @@ class _Driver:
         settings: SourceOptions,
         requested: EndRequest,
         *,
-        start: Callable[[], Started],
+        start: Callable[[], StartedQueries],
         watched: Callable[[Sequence[StreamingQuery]], WatchedQueries],
         timeout_s: float,
     ) -> None:

@@ -30,7 +30,7 @@ from spark_groupsource import errors
 from spark_groupsource.checkpoint.log import is_local
 from spark_groupsource.checkpoint.stop_requests import Answer, StopFiles, ask_to_stop
 from spark_groupsource.spark.progress_listener import error_line
-from spark_groupsource.spark.stop_signals import EndRequest, on_signals
+from spark_groupsource.spark.stop_signals import EndRequest, on_end_signals
 
 LOG = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ def run_until_stopped(
     if not queries:
         raise ValueError("run_until_stopped was called without a query")
     watched = WatchedQueries(queries, timeout_s=timeout_s, idle_s=idle_s, checkpoint_location=checkpoint_location)
-    with on_signals(timeout_s) as requested:
+    with on_end_signals(timeout_s) as requested:
         watched.wait(requested)
         watched.drain(requested)
     return watched.result()

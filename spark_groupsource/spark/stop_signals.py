@@ -42,7 +42,7 @@ class EndRequest:
 
 
 @contextlib.contextmanager
-def on_signals(timeout_s: float) -> Iterator[EndRequest]:
+def on_end_signals(timeout_s: float) -> Iterator[EndRequest]:
     """Request the stop at SIGTERM, at SIGINT and when the JVM ends."""
     requested = EndRequest()
     numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()

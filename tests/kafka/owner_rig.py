@@ -2,7 +2,7 @@
 
     python -m tests.kafka.owner_rig --kills 20 --stops 20 --pauses 10
 
-It starts a real broker, writes ids all the time, each one twice, and looks after two drivers (`owner_process.py`) with
+It starts a real broker, writes ids all the time, each one twice, and looks after its drivers (`owner_process.py`) with
 one checkpoint. In the end another query, which nobody disturbs, reads the same topic alone. The results must be equal
 id by id: nothing lost, nothing counted twice. Exit code 1 if they are not, or if an old owner ran a new batch.
 
@@ -152,18 +152,23 @@ class Rig:
         """Start a driver."""
         self.drivers.append(Process(f"driver-{next(self._names)}", self.folder, self.settings))
 
-    def await_standby(self) -> None:
-        """Wait until the owner runs its query, and the other one waits for the lock."""
+    def await_standby(self) -> Process:
+        """Wait until an owner runs its query, and another driver waits for the lock. Return the owner."""
         lock = f"{self.settings['group']}.lock"
-        wait_for("two drivers", lambda: all(one.happened("ready") for one in self.drivers), _LONG_S, self.evidence)
-        wait_for("two members of the lock", lambda: self.client.member_count(lock) == 2, _LONG_S, self.evidence)
-        wait_for("an owner", lambda: self.owner() is not None, _LONG_S, self.evidence)
+
+        def ready() -> bool:
+            return sum(one.happened("ready") is not None for one in self.drivers) > 1
+
+        wait_for("two drivers", ready, _LONG_S, self.evidence)
+        wait_for("two members of the lock", lambda: self.client.member_count(lock) > 1, _LONG_S, self.evidence)
+        owner: Process = wait_for("an owner", self.owner, _LONG_S, self.evidence)
+        return owner
 
     def owner(self) -> Process | None:
-        """Return the driver that has started its query last."""
-        started = {one.happened("owner") or 0.0: one for one in self.drivers if one.process.poll() is None}
-        newest = max(started, default=0.0)
-        return started[newest] if newest else None
+        """Return the driver that has got the lock last."""
+        owned = {one.happened("owner") or 0.0: one for one in self.drivers if one.process.poll() is None}
+        newest = max(owned, default=0.0)
+        return owned[newest] if newest else None
 
     def in_flight(self) -> int | None:
         """Return the number of the batch that is planned and not complete; None if there is none."""
@@ -175,49 +180,44 @@ class Rig:
         wait_for("a batch", lambda: self.in_flight() is not None, _LONG_S, self.evidence)
         time.sleep(random.uniform(0, self.settings["batch_s"]))
 
-    def takeover(self, kind: str, since_s: float, other: Process) -> None:
-        """Wait until the other driver runs, and has completed a batch. Measure both."""
-        before = newest_commit(self.checkpoint)
-        wait_for(f"{other.name} to own the lock", lambda: other.happened("owner", since_s), _LONG_S, self.evidence)
-        started_s = other.happened("owner", since_s) or 0.0
+    def takeover(self, kind: str, since_s: float, former: Process) -> None:
+        """Wait until another driver runs, and has completed a batch. Measure both."""
 
-        def completed() -> float | None:
-            return next((one["at"] for one in other.batches() if one["batch"] > before), None)
+        def successor() -> Process | None:
+            return next((one for one in self.drivers if one is not former and one.happened("owner", since_s)), None)
 
-        wait_for(f"a batch of {other.name}", lambda: newest_commit(self.checkpoint) > before and completed(), _LONG_S,
-                 self.evidence)  # fmt: skip
-        done_s = max((self.checkpoint / "commits" / str(before + 1)).stat().st_mtime, since_s)
-        self.owner_s.setdefault(kind, []).append(started_s - since_s)
-        self.batch_s.setdefault(kind, []).append(done_s - since_s)
-        print(f"{kind}: owner after {started_s - since_s:.1f} s, batch {before + 1} complete after "
-              f"{done_s - since_s:.1f} s", flush=True)  # fmt: skip
+        def first_batch() -> int | None:
+            return next((one["batch"] for one in other.batches() if one["at"] >= since_s), None)
+
+        other: Process = wait_for("another owner", successor, _LONG_S, self.evidence)
+        wait_for(f"a batch of {other.name}", lambda: first_batch() is not None, _LONG_S, self.evidence)
+        batch = first_batch() or 0
+        commit = self.checkpoint / "commits" / str(batch)
+        wait_for(f"the end of batch {batch}", commit.exists, _LONG_S, self.evidence)
+        owner_s, batch_s = (other.happened("owner", since_s) or 0.0) - since_s, commit.stat().st_mtime - since_s
+        self.owner_s.setdefault(kind, []).append(owner_s)
+        self.batch_s.setdefault(kind, []).append(batch_s)
+        print(f"{kind}: owner after {owner_s:.1f} s, batch {batch} complete after {batch_s:.1f} s", flush=True)
 
     # --- what happens to an owner
 
-    def pair(self) -> tuple[Process, Process]:
-        """Return the owner and the other driver."""
-        self.await_standby()
-        owner = self.owner()
-        assert owner is not None
-        return owner, next(one for one in self.drivers if one is not owner)
-
     def kill(self) -> None:
         """SIGKILL to all processes of the owner."""
-        owner, other = self.pair()
+        owner = self.await_standby()
         self.at_random_moment()
         since_s = time.time()
         owner.kill()
         self.drivers.remove(owner)
+        self.takeover("SIGKILL", since_s, owner)
         self.add()
-        self.takeover("SIGKILL", since_s, other)
 
     def stop(self) -> None:
         """SIGTERM to the owner's driver."""
-        owner, other = self.pair()
+        owner = self.await_standby()
         self.at_random_moment()
         since_s = time.time()
         owner.process.send_signal(signal.SIGTERM)
-        self.takeover("clean stop", since_s, other)
+        self.takeover("clean stop", since_s, owner)
         code = owner.process.wait(_LONG_S)
         how = next((one["how"] for one in owner.events() if one["event"] == "ended"), "no end")
         if (code, how) != (0, "DRAINED"):
@@ -227,8 +227,7 @@ class Rig:
 
     def pause(self) -> None:
         """SIGSTOP to all processes of the owner while a batch is in flight, until the other one has run batches."""
-        owner, other = self.pair()
-        held = None
+        owner, held = self.await_standby(), None
         while held is None:
             self.at_random_moment()
             since_s = time.time()
@@ -236,15 +235,14 @@ class Rig:
             held = self.in_flight()
             if held is None:
                 owner.signal(signal.SIGCONT)
+        again = "has given up the lock"
+        seen = owner.log().count(again)
         try:
-            self.takeover("SIGSTOP", since_s, other)
-            newest = newest_commit(self.checkpoint)
-            wait_for("two more batches", lambda: newest_commit(self.checkpoint) >= newest + 2, _LONG_S, self.evidence)
+            self.takeover("SIGSTOP", since_s, owner)
+            wait_for("a new batch", lambda: newest_commit(self.checkpoint) > held, _LONG_S, self.evidence)
         finally:
             woken_s = time.time()
             owner.signal(signal.SIGCONT)
-        again = "has given up the lock"
-        seen = owner.log().count(again)
         wait_for(f"{owner.name} to wait again", lambda: owner.log().count(again) > seen, _LONG_S, self.evidence)
         newer = [one["batch"] for one in owner.batches() if one["at"] >= woken_s and one["batch"] > held]
         if newer and owner.happened("owner", woken_s) is None:
@@ -288,10 +286,10 @@ def compare(disturbed: Path, calm: Path, written: int) -> tuple[str, bool]:
     return text, not (lost or doubled or other or wrong)
 
 
-def _drive(rig: Rig, ids: Ids, actions: Sequence[Callable[[], None]], minutes: float) -> None:
+def _drive(rig: Rig, ids: Ids, actions: Sequence[Callable[[], None]], minutes: float, drivers: int) -> None:
     deadline_s = time.monotonic() + 60 * minutes
-    rig.add()
-    rig.add()
+    for _ in range(drivers):
+        rig.add()
     rig.await_standby()
     ids.start()
     for number, action in enumerate(actions, start=1):
@@ -328,6 +326,7 @@ def run(
     protocol: str = "classic",
     session_ms: int = 6000,
     minutes: float = 1e6,
+    drivers: int = 2,
 ) -> tuple[Rig, bool]:
     """Run the rig with a topic and a group of this name. Return it, and whether all was as it must be."""
     client = Independent(servers)
@@ -350,7 +349,7 @@ def run(
     try:
         todo = [getattr(rig, name) for name, times in actions.items() for _ in range(times)]
         random.shuffle(todo)
-        _drive(rig, ids, todo, minutes)
+        _drive(rig, ids, todo, minutes, drivers)
         wanted = {str(number) for number in range(ids.written)}
 
         def complete() -> bool:
@@ -387,6 +386,7 @@ def main() -> int:
     parser.add_argument("--protocol", choices=("classic", "consumer"), default="classic")
     parser.add_argument("--session-ms", type=int, default=6000)
     parser.add_argument("--minutes", type=float, default=1e6, help="end after this time (default: no limit)")
+    parser.add_argument("--drivers", type=int, default=2, help="with more, nothing waits for a new one (default: 2)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="keep logs and results there")
     given = parser.parse_args()
@@ -398,7 +398,7 @@ def main() -> int:
     with RealKafka(brokers=1) as broker:
         rig, is_right = run(
             folder, broker.bootstrap_servers, "payments", actions, protocol=given.protocol, session_ms=given.session_ms,
-            minutes=given.minutes,
+            minutes=given.minutes, drivers=given.drivers,
         )  # fmt: skip
     report(rig)
     print("PASSED" if is_right else "FAILED")
