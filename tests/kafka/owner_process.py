@@ -3,7 +3,8 @@
 Reads its settings as JSON from the first argument. The query drops duplicates by id and time, and counts the ids of
 windows of ten seconds. Its sink knows batch ids: a batch is one file, `<out>/batches/<number>.json`. A batch that is
 written again must be the same; if not, the other one is kept as `different-<number>-<name>.json`. Each write is a line
-of `<out>/ledger-<name>.jsonl`, and what the driver does a line of `<out>/events-<name>.jsonl`.
+of `<out>/ledger-<name>.jsonl`, and what the driver does a line of `<out>/events-<name>.jsonl`. While there is a file
+`<out>/hold-<name>`, a batch that is written does not end; `<out>/held-<name>` has its number.
 
 With `alone` the query runs without a lock, until it was idle for some seconds: the run to compare with.
 """
@@ -71,6 +72,10 @@ class Driver:
         elif target.read_text() != text:
             (self._out / f"different-{number}-{self._name}.json").write_text(text)
         self._append("ledger", {"batch": number, "by": self._name, "at": time.time()})
+        hold = self._out / f"hold-{self._name}"
+        while hold.exists():
+            (self._out / f"held-{self._name}").write_text(str(number))
+            time.sleep(0.02)
         time.sleep(self._settings["batch_s"] / 2)
 
     def _append(self, kind: str, line: dict[str, object]) -> None:

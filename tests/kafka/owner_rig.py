@@ -142,6 +142,7 @@ class Rig:
     batch_s: dict[str, list[float]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     _names: Iterator[int] = field(default_factory=count)
+    _is_written: bool = False
 
     @property
     def checkpoint(self) -> Path:
@@ -226,10 +227,17 @@ class Rig:
         self.add()
 
     def pause(self) -> None:
-        """SIGSTOP to all processes of the owner while a batch is in flight, until the other one has run batches."""
+        """SIGSTOP to all processes of the owner while a batch is in flight, until the other one has run batches.
+
+        Every second time its sink has written the batch already, which the other one then writes again.
+        """
         owner, held = self.await_standby(), None
+        self._is_written = not self._is_written
         while held is None:
-            self.at_random_moment()
+            if self._is_written:
+                self.hold(owner)
+            else:
+                self.at_random_moment()
             since_s = time.time()
             owner.signal(signal.SIGSTOP)
             held = self.in_flight()
@@ -243,10 +251,23 @@ class Rig:
         finally:
             woken_s = time.time()
             owner.signal(signal.SIGCONT)
+            self.release(owner)
         wait_for(f"{owner.name} to wait again", lambda: owner.log().count(again) > seen, _LONG_S, self.evidence)
         newer = [one["batch"] for one in owner.batches() if one["at"] >= woken_s and one["batch"] > held]
         if newer and owner.happened("owner", woken_s) is None:
             self.faults.append(f"{owner.name} ran batches {newer} after it woke; batch {held} was in flight")
+
+    def hold(self, driver: Process) -> int:
+        """Hold the next batch of a driver when its sink has written it. Return its number."""
+        out = Path(self.settings["out"])
+        (out / f"held-{driver.name}").unlink(missing_ok=True)
+        (out / f"hold-{driver.name}").touch()
+        wait_for("a batch that is held", (out / f"held-{driver.name}").exists, _LONG_S, self.evidence)
+        return self.in_flight() or 0
+
+    def release(self, driver: Process) -> None:
+        """Let the batch end that is held."""
+        (Path(self.settings["out"]) / f"hold-{driver.name}").unlink(missing_ok=True)
 
     # --- the end
 
@@ -317,18 +338,8 @@ def _calm_run(rig: Rig, servers: str) -> Path:
     return out
 
 
-def run(
-    folder: Path,
-    servers: str,
-    name: str,
-    actions: Mapping[str, int],
-    *,
-    protocol: str = "classic",
-    session_ms: int = 6000,
-    minutes: float = 1e6,
-    drivers: int = 2,
-) -> tuple[Rig, bool]:
-    """Run the rig with a topic and a group of this name. Return it, and whether all was as it must be."""
+def make(folder: Path, servers: str, name: str, *, protocol: str = "classic", session_ms: int = 6000) -> Rig:
+    """Return a rig with a topic and a group of this name, without drivers."""
     client = Independent(servers)
     client.create_topic(name, _PARTITIONS)
     options = {
@@ -340,12 +351,17 @@ def run(
     else:
         for group in (name, f"{name}.lock"):
             client.set_group_session_timeout(group, session_ms, 1_000)
-    out = folder / "out"
     settings = {
-        "out": str(out), "checkpoint": str(folder / "checkpoint"), "group": name, "topic": name,
+        "out": str(folder / "out"), "checkpoint": str(folder / "checkpoint"), "group": name, "topic": name,
         "options": options, "batch_s": 0.6,
     }  # fmt: skip
-    rig, ids = Rig(folder, client, settings), Ids(servers, name)
+    return Rig(folder, client, settings)
+
+
+def run(rig: Rig, actions: Mapping[str, int], *, minutes: float = 1e6, drivers: int = 2) -> bool:
+    """Run the actions in a random order. Return whether all was as it must be."""
+    servers, out = rig.client.bootstrap_servers, Path(rig.settings["out"])
+    ids = Ids(servers, rig.settings["topic"])
     try:
         todo = [getattr(rig, name) for name, times in actions.items() for _ in range(times)]
         random.shuffle(todo)
@@ -367,7 +383,7 @@ def run(
           f"with other rows: {len(different)} {different[:5]}")  # fmt: skip
     for fault in rig.faults:
         print(f"FAULT: {fault}")
-    return rig, is_equal and not different and not rig.faults
+    return is_equal and not different and not rig.faults
 
 
 def report(rig: Rig) -> None:
@@ -396,10 +412,9 @@ def main() -> int:
     print(f"logs and results: {folder}", flush=True)
     actions = {"kill": given.kills, "stop": given.stops, "pause": given.pauses}
     with RealKafka(brokers=1) as broker:
-        rig, is_right = run(
-            folder, broker.bootstrap_servers, "payments", actions, protocol=given.protocol, session_ms=given.session_ms,
-            minutes=given.minutes, drivers=given.drivers,
-        )  # fmt: skip
+        servers = broker.bootstrap_servers
+        rig = make(folder, servers, "payments", protocol=given.protocol, session_ms=given.session_ms)
+        is_right = run(rig, actions, minutes=given.minutes, drivers=given.drivers)
     report(rig)
     print("PASSED" if is_right else "FAILED")
     return 0 if is_right else 1
