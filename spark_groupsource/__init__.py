@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spark_groupsource._version import __version__
 
 if TYPE_CHECKING:
+    from spark_groupsource.spark.owner import run_when_owner
     from spark_groupsource.spark.progress_listener import ProgressListener
     from spark_groupsource.spark.source import GroupKafkaDataSource
     from spark_groupsource.spark.stop import QueryEnd, QueryFailedError, drain, run_until_stopped
@@ -20,6 +21,7 @@ __all__ = [
     "__version__",
     "drain",
     "run_until_stopped",
+    "run_when_owner",
 ]
 
 # Public names of the folder spark/, and their modules.
@@ -30,6 +32,7 @@ _MODULES = {
     "QueryFailedError": "stop",
     "drain": "stop",
     "run_until_stopped": "stop",
+    "run_when_owner": "owner",
 }
 
 

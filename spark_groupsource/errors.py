@@ -349,6 +349,12 @@ MEMBER_LEFT = Condition(
     " run_until_stopped instead of awaitTermination (docs/how-to/stop.md).",
     Retry.LATER,
 )
+OWNER_BY_CONNECT = Condition(
+    "GROUPKAFKA.OWNER_BY_CONNECT",
+    "run_when_owner is not supported with Spark Connect: its queries run in the server, which runs on when this program"
+    " ends or loses its lock; the next owner would start a second copy",
+    "run the program with a driver of its own (spark-submit, or SparkSession.builder.master(...)).",
+)
 CONFLICT = Condition(
     "GROUPKAFKA.CONFLICT",
     "Another program has changed the group's offsets: they are not those of this query's checkpoint. Option"

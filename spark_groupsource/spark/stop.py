@@ -11,30 +11,26 @@ The request is a file in the checkpoint location (`checkpoint.stop_requests`), s
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import math
 import re
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from types import FrameType
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_groupsource import errors
 from spark_groupsource.checkpoint.log import is_local
 from spark_groupsource.checkpoint.stop_requests import Answer, StopFiles, ask_to_stop
 from spark_groupsource.spark.progress_listener import error_line
+from spark_groupsource.spark.stop_signals import EndRequest, on_end_signals
 
 LOG = logging.getLogger(__name__)
 
@@ -46,10 +42,6 @@ _STEP_S = 0.1
 _UNREACHABLE_S = 10.0
 # Seconds from the end of a query to the answer of its reader, at most: Spark's runner allows 15 s for the whole stop.
 _ANSWER_S = 20.0
-# Shutdown hooks run by priority: this one runs before Spark's own, which would end the SparkContext under the query.
-_HOOK_PRIORITY = 100
-# Seconds. The JVM takes no infinite timeout.
-_LONGEST_HOLD_S = 86_400.0
 # Seconds that the end of a drain waits for the removal of its request.
 _CLOSE_S = 5.0
 # Seconds between two looks for a request of others: a look at a store is a request that costs money.
@@ -69,12 +61,14 @@ class QueryEnd(Enum):
     DRAINED = "between two batches: the last batch is complete and committed, and nothing is repeated"
     CANCELLED = "in the middle of a batch, which the next owner repeats: the batch took too long, or the source was not\
  reached"
+    WAITED = "before it began: `run_when_owner` was stopped while it waited for its lock"
 
 
 _SHORT = {
     QueryEnd.FINISHED: "it has ended by itself",
     QueryEnd.DRAINED: "nothing is repeated",
     QueryEnd.CANCELLED: "the batch in flight is repeated",
+    QueryEnd.WAITED: "no query runs here",
 }
 
 
@@ -125,9 +119,9 @@ def drain(query: StreamingQuery, *, timeout_s: float = TIMEOUT_S, checkpoint_loc
     `checkpoint_location` is the text of the source's option checkpointLocation. It is needed with Spark Connect, and
     for a location with parameters of pyarrow (`?endpoint_override=...`).
     """
-    _check_seconds("timeout_s", timeout_s)
+    check_seconds("timeout_s", timeout_s)
     targets = [_Target(query, checkpoint_location)]
-    _drain(targets, timeout_s, _Requested())
+    _drain(targets, timeout_s, EndRequest())
     return _result(targets)
 
 
@@ -150,42 +144,56 @@ def run_until_stopped(
     """
     if not queries:
         raise ValueError("run_until_stopped was called without a query")
-    _check_seconds("timeout_s", timeout_s)
-    _check_seconds("idle_s", idle_s)
-    given = [checkpoint_location] if isinstance(checkpoint_location, str) else checkpoint_location
-    locations = [None] * len(queries) if given is None else given
-    targets = [_Target(query, location) for query, location in zip(queries, locations, strict=True)]
-    with _on_signals(timeout_s) as requested:
-        quiet = _Quiet(targets, idle_s)
-        with _Others(targets) as others:
-            while not (requested.stop or others.ask or quiet.is_over()) and _go_on(targets):
+    watched = WatchedQueries(queries, timeout_s=timeout_s, idle_s=idle_s, checkpoint_location=checkpoint_location)
+    with on_end_signals(timeout_s) as requested:
+        watched.wait(requested)
+        watched.drain(requested)
+    return watched.result()
+
+
+class WatchedQueries:
+    """Queries that a program waits for, drains together, and reports. Arguments: see `run_until_stopped`."""
+
+    def __init__(
+        self,
+        queries: Sequence[StreamingQuery],
+        *,
+        timeout_s: float,
+        idle_s: float,
+        checkpoint_location: str | Sequence[str] | None,
+    ) -> None:
+        check_seconds("timeout_s", timeout_s)
+        check_seconds("idle_s", idle_s)
+        given = [checkpoint_location] if isinstance(checkpoint_location, str) else checkpoint_location
+        locations = [None] * len(queries) if given is None else given
+        self._targets = [_Target(query, location) for query, location in zip(queries, locations, strict=True)]
+        self._timeout_s, self._idle_s = timeout_s, idle_s
+
+    def wait(self, requested: EndRequest, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Wait until a stop is requested, a query has ended, all are idle, or `is_over`."""
+        quiet = _Quiet(self._targets, self._idle_s)
+        with _Others(self._targets) as others:
+            while not (requested.stop or others.ask or quiet.is_over() or is_over()) and _go_on(self._targets):
                 time.sleep(_STEP_S)
-        _drain(targets, timeout_s, requested)
-        _report(targets)
-    return _result(targets)
+
+    def drain(self, requested: EndRequest, is_hurried: Callable[[], bool] = lambda: False) -> None:
+        """Drain all, and write how each one ended. As soon as `is_hurried`, they are cancelled."""
+        _drain(self._targets, self._timeout_s, requested, is_hurried)
+        _report(self._targets)
+
+    def failures(self) -> list[Exception]:
+        """Return the errors with which queries have failed."""
+        return [target.failure for target in self._targets if target.failure is not None]
+
+    def result(self) -> QueryEnd:
+        """Return the worst end. Raises the exception of the first query that failed."""
+        return _result(self._targets)
 
 
-def _check_seconds(name: str, value: float) -> None:
+def check_seconds(name: str, value: float) -> None:
     """Raise ValueError for a negative number, which would cancel the batch in flight at once, and for NaN."""
     if not value >= 0:
         raise ValueError(f"{name} is {value}. Allowed: seconds, 0 or more; math.inf sets no limit")
-
-
-class _Requested:
-    """What signals and the JVM request. Plain attributes: a signal handler may interrupt any line of the program."""
-
-    def __init__(self) -> None:
-        self.stop = False
-        self.hurry = False
-        self.signalled = False
-        self._interrupts = 0
-
-    def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """Request the stop; a second SIGINT requests it at once."""
-        self._interrupts += number == signal.SIGINT
-        self.hurry = self._interrupts > 1
-        self.signalled = True
-        self.stop = True
 
 
 class _Asking:
@@ -360,13 +368,15 @@ def _go_on(targets: Sequence[_Target]) -> bool:
     )
 
 
-def _drain(targets: Sequence[_Target], timeout_s: float, requested: _Requested) -> None:
+def _drain(
+    targets: Sequence[_Target], timeout_s: float, requested: EndRequest, is_hurried: Callable[[], bool] = lambda: False
+) -> None:
     """Drain all queries at the same time."""
     deadline = time.monotonic() + timeout_s
     try:
         while left := [target for target in targets if target.end is None]:
             for target in left:
-                target.step(give_up=requested.hurry or time.monotonic() > deadline)
+                target.step(give_up=requested.hurry or is_hurried() or time.monotonic() > deadline)
             if any(target.end is None for target in left):
                 time.sleep(_STEP_S)
     finally:
@@ -407,7 +417,7 @@ def _await_listeners(query: StreamingQuery) -> None:
     1. The query has ended, and Spark has not called the listeners of this process yet.
     2. The program ends. Its last lines are lost, and Spark logs that it cannot call the listeners.
     """
-    if _is_remote(query):
+    if is_remote(query):
         return
     jvm_query: Any = getattr(query, "_jsq", None)
     # Private to Spark: without it, the last line may be lost, as before.
@@ -508,7 +518,8 @@ class _LocalRequest:
             self._files.forget(run)
 
 
-def _is_remote(query: StreamingQuery) -> bool:
+def is_remote(query: StreamingQuery) -> bool:
+    """Return whether the query is one of a Spark Connect server."""
     return type(query).__module__.startswith("pyspark.sql.connect")
 
 
@@ -519,7 +530,7 @@ def _application_start_ms() -> int:
 
 
 def _request_to(query: StreamingQuery, location: str | None) -> SourceRequest:
-    if _is_remote(query):
+    if is_remote(query):
         if location is None:
             raise ValueError(
                 "checkpoint_location is missing: a Spark Connect client does not know the query's checkpoint. Pass the"
@@ -533,86 +544,3 @@ def _request_to(query: StreamingQuery, location: str | None) -> SourceRequest:
         jvm_query: Any = query._jsq
         location = str(jvm_query.streamingQuery().resolvedCheckpointRoot())
     return _LocalRequest(query, location)
-
-
-# --- signals
-
-
-@contextlib.contextmanager
-def _on_signals(timeout_s: float) -> Iterator[_Requested]:
-    """Request the stop at SIGTERM, at SIGINT and when the JVM ends."""
-    requested = _Requested()
-    numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
-    if not numbers:
-        LOG.warning("signals do not stop the queries: run_until_stopped was not called on the main thread")
-    before = {number: signal.signal(number, requested.on_signal) for number in numbers}
-    try:
-        _JvmEnd.install(timeout_s)
-        _JvmEnd.waiting.append(requested)
-        yield requested
-    finally:
-        if requested in _JvmEnd.waiting:
-            _JvmEnd.waiting.remove(requested)
-        for number, handler in before.items():
-            # None: it was not installed from Python, and cannot be installed again.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-class _JvmEnd:
-    """Request the stop when the JVM ends, and hold the JVM until this process has ended.
-
-    spark-submit is a JVM that has started this process, and a resource manager signals that JVM alone.
-    """
-
-    _one: _JvmEnd | None = None
-    # What waits now: several threads may wait, each for queries of its own.
-    waiting: ClassVar[list[_Requested]] = []
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._waits = False
-        self._ended = threading.Event()
-        jvm: Any = SparkContext._jvm
-        self._hooks = jvm.org.apache.hadoop.util.ShutdownHookManager.get()
-        self._hook = jvm.java.lang.Thread(self)  # never started: an object of the JVM, so that it can be removed
-        seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
-        self._hooks.addShutdownHook(self._hook, _HOOK_PRIORITY, int(timeout_s) + 15, seconds)
-        atexit.register(self.release)
-
-    @classmethod
-    def install(cls, timeout_s: float) -> None:
-        """Install the hook in this process's JVM, unless it has no JVM (Spark Connect)."""
-        timeout_s = min(timeout_s, _LONGEST_HOLD_S)
-        if SparkContext._jvm is None:
-            return
-        if cls._one is None or cls._one._timeout_s < timeout_s:
-            ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
-            former, cls._one = cls._one, cls(timeout_s)
-            if former is not None:
-                former.release()
-
-    def run(self) -> None:
-        """Request the stop and wait. The JVM calls this when it is about to end: a java.lang.Runnable."""
-        if not self.waiting:
-            return
-        self._waits = True
-        for requested in tuple(self.waiting):
-            requested.stop = True
-        self._ended.wait(self._timeout_s + 10)
-
-    def release(self) -> None:
-        """Release the JVM: nothing is left to stop. At the end of this process; idempotent."""
-        if self._ended.is_set():
-            return
-        self._ended.set()
-        if self._waits:
-            time.sleep(0.2)  # the answer to the JVM's call of run() leaves on another thread
-            return
-        # It would call a process that has ended. (Refused if the JVM begins to end right now, or has ended.)
-        with contextlib.suppress(Py4JError, OSError):
-            self._hooks.removeShutdownHook(self._hook)
-
-    class Java:
-        """Names the Java interface that the JVM sees (py4j)."""
-
-        implements = ("java.lang.Runnable",)

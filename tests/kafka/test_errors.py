@@ -19,6 +19,8 @@ from confluent_kafka.admin import (
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from spark_groupsource import run_when_owner
+from spark_groupsource.errors import AccessError
 from tests.realkafka.cluster import free_ports
 from tests.realkafka.realkafka import RealKafka
 
@@ -158,6 +160,10 @@ def test_missing_rights(
     names(text, "TOPIC_ACCESS_DENIED", "'subscribe'", f"'{topic}-denied'")
     deny(guarded_kafka, ResourceType.GROUP, group, AclOperation.READ)
     names(fail(chosen), "GROUP_ACCESS_DENIED", "'kafka.group.id'", f"'{group}'")
+    deny(guarded_kafka, ResourceType.GROUP, f"{group}.lock", AclOperation.READ)
+    with pytest.raises(AccessError) as caught:
+        run_when_owner(pytest.fail, group=group, topic=topic, options=chosen)  # type: ignore[arg-type]
+    names(str(caught.value), "GROUP_ACCESS_DENIED", f"'{group}.lock'")
 
 
 @pytest.mark.parametrize("member", ["classic", "consumer", "kafka-python"])

@@ -24,6 +24,7 @@ from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles
 from spark_groupsource.membership.stopping import StopCause, member_left
 from spark_groupsource.sidecars.stop_watch import StopWatch
 from spark_groupsource.spark import stop as module
+from spark_groupsource.spark import stop_signals as signals
 from tests.unit.fakes import wait_until
 
 
@@ -458,7 +459,7 @@ def test_signals_have_their_handlers_back_after_any_error(location: str, monkeyp
     def fail(_timeout_s: float) -> None:
         raise RuntimeError("the JVM is about to end")
 
-    monkeypatch.setattr(module._JvmEnd, "install", fail)
+    monkeypatch.setattr(signals.JvmEnd, "install", fail)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with pytest.raises(RuntimeError):
         run_until_stopped(FakeQuery(), checkpoint_location=location)  # type: ignore[arg-type]
@@ -510,9 +511,9 @@ def test_the_end_of_the_jvm_stops_the_queries_of_all_threads(
 ) -> None:
     """Each thread may wait for queries of its own, and for as long as it likes."""
     jvm = FakeJvm()
-    monkeypatch.setattr(module.SparkContext, "_jvm", jvm)
-    monkeypatch.setattr(module, "ensure_callback_server_started", lambda _gateway: None)
-    monkeypatch.setattr(module._JvmEnd, "_one", None)
+    monkeypatch.setattr(signals.SparkContext, "_jvm", jvm)
+    monkeypatch.setattr(signals, "ensure_callback_server_started", lambda _gateway: None)
+    monkeypatch.setattr(signals.JvmEnd, "_one", None)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "metadata").write_text("{}")
     locations, members = (location, str(tmp_path / "b")), (Leaving(), Leaving())
@@ -526,7 +527,7 @@ def test_the_end_of_the_jvm_stops_the_queries_of_all_threads(
         for member, thread in zip(members, threads, strict=True):
             member.ended.set()
             thread.start()
-        wait_until(lambda: len(module._JvmEnd.waiting) == 2)
+        wait_until(lambda: len(signals.JvmEnd.waiting) == 2)
         (hook,) = jvm.hooks
         ending = threading.Thread(target=hook.run)
         ending.start()

@@ -1,0 +1,87 @@
+"""Counts with state, on one of two drivers: the other one waits, and takes over with the same checkpoint.
+
+    spark-submit --properties-file conf/spark-defaults.conf jobs/highly_available.py \
+        --bootstrap-servers HOST:PORT --group-id orders-per-minute --topic orders --output DIR --checkpoint DIR
+
+Start it twice, on two machines, with the same arguments; output and checkpoint are on storage that both reach. The
+query counts the records of each key per minute. A batch owns a directory by its number: a new owner that runs the last
+batch of the former one again writes the same rows over it.
+"""
+
+import argparse
+import sys
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from spark_groupsource import ProgressListener, QueryFailedError, run_when_owner
+
+
+def counts_per_minute(records: DataFrame, late: str) -> DataFrame:
+    """Return a row per key and minute, when the minute is over. Records later than `late` are dropped.
+
+    A record that was sent twice (same key, value and timestamp) counts once.
+    """
+    rows = records.select(F.col("key").cast("string").alias("key"), "value", "timestamp").withWatermark(
+        "timestamp", late
+    )
+    distinct = rows.dropDuplicates(["key", "value", "timestamp"])
+    minutes = distinct.groupBy(F.window("timestamp", "1 minute").alias("minute"), "key")
+    return minutes.agg(F.count(F.lit(1)).alias("records")).select("minute.start", "key", "records")
+
+
+def write_batch(rows: DataFrame, number: int, output: str) -> None:
+    """Write one batch, over what an earlier run of the same batch left, by this driver or another one."""
+    rows.coalesce(1).write.mode("overwrite").parquet(f"{output}/batch={number}")
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    """Return the arguments; `option` has those of the source that were given as KEY=VALUE."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0], allow_abbrev=False)
+    for name in ("bootstrap-servers", "group-id", "topic", "output", "checkpoint"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--lock-topic", help="an existing topic for the lock (default: --topic)")
+    parser.add_argument("--late", default="1 minute", help="how late a record may be (default: %(default)s)")
+    parser.add_argument("--trigger", default="1 second", help="time between two batches (default: %(default)s)")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the source (repeatable)")
+    given = parser.parse_args(arguments)
+    wrong = [text for text in given.option if "=" not in text]
+    if wrong:
+        parser.error(f"no KEY=VALUE: {', '.join(text.partition('=')[0] for text in wrong)}")
+    given.option = dict(text.split("=", 1) for text in given.option)
+    return given
+
+
+def main(given: argparse.Namespace) -> None:
+    """Wait for the lock, and run the query until SIGTERM or SIGINT arrives."""
+    # Before the wait: a takeover must not wait for Spark to start.
+    spark = SparkSession.builder.appName(given.group_id).config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    spark.streams.addListener(ProgressListener())
+    options = {
+        "kafka.bootstrap.servers": given.bootstrap_servers,
+        "kafka.group.id": given.group_id,
+        "subscribe": given.topic,
+        # A driver that wakes up after others took over ends its query instead of joining the group again.
+        "onPartitionsLost": "fail",
+        **given.option,
+    }
+    checkpoint = {"checkpointLocation": given.checkpoint}
+
+    def start() -> StreamingQuery:
+        records = spark.readStream.format("groupkafka").options(**options, **checkpoint).load()
+        writer = counts_per_minute(records, given.late).writeStream.queryName(given.group_id).options(**checkpoint)
+        output = given.output.rstrip("/")
+        writer = writer.foreachBatch(lambda rows, number: write_batch(rows, number, output))
+        return writer.outputMode("append").trigger(processingTime=given.trigger).start()
+
+    try:
+        end = run_when_owner(start, group=given.group_id, topic=given.lock_topic or given.topic, options=options)
+    except QueryFailedError as error:
+        sys.exit(f"{given.group_id} failed: {error}")
+    print(f"{given.group_id} stopped: {end.name}", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(parse_arguments(sys.argv[1:]))

@@ -1,0 +1,266 @@
+"""The lock's thread without a broker: when the lock is proven, moved, given up and lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from queue import Empty, SimpleQueue
+
+import pytest
+
+from spark_groupsource import errors
+from spark_groupsource.errors import MembershipError, OptionError
+from spark_groupsource.membership.events import Partitions
+from spark_groupsource.membership.lock_states import LockState
+from spark_groupsource.membership.owner_lock import OwnerLock, lock_options
+from spark_groupsource.membership.port import CommitResult, MemberListener, Refusal
+from spark_groupsource.model.commit_metadata import CommitItem, GroupOffset
+from spark_groupsource.model.offsets import TopicPartition
+from tests.unit.fakes import wait_until
+
+OPTIONS = {"kafka.bootstrap.servers": "h:9092"}
+
+
+def parts(*numbers: int) -> Partitions:
+    """Return partitions of the topic."""
+    return tuple(TopicPartition("orders", number) for number in numbers)
+
+
+class FakeGroup:
+    """A group client that does what the test posts, on the lock's thread."""
+
+    incremental, id_by_topic_ids, generation = True, "", b""
+
+    def __init__(self) -> None:
+        self.listener = MemberListener
+        self.posted: SimpleQueue[Callable[[MemberListener], object]] = SimpleQueue()
+        self.refusal: Refusal | None = None
+        self.answers = threading.Event()
+        self.answers.set()
+        self.committed: list[int] = []
+        self.stored: int | None = None
+        self.owned: set[TopicPartition] = set()
+        self.opened = self.closed = 0
+
+    def open(self, listener: MemberListener) -> None:
+        self._listener = listener
+        self.opened += 1
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        assert list(topics) == ["orders"]
+
+    def poll(self) -> None:
+        try:
+            self.posted.get_nowait()(self._listener)
+        except Empty:
+            return
+
+    def accept(self, partitions: Partitions) -> None:
+        self.owned |= set(partitions)
+
+    def release(self, partitions: Partitions) -> None:
+        self.owned -= set(partitions)
+
+    def fetch_offsets(
+        self, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, GroupOffset]:
+        return {partition: GroupOffset(self.stored) for partition in partitions}
+
+    def commit_later(self, items: Sequence[CommitItem]) -> None:
+        raise AssertionError("not asked by the lock")
+
+    def commit_now(self, items: Sequence[CommitItem]) -> CommitResult:
+        self.answers.wait(30)
+        (item,) = items
+        assert item.partition == TopicPartition("orders", 0)
+        self.committed.append(item.offset)
+        if self.refusal is not None:
+            return CommitResult(refused=((item, self.refusal),))
+        self.stored = item.offset
+        return CommitResult(acknowledged=(item,))
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def assign(self, *numbers: int) -> None:
+        """Let the group assign partitions."""
+        self.posted.put(lambda listener: listener.on_assigned(parts(*numbers)))
+
+    def revoke(self, *numbers: int) -> None:
+        """Let the group want partitions back."""
+        self.posted.put(lambda listener: listener.on_revoked(parts(*numbers)))
+
+    def lose(self, *numbers: int) -> None:
+        """Let the session expire."""
+        self.posted.put(lambda listener: listener.on_lost(parts(*numbers)))
+
+
+@pytest.fixture
+def group() -> FakeGroup:
+    return FakeGroup()
+
+
+@pytest.fixture
+def lock(group: FakeGroup) -> Iterator[OwnerLock]:
+    with OwnerLock(lock_options("pay", "orders", OPTIONS), group) as opened:  # type: ignore[arg-type]
+        yield opened
+
+
+def await_state(lock: OwnerLock, state: LockState) -> None:
+    """Wait until the lock is in a state."""
+    wait_until(lambda: lock.state is state)
+
+
+def test_the_lock_is_owned_once_a_commit_is_accepted(lock: OwnerLock, group: FakeGroup) -> None:
+    group.refusal = Refusal.REBALANCE
+    group.assign(0)
+    wait_until(lambda: bool(group.committed))
+    assert lock.state is LockState.UNPROVEN
+    assert not lock.take()
+    group.refusal = None
+    await_state(lock, LockState.OWNED)
+    assert lock.take()
+    assert lock.state is LockState.RUNNING
+    lock.ended()
+
+
+def test_a_member_without_the_locks_partition_waits(lock: OwnerLock, group: FakeGroup) -> None:
+    group.stored = 3
+    group.assign(0, 1)
+    wait_until(lambda: len(group.owned) == 2)
+    group.assign(3)
+    await_state(lock, LockState.OWNED)
+    assert set(group.committed) == {3}
+
+
+def test_the_lock_moves_to_a_partition_that_stays(lock: OwnerLock, group: FakeGroup) -> None:
+    """1. The owner has four partitions. 2. The group takes two of them, the lock's among them, for a newcomer."""
+    group.assign(0, 1, 2, 3)
+    await_state(lock, LockState.OWNED)
+    assert lock.take()
+    group.revoke(0, 1)
+    wait_until(lambda: group.owned == set(parts(2, 3)))
+    assert lock.state is LockState.RUNNING
+    assert group.stored == 2
+    lock.ended()
+
+
+def test_a_revoke_of_the_last_partition_waits_for_the_end_of_the_queries(lock: OwnerLock, group: FakeGroup) -> None:
+    group.assign(0)
+    await_state(lock, LockState.OWNED)
+    assert lock.take()
+    group.revoke(0)
+    await_state(lock, LockState.REVOKING)
+    assert lock.gives_way
+    assert not lock.stops_at_once
+    assert group.owned == set(parts(0)), "still held"
+    lock.ended()
+    wait_until(lambda: not group.owned)
+    assert lock.state is LockState.WAITING
+
+
+@pytest.mark.parametrize(("stored", "after"), [(2, LockState.OWNED), (None, LockState.WAITING)])
+def test_an_uncertain_move_gives_way_and_asks_the_group(
+    lock: OwnerLock, group: FakeGroup, stored: int | None, after: LockState
+) -> None:
+    """1. The number is committed, and the answer is lost. 2. The queries end. 3. The group says which one counts."""
+    group.assign(0, 1, 2, 3)
+    await_state(lock, LockState.OWNED)
+    assert lock.take()
+    group.refusal = Refusal.UNCERTAIN
+    group.revoke(0, 1)
+    wait_until(lambda: lock.gives_way)
+    group.stored, group.refusal = stored, None
+    lock.ended()
+    wait_until(lambda: group.owned == set(parts(2, 3)))
+    await_state(lock, after)
+
+
+def test_a_lost_lock_stops_the_queries_at_once(lock: OwnerLock, group: FakeGroup) -> None:
+    group.assign(0)
+    await_state(lock, LockState.OWNED)
+    assert lock.take()
+    group.lose(0)
+    wait_until(lambda: lock.stops_at_once)
+    assert not group.owned
+    lock.ended()
+    assert lock.state is LockState.WAITING
+
+
+def test_queries_that_end_by_themselves_leave_the_decision_to_the_coordinator(
+    lock: OwnerLock, group: FakeGroup
+) -> None:
+    """1. The session has expired, and the client has not noticed. 2. The query fails. 3. A commit is refused."""
+    group.assign(0)
+    await_state(lock, LockState.OWNED)
+    assert lock.take()
+    group.refusal = Refusal.LOST
+    lock.ended()
+    assert lock.settled(20) is LockState.WAITING
+
+
+def test_an_answer_that_comes_late_proves_nothing(lock: OwnerLock, group: FakeGroup) -> None:
+    """1. A commit is accepted. 2. The process is stopped for longer than half a session before it has the answer."""
+    lock._freshest_s = 0.2
+    group.answers.clear()
+    group.assign(0)
+    await_state(lock, LockState.UNPROVEN)
+    released = threading.Timer(0.6, group.answers.set)
+    released.start()
+    wait_until(lambda: len(group.committed) == 1)
+    assert lock.state is LockState.UNPROVEN
+    await_state(lock, LockState.OWNED)
+    assert len(group.committed) >= 2, "the second answer was in time"
+
+
+def test_an_error_of_the_member_ends_the_wait(lock: OwnerLock, group: FakeGroup) -> None:
+    error = MembershipError(errors.MEMBER_FAILED, group="pay.lock", reason="it is full")
+    group.posted.put(lambda listener: listener.on_error(error))
+    with pytest.raises(MembershipError, match="it is full"):
+        wait_until(lambda: lock.state is LockState.OWNED)
+    wait_until(lambda: group.closed == 1)
+
+
+def test_a_lost_answer_of_a_waiting_member_may_have_had_the_lock(lock: OwnerLock, group: FakeGroup) -> None:
+    group.posted.put(lambda listener: listener.on_answer_lost())
+    wait_until(lambda: group.opened == 2)
+    group.assign(0)
+    await_state(lock, LockState.OWNED)
+    group.posted.put(lambda listener: listener.on_answer_lost())
+    wait_until(lambda: len(group.committed) >= 2)
+    assert group.opened == 2, "an owner proves its lock instead"
+
+
+def test_the_member_leaves_in_the_end(group: FakeGroup) -> None:
+    with OwnerLock(lock_options("pay", "orders", OPTIONS), group):  # type: ignore[arg-type]
+        assert group.closed == 0
+    assert group.closed == 1
+
+
+def test_the_options_of_the_source_become_those_of_the_lock() -> None:
+    source = {
+        "kafka.bootstrap.servers": "h:9092", "Kafka.Group.Id": "pay", "subscribePattern": "o.*",
+        "kafka.partition.assignment.strategy": "range", "kafka.group.instance.id": "one", "kafka.client.id": "pay",
+        "kafka.session.timeout.ms": "9000", "maxOffsetsPerTrigger": "10", "startingOffsets": "earliest",
+        "kafka.security.protocol": "sasl_plaintext",
+    }  # fmt: skip
+    found = lock_options("pay", "orders", source)
+    assert (found.group_id, found.subscription.topics) == ("pay.lock", ("orders",))
+    settings = found.client_settings
+    assert settings["partition.assignment.strategy"] == "cooperative-sticky"
+    assert (settings["session.timeout.ms"], settings["heartbeat.interval.ms"]) == ("9000", "1000")
+    assert settings["security.protocol"] == "sasl_plaintext"
+    assert found.instance_id is None
+    assert found.max_offsets_per_trigger is None
+    assert str(found.client_id).startswith("pay-")
+
+
+@pytest.mark.parametrize(("group_name", "topic"), [("", "orders"), ("pay", "no topic"), ("pay", "")])
+def test_names_that_cannot_be_are_refused(group_name: str, topic: str) -> None:
+    with pytest.raises(OptionError):
+        lock_options(group_name, topic, OPTIONS)
+
+
+def test_kip848_has_no_session_of_the_member() -> None:
+    found = lock_options("pay", "orders", OPTIONS | {"kafka.group.protocol": "consumer"})
+    assert "heartbeat.interval.ms" not in found.client_settings

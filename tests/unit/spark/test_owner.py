@@ -1,0 +1,299 @@
+"""`run_when_owner`: when it starts, stops, waits again and ends, without Spark and without a broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from spark_groupsource import QueryEnd, run_when_owner
+from spark_groupsource.errors import MEMBER_FAILED, MembershipError, OptionError
+from spark_groupsource.membership.lock_states import GIVES_WAY, STOPS_AT_ONCE, LockEvent, LockState, next_state
+from spark_groupsource.spark import owner as module
+from tests.unit.fakes import wait_until
+
+REFUSED = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 7."
+
+
+class FakeLock:
+    """A lock whose coordinator is the test. `verdict` is what the coordinator answers to a proof."""
+
+    def __init__(self) -> None:
+        self._state = LockState.WAITING
+        self._guard = threading.RLock()
+        self.verdict = LockEvent.PROVEN
+        self.error: Exception | None = None
+        self.left = False
+
+    def __enter__(self) -> FakeLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._state in (LockState.WAITING, LockState.OWNED, LockState.UNPROVEN), "no query runs any more"
+        self.left = True
+
+    @property
+    def state(self) -> LockState:
+        if self.error is not None:
+            raise self.error
+        if self._state is LockState.UNPROVEN:
+            self.happens(self.verdict)
+        return self._state
+
+    gives_way = property(lambda self: self._state in GIVES_WAY)
+    stops_at_once = property(lambda self: self._state in STOPS_AT_ONCE)
+
+    def happens(self, *events: LockEvent) -> None:
+        with self._guard:
+            for event in events:
+                self._state = next_state(self._state, event)
+
+    def take(self) -> bool:
+        with self._guard:
+            owned = self._state is LockState.OWNED
+            if owned:
+                self.happens(LockEvent.TAKEN)
+            return owned
+
+    def ended(self) -> None:
+        self.happens(LockEvent.ENDED)
+
+    def settled(self, timeout_s: float) -> LockState:
+        return self.state
+
+
+class FakeQuery:
+    """A query that runs until it is stopped or fails. Its source is not reached, and has planned nothing."""
+
+    def __init__(self) -> None:
+        self.id, self.name = "the-query", "orders"
+        self.isActive = True
+        self.lastProgress: dict[str, Any] | None = None
+        self.status = {"isDataAvailable": False, "isTriggerActive": False}
+        self.failure: Exception | None = None
+        self.stops = 0
+
+    def stop(self) -> None:
+        self.stops += 1
+        self.isActive = False
+
+    def exception(self) -> Exception | None:
+        return self.failure
+
+    def fail(self, text: str) -> None:
+        self.failure, self.isActive = StreamingQueryException(text), False
+
+
+class Program:
+    """`run_when_owner` with a fake lock, and what it has started."""
+
+    def __init__(self, location: str) -> None:
+        self.lock = FakeLock()
+        self.queries: list[FakeQuery] = []
+        self._location = location
+
+    def start(self) -> Any:
+        self.queries.append(FakeQuery())
+        return self.queries[-1]
+
+    def run(self, start: Callable[[], Any] | None = None) -> QueryEnd:
+        return run_when_owner(
+            start or self.start, group="pay", topic="orders", options={"kafka.bootstrap.servers": "h:9092"},
+            checkpoint_location=self._location, timeout_s=0.3,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def program(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+    (tmp_path / "metadata").write_text('{"id": "the-query"}')
+    made = Program(str(tmp_path))
+    monkeypatch.setattr(module, "OwnerLock", lambda _settings: made.lock)
+    monkeypatch.setattr(module, "_check_topic", lambda _settings: None)
+    monkeypatch.setattr(module, "members", lambda _settings: ["pay-host"])
+    yield made
+    assert made.lock.left
+
+
+def beside(work: Callable[[], object]) -> threading.Thread:
+    """Do the test's part on a thread beside the program."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_stop_while_it_waits_starts_nothing(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    thread = beside(lambda: (time.sleep(2.5), terminate()))
+    assert program.run() is QueryEnd.WAITED
+    thread.join()
+    assert program.queries == []
+
+
+def test_it_starts_once_it_owns_the_lock_and_ends_at_sigterm(program: Program) -> None:
+    def others() -> None:
+        program.lock.happens(LockEvent.ASSIGNED)
+        wait_until(lambda: len(program.queries) == 1)
+        terminate()
+
+    thread = beside(others)
+    assert program.run() is QueryEnd.CANCELLED, "its source was not reached in time"
+    thread.join()
+    assert program.queries[0].stops == 1
+
+
+def test_a_lost_lock_stops_the_query_at_once_and_it_waits_again(program: Program) -> None:
+    def others() -> None:
+        program.lock.happens(LockEvent.ASSIGNED)
+        wait_until(lambda: len(program.queries) == 1)
+        program.lock.happens(LockEvent.LOST)
+        wait_until(lambda: program.queries[0].stops == 1)
+        wait_until(lambda: program.lock.state is LockState.WAITING)
+        program.lock.happens(LockEvent.ASSIGNED)
+        wait_until(lambda: len(program.queries) == 2)
+        terminate()
+
+    thread = beside(others)
+    program.run()
+    thread.join()
+    assert [query.stops for query in program.queries] == [1, 1]
+
+
+def test_a_lock_that_comes_back_while_the_query_is_stopped_starts_it_again(program: Program) -> None:
+    def others() -> None:
+        program.lock.happens(LockEvent.ASSIGNED)
+        wait_until(lambda: len(program.queries) == 1)
+        program.lock.happens(LockEvent.LOST, LockEvent.ASSIGNED)
+        wait_until(lambda: len(program.queries) == 2)
+        terminate()
+
+    thread = beside(others)
+    program.run()
+    thread.join()
+    assert program.queries[0].stops == 1
+
+
+def test_a_failure_of_the_owner_is_raised(program: Program) -> None:
+    def start() -> Any:
+        query = program.start()
+        query.fail("the disk is full")
+        return query
+
+    program.lock.happens(LockEvent.ASSIGNED)
+    with pytest.raises(StreamingQueryException, match="the disk is full"):
+        program.run(start)
+
+
+@pytest.mark.parametrize("text", [REFUSED, "the disk is full"])
+def test_a_failure_of_a_driver_that_has_lost_the_lock_is_none(program: Program, text: str) -> None:
+    """1. It was stopped, and another one runs its batch. 2. It wakes up: Spark refuses its entry of the log. 3. Its
+    client has not noticed yet that the lock is lost.
+    """
+
+    def others() -> None:
+        program.lock.happens(LockEvent.ASSIGNED)
+        wait_until(lambda: len(program.queries) == 1)
+        program.lock.verdict = LockEvent.LOST
+        program.queries[0].fail(text)
+        wait_until(lambda: program.lock.state is LockState.WAITING)
+        terminate()
+
+    thread = beside(others)
+    assert program.run() is QueryEnd.WAITED
+    thread.join()
+
+
+def test_an_owner_whose_batch_a_former_owner_has_recorded_starts_again(program: Program) -> None:
+    def others() -> None:
+        program.lock.happens(LockEvent.ASSIGNED)
+        wait_until(lambda: len(program.queries) == 1)
+        program.queries[0].fail(REFUSED)
+        wait_until(lambda: len(program.queries) == 2)
+        terminate()
+
+    thread = beside(others)
+    program.run()
+    thread.join()
+
+
+def test_it_does_not_start_again_for_ever(program: Program) -> None:
+    """A writer that has no lock uses the checkpoint: a supervisor has to see that."""
+
+    def start() -> Any:
+        query = program.start()
+        query.fail(REFUSED)
+        return query
+
+    program.lock.happens(LockEvent.ASSIGNED)
+    with pytest.raises(StreamingQueryException, match="Multiple streaming jobs"):
+        program.run(start)
+    assert len(program.queries) == 4
+
+
+def test_an_error_of_start_gives_the_lock_up(program: Program) -> None:
+    def start() -> Any:
+        raise RuntimeError("no such table")
+
+    program.lock.happens(LockEvent.ASSIGNED)
+    with pytest.raises(RuntimeError, match="no such table"):
+        program.run(start)
+
+
+def test_an_error_of_the_lock_ends_the_wait(program: Program) -> None:
+    program.lock.error = MembershipError(MEMBER_FAILED, group="pay.lock", reason="it is full")
+    with pytest.raises(MembershipError, match="it is full"):
+        program.run()
+
+
+def test_a_start_without_a_query_is_an_error(program: Program) -> None:
+    program.lock.happens(LockEvent.ASSIGNED)
+    with pytest.raises(ValueError, match="returned no query"):
+        program.run(list)
+
+
+def test_a_query_of_a_connect_server_is_stopped_and_refused(program: Program) -> None:
+    class RemoteQuery(FakeQuery):
+        pass
+
+    RemoteQuery.__module__ = "pyspark.sql.connect.streaming.query"
+    query = RemoteQuery()
+    program.lock.happens(LockEvent.ASSIGNED)
+    with pytest.raises(OptionError, match=r"OWNER_BY_CONNECT.*the server, which runs on"):
+        program.run(lambda: query)
+    assert query.stops == 1
+
+
+def test_a_connect_session_is_refused_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "has_remote_session", lambda: True)
+    with pytest.raises(OptionError, match="OWNER_BY_CONNECT"):
+        run_when_owner(FakeQuery, group="pay", topic="orders", options={})  # type: ignore[arg-type]
+
+
+def test_seconds_that_are_no_duration_are_refused() -> None:
+    with pytest.raises(ValueError, match="timeout_s"):
+        run_when_owner(FakeQuery, group="pay", topic="orders", options={}, timeout_s=-1)  # type: ignore[arg-type]
+
+
+def test_the_lines_say_what_happens(program: Program, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger=module.LOG.name)
+
+    def others() -> None:
+        wait_until(lambda: "waits for the lock of group pay.lock; its members: pay-host" in caplog.text)
+        program.lock.happens(LockEvent.ASSIGNED)
+        wait_until(lambda: len(program.queries) == 1)
+        program.lock.happens(LockEvent.LOST)
+        wait_until(lambda: "has given up the lock" in caplog.text)
+        terminate()
+
+    thread = beside(others)
+    assert program.run() is QueryEnd.WAITED
+    thread.join()
+    assert "owns the lock of group pay.lock: the queries start" in caplog.text
