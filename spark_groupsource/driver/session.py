@@ -117,8 +117,7 @@ class Session:
             options.group_id,
             cluster=cluster, member=member, state=self._state, losses=self._losses, pause=pause,
         )  # fmt: skip
-        folder = NoStateFolder() if state_folder is None else state_folder
-        self._shared = SharedState(options, folder, self._length, clock=clock, metrics=metrics)
+        self._shared = SharedState(options, state_folder or NoStateFolder(), self._length, clock=clock, metrics=metrics)
         self._starts = StartPositions(
             options,
             clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, recreated=recreated,

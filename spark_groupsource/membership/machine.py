@@ -528,11 +528,8 @@ class MemberMachine:
 
     def view(self) -> GroupView:
         """Return a frozen view for planning."""
+        owned = tuple(OwnedView(p, owned.group, self._position(p)) for p, owned in sorted(self._owned.items()))
         return GroupView(
-            state=self.state,
-            assignment=self.assignment,
-            partitions=tuple(OwnedView(p, owned.group, self._position(p)) for p, owned in sorted(self._owned.items())),
-            proven=self.proven,
-            committed=not self.is_behind,
-            flight=self._flight,
-        )
+            state=self.state, assignment=self.assignment, partitions=owned, proven=self.proven,
+            committed=not self.is_behind, flight=self._flight,
+        )  # fmt: skip
