@@ -123,7 +123,6 @@ class Session:
             clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, recreated=recreated,
             truncation=self._truncation, shared=self._shared, metrics=metrics, pause=pause, lineages=lineages,
         )  # fmt: skip
-        self._started = False
         self._own: Lineage | None = None
         self._topics = TopicWatch(options, cluster, clock, self._state)
         self._missing = MissingTopics(
@@ -141,7 +140,7 @@ class Session:
             cluster, logs=self._logs, recreated=recreated, truncation=self._truncation, state=self._state,
             losses=self._losses, commits=commits, name=options.client_id,
         )  # fmt: skip
-        self._available_now = self._once = self._may_end = False
+        self._started = self._available_now = self._once = self._may_end = False
 
     def __repr__(self) -> str:
         lineage = None if self._own is None else self._own.name

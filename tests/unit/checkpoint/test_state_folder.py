@@ -39,7 +39,7 @@ def test_a_location_of_another_scheme_is_not_known() -> None:
 
 
 def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1. The store does not answer: not known. 2. It answers later: the next look has that, and no second one begins."""
+    """1. The store does not answer: not known. 2. It answers later: the next look has that, and there is no other."""
     monkeypatch.setattr(state_folder, "STORE_WAIT_S", 0.05)
     (tmp_path / "metadata").touch()
     (tmp_path / "state").mkdir()
