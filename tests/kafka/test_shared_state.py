@@ -227,7 +227,7 @@ def test_a_lost_checkpoint_trips_and_reset_and_adopt_do_not(scene: Scene) -> Non
     assert NEW_ERROR in scene.start("a2", checkpoint=new).failure()
     scene.wait_empty()
     assert scene.command("reset", "--to", "initial", "--execute") == 0
-    assert all("s" not in text for text in scene.texts())
+    assert all(text["gk"] in (1, 2) and "s" not in text for text in scene.texts()), "older releases read these"
     again = scene.start("a2", checkpoint=new)
     scene.wait_read(again, scene.values)
     _each_once(again, scene.values)
