@@ -18,7 +18,7 @@ from spark_groupsource.checkpoint.log import TROUBLES, at_checkpoint, is_local, 
 LOG = logging.getLogger(__name__)
 
 # Seconds that the query waits for a store. Then it goes on, and the answer counts when it is there.
-WAIT_S = 10.0
+STORE_WAIT_S = 10.0
 
 
 class NoStateFolder:
@@ -68,7 +68,7 @@ class StateFolder:
             # Daemon: the process ends without waiting for a store that hangs.
             self._looking = threading.Thread(target=self._keep, name="groupkafka-state-folder", daemon=True)
             self._looking.start()
-        self._looking.join(WAIT_S)
+        self._looking.join(STORE_WAIT_S)
         if self._looking.is_alive():
             return None
         self._looking = None

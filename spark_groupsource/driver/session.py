@@ -117,14 +117,12 @@ class Session:
             options.group_id,
             cluster=cluster, member=member, state=self._state, losses=self._losses, pause=pause,
         )  # fmt: skip
-        folder = NoStateFolder() if state_folder is None else state_folder
-        self._shared = SharedState(options, folder, self._length, clock=clock, metrics=metrics)
+        self._shared = SharedState(options, state_folder or NoStateFolder(), self._length, clock=clock, metrics=metrics)
         self._starts = StartPositions(
             options,
             clock=clock, cluster=cluster, member=member, state=self._state, losses=self._losses, recreated=recreated,
             truncation=self._truncation, shared=self._shared, metrics=metrics, pause=pause, lineages=lineages,
         )  # fmt: skip
-        self._started = False
         self._own: Lineage | None = None
         self._topics = TopicWatch(options, cluster, clock, self._state)
         self._missing = MissingTopics(
@@ -142,7 +140,8 @@ class Session:
             cluster, logs=self._logs, recreated=recreated, truncation=self._truncation, state=self._state,
             losses=self._losses, commits=commits, name=options.client_id,
         )  # fmt: skip
-        self._available_now, self._later = False, NextTrigger.COMES
+        self._started = self._available_now = False
+        self._later = NextTrigger.COMES
 
     def __repr__(self) -> str:
         lineage = None if self._own is None else self._own.name

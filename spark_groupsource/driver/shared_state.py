@@ -22,8 +22,8 @@ from spark_groupsource.planning.shared_state import (
     LACKS_RECORDS,
     ReadByOthers,
     broken,
-    details_of,
     lacking,
+    shown_ranges,
 )
 
 LOG = logging.getLogger(__name__)
@@ -91,12 +91,12 @@ class SharedState:
         items = broken(found) if is_new else lacking(found) if has_state else []
         problem = BREAKS_STATE if is_new else LACKS_RECORDS
         if items and self._options.on_shared_state is OnSharedState.FAIL:
-            group, details = self._options.group_id, details_of(items)
+            group, details = self._options.group_id, shown_ranges(items)
             raise MembershipError(errors.SHARED_STATE, problem=problem, group=group, details=details)
         items = [item for item in items if item not in self._warned]
         if items:
             self._warned.update(items)
-            self._report(problem, [item.partition for item in items], ranges=details_of(items))
+            self._report(problem, [item.partition for item in items], ranges=shown_ranges(items))
 
     def notice_share(self, view: GroupView, count: Callable[[], int]) -> None:
         """Report once that a query with state owns fewer than all partitions, for as long as it does.

@@ -407,8 +407,7 @@ class MemberMachine:
 
     def marked(self, batch: FlightBatch) -> None:
         """Take over the commits of `batch`, if it is the one in flight."""
-        if self._flight is not None and self._flight.end == batch.end:
-            self._flight = batch
+        self._flight = batch if self._flight is not None and self._flight.end == batch.end else self._flight
 
     def membership_doubted(self) -> None:
         """Record that the session may have expired: nothing is planned until the membership is proven."""
@@ -528,11 +527,8 @@ class MemberMachine:
 
     def view(self) -> GroupView:
         """Return a frozen view for planning."""
+        owned = tuple(OwnedView(p, owned.group, self._position(p)) for p, owned in sorted(self._owned.items()))
         return GroupView(
-            state=self.state,
-            assignment=self.assignment,
-            partitions=tuple(OwnedView(p, owned.group, self._position(p)) for p, owned in sorted(self._owned.items())),
-            proven=self.proven,
-            committed=not self.is_behind,
-            flight=self._flight,
-        )
+            state=self.state, assignment=self.assignment, partitions=owned, proven=self.proven,
+            committed=not self.is_behind, flight=self._flight,
+        )  # fmt: skip

@@ -93,6 +93,6 @@ def broken(found: Iterable[ReadByOthers | None]) -> list[ReadByOthers]:
     return [item for item in found if item is not None and item.has_state]
 
 
-def details_of(found: Iterable[ReadByOthers]) -> str:
+def shown_ranges(found: Iterable[ReadByOthers]) -> str:
     """Return all ranges in one text."""
     return "; ".join(map(str, found))

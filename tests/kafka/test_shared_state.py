@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from spark_groupsource.cli.main import main
@@ -70,6 +70,15 @@ class Scene:
     def command(self, *words: str) -> int:
         servers = ["--bootstrap-servers", self.client.bootstrap_servers, "--group", self.group]
         return main([words[0], *servers, *words[1:]])
+
+    def shares(self) -> list[int]:
+        """Return how many partitions each member has; nothing while the coordinator still loads the group."""
+        try:
+            return sorted(map(len, self.client.members(self.group)))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+                raise
+            return []
 
     def wait_empty(self) -> None:
         wait_for("an empty group", lambda: self.client.member_count(self.group) == 0, 60)
@@ -175,7 +184,7 @@ def test_a_handover_and_back_without_a_batch_trips_nothing(scene: Scene, client:
     a = scene.start("a")
     scene.wait_read(a, scene.produce("a"))
     b = scene.start("b", **ALLOW)
-    wait_for("two members", lambda: sorted(map(len, client.members(scene.group))) == [1, 1], 60, b.__repr__)
+    wait_for("two members", lambda: scene.shares() == [1, 1], 60, b.__repr__)
     wait_for("B's first trigger", lambda: b.query.lastProgress is not None, 60, b.__repr__)
     b.leave()
     scene.wait_read(a, scene.produce("b"))
@@ -186,7 +195,7 @@ def test_two_that_start_together_share_with_one_warning_until_one_ends(scene: Sc
     """1. Two with state begin a group: each has one event. 2. One stops: the other lacks its records, and fails."""
     told = {name: Told(scene.folder, name) for name in ("a", "b")}
     queries = {name: scene.start(name, **told[name].options) for name in told}
-    wait_for("a partition each", lambda: sorted(map(len, client.members(scene.group))) == [1, 1], 90)
+    wait_for("a partition each", lambda: scene.shares() == [1, 1], 90)
     wanted = scene.produce("a", 40)
     wait_for(
         "all values", lambda: {v for q in queries.values() if q.check() for v in q.completed_values()} == wanted, 90
@@ -218,7 +227,7 @@ def test_a_lost_checkpoint_trips_and_reset_and_adopt_do_not(scene: Scene) -> Non
     assert NEW_ERROR in scene.start("a2", checkpoint=new).failure()
     scene.wait_empty()
     assert scene.command("reset", "--to", "initial", "--execute") == 0
-    assert all("s" not in text for text in scene.texts())
+    assert all(text["gk"] in (1, 2) and "s" not in text for text in scene.texts()), "older releases read these"
     again = scene.start("a2", checkpoint=new)
     scene.wait_read(again, scene.values)
     _each_once(again, scene.values)

@@ -6,14 +6,19 @@ The sequences are those of `planning/shared_state.py`. Spark makes the folder `s
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from spark_groupsource import errors
 from spark_groupsource.model.commit_metadata import CommitMetadata, metadata_of
 from spark_groupsource.model.offsets import TopicPartition
+from tests.sim.explore import plan_of
+from tests.sim.faults import inject
 from tests.sim.script import Script
+from tests.sim.simulation import Simulation
 from tests.sim.spark.checkpoint import Store
+from tests.sim.world import BEGIN_S
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -241,3 +246,17 @@ def test_without_a_checkpoint_location_only_a_new_query_is_noticed() -> None:
     script.run()
     assert [app.errors for app in script.apps] == [[], []]
     assert not _held(script).has_state
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_a_query_with_state_alone_in_its_group_never_fails_for_it(seed: int) -> None:
+    """Whatever happens to it, but for a lost checkpoint: faults, resets, restored checkpoints, topics that change."""
+    drawn = plan_of(seed)
+    query = replace(drawn.configuration.query, has_state=True, store=Store.LOCAL)
+    sim = Simulation(seed, replace(drawn.configuration, queries=1, query=query))
+    for fault in drawn.faults:
+        if fault.kind != "checkpoint-lost":
+            sim.world.at(BEGIN_S + fault.at_s, lambda fault=fault: inject(sim, fault))  # type: ignore[misc]
+    sim.run()
+    assert errors.SHARED_STATE.id not in "".join(sim.apps[0].errors)
+    assert sim.apps[0].checkpoint.has_state, "nothing was tried"

@@ -39,8 +39,8 @@ def test_a_location_of_another_scheme_is_not_known() -> None:
 
 
 def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1. The store does not answer: not known. 2. It answers later: the next look has that; no second one begins."""
-    monkeypatch.setattr(state_folder, "WAIT_S", 0.05)
+    """1. The store does not answer: not known. 2. It answers later: the next look has that, and there is no other."""
+    monkeypatch.setattr(state_folder, "STORE_WAIT_S", 0.05)
     (tmp_path / "metadata").touch()
     (tmp_path / "state").mkdir()
     answers, asked = threading.Event(), []
@@ -53,7 +53,7 @@ def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytes
     folder = StateFolder("s3://bucket/query", opened)
     assert folder.exists() is None
     assert folder.exists() is None
-    monkeypatch.setattr(state_folder, "WAIT_S", 60.0)
+    monkeypatch.setattr(state_folder, "STORE_WAIT_S", 60.0)
     answers.set()
     assert folder.exists() is True
     assert asked == ["s3://bucket/query"]
