@@ -140,8 +140,7 @@ class Session:
             cluster, logs=self._logs, recreated=recreated, truncation=self._truncation, state=self._state,
             losses=self._losses, commits=commits, name=options.client_id,
         )  # fmt: skip
-        self._started = self._available_now = False
-        self._later = NextTrigger.COMES
+        self._started, self._available_now, self._later = False, False, NextTrigger.COMES
 
     def __repr__(self) -> str:
         lineage = None if self._own is None else self._own.name
