@@ -63,12 +63,14 @@ class StateFolder:
         return found
 
     def _look_for_a_while(self) -> bool | None:
+        wait_s = 0.0
         if self._looking is None:
-            self._answer = None
+            self._answer, wait_s = None, STORE_WAIT_S
             # Daemon: the process ends without waiting for a store that hangs.
             self._looking = threading.Thread(target=self._keep, name="groupkafka-state-folder", daemon=True)
             self._looking.start()
-        self._looking.join(STORE_WAIT_S)
+        # Waited for once: the next batches must not be late, too.
+        self._looking.join(wait_s)
         if self._looking.is_alive():
             return None
         self._looking = None

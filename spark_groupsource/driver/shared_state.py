@@ -28,8 +28,8 @@ from spark_groupsource.planning.shared_state import (
 
 LOG = logging.getLogger(__name__)
 
-# Batches of this run after which a query without the folder `state` is not asked again before a batch. Spark makes the
-# folder while it plans the first one.
+# Batches of this run, before which the folder `state` was looked for and not there, after which it is not looked for
+# before a batch any more. Spark makes it while it plans the first one.
 _LOOKS = 3
 
 
@@ -68,11 +68,18 @@ class SharedState:
         1. A query with state completes its first batch [0, 100). When the batch was planned, Spark had made no state.
         2. No more records come. The group has 100 without the mark.
         3. A new query joins, sees no state that it would break, and takes the partition.
+
+        Guards against (a store that hangs for the first batches):
+        1. The store does not answer while the first batches of a query with state are planned.
+        2. It answers later, and nobody asks again: no commit of this run has the mark.
         """
         if self.has_state or self._looks >= _LOOKS:
             return False
-        self._looks += 1
-        return self._look()
+        found = self._folder.exists()
+        # Only an answer counts.
+        self._looks += found is False
+        self.has_state = found is True
+        return self.has_state
 
     def _look(self) -> bool:
         if not self.has_state:

@@ -10,12 +10,14 @@ writers of a checkpoint's log.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote as has_remote_session
 
@@ -147,7 +149,14 @@ class _Driver:
         """Start the queries and run them until they have to end. Return them, and whether they gave way.
 
         Afterwards none runs.
+
+        Guards against:
+        1. `start` starts one query, and fails before it starts the next one. Or what it returns is refused.
+        2. The lock is given up, and the next driver starts its queries.
+        3. The program catches the error and goes on: two drivers have a query of one checkpoint.
         """
+        before = set(_active())
+        queries: Sequence[StreamingQuery] = ()
         try:
             started = self._start()
             queries = [started] if isinstance(started, StreamingQuery) or not isinstance(started, Sequence) else started
@@ -156,6 +165,13 @@ class _Driver:
             JvmEnd.install(self._timeout_s)
             watched.wait(self._requested, lambda: self._lock.gives_way)
             watched.drain(self._requested, lambda: self._lock.stops_at_once)
+        except BaseException:
+            left = {run: query for run, query in _active().items() if run not in before}
+            for query in (*queries, *left.values()):
+                with contextlib.suppress(Exception):
+                    query.stop()
+            raise
+        else:
             return watched, self._lock.gives_way
         finally:
             self._lock.ended()
@@ -197,6 +213,12 @@ class _Driver:
         return True
 
 
+def _active() -> dict[str, StreamingQuery]:
+    """Return the queries that run in this program's session, by run."""
+    session = SparkSession.getActiveSession()
+    return {} if session is None else {str(query.runId): query for query in session.streams.active}
+
+
 def _check_topic(settings: SourceOptions) -> None:
     """Raise an error of the catalogue unless the lock's topic exists and the brokers answer."""
     cluster = LibrdkafkaCluster(settings, SystemClock(), time.sleep)
@@ -210,10 +232,7 @@ def _local(queries: Sequence[StreamingQuery]) -> Sequence[StreamingQuery]:
     """Return the queries. Raises ValueError if there is none, and `OptionError` for those of a Spark Connect server."""
     if not queries:
         raise ValueError("start of run_when_owner returned no query")
-    remote = [query for query in queries if is_remote(query)]
-    for query in remote:
-        query.stop()
-    if remote:
+    if any(is_remote(query) for query in queries):
         raise OptionError(errors.OWNER_BY_CONNECT)
     return queries
 

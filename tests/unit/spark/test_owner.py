@@ -247,6 +247,28 @@ def test_an_error_of_start_gives_the_lock_up(program: Program) -> None:
         program.run(start)
 
 
+def test_what_start_has_started_before_its_error_is_stopped(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards against: 1. start starts one query and fails, 2. the next driver owns the lock, 3. both have a query."""
+    running: dict[str, FakeQuery] = {"another program's": FakeQuery()}
+    monkeypatch.setattr(module, "_active", lambda: dict(running))
+
+    def start() -> Any:
+        running["first"] = FakeQuery()
+        raise RuntimeError("no such table")
+
+    program.lock.happens(LockEvent.ASSIGNED)
+    with pytest.raises(RuntimeError, match="no such table"):
+        program.run(start)
+    assert {name: query.isActive for name, query in running.items()} == {"another program's": True, "first": False}
+
+
+def test_queries_whose_locations_do_not_fit_are_stopped(program: Program) -> None:
+    program.lock.happens(LockEvent.ASSIGNED)
+    with pytest.raises(ValueError, match="zip"):
+        program.run(lambda: [program.start(), program.start()])
+    assert [query.isActive for query in program.queries] == [False, False]
+
+
 def test_an_error_of_the_lock_ends_the_wait(program: Program) -> None:
     program.lock.error = MembershipError(MEMBER_FAILED, group="pay.lock", reason="it is full")
     with pytest.raises(MembershipError, match="it is full"):
