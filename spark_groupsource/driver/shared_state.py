@@ -17,13 +17,13 @@ from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import OnSharedState, SourceOptions
+from spark_groupsource.planning.conflicts import details_of
 from spark_groupsource.planning.shared_state import (
     BREAKS_STATE,
     LACKS_RECORDS,
     ReadByOthers,
     broken,
     lacking,
-    shown_ranges,
 )
 
 LOG = logging.getLogger(__name__)
@@ -75,16 +75,15 @@ class SharedState:
         """
         if self.has_state or self._looks >= _LOOKS:
             return False
-        found = self._folder.exists()
         # Only an answer counts.
-        self._looks += found is False
-        self.has_state = found is True
+        self._looks += self._look() is False
         return self.has_state
 
-    def _look(self) -> bool:
-        if not self.has_state:
-            self.has_state = self._folder.exists() is True
-        return self.has_state
+    def _look(self) -> bool | None:
+        """Return whether the query has state, which it keeps; None if that is not known."""
+        found = True if self.has_state else self._folder.exists()
+        self.has_state = found is True
+        return found
 
     def check(self, found: Iterable[ReadByOthers | None], *, is_new: bool) -> None:
         """Check what others have completed of partitions that this query is about to read.
@@ -92,18 +91,18 @@ class SharedState:
         `is_new`: the query has completed nothing yet. Raises `MembershipError` with onSharedState=fail.
         """
         # Also with onSharedState=allow: its commits carry the mark.
-        has_state = self._look()
+        self._look()
         if self._options.on_shared_state is OnSharedState.ALLOW:
             return
-        items = broken(found) if is_new else lacking(found) if has_state else []
+        items = broken(found) if is_new else lacking(found) if self.has_state else []
         problem = BREAKS_STATE if is_new else LACKS_RECORDS
         if items and self._options.on_shared_state is OnSharedState.FAIL:
-            group, details = self._options.group_id, shown_ranges(items)
+            group, details = self._options.group_id, details_of(items)
             raise MembershipError(errors.SHARED_STATE, problem=problem, group=group, details=details)
         items = [item for item in items if item not in self._warned]
         if items:
             self._warned.update(items)
-            self._report(problem, [item.partition for item in items], ranges=shown_ranges(items))
+            self._report(problem, [item.partition for item in items], ranges=details_of(items))
 
     def notice_share(self, view: GroupView, count: Callable[[], int]) -> None:
         """Report once that a query with state owns fewer than all partitions, for as long as it does.

@@ -21,7 +21,7 @@ Two cases look alike and are none:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from spark_groupsource import errors
@@ -91,6 +91,6 @@ def check_allowed(conflicts: Collection[Conflict], on_conflict: OnConflict | Non
         raise MembershipError(errors.CONFLICT, details=details_of(conflicts))
 
 
-def details_of(conflicts: Collection[Conflict]) -> str:
-    """Return all conflicts in one text."""
-    return "; ".join(map(str, conflicts))
+def details_of(found: Iterable[object]) -> str:
+    """Return all that was found, such as conflicts, in one text."""
+    return "; ".join(map(str, found))

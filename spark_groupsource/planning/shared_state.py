@@ -91,8 +91,3 @@ def lacking(found: Iterable[ReadByOthers | None]) -> list[ReadByOthers]:
 def broken(found: Iterable[ReadByOthers | None]) -> list[ReadByOthers]:
     """Return the partitions of queries with state."""
     return [item for item in found if item is not None and item.has_state]
-
-
-def shown_ranges(found: Iterable[ReadByOthers]) -> str:
-    """Return all ranges in one text."""
-    return "; ".join(map(str, found))

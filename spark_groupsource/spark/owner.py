@@ -159,7 +159,7 @@ class _Driver:
         queries: Sequence[StreamingQuery] = ()
         try:
             started = self._start()
-            queries = [started] if isinstance(started, StreamingQuery) or not isinstance(started, Sequence) else started
+            queries = started if isinstance(started, Sequence) else [started]
             watched = self._watched(_local(queries))
             # The JVM may have been started by `start`.
             JvmEnd.install(self._timeout_s)

@@ -17,6 +17,7 @@ from spark_groupsource.errors import MEMBER_FAILED, MembershipError, OptionError
 from spark_groupsource.membership.lock_states import GIVES_WAY, STOPS_AT_ONCE, LockEvent, LockState, next_state
 from spark_groupsource.spark import owner as module
 from tests.unit.fakes import wait_until
+from tests.unit.spark.fake_query import FakeQuery
 
 REFUSED = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 7."
 
@@ -66,28 +67,6 @@ class FakeLock:
 
     def settled(self, timeout_s: float) -> LockState:
         return self.state
-
-
-class FakeQuery:
-    """A query that runs until it is stopped or fails. Its source is not reached, and has planned nothing."""
-
-    def __init__(self) -> None:
-        self.id, self.name = "the-query", "orders"
-        self.isActive = True
-        self.lastProgress: dict[str, Any] | None = None
-        self.status = {"isDataAvailable": False, "isTriggerActive": False}
-        self.failure: Exception | None = None
-        self.stops = 0
-
-    def stop(self) -> None:
-        self.stops += 1
-        self.isActive = False
-
-    def exception(self) -> Exception | None:
-        return self.failure
-
-    def fail(self, text: str) -> None:
-        self.failure, self.isActive = StreamingQueryException(text), False
 
 
 class Program:
