@@ -25,6 +25,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
+    MemberAssignment,
     OffsetSpec,
     ResourceType,
     TopicDescription,
@@ -618,12 +619,19 @@ def _assignments(
             raise _topic_error("?", error) from None
         LOG.info("the group cannot be described: group=%s error=%s", group, kafka_error(error).str())
         return None
-    return {
-        str(member.member_id): frozenset(
-            TopicPartition(p.topic, p.partition) for p in member.assignment.topic_partitions
-        )
-        for member in found.members
-    }
+    return {str(member.member_id): _given(member.assignment, member.target_assignment) for member in found.members}
+
+
+def _given(assignment: MemberAssignment, target: MemberAssignment | None) -> frozenset[TopicPartition]:
+    """Return a member's partitions that it is to keep.
+
+    Kafka 4.4 shows those that the member is to give up in its assignment, until it has done so. They are not in its
+    target, which a group of a classic protocol does not have.
+    """
+    given = frozenset(TopicPartition(part.topic, part.partition) for part in assignment.topic_partitions)
+    if target is None:
+        return given
+    return given & {TopicPartition(part.topic, part.partition) for part in target.topic_partitions}
 
 
 def _check_counts(partitions: Iterable[TopicPartition], counts: Mapping[str, int]) -> None:

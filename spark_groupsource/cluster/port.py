@@ -84,7 +84,7 @@ class ClusterPort(Protocol):
         """Return the committed offsets of any group; partitions without one are left out."""
 
     def assigned(self, group: str, member_id: str, *, once: bool = False) -> frozenset[TopicPartition] | None:
-        """Return what the coordinator has assigned to a member of a KIP-848 group; None if it does not report it.
+        """Return what the coordinator lets a member of a KIP-848 group keep; None if it does not report it.
 
         Partitions of deleted topics are left out: the coordinator names topics by the ids that they have now. `once`:
         raise `KafkaUnavailableError` if the first request has no answer, instead of waiting for the coordinator.

@@ -80,7 +80,7 @@ class ReplayPlanner:
                 self._state.replayed(partition, Anchor(metadata.topic_id, metadata.pin, metadata.reset))
         replay = plan_replay(end, existing, committed)
         check_allowed(replay.conflicts, self._options.on_conflict)
-        self._shared.check(replay.others, is_new=False)
+        self._shared.check_replay(replay.others)
         unread = [item for item in replay.ranges if len(item)]
         survey = self._cluster.survey(item.partition for item in unread)
         self._truncation.learn(unread)

@@ -6,25 +6,23 @@ Does the I/O around the decisions of `planning/shared_state.py`, and reports the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from spark_groupsource import errors
 from spark_groupsource.clock import Clock, Deadline
+from spark_groupsource.cluster.offset_lookup import partitions_of
+from spark_groupsource.cluster.port import TopicInfo
 from spark_groupsource.errors import MembershipError
 from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.metrics import MetricsLog
-from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.model.commit_metadata import GroupOffset, metadata_of
+from spark_groupsource.model.offsets import SourceOffset, TopicPartition, same_topic
 from spark_groupsource.options.model import OnSharedState, SourceOptions
 from spark_groupsource.planning.conflicts import details_of
-from spark_groupsource.planning.shared_state import (
-    BREAKS_STATE,
-    LACKS_RECORDS,
-    ReadByOthers,
-    broken,
-    lacking,
-)
+from spark_groupsource.planning.shared_state import ReadByOthers, read_by_others, wrong_state
+from spark_groupsource.planning.start_position import StartDecision
 
 LOG = logging.getLogger(__name__)
 
@@ -54,6 +52,8 @@ class SharedState:
         self._looks = 0
         # Whether the query is known to have state.
         self.has_state = False
+        # Whether this run has found that it may join the group.
+        self._admitted = False
         self._warned: set[ReadByOthers] = set()
         # The assignment for which the partitions were counted, and how many there are in all.
         self._counted: tuple[int, int] | None = None
@@ -64,10 +64,10 @@ class SharedState:
     def begins(self) -> bool:
         """Return whether the query has state by now, and had none at the last look. Called before Spark runs a batch.
 
-        Guards against (a first batch without a mark):
+        Guards against (rule R116, a first batch without a mark):
         1. A query with state completes its first batch [0, 100). When the batch was planned, Spark had made no state.
         2. No more records come. The group has 100 without the mark.
-        3. A new query joins, sees no state that it would break, and takes the partition.
+        3. A new query joins, sees no mark, and takes the partition.
 
         Guards against (a store that hangs for the first batches):
         1. The store does not answer while the first batches of a query with state are planned.
@@ -75,7 +75,7 @@ class SharedState:
         """
         if self.has_state or self._looks >= _LOOKS:
             return False
-        # Only an answer counts.
+        # R116: Spark has made the state by now. Only an answer counts
         self._looks += self._look() is False
         return self.has_state
 
@@ -85,17 +85,38 @@ class SharedState:
         self.has_state = found is True
         return found
 
-    def check(self, found: Iterable[ReadByOthers | None], *, is_new: bool) -> None:
-        """Check what others have completed of partitions that this query is about to read.
+    def check_starts(
+        self,
+        decisions: Iterable[StartDecision],
+        start: SourceOffset,
+        described: Mapping[str, TopicInfo],
+        fetch: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, GroupOffset]],
+    ) -> None:
+        """Check partitions that are about to start. `fetch` returns the group's offsets of any partitions.
 
-        `is_new`: the query has completed nothing yet. Raises `MembershipError` with onSharedState=fail.
+        Raises `MembershipError` with onSharedState=fail.
         """
+        found = [decision.others for decision in decisions]
+        is_new = not start.ends()
+        if is_new and not self._admitted and self._options.on_shared_state is not OnSharedState.ALLOW:
+            # R116: also those that others own
+            every = partitions_of(self._options.subscription, described)
+            group = fetch(every)
+            found = [_read_by_others(p, group[p], described[p.topic].topic_id) for p in every if p in group]
+        self._check(found, is_new=is_new)
+        # Two that begin a group together share it: the first batch of the other one is no reason to fail.
+        self._admitted = True
+
+    def check_replay(self, others: Iterable[ReadByOthers]) -> None:
+        """Check what others have completed of a batch that runs again. Raises as `check_starts`."""
+        self._check(others, is_new=False)
+
+    def _check(self, found: Iterable[ReadByOthers | None], *, is_new: bool) -> None:
         # Also with onSharedState=allow: its commits carry the mark.
-        self._look()
+        has_state = self._look()
         if self._options.on_shared_state is OnSharedState.ALLOW:
             return
-        items = broken(found) if is_new else lacking(found) if self.has_state else []
-        problem = BREAKS_STATE if is_new else LACKS_RECORDS
+        problem, items = wrong_state(found, has_state=has_state, is_new=is_new)
         if items and self._options.on_shared_state is OnSharedState.FAIL:
             group, details = self._options.group_id, details_of(items)
             raise MembershipError(errors.SHARED_STATE, problem=problem, group=group, details=details)
@@ -133,3 +154,11 @@ class SharedState:
             problem, self._options.group_id, shown,
         )  # fmt: skip
         self._metrics.write("shared_state", partitions, problem=problem, **details)
+
+
+def _read_by_others(partition: TopicPartition, group: GroupOffset, topic_id: str) -> ReadByOthers | None:
+    """Return what others have completed of a partition that a new query has not read."""
+    metadata = metadata_of(group)
+    if group.offset is None or metadata is None or not same_topic(metadata.topic_id, topic_id):
+        return None
+    return read_by_others(partition, None, group.offset, metadata, first=True)

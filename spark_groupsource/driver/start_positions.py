@@ -58,6 +58,7 @@ from spark_groupsource.planning.start_position import (
     decide_start,
     initial_topics,
     is_initial,
+    marked_item,
     must_pin,
     newest_reset,
     open_start,
@@ -139,7 +140,7 @@ class StartPositions:
             return own
         found = [decision.conflict for decision in decisions if decision.conflict is not None]
         conflicts.check_allowed(found, self._options.on_conflict)
-        self._shared.check((decision.others for decision in decisions), is_new=not start.ends())
+        self._shared.check_starts(decisions, start, described, lambda wanted: fetched or self.fetch_offsets(wanted))
         after = self._decided(decisions, view, start, described, own) if found else own
         positions = _resolve(self._options, self._cluster, decisions, described, is_new=_is_new(fetched))
         held = self._first.hold(decisions, positions, group, fetched)
@@ -218,9 +219,12 @@ class StartPositions:
                     self._truncation.learn(item for item in start.ranges if item.partition == partition)
                 if not decision.recreated:
                     self._truncation.learn(_reached(partition, offset))
+            # R116: from the first look on, not from the first batch on
+            marks = partition in group and self._shared.has_state and bool(start.ends())
             if must_pin(decision, position, offset):
-                has_state = self._shared.has_state and decision.basis is Basis.LINEAGE
-                items.append(start_item(partition, position, anchor, own.name, has_state=has_state))
+                items.append(start_item(partition, position, anchor, own.name, has_state=marks))
+            elif marks and (item := marked_item(partition, offset)) is not None:
+                items.append(item)
         return items
 
     def _learn_resets(

@@ -4,21 +4,31 @@ A window, a join of two streams and dropDuplicates keep state. Spark has it in t
 checkpoint, and it does not move with a partition. So state is wrong in two ways:
 - It lacks records: a query with state gets a partition beyond the end in its own checkpoint, because others have
   completed what lies between.
-- A new query would take a partition from a query with state, which then lacks the records that the new one completes.
+- A query would complete records of a partition for the first time that a query with state reads, which then lacks
+  these records. The text of the group's offset has the mark of that query.
 
 Offsets are compared with the checkpoint, not names of lineages: conflicts and resets rename a lineage, an idle
 partition keeps an old name, and a query that was handed over to may have committed a start, but no batch.
 
-Guards against (state that lacks records):
+Guards against (rule R115):
 1. A counts keys in windows, and has read orders-0 to 100. A is killed.
 2. B takes orders-0 over and completes [100, 150).
 3. A starts again at 150. Its counts lack [100, 150), for ever and without a word.
 
-Guards against (an accidental start):
+Guards against (rule R116):
 1. A, with state, has read orders-0 to 100. Somebody starts B in the same group, with a new checkpoint.
 2. The group gives orders-0 to B, which completes [100, 150) and stops.
-3. A gets orders-0 back, and can only fail: production is down. So B fails before its first plan, with nothing read. A
-   gets the partition back at 100.
+3. A gets orders-0 back, and can only fail.
+
+Guards against (rule R116, a partition without a mark):
+1. A, with state, has read orders-0 to 100. orders-1 is empty, or was added a moment ago: no commit has marked it.
+2. B is new, gets orders-1 only, and completes what is written there.
+3. A gets orders-1 back, and can only fail.
+
+Guards against (rule R116, a query that is not new):
+1. A, with state, and B, without, begin a group together. A reads orders-0, B reads orders-1.
+2. A stops for a moment. B gets orders-0, and completes [100, 150).
+3. A starts again, and can only fail.
 
 Not tripped, because nothing lies between the checkpoint and the group, or the user has moved the group:
 - restart, SIGKILL, a moved checkpoint, a static member: the group is at the checkpoint's end, or behind it;
@@ -36,15 +46,15 @@ from spark_groupsource.model.commit_metadata import CommitMetadata
 from spark_groupsource.model.offsets import TopicPartition
 
 LACKS_RECORDS = "The state of this query lacks records that other queries have completed."
-BREAKS_STATE = "This query is new, and gets partitions of a query with state, which would lack what this one completes."
+BREAKS_STATE = "A query with state reads these partitions, and would lack the records that this query completes."
 
 
 @dataclass(frozen=True, slots=True)
 class ReadByOthers:
     """Offsets [start, end) of a partition that others have completed beyond the query's own checkpoint; may be empty.
 
-    `lineage`: who has committed `end`. `has_state`: whether that query has state. After a reset `start` is that of the
-    newest batch only.
+    `lineage`: who has committed `end`. `has_state`: whether a query with state reads the partition. `first`: whether
+    the query's checkpoint has no end of it. After a reset `start` is that of the newest batch only.
     """
 
     partition: TopicPartition
@@ -52,21 +62,23 @@ class ReadByOthers:
     end: int
     lineage: str
     has_state: bool
+    first: bool = False
 
     def __str__(self) -> str:
         kind = "a query with state" if self.has_state else "a query"
-        return f"{self.partition} [{self.start}, {self.end}) is complete in {kind}, lineage={self.lineage}"
+        what = f"[{self.start}, {self.end}) is complete" if self.start < self.end else f"is at {self.end}"
+        return f"{self.partition} {what} in {kind}, lineage={self.lineage}"
 
 
 def read_by_others(
-    partition: TopicPartition, own: int | None, group: int, metadata: CommitMetadata | None
+    partition: TopicPartition, own: int | None, group: int, metadata: CommitMetadata | None, *, first: bool = False
 ) -> ReadByOthers | None:
     """Return what others have completed of a partition that starts at the group's offset. None if that is not known.
 
-    `own` is the end in the checkpoint; None if it has none, or a reset has made it void. Without an end the pin counts.
+    `own` is the end in the checkpoint; None if it has none (`first`), or a reset has made it void. Then the pin counts.
     After a reset the group's offset is no end of a batch: only the range in the metadata shows one since.
 
-    Guards against (a reset taken for a batch):
+    Guards against (rule R115, a reset is no batch):
     1. The group is reset from 500 to 100. The pin is 0.
     2. A query with state restarts. It gets orders-0, and completes a batch, so its checkpoint knows the reset.
     3. Then it gets orders-1, whose end the reset has made void: by the pin, others would have completed [0, 100).
@@ -80,7 +92,7 @@ def read_by_others(
         start = metadata.pin.offset
     else:
         start = metadata.start if metadata.end == group else group
-    return ReadByOthers(partition, min(start, group), group, metadata.lineage, metadata.has_state)
+    return ReadByOthers(partition, min(start, group), group, metadata.lineage, metadata.has_state, first)
 
 
 def lacking(found: Iterable[ReadByOthers | None]) -> list[ReadByOthers]:
@@ -89,5 +101,23 @@ def lacking(found: Iterable[ReadByOthers | None]) -> list[ReadByOthers]:
 
 
 def broken(found: Iterable[ReadByOthers | None]) -> list[ReadByOthers]:
-    """Return the partitions of queries with state."""
-    return [item for item in found if item is not None and item.has_state]
+    """Return the partitions of queries with state that a query without state, or a new one, would read first.
+
+    A query without state that has read a partition before goes on: there the one with state is the newcomer, which
+    lacks records.
+    """
+    return [item for item in found if item is not None and item.has_state and item.first]
+
+
+def wrong_state(
+    found: Iterable[ReadByOthers | None], *, has_state: bool | None, is_new: bool
+) -> tuple[str, list[ReadByOthers]]:
+    """Return the problem, and the partitions that have it, of a query that is about to read.
+
+    `has_state` is None if that is not known: the marks may then be its own. `is_new`: its checkpoint has no end at all.
+    """
+    # R116: a new query, and one without state, has made no mark
+    if is_new or has_state is False:
+        return BREAKS_STATE, broken(found)
+    # R115: completed by others
+    return LACKS_RECORDS, lacking(found) if has_state else []

@@ -26,7 +26,7 @@ partition count, and the names of the topics. They decide the start of a partiti
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from spark_groupsource.model.commit_metadata import (
@@ -138,7 +138,7 @@ def decide_start(takeover: Takeover, age: Age) -> StartDecision:
     own = None if was_reset(metadata, takeover.known_reset) else takeover.own_end
     if group is None:
         return StartDecision(partition, _OPEN[age] if own is None else Basis.LINEAGE, own)
-    others = read_by_others(partition, own, group, metadata)
+    others = read_by_others(partition, own, group, metadata, first=takeover.own_end is None)
     if own is None:
         return StartDecision(partition, Basis.GROUP, group, others=others)
     conflict = conflicts.at_start(partition, own, group, metadata, takeover.lineage)
@@ -332,8 +332,24 @@ def must_pin(decision: StartDecision, position: int, group: GroupOffset | None) 
 def start_item(
     partition: TopicPartition, offset: int, anchor: Anchor, lineage: str, *, has_state: bool = False
 ) -> CommitItem:
-    """Return the commit of a start position. `has_state`: the query has state with the partition's earlier records."""
+    """Return the commit of a start position. `has_state`: whether it has the mark of a query with state."""
     metadata = CommitMetadata(
         lineage, anchor.topic_id, offset, offset, anchor.pin, reset=anchor.reset, has_state=has_state
     )
     return CommitItem(partition, offset, metadata.to_text())
+
+
+def marked_item(partition: TopicPartition, group: GroupOffset | None) -> CommitItem | None:
+    """Return the commit of the group's own offset and text with the mark of a query with state; None if it has it.
+
+    Guards against (rule R116, an offset from before the mark):
+    1. A, with state, has read orders-0 to 100, and the commit has no mark: A was of an older release, or the group was
+       reset to 100 since.
+    2. A starts again, and commits nothing, because there is nothing to read.
+    3. B is new, gets orders-0, and completes what is written next.
+    """
+    metadata = metadata_of(group)
+    # An older release's decision of a conflict has a form of its own, which the next batch replaces.
+    if group is None or group.offset is None or metadata is None or metadata.has_state or metadata.instead_of:
+        return None
+    return CommitItem(partition, group.offset, replace(metadata, has_state=True).to_text(), metadata.leader_epoch)

@@ -154,6 +154,25 @@ def test_a_new_query_fails_beside_one_with_state_which_goes_on(
     assert not told.lines("shared_state")
 
 
+def test_a_new_query_fails_in_a_group_where_nothing_is_read(scene: Scene, client: Independent) -> None:
+    """1. A has read one of two partitions, and stops. 2. The group is reset to its ends. 3. A starts; B is new."""
+    client.produce_to(scene.topic, [("a", 0)])
+    a = scene.start("a")
+    scene.wait_read(a, {"a"})
+    a.leave()
+    scene.wait_empty()
+    assert scene.command("reset", "--to", "latest", "--execute") == 0
+    assert not any("s" in text for text in scene.texts())
+    again = scene.start("a")
+    wait_for("marks", lambda: again.check() and all(text.get("s") == 1 for text in scene.texts()), 60, again.__repr__)
+    b = scene.start("b", distinct=False)
+    failure = b.failure()
+    assert NEW_ERROR in failure, failure
+    assert b.sink.batches == []
+    scene.wait_read(again, scene.produce("b"))
+    _each_once(again, scene.values | {"a"})
+
+
 def test_restart_moved_checkpoint_growth_and_a_static_member_trip_nothing(scene: Scene, client: Independent) -> None:
     """A query with state, alone in its group, goes on after all of it, with its state."""
     told = Told(scene.folder, "a")

@@ -48,6 +48,7 @@ def _allow(script: Script, name: str) -> None:
     script.allows_shared_state.add(name)
 
 
+@pytest.mark.rule("R115")
 def test_a_query_with_state_that_lacks_records_fails_before_it_reads() -> None:
     """1. q1 has read [0, 10). It is killed. 2. q2 completes [10, 15). 3. q1 starts again."""
     script = _script()
@@ -66,6 +67,7 @@ def test_a_query_with_state_that_lacks_records_fails_before_it_reads() -> None:
         assert script.rows("q2", number=number) == list(range(10, 20)), "the other query goes on"
 
 
+@pytest.mark.rule("R115")
 def test_a_batch_that_runs_again_and_lacks_records_fails_before_it_reads() -> None:
     """1. q1 is killed in the batch [10, 20). 2. q2 takes over and completes it. 3. Spark runs it again in q1."""
     script = _script()
@@ -79,6 +81,7 @@ def test_a_batch_that_runs_again_and_lacks_records_fails_before_it_reads() -> No
     assert script.rows("q2") == list(range(10, 20))
 
 
+@pytest.mark.rule("R116")
 @pytest.mark.parametrize("protocol", ["cooperative", "eager", "kip848"])
 def test_an_accidental_start_does_not_kill_production(protocol: str) -> None:
     """1. q1 with state runs. 2. q2 is new, and joins: it fails and reads nothing. 3. q1 goes on with all partitions."""
@@ -90,12 +93,107 @@ def test_an_accidental_start_does_not_kill_production(protocol: str) -> None:
     failures = _failures(script, "q2")
     assert failures
     assert "lineage=q1-" in failures[0]
-    assert "is new" in failures[0]
+    assert "would lack" in failures[0]
     assert script.app("q2").batches == []
     assert _failures(script, "q1") == []
     assert [script.rows("q1", number=number) for number in (0, 1)] == [list(range(20))] * 2
 
 
+def _is_refused(script: Script, name: str = "q2") -> None:
+    """Run, and check that a query fails because of a query with state, and completes nothing."""
+    script.run()
+    failures = _failures(script, name)
+    assert failures
+    assert "would lack" in failures[0]
+    assert script.app(name).batches == []
+    assert _failures(script, "q1") == []
+
+
+@pytest.mark.rule("R116")
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848"])
+def test_a_new_query_that_gets_an_idle_partition_only_fails(protocol: str) -> None:
+    """1. q1 has read orders-0; orders-1 is empty. 2. q2 is new. 3. Producers write to both."""
+    script = _script(protocol=protocol, heartbeat_s=1.0)
+    script.on(1.0, script.writes(10, number=0))
+    script.on(4.0, script.starts("q2"))
+    script.on(12.0, script.writes(10))
+    _is_refused(script)
+    assert [script.rows("q1", number=number) for number in (0, 1)] == [list(range(20)), list(range(10))]
+
+
+@pytest.mark.rule("R116")
+def test_a_new_query_that_gets_an_added_partition_only_fails() -> None:
+    """1. q1 has read both partitions. 2. The topic grows, and q2 is new. 3. Producers write everywhere."""
+    script = _script()
+    script.on(1.0, script.writes(10))
+    script.on(4.0, script.grows(4), script.starts("q2"))
+    script.on(20.0, script.writes(10))
+    _is_refused(script)
+    assert [script.rows("q1", number=number) for number in (2, 3)] == [list(range(10))] * 2
+
+
+@pytest.mark.rule("R116")
+@pytest.mark.parametrize("change", ["upgrade", "reset"])
+def test_offsets_without_a_mark_get_it_when_the_query_starts(change: str) -> None:
+    """1. q1 has read all; its offsets lose the mark. 2. It starts again, with nothing to read. 3. q2 is new."""
+    script = _script()
+    script.on(1.0, script.writes(10))
+    script.on(4.0, script.drains("q1", rest_s=8.0))
+
+    before: list[CommitMetadata] = []
+    marked: list[CommitMetadata] = []
+
+    def unmark() -> None:
+        if change == "reset":
+            script.reset_group(dict.fromkeys((P0, P1), 10))
+        else:
+            for partition in (P0, P1):
+                script.group.set_offset(partition, 10, replace(_held(script, partition), has_state=False).to_text())
+
+        before.extend(_held(script, partition) for partition in (P0, P1))
+
+    script.on(11.0, unmark)
+    script.on(19.9, lambda: marked.extend(_held(script, partition) for partition in (P0, P1)))
+    script.on(20.0, script.starts("q2"))
+    script.on(30.0, script.writes(5))
+    _is_refused(script)
+    assert not any(each.has_state for each in before)
+    assert marked == [replace(each, has_state=True) for each in before], "range, pin and reset stay"
+    assert [script.rows("q1", number=number) for number in (0, 1)] == [list(range(15))] * 2
+
+
+@pytest.mark.rule("R116")
+def test_a_query_without_state_fails_for_a_marked_partition_that_it_has_not_read() -> None:
+    """1. q1 with state and q2 without begin together. 2. q1 stops. 3. q2 gets its partition."""
+    script = _script()
+    script.on(0.0, script.starts("q2"))
+    script.on(5.0, script.writes(10))
+    script.on(12.0, script.drains("q1"))
+    script.on(20.0, script.writes(10))
+    script.run()
+    taken = next(number for number in (0, 1) if script.rows("q1", number=number))
+    assert script.rows("q1", number=taken) == list(range(10))
+    assert "would lack" in _failures(script, "q2")[0]
+    assert script.rows("q2", number=taken) == []
+
+
+@pytest.mark.rule("R116")
+def test_a_query_without_state_goes_on_where_one_with_state_is_the_newcomer() -> None:
+    """1. q1 without state is killed in a batch. 2. q2 with state is new, and completes it. 3. q1 starts again."""
+    script = _script()
+    script.app("q1").settings.has_state, script.app("q2").settings.has_state = False, True
+    script.on(1.0, script.writes(10))
+    script.on(3.0, lambda: script.batches_take(3.0, "q1"), script.writes(10))
+    script.on(4.0, script.kills("q1", rest_s=20.0), script.starts("q2"))
+    script.on(30.0, script.writes(10))
+    script.on(45.0, script.drains("q2"))
+    script.on(50.0, script.writes(5))
+    script.run()
+    assert _failures(script, "q1") == []
+    assert script.rows("q1")[-5:] == list(range(30, 35))
+
+
+@pytest.mark.rule("R116")
 @pytest.mark.parametrize("store", [Store.LOCAL, Store.REMOTE])
 def test_the_first_batch_of_a_query_with_state_has_the_mark(store: Store) -> None:
     """1. q1 is planned, and Spark makes its state. 2. No more records come: the group has the first batch's commit."""
@@ -175,6 +273,7 @@ def test_a_handover_and_back_without_a_batch_trips_nothing() -> None:
     assert script.rows("q1") + script.rows("q1", number=1) == list(range(20)) * 2
 
 
+@pytest.mark.rule("R115")
 @pytest.mark.parametrize("to", [3, 15])
 def test_a_reset_trips_nothing(to: int) -> None:
     """1. q1 stops at 20. 2. The group is reset back, or forward. 3. q1 starts, with one partition after the other."""

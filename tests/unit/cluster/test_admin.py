@@ -471,7 +471,9 @@ def test_brokers_without_topic_ids_are_warned_of_once(caplog: pytest.LogCaptureF
 
 @dataclass
 class GroupAdmin(FakeAdmin):
-    """Describes a group of two members, after the errors of the script."""
+    """Describes a group of two members, after the errors of the script. `target` is the target of both."""
+
+    target: list[ClientPartition] | None = None
 
     def describe_consumer_groups(self, groups: list[str], *, request_timeout: float) -> dict[str, Future[Any]]:
         self.timeouts_s.append(request_timeout)
@@ -484,7 +486,11 @@ class GroupAdmin(FakeAdmin):
                 "n": [ClientPartition("orders", 1)],
             }
             members = [
-                SimpleNamespace(member_id=name, assignment=SimpleNamespace(topic_partitions=owned))
+                SimpleNamespace(
+                    member_id=name,
+                    assignment=SimpleNamespace(topic_partitions=owned),
+                    target_assignment=None if self.target is None else SimpleNamespace(topic_partitions=self.target),
+                )
                 for name, owned in parts.items()
             ]
             future.set_result(SimpleNamespace(members=members))
@@ -503,6 +509,11 @@ class GroupAdmin(FakeAdmin):
 )
 def test_what_the_coordinator_has_assigned_to_a_member(errors: list[int], member_id: str, found: object) -> None:
     assert cluster_of(GroupAdmin(errors), ManualClock()).assigned("shop", member_id) == found
+
+
+def test_partitions_that_a_member_is_to_give_up_are_not_its_own() -> None:
+    admin = GroupAdmin(target=[ClientPartition("orders", 0), ClientPartition("orders", 3)])
+    assert cluster_of(admin, ManualClock()).assigned("shop", "m") == {tp(0)}
 
 
 @pytest.mark.parametrize("group", [" shop", "\tshop", "\nshop"])
