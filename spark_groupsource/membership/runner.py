@@ -24,7 +24,7 @@ class Running(Protocol):
 
 
 class Inbox(Protocol[T]):
-    """A queue with one reader, as `queue.SimpleQueue` is. Any thread may put."""
+    """A queue with one reader, as `queue.Queue` is. Any thread may put."""
 
     def put(self, item: T) -> None:
         """Add an item."""
@@ -62,8 +62,16 @@ class SystemRunner:
         return thread
 
     def inbox(self) -> Inbox[Any]:
-        """Return a `queue.SimpleQueue`."""
-        return queue.SimpleQueue()
+        """Return a `queue.Queue`.
+
+        Guards against (rule R104, a wait that never ends):
+        1. The process is stopped for longer than its membership thread waits for a command. SIGTERM comes.
+        2. It goes on, and the kernel gives SIGTERM to that thread.
+        3. `queue.SimpleQueue.get` computes what is left of its time after the signal: less than nothing, which counts
+           as no limit. The thread sleeps until the next command.
+        """
+        # R104: `queue.SimpleQueue` may wait for ever after a signal
+        return queue.Queue()
 
     def wait(self, future: Future[Any], timeout_s: float) -> None:
         """Wait as `concurrent.futures.wait` does."""

@@ -78,7 +78,7 @@ def read_by_others(
     `own` is the end in the checkpoint; None if it has none (`first`), or a reset has made it void. Then the pin counts.
     After a reset the group's offset is no end of a batch: only the range in the metadata shows one since.
 
-    Guards against (rule R115, a reset is no batch):
+    Guards against (a reset taken for a batch):
     1. The group is reset from 500 to 100. The pin is 0.
     2. A query with state restarts. It gets orders-0, and completes a batch, so its checkpoint knows the reset.
     3. Then it gets orders-1, whose end the reset has made void: by the pin, others would have completed [0, 100).
