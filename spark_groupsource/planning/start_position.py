@@ -343,8 +343,7 @@ def marked_item(partition: TopicPartition, group: GroupOffset | None) -> CommitI
     """Return the commit of the group's own offset and text with the mark of a query with state; None if it has it.
 
     Guards against (rule R116, an offset from before the mark):
-    1. A, with state, has read orders-0 to 100, and the commit has no mark: A was of an older release, or the group was
-       reset to 100 since.
+    1. A, with state, has read orders-0 to 100. The commit has no mark: A was of an older release, or a reset wrote it.
     2. A starts again, and commits nothing, because there is nothing to read.
     3. B is new, gets orders-0, and completes what is written next.
     """
