@@ -68,7 +68,7 @@ class SystemRunner:
         1. The process is stopped for longer than its membership thread waits for a command. SIGTERM comes.
         2. It goes on, and the kernel gives SIGTERM to that thread.
         3. `queue.SimpleQueue.get` computes what is left of its time after the signal: less than nothing, which counts
-           as no limit. The thread sleeps until the next command.
+           as no limit, until the next command.
         """
         # R104: `queue.SimpleQueue` may wait for ever after a signal
         return queue.Queue()
