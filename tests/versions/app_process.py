@@ -1,7 +1,8 @@
 """A Spark application that runs queries as commands on its standard input say: several at once, each in a session.
 
 Commands, JSON one a line:
-    {"do": "start", "name", "out", "checkpoint", "options", "trigger", "conf", "where", "gate", "fails", "sink"}
+    {"do": "start", "name", "out", "checkpoint", "options", "trigger", "conf", "where", "gate", "fails", "sink",
+     "distinct"}
     {"do": "stop", "name"}                                         query.stop()
     {"do": "drain", "name", "out"}                                 drain(query); `<out>/drained` gets the result
     {"do": "batch", "out", "options"}                              a batch read; `<out>/batch.json` gets its records
@@ -76,6 +77,8 @@ def run(spark: SparkSession, command: Json, queries: dict[str, StreamingQuery]) 
             spark.streams.addListener(ProgressListener(lambda line: print(line, file=sys.stderr, flush=True)))
         frame = spark.readStream.format("groupkafka").options(**command["options"]).load()
         frame = frame.where(command.get("where", "true"))
+        if command.get("distinct"):
+            frame = frame.dropDuplicates(["value"])
         writer = sink_of(spark, frame, command).option("checkpointLocation", command["checkpoint"])
         trigger = command.get("trigger", {"processingTime": "200 milliseconds"})
         query = queries[command["name"]] = writer.trigger(**trigger).start()

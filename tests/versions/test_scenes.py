@@ -165,6 +165,26 @@ def test_a_batch_that_failed_runs_again(
     assert client.lag(group, topic) == 0
 
 
+@pytest.mark.smoke
+@pytest.mark.rule("R116")
+def test_the_first_batch_of_a_query_with_state_is_marked_and_a_new_query_fails(
+    client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery
+) -> None:
+    """When Spark makes the folder `state` is not in its interface."""
+    client.create_topic(topic, 2)
+    add(client, topic, "a", partitions=2)
+    first = start_query("first", options, distinct=True)
+    first.wait_for_records(client.records(topic))
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, first.log)
+    second = start_query("second", options)
+    assert second.wait_ended() == 1
+    assert "[GROUPKAFKA.SHARED_STATE]" in second.failure()
+    add(client, topic, "b", partitions=2)
+    first.wait_for_records(client.records(topic))
+    first.stop()
+    assert_once(client, topic, first)
+
+
 def test_a_drained_query_repeats_nothing(
     client: Independent, options: dict[str, str], topic: str, group: str, start_query: StartQuery, tmp_path: Path
 ) -> None:
