@@ -80,6 +80,8 @@ TRANSITIONS: dict[tuple[LockState, LockEvent], LockState] = {
 
 # The coordinator is asked for a proof.
 UNDECIDED = frozenset({_S.UNPROVEN, _S.DOUBTED})
+# The proof is renewed while queries run.
+PROVES_AGAIN = frozenset({_S.RUNNING, _S.DOUBTED})
 # The partition is assigned to this driver.
 HOLDS = frozenset({_S.UNPROVEN, _S.OWNED, _S.RUNNING, _S.DOUBTED, _S.REGAINED})
 # The queries have to end: drained, or stopped at once.

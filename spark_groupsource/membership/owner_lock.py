@@ -7,8 +7,8 @@ Which partition it is: the group's committed offset of partition 0 is its number
 topic may have many partitions, and a member that joins gets some of them. The owner then commits the number of a
 partition that it keeps, before it gives the old one up: the lock stays where it is.
 
-A member with the lock proves it before its queries start, and after each silence of its process: the coordinator must
-accept a commit, soon enough (rules R67 and R68 for the source, likewise here).
+A member with the lock proves it before its queries start, after each silence of its process, and from time to time
+while they run: the coordinator must accept a commit, soon enough (rules R67 and R68 for the source, likewise here).
 
 The client belongs to a thread of its own. It polls while the queries run, so that no batch is too long for it.
 """
@@ -27,6 +27,7 @@ from spark_groupsource.membership.events import Partitions
 from spark_groupsource.membership.lock_states import (
     GIVES_WAY,
     HOLDS,
+    PROVES_AGAIN,
     STOPS_AT_ONCE,
     UNDECIDED,
     LockEvent,
@@ -93,15 +94,23 @@ class OwnerLock(MemberListener):
     `_changed` guards `_state` and `_error`, and is never held during I/O. All else belongs to the lock's thread.
     """
 
-    def __init__(self, options: SourceOptions, port: GroupPort | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        port: GroupPort | None = None,
+        clock: Clock | None = None,
+        length: SessionLength | None = None,
+    ) -> None:
         self._options = options
         self._topic = options.subscription.topics[0]
         self._clock = clock or SystemClock()
         self._port = group_client(options) if port is None else port
-        length = SessionLength(options)
+        self._length = length or SessionLength(options)
         self._longest_silence_s = max(options.heartbeat_interval_s, 1.0)
-        self._freshest_s = length.shortest_s / 2
         self._pace = Pace(self._clock, _RETRY_S)
+        # When the coordinator was asked for the proof that it accepted last; whether another one is under way since.
+        self._proven_s = self._clock.boottime_s()
+        self._asks = False
         self._last_s = self._clock.boottime_s()
         self._held: frozenset[int] = frozenset()
         # The number of the lock's partition; None until the group was asked after an assignment.
@@ -138,13 +147,24 @@ class OwnerLock(MemberListener):
     def gives_way(self) -> bool:
         """Whether the driver's queries have to end: drained, or at once if `stops_at_once`."""
         with self._changed:
-            return self._state in GIVES_WAY
+            return self._state in GIVES_WAY or self._lapsed()
 
     @property
     def stops_at_once(self) -> bool:
         """Whether another driver may run the queries already."""
         with self._changed:
-            return self._state in STOPS_AT_ONCE
+            return self._state in STOPS_AT_ONCE or self._lapsed()
+
+    def _lapsed(self) -> bool:
+        """Return whether no proof was accepted for a session, although one is asked for.
+
+        Guards against:
+        1. The owner is cut off from the lock's coordinator, and not from that of the queries' group.
+        2. Its session expires, and another driver starts the queries. Under KIP-848 the client reports nothing.
+        3. Both run the queries of one checkpoint.
+        """
+        silent = self._asks and self._clock.boottime_s() - self._proven_s > self._length.shortest_s
+        return silent and self._state in PROVES_AGAIN
 
     def take(self) -> bool:
         """Take the lock to start queries, if it is owned now. End with `ended`."""
@@ -189,14 +209,13 @@ class OwnerLock(MemberListener):
         self._port.poll()
         if self._number is None and self._held and self._pace.due():
             self._find()
-        elif self.undecided and self._pace.due():
+        elif self._wants_proof() and self._pace.due():
             self._prove()
 
-    @property
-    def undecided(self) -> bool:
-        """Whether the coordinator is asked for a proof."""
+    def _wants_proof(self) -> bool:
+        old = self._clock.boottime_s() - self._proven_s > self._length.shortest_s / 3
         with self._changed:
-            return self._state in UNDECIDED
+            return self._state in UNDECIDED or (old and self._state in PROVES_AGAIN)
 
     def _alive(self) -> float:
         now_s = self._clock.boottime_s()
@@ -227,8 +246,10 @@ class OwnerLock(MemberListener):
         if self._number is None:
             return
         self._alive()
+        asked_s, self._asks = self._clock.boottime_s(), True
         result = self._commit(self._number)
-        if result.acknowledged and self._alive() < self._freshest_s:
+        if result.acknowledged and self._alive() < self._length.shortest_s / 2:
+            self._proven_s, self._asks = asked_s, False
             self._happened(LockEvent.PROVEN)
         elif result.refused_as(Refusal.LOST):
             self._lost()

@@ -28,6 +28,7 @@ from spark_groupsource.errors import OptionError
 from spark_groupsource.membership.backends.peers import members
 from spark_groupsource.membership.lock_states import LockState
 from spark_groupsource.membership.owner_lock import OwnerLock, lock_options
+from spark_groupsource.membership.session_length import SessionLength
 from spark_groupsource.options.model import SourceOptions
 from spark_groupsource.spark.stop import TIMEOUT_S, QueryEnd, WatchedQueries, check_seconds, is_remote
 from spark_groupsource.spark.stop_signals import EndRequest, JvmEnd, on_end_signals
@@ -92,8 +93,8 @@ def run_when_owner(
         return WatchedQueries(queries, timeout_s=timeout_s, idle_s=idle_s, checkpoint_location=checkpoint_location)
 
     with on_end_signals(timeout_s) as requested:
-        _check_topic(settings)
-        with OwnerLock(settings) as lock:
+        length = _session_length(settings)
+        with OwnerLock(settings, length=length) as lock:
             driver = _Driver(lock, settings, requested, start=start, watched=watched, timeout_s=timeout_s)
             while (end := driver.run_once()) is None:
                 pass
@@ -219,13 +220,19 @@ def _active() -> dict[str, StreamingQuery]:
     return {} if session is None else {str(query.runId): query for query in session.streams.active}
 
 
-def _check_topic(settings: SourceOptions) -> None:
-    """Raise an error of the catalogue unless the lock's topic exists and the brokers answer."""
-    cluster = LibrdkafkaCluster(settings, SystemClock(), time.sleep)
+def _session_length(settings: SourceOptions) -> SessionLength:
+    """Return the session of the lock's member.
+
+    Raises an error of the catalogue unless the lock's topic exists and the brokers answer.
+    """
+    cluster, length = LibrdkafkaCluster(settings, SystemClock(), time.sleep), SessionLength(settings)
     try:
         cluster.describe(settings.subscription.topics)
+        if length.is_the_brokers:
+            length.learn(cluster.group_session_s(settings.group_id))
     finally:
         cluster.close()
+    return length
 
 
 def _local(queries: Sequence[StreamingQuery]) -> Sequence[StreamingQuery]:

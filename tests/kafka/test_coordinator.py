@@ -16,6 +16,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from spark_groupsource.membership.lock_states import LockState
+from spark_groupsource.membership.owner_lock import OwnerLock, lock_options
 from tests.faults.observe.describer import Describer
 from tests.realkafka.groupwire import parse_heartbeat
 from tests.realkafka.proxy import Action, Api, KafkaProxy, On, Rule
@@ -494,3 +497,41 @@ def test_m09_batches_go_on_without_the_coordinator_and_commits_follow(
     assert watch.went_back == []
     assert repeated == set()
     assert [line for name in MEMBERS for line in pair.told[name].lines("lost")] == []
+
+
+# --- the lock of run_when_owner
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_an_owner_that_is_cut_off_gives_way_before_another_one_owns_the_lock(
+    protocol: str, client: Independent, kafka: RealKafka, proxy: KafkaProxy, topic: str, group: str
+) -> None:
+    """1. The owner's client is cut off from the brokers. 2. It stops its queries. 3. Its session expires."""
+    session_ms = 6_000
+    client.create_topic(topic, 1)
+    client.set_group_session_timeout(f"{group}.lock", session_ms)
+    own = {"kafka.group.protocol": protocol}
+    if protocol == "classic":
+        own["kafka.session.timeout.ms"] = str(session_ms)
+    cut = own | {"kafka.bootstrap.servers": kafka.proxied_servers, "kafka.client.id": "cut-off"}
+
+    def made(options: dict[str, str]) -> OwnerLock:
+        return OwnerLock(lock_options(group, topic, options))
+
+    with ExitStack() as stack:
+        owner = stack.enter_context(made(cut))
+        wait_for("the lock", lambda: owner.state is LockState.OWNED, 60, lambda: f"{owner.state}")
+        assert owner.take()
+        other = stack.enter_context(made(own | {"kafka.bootstrap.servers": kafka.bootstrap_servers}))
+        wait_for("two members", lambda: client.member_count(f"{group}.lock") == 2, 30)
+        time.sleep(session_ms / 1000)
+        assert not owner.gives_way, "proofs are accepted"
+        proxy.add(Rule(None, client="cut-off", action=Action.BLACK_HOLE, times=None))
+        began_s = time.monotonic()
+        wait_for("the owner to give way", lambda: owner.stops_at_once, 60, lambda: f"{owner.state} {other.state}")
+        gave_way_s = time.monotonic() - began_s
+        assert other.state is LockState.WAITING
+        owner.ended()
+        wait_for("the other to own the lock", lambda: other.state is LockState.OWNED, 60, lambda: f"{other.state}")
+        print(f"{protocol}: gave way after {gave_way_s:.1f} s, another owner after {time.monotonic() - began_s:.1f} s")
+        proxy.clear()

@@ -201,7 +201,7 @@ def test_queries_that_end_by_themselves_leave_the_decision_to_the_coordinator(
 
 def test_an_answer_that_comes_late_proves_nothing(lock: OwnerLock, group: FakeGroup) -> None:
     """1. A commit is accepted. 2. The process is stopped for longer than half a session before it has the answer."""
-    lock._freshest_s = 0.2
+    lock._length.shortest_s = 0.4
     group.answers.clear()
     group.assign(0)
     await_state(lock, LockState.UNPROVEN)
@@ -211,6 +211,24 @@ def test_an_answer_that_comes_late_proves_nothing(lock: OwnerLock, group: FakeGr
     assert lock.state is LockState.UNPROVEN
     await_state(lock, LockState.OWNED)
     assert len(group.committed) >= 2, "the second answer was in time"
+
+
+def test_an_owner_that_gets_no_answer_for_a_session_stops_its_queries(lock: OwnerLock, group: FakeGroup) -> None:
+    """1. Queries run, and the coordinator accepts a proof now and then. 2. It does not answer any more."""
+    lock._length.shortest_s = 0.9
+    group.assign(0)
+    await_state(lock, LockState.OWNED)
+    assert lock.take()
+    wait_until(lambda: len(group.committed) >= 4)
+    assert not lock.gives_way
+    group.answers.clear()
+    wait_until(lambda: lock.stops_at_once)
+    assert lock.gives_way
+    lock.ended()
+    assert lock.state is LockState.UNPROVEN
+    group.answers.set()
+    await_state(lock, LockState.OWNED)
+    assert not lock.gives_way
 
 
 def test_an_error_of_the_member_ends_the_wait(lock: OwnerLock, group: FakeGroup) -> None:

@@ -92,8 +92,8 @@ class Program:
 def program(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
     (tmp_path / "metadata").write_text('{"id": "the-query"}')
     made = Program(str(tmp_path))
-    monkeypatch.setattr(module, "OwnerLock", lambda _settings: made.lock)
-    monkeypatch.setattr(module, "_check_topic", lambda _settings: None)
+    monkeypatch.setattr(module, "OwnerLock", lambda _settings, length: made.lock)
+    monkeypatch.setattr(module, "_session_length", lambda _settings: None)
     monkeypatch.setattr(module, "members", lambda _settings: ["pay-host"])
     yield made
     assert made.lock.left
