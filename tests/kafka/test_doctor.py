@@ -80,6 +80,24 @@ def test_a_broker_as_it_is(
     assert verdict(findings, "rights", f"group {group}: READ is granted") == "ok"
     assert verdict(findings, "rights", f"topic {topic}: READ is granted") == "ok"
     assert verdict(findings, "clock", f"topic {topic}") == "ok"
+    assert verdict(findings, "compression", f"topic {topic}: the newest batches are uncompressed") == "ok"
+    assert code == 0, findings
+
+
+def test_a_topic_that_a_producer_compresses_with_gzip_is_advice(
+    kafka: RealKafka, client: Independent, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of three partitions one is empty, and one has an older batch without compression."""
+    from confluent_kafka import Producer
+
+    client.create_topic(topic, 3)
+    client.produce_to(topic, [("a", 0), ("a", 1)])
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": "gzip"})
+    for _ in range(50):
+        producer.produce(topic, b"x" * 100, partition=1)
+    producer.flush()
+    code, findings = examined(capsys, "--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic)
+    assert verdict(findings, "compression", f"topic {topic}: the newest batches are gzip, uncompressed") == "advice"
     assert code == 0, findings
 
 

@@ -1,4 +1,4 @@
-"""Read facts about a cluster for the command `doctor`: brokers, their releases, rights, times of records.
+"""Read facts about a cluster for the command `doctor`: brokers, their releases, rights, times and compression.
 
 Every request has a time limit. Errors are those of the catalogue.
 """
@@ -18,9 +18,10 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from spark_groupsource.cli.admin import LibrdkafkaGroupAdmin
+from spark_groupsource.client.ending import on_own_thread
 from spark_groupsource.client.errors import CONTACT_TIMEOUT_S, LastTransportError, kafka_error, map_error
-from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, outsider_settings
-from spark_groupsource.client.tokens import new_admin
+from spark_groupsource.client.settings import FETCH_SETTINGS, creating_client, few_records_settings, outsider_settings
+from spark_groupsource.client.tokens import new_admin, new_consumer
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.cluster.admin import admin_client, answer_of
 from spark_groupsource.options.model import SourceOptions
@@ -30,7 +31,13 @@ from spark_groupsource.options.model import SourceOptions
 _REQUEST = re.compile(r"\[thrd:(?P<thread>[^]]*)\].* ApiKey (?P<name>\w+) \(\d+\) Versions \d+\.\.(?P<newest>\d+)")
 # The lines that follow a broker's list.
 _AFTER_LIST = re.compile(r"\[thrd:(?P<thread>[^]]*)\].*\b(?:Feature|Enabling feature|Disabling feature) ")
+# Its debug line about a batch of records that it has unpacked. The compression is the last word.
+_BATCH = re.compile(r"message\(s\) .* fetch queue \(.*, (?P<compression>\w+)\)")
 _NEWEST = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+# One record before the end (RD_KAFKA_OFFSET_TAIL of librdkafka).
+_LAST_RECORD = -2001
+_BATCHES_S = 5.0
+_MAX_BATCHES = 16
 _VERSIONS_S = 5.0
 _LOG_POLL_S = 0.1
 
@@ -73,6 +80,9 @@ class ClusterFacts(Protocol):
 
     def newest_record_ms(self, topic: str, partitions: int) -> int | None:
         """Return the time (ms) of a topic's newest record; None if there is none, or it cannot be read."""
+
+    def compressions(self, topic: str, partitions: int) -> frozenset[str]:
+        """Return how the newest batches of a topic are compressed; empty if there are none, or they cannot be read."""
 
 
 class LibrdkafkaFacts:
@@ -148,6 +158,27 @@ class LibrdkafkaFacts:
             return None
         return max(newest, default=None)
 
+    def compressions(self, topic: str, partitions: int) -> frozenset[str]:
+        """See `ClusterFacts`. Reads the last record of some partitions."""
+        logger, batches = logging.Logger("spark_groupsource.doctor", logging.DEBUG), BatchLog()
+        logger.addHandler(batches)
+        settings = few_records_settings(self._options, "doctor") | {"logger": logger, "debug": "msg", "log_level": 7}
+        with creating_client(self._options):
+            consumer = new_consumer(settings | {"error_cb": self._transport, "auto.offset.reset": "latest"})
+        left = set(range(min(partitions, _MAX_BATCHES)))
+        deadline_s = time.monotonic() + _BATCHES_S
+        try:
+            consumer.assign([ClientPartition(topic, number, _LAST_RECORD) for number in left])
+            while left and time.monotonic() < deadline_s:
+                # A record, or the end of an empty partition; other errors are those of the rights.
+                if (message := consumer.poll(_LOG_POLL_S)) is not None:
+                    left.discard(message.partition())
+            consumer.poll(0)
+        finally:
+            # R87: the client may never end
+            on_own_thread(consumer.close)
+        return frozenset(batches.compressions)
+
     def _ask(self, request: str, future: Future[Any], *, mapped: bool = True) -> Any:
         try:
             return answer_of(self._client, future, self._transport)
@@ -190,6 +221,19 @@ class RequestLog(logging.Handler):
             self._listing.add(match["thread"])
         elif match := _AFTER_LIST.search(text):
             self._listing.discard(match["thread"])
+
+
+class BatchLog(logging.Handler):
+    """Collects how batches are compressed, from the client's lines about them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compressions: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Parse one line of the log."""
+        if match := _BATCH.search(record.getMessage()):
+            self.compressions.add(match["compression"])
 
 
 def _operations(found: Iterable[Any] | None) -> frozenset[str] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -312,6 +312,19 @@ def of_newest_record(topic: str, newest_ms: int | None, now_s: float) -> Finding
     )
 
 
+def of_compression(topic: str, found: Collection[str]) -> Finding | None:
+    """Check how a topic's newest batches are compressed: this client unpacks gzip twice."""
+    if not found:
+        return None
+    text = f"topic {topic}: the newest batches are {', '.join(sorted(found))}"
+    if "gzip" not in found:
+        return _ok("compression", text)
+    return Finding(
+        "compression", Verdict.ADVICE, f"{text}; gzip is read at half of the speed of Spark's own source",
+        "let producers use zstd, lz4 or snappy (compression.type; docs/explanation/performance.md#gzip)",
+    )  # fmt: skip
+
+
 # --- the checkpoint
 
 
@@ -415,8 +428,8 @@ class Doctor:
         yield of_topic(topic, rights)
         if rights.partitions:
             found = of_newest_record(topic, cluster.newest_record_ms(topic, rights.partitions), self.clock.epoch_s())
-            if found is not None:
-                yield found
+            compression = of_compression(topic, cluster.compressions(topic, rights.partitions))
+            yield from (finding for finding in (found, compression) if finding is not None)
 
 
 def _of_failed_probe(error: Exception) -> Finding:

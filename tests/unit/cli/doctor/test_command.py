@@ -384,6 +384,7 @@ class FakeCluster:
         self.known: dict[str, Rights] = {"orders": READ}
         self.rights = READ
         self.newest_ms: int | None = 1_000
+        self.compression = frozenset({"lz4"})
         self.error: Exception | None = None
 
     def brokers(self) -> tuple[str, ...]:
@@ -407,6 +408,9 @@ class FakeCluster:
 
     def newest_record_ms(self, topic: str, partitions: int) -> int | None:
         return self.newest_ms
+
+    def compressions(self, topic: str, partitions: int) -> frozenset[str]:
+        return self.compression
 
 
 CONNECTION = Connection("broker:9092", "shop")
@@ -446,6 +450,19 @@ def test_nothing_is_wrong() -> None:
     assert "topic orders: READ is granted" in text
     assert "group shop: READ is granted" in text
     assert text.endswith("no problem found")
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [({"gzip"}, "advice"), ({"gzip", "zstd"}, "advice"), ({"zstd", "uncompressed"}, "ok"), (set(), "")],
+)
+def test_gzip_is_advised_against(found: set[str], verdict: str) -> None:
+    cluster = FakeCluster()
+    cluster.compression = frozenset(found)
+    wrong, text = report(cluster, DoctorCommand(CONNECTION))
+    assert wrong == 0
+    lines = [line for line in text.splitlines() if "compression  " in line]
+    assert [line.split()[0] for line in lines] == ([verdict] if verdict else [])
 
 
 def test_what_is_wrong_is_counted_and_the_rest_goes_on() -> None:
