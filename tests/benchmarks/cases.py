@@ -10,36 +10,52 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
+import pyspark
 from confluent_kafka import Producer
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests import checkout
 from tests.benchmarks.bare import bare_options
-from tests.benchmarks.processes import CpuMeter, is_available
+from tests.benchmarks.peerjars import PACKAGES
+from tests.benchmarks.processes import CpuMeter, WholeCpu, is_available
 from tests.benchmarks.records import BenchError, Content, produce, producer, size_name, values_of
 from tests.benchmarks.report import (
     ADD_BATCH,
     BARE,
     CPU,
     FIRST_BATCH,
+    JOB_CPU,
     LATEST_OFFSET,
     OURS,
     PEAK,
     PEER,
     SEEN,
     TRIGGER,
+    WHOLE_JOB,
     WHOLE_QUERY,
     Series,
     Subject,
     series_of,
 )
-from tests.benchmarks.spark import SHORT_WAIT, TIMEOUT_S, Bed, jvm_pid, read_all, running, wait_for, with_rows
+from tests.benchmarks.spark import (
+    DEFAULTS,
+    SHORT_WAIT,
+    TIMEOUT_S,
+    Bed,
+    jvm_pid,
+    read_all,
+    running,
+    wait_for,
+    with_rows,
+)
 from tests.steps import say
 
 WARM_UP_BATCHES = 5  # of each block of small batches: the first connects, the next few are slower than the rest
@@ -305,3 +321,55 @@ class PeakMemory:
             raise BenchError(f"an application with {source} failed: {run.stderr.strip()[-1000:]}")
         peaks = json.loads(run.stdout.splitlines()[-1])
         return [{PEAK.format(kind): value for kind, value in peaks.items()}]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job by spark-submit, from the command to its end, which is mostly a start of a JVM and of Python.
+
+    Spark's own source is given with --jars, or with `packages`, which looks the jars up in a cache that has them.
+    """
+
+    content: Content
+    runs: int
+    packages: bool = False
+
+    @property
+    def subject(self) -> Subject:
+        way = "--packages" if self.packages else "--jars"
+        return Subject("job", f"{self.content}, Spark's own with {way}", self.content.partitions)
+
+    def run(self, bed: Bed) -> list[Series]:
+        topic = bed.topic_of(self.content)
+        for source in (OURS, PEER) if self.runs > 1 else ():
+            self._submit(bed, source, topic)
+        return _measure(self, self.runs, lambda source: self._submit(bed, source, topic), {})
+
+    def _submit(self, bed: Bed, source: str, topic: str) -> list[dict[str, float]]:
+        jars = ",".join(str(jar) for jar in bed.jars)
+        given = ["--packages", PACKAGES] if self.packages else ["--jars", jars]
+        with tempfile.TemporaryDirectory(prefix="groupkafka-bench-") as folder:
+            checkpoint = Path(folder) / "checkpoint"
+            told = {
+                "format": source,
+                "options": bed.stream_options(source, topic, checkpoint),
+                "checkpoint": str(checkpoint),
+                "records": self.content.records,
+            }
+            command = [
+                str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+                "--properties-file", str(DEFAULTS), "--master", "local[2]",
+                "--conf", "spark.ui.enabled=false", "--conf", f"spark.local.dir={folder}",
+                *(given if source == PEER else ()),
+                str(Path(__file__).with_name("job.py")), json.dumps(told),
+            ]  # fmt: skip
+            began = time.monotonic()
+            with (Path(folder) / "log").open("w+b") as log:
+                process = subprocess.Popen(command, stdout=log, stderr=log, env=checkout.environment())
+                with WholeCpu(process.pid) as cpu:
+                    code = process.wait(TIMEOUT_S)
+                wall_ms = (time.monotonic() - began) * 1000
+                if code != 0:
+                    log.seek(0)
+                    raise BenchError(f"a job with {source} failed: {log.read().decode(errors='replace')[-1000:]}")
+        return [{WHOLE_JOB: round(wall_ms), JOB_CPU: round(cpu.seconds() * 1000)}]

@@ -23,6 +23,8 @@ _MODULES = (
     ivy.Module("org.apache.kafka", "kafka-clients", "3.9.2"),
     ivy.Module("org.apache.commons", "commons-pool2", "2.12.1"),
 )
+# What a user gives spark-submit with --packages.
+PACKAGES = f"{_SPARK}:spark-sql-kafka-0-10_{SCALA_VERSION}:{SPARK_VERSION}"
 _FETCH_TIMEOUT_S = 600.0  # 10 s on a good line
 
 

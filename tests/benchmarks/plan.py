@@ -10,6 +10,7 @@ from tests.benchmarks.cases import (
     Case,
     DeepBacklog,
     FirstBatch,
+    Job,
     NewRecords,
     PeakMemory,
     SmallBacklog,
@@ -19,7 +20,19 @@ from tests.benchmarks.processes import is_available
 from tests.benchmarks.records import COMPRESSIONS, Content
 from tests.benchmarks.report import ADD_BATCH, CPU, FIRST_BATCH, TRIGGER, WHOLE_QUERY
 
-GROUPS = ("throughput", "shortwait", "memory", "compression", "growth", "query", "backlog", "deep", "new", "start")
+GROUPS = (
+    "throughput",
+    "shortwait",
+    "memory",
+    "compression",
+    "growth",
+    "query",
+    "backlog",
+    "deep",
+    "new",
+    "start",
+    "job",
+)
 _SMALL, _MIDDLE = 100, 1000  # bytes of a value in the cases that are about something else than sizes
 _LONG_QUERY = 10_000_000
 
@@ -97,6 +110,7 @@ def cases_of(plan: Plan, groups: Sequence[str], *, in_c: bool = True) -> list[Ca
         "deep": lambda: _deep(plan),
         "new": lambda: _new(plan),
         "start": lambda: _start(plan),
+        "job": lambda: _job(plan),
     }
     cases = dict.fromkeys(case for group in GROUPS if group in groups for case in made[group]())
     first: dict[object, int] = {}
@@ -177,6 +191,13 @@ def _start(plan: Plan) -> Iterator[Case]:
         yield Throughput("start", content, plan.runs, goals=goals)
         yield Throughput("start", content, plan.runs, short_wait=True, goals=goals)
     yield FirstBatch(Content(min(plan.start), _MIDDLE, plan.partitions[0]), plan.runs, {FIRST_BATCH: 1.0})
+
+
+def _job(plan: Plan) -> Iterator[Case]:
+    if is_available():
+        for records in plan.start:
+            for packages in (False, True):
+                yield Job(Content(records, _MIDDLE, plan.partitions[0]), plan.runs, packages=packages)
 
 
 def _records(plan: Plan, size: int) -> int:

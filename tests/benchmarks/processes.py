@@ -121,6 +121,37 @@ class CpuMeter:
         return ticks_between(self._root, self._before, tree(self._root)) / os.sysconf("SC_CLK_TCK")
 
 
+class WholeCpu:
+    """CPU seconds of a process and its descendants from their start to their end, also of those nobody waits for.
+
+    Looked at ten times a second, in a `with` block: what a process uses after the last look at it is not counted.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._ticks: dict[int, int] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="whole-cpu", daemon=True)
+
+    def __enter__(self) -> WholeCpu:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def seconds(self) -> float:
+        """Return what they used so far."""
+        return sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_SAMPLE_S):
+            self._ticks |= {pid: one.own_ticks for pid, one in tree(self._root).items()}
+
+
 class PeakMemory:
     """The most memory that a process and its descendants had, in a `with` block: looked at ten times a second.
 

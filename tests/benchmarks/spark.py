@@ -25,7 +25,8 @@ from tests.benchmarks.report import BARE, OURS, PEER
 from tests.steps import say
 
 TIMEOUT_S = 300.0
-_DEFAULTS = checkout.ROOT / "conf" / "spark-defaults.conf"
+# The project's own settings.
+DEFAULTS = checkout.ROOT / "conf" / "spark-defaults.conf"
 _PAUSE_S = 0.005
 SHORT_WAIT = {"kafka.fetch.max.wait.ms": "10"}  # an option of Spark's own source; 500 by default
 
@@ -40,7 +41,7 @@ def spark_defaults(path: Path) -> dict[str, str]:
 @contextmanager
 def spark_session(jars: Sequence[Path], folder: Path, cores: int = 2) -> Iterator[SparkSession]:
     """A session with the project's own settings, and the peer's jars."""
-    settings = spark_defaults(_DEFAULTS) | {
+    settings = spark_defaults(DEFAULTS) | {
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
@@ -107,14 +108,18 @@ class Bed:
         self._topics.append((content, topic))
         return topic
 
+    def stream_options(self, source: str, topic: str, checkpoint: Path, **more: str) -> dict[str, str]:
+        """The options to read a topic from its beginning; `more` are options that both sources know."""
+        options = {"kafka.bootstrap.servers": self.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
+        if source == OURS:
+            options |= {"kafka.group.id": f"bench-{uuid.uuid4().hex[:8]}", "checkpointLocation": str(checkpoint)}
+        return options | more | dict(self.options.get(source, {}))
+
     def stream(self, source: str, topic: str, checkpoint: Path, **more: str) -> DataFrame:
         """A topic from its beginning; `more` are options that both sources know, or those of the bare source."""
         if source == BARE:
             return bare_stream(self.spark, more | dict(self.options.get(source, {})))
-        options = {"kafka.bootstrap.servers": self.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
-        if source == OURS:
-            options |= {"kafka.group.id": f"bench-{uuid.uuid4().hex[:8]}", "checkpointLocation": str(checkpoint)}
-        options |= more | dict(self.options.get(source, {}))
+        options = self.stream_options(source, topic, checkpoint, **more)
         return self.spark.readStream.format(source).options(**options).load()
 
 
