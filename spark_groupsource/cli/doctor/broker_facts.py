@@ -160,7 +160,7 @@ class LibrdkafkaFacts:
 
     def compressions(self, topic: str, partitions: int) -> frozenset[str]:
         """See `ClusterFacts`. Reads the last record of some partitions."""
-        logger, batches = logging.Logger("spark_groupsource.doctor", logging.DEBUG), BatchLog()
+        logger, batches = logging.Logger("spark_groupsource.doctor", logging.DEBUG), CompressionLog()
         logger.addHandler(batches)
         settings = few_records_settings(self._options, "doctor") | {"logger": logger, "debug": "msg", "log_level": 7}
         with creating_client(self._options):
@@ -223,7 +223,7 @@ class RequestLog(logging.Handler):
             self._listing.discard(match["thread"])
 
 
-class BatchLog(logging.Handler):
+class CompressionLog(logging.Handler):
     """Collects how batches are compressed, from the client's lines about them."""
 
     def __init__(self) -> None:
