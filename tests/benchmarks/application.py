@@ -15,17 +15,17 @@ from tests.benchmarks.processes import PeakMemory
 from tests.benchmarks.spark import Bed, jvm_pid, read_all, spark_session
 
 
-def main(told: dict[str, Any]) -> None:
+def main(said: dict[str, Any]) -> None:
     """Run, and print the peaks in MB."""
-    jars = [Path(jar) for jar in told["jars"]]
+    jars = [Path(jar) for jar in said["jars"]]
     with (
         tempfile.TemporaryDirectory(prefix="groupkafka-bench-") as folder,
         spark_session(jars, Path(folder)) as spark,
         PeakMemory(jvm_pid(spark)) as peak,
     ):
-        bed = Bed(spark, told["bootstrap_servers"], jars, {told["source"]: told["options"]})
+        bed = Bed(spark, said["bootstrap_servers"], jars, {said["source"]: said["options"]})
         for _ in range(2):
-            read_all(bed, told["source"], told["topic"], told["records"])
+            read_all(bed, said["source"], said["topic"], said["records"])
         peaks = peak.peaks_mb()
     print(json.dumps(peaks))
 

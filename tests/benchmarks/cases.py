@@ -302,7 +302,7 @@ class PeakMemory:
 
     def _application(self, bed: Bed, source: str, topic: str) -> list[dict[str, float]]:
         options = bare_options(self.content.records, self.content.size) if source == BARE else bed.options.get(source)
-        told = {
+        shown = {
             "source": source,
             "bootstrap_servers": bed.bootstrap_servers,
             "topic": topic,
@@ -310,7 +310,7 @@ class PeakMemory:
             "jars": [str(jar) for jar in bed.jars],
             "options": options or {},
         }
-        command = checkout.command("tests.benchmarks.application", json.dumps(told))
+        command = checkout.command("tests.benchmarks.application", json.dumps(shown))
         try:
             run = subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env=checkout.environment()
@@ -350,7 +350,7 @@ class Job:
         given = ["--packages", PACKAGES] if self.packages else ["--jars", jars]
         with tempfile.TemporaryDirectory(prefix="groupkafka-bench-") as folder:
             checkpoint = Path(folder) / "checkpoint"
-            told = {
+            shown = {
                 "format": source,
                 "options": bed.stream_options(source, topic, checkpoint),
                 "checkpoint": str(checkpoint),
@@ -361,7 +361,7 @@ class Job:
                 "--properties-file", str(DEFAULTS), "--master", "local[2]",
                 "--conf", "spark.ui.enabled=false", "--conf", f"spark.local.dir={folder}",
                 *(given if source == PEER else ()),
-                str(Path(__file__).with_name("job.py")), json.dumps(told),
+                str(Path(__file__).with_name("job.py")), json.dumps(shown),
             ]  # fmt: skip
             began = time.monotonic()
             with (Path(folder) / "log").open("w+b") as log:

@@ -11,12 +11,12 @@ import sys
 
 from pyspark.sql import SparkSession
 
-told = json.loads(sys.argv[1])
+said = json.loads(sys.argv[1])
 spark = SparkSession.builder.appName("groupkafka-bench-job").getOrCreate()
-stream = spark.readStream.format(told["format"]).options(**told["options"]).load()
-writer = stream.writeStream.format("noop").option("checkpointLocation", told["checkpoint"])
+stream = spark.readStream.format(said["format"]).options(**said["options"]).load()
+writer = stream.writeStream.format("noop").option("checkpointLocation", said["checkpoint"])
 query = writer.trigger(availableNow=True).start()
 query.awaitTermination()
 read = sum(one.numInputRows for one in query.recentProgress)
-if read != told["records"]:
-    sys.exit(f"read {read} of {told['records']} records")
+if read != said["records"]:
+    sys.exit(f"read {read} of {said['records']} records")

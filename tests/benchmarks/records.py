@@ -110,5 +110,5 @@ def produce(client: Producer, topic: str, content: Content, values: Sequence[byt
                 say(f"    produced {number:,} of {content.records:,} records")
     client.flush(_FLUSH_TIMEOUT_S)
     if delivered.errors or delivered.acknowledged != content.records:
-        told = f"{delivered.acknowledged} of {content.records} records were acknowledged"
-        raise BenchError(f"{told}; {delivered.errors[:1]}")
+        said = f"{delivered.acknowledged} of {content.records} records were acknowledged"
+        raise BenchError(f"{said}; {delivered.errors[:1]}")

@@ -118,9 +118,9 @@ def test_sparks_own_recipe_for_archives_is_one_error_with_the_cure(shell: Shell,
     (folder / archive.name).symlink_to(archive)
     done = shell.run("submit with the archive", folder, PYSPARK_DRIVER_PYTHON="python3")
     assert done.returncode != 0
-    told = done.stdout + done.stderr
-    assert "executors start 'python3' (PYSPARK_DRIVER_PYTHON), not './environment/bin/python'" in told, told[-4000:]
-    assert "[GROUPKAFKA.EXECUTOR_PACKAGE_MISSING] The Python of an executor" in told, told[-4000:]
+    said = done.stdout + done.stderr
+    assert "executors start 'python3' (PYSPARK_DRIVER_PYTHON), not './environment/bin/python'" in said, said[-4000:]
+    assert "[GROUPKAFKA.EXECUTOR_PACKAGE_MISSING] The Python of an executor" in said, said[-4000:]
 
 
 def test_an_archive_in_client_mode(shell: Shell, records: Independent, archive: Path) -> None:

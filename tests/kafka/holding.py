@@ -60,7 +60,7 @@ class Gate:
         self._open.set()
 
 
-class Told:
+class Events:
     """The metrics file of a query."""
 
     def __init__(self, folder: Path, name: str) -> None:

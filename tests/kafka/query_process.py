@@ -143,7 +143,7 @@ def main(settings: dict[str, Any]) -> None:
         query.stop()
         (out / "stopped").write_text(str(time.time()))
     if settings.get("tell"):
-        (out / "told").write_text(_all_that_is_told(query, reader.load()))
+        (out / "said").write_text(_all_that_is_told(query, reader.load()))
     failure = query.exception()
     if failure is not None:
         (out / "failure").write_text(str(failure))

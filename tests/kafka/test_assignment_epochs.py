@@ -168,13 +168,13 @@ def shared(first: Member, second: Member) -> tuple[int, int, set[int]]:
     first.beat(alone.epoch, alone.assigned)
     time.sleep(1.2 * INTERVAL_S)
     assert second.join().assigned == set()
-    told = first.beat(alone.epoch)
-    assert told.assigned is not None
-    assert len(told.assigned) == 2
-    assert told.epoch == alone.epoch, "the epoch rises when the others are given up"
-    newer = first.beat(alone.epoch, told.assigned).epoch
+    said = first.beat(alone.epoch)
+    assert said.assigned is not None
+    assert len(said.assigned) == 2
+    assert said.epoch == alone.epoch, "the epoch rises when the others are given up"
+    newer = first.beat(alone.epoch, said.assigned).epoch
     assert newer > alone.epoch
-    return alone.epoch, newer, told.assigned
+    return alone.epoch, newer, said.assigned
 
 
 def test_a_commit_with_an_older_epoch_is_accepted_for_partitions_that_stayed(members: list[Member]) -> None:

@@ -14,7 +14,7 @@ from tests.realkafka.realkafka import RealKafka
 
 from .application import Application, AppQuery
 from .harness import CLIENTS, Independent, wait_for
-from .holding import Gate, OffsetWatch, Told, released
+from .holding import Events, Gate, OffsetWatch, released
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -29,7 +29,7 @@ class Group:
     def __init__(self, application: Application, client: Independent, options: Mapping[str, str], folder: Path) -> None:
         self.application, self.client, self.options, self.folder = application, client, dict(options), folder
         self.topic, self.name = options["subscribe"], options["kafka.group.id"]
-        self.told: dict[str, Told] = {}
+        self.events: dict[str, Events] = {}
         self.queries: dict[str, AppQuery] = {}
         self._runs: list[AppQuery] = []
         self._produced = 0
@@ -38,9 +38,9 @@ class Group:
         self, name: str, batch: Gate | None = None, trigger: Mapping[str, str | bool] | None = None, **extra: str
     ) -> AppQuery:
         """Start a query, or start it again; `__` in an option's name stands for a dot."""
-        self.told[name] = Told(self.folder, f"{name}-{len(self._runs)}")
+        self.events[name] = Events(self.folder, f"{name}-{len(self._runs)}")
         given = {key.replace("__", "."): value for key, value in extra.items()}
-        chosen = self.options | self.told[name].options | given
+        chosen = self.options | self.events[name].options | given
         query = self.application.start_query(name, chosen, batch=batch, trigger=trigger)
         self.queries[name] = query
         self._runs.append(query)
@@ -57,7 +57,7 @@ class Group:
 
     def counters(self, name: str) -> dict[str, int]:
         """Return a query's newest counters."""
-        lines = self.told[name].lines()
+        lines = self.events[name].lines()
         return dict(lines[-1]["metrics"]) if lines else {}
 
     def wait_shares(self, shares: Mapping[str, int], timeout_s: float = 90) -> None:
@@ -114,8 +114,8 @@ class Group:
 
     def evidence(self) -> str:
         """Return what everybody tells."""
-        told = "\n".join(f"--- {name}\n{told.tail()}" for name, told in self.told.items())
-        return f"{self.owned()} {self.client.members(self.name)}\n{self.queries}\n{told}"
+        seen = "\n".join(f"--- {name}\n{seen.tail()}" for name, seen in self.events.items())
+        return f"{self.owned()} {self.client.members(self.name)}\n{self.queries}\n{seen}"
 
 
 @pytest.fixture
@@ -165,10 +165,10 @@ def test_m16_a_standby_takes_over_at_the_committed_offset(team: Group) -> None:
     team.wait_standbys({"first": 4, "second": 4})
     team.produce()
     team.wait_read()
-    before = len(team.told["second"].lines("assigned"))
+    before = len(team.events["second"].lines("assigned"))
     stopped_at = team.leave("first")
     team.wait_shares({"second": 8}, 30)
-    taken = team.told["second"].lines("assigned")
+    taken = team.events["second"].lines("assigned")
     assert len(taken) == before + 1, "one rebalance brings everything"
     print(f"a standby owned all {taken[-1]['at'] - stopped_at:.2f} s after query.stop() was called")
     team.wait_standbys({"second": 0})
@@ -201,11 +201,11 @@ def test_m14_topics_with_different_partition_counts_are_refused_with_the_counts(
     client.create_topic(topic, 3)
     client.create_topic(other, 2)
     query = application.start_query("first", options | {"subscribe": f"{topic},{other}", "assignors": "co-partitioned"})
-    told = failure_of(query)
-    assert "[GROUPKAFKA.ASSIGNMENT_REFUSED]" in told
-    assert f"{topic}" in told
-    assert "3" in told
-    assert "2" in told
+    seen = failure_of(query)
+    assert "[GROUPKAFKA.ASSIGNMENT_REFUSED]" in seen
+    assert f"{topic}" in seen
+    assert "3" in seen
+    assert "2" in seen
 
 
 def test_m14_co_partitions_are_together(
@@ -231,10 +231,10 @@ def test_m12_no_common_strategy_names_both_lists(team: Group) -> None:
     team.start("first", assignors="weighted,rack-aware")
     team.wait_read()
     late = team.start("late", assignors="redundant,single-active")
-    told = failure_of(late)
-    assert "[GROUPKAFKA.NO_COMMON_STRATEGY]" in told
-    assert "redundant, single-active" in told
-    assert "offers weighted, rack-aware" in told
+    seen = failure_of(late)
+    assert "[GROUPKAFKA.NO_COMMON_STRATEGY]" in seen
+    assert "redundant, single-active" in seen
+    assert "offers weighted, rack-aware" in seen
     team.queries["first"].check()
 
 
@@ -272,14 +272,14 @@ def test_p6_m08_a_drain_beyond_the_session_timeout_is_clean(member: str, team: G
         team.produce()
         gate.wait_reached(team.evidence)
         team.start("second", **CLIENTS[member])
-        team.told["first"].wait_for("revoking")
+        team.events["first"].wait_for("revoking")
         time.sleep(9)
-        assert not team.told["first"].lines("lost"), team.evidence()
+        assert not team.events["first"].lines("lost"), team.evidence()
         gate.release()
         team.wait_shares({"first": 4, "second": 4})
         team.produce()
         team.wait_read()
-    revoked = [line for line in team.told["first"].lines("revoked") if line["details"]["drain_ms"] > 8_000]
+    revoked = [line for line in team.events["first"].lines("revoked") if line["details"]["drain_ms"] > 8_000]
     assert [line["details"]["outcome"] for line in revoked] == ["COMPLETE"], team.evidence()
     team.check_each_once()
     assert watch.went_back == []
@@ -361,9 +361,9 @@ def test_an_assignor_that_the_broker_does_not_have(
     query = application.start_query(
         "first", with_protocol(options, "kip848") | {"kafka.group.remote.assignor": "nearest"}
     )
-    told = failure_of(query)
-    assert "[GROUPKAFKA.REMOTE_ASSIGNOR_UNKNOWN]" in told
-    assert "'nearest'" in told
+    seen = failure_of(query)
+    assert "[GROUPKAFKA.REMOTE_ASSIGNOR_UNKNOWN]" in seen
+    assert "'nearest'" in seen
 
 
 def failure_of(query: AppQuery) -> str:

@@ -46,28 +46,28 @@ def test_p6_a_partition_that_comes_back_after_its_batch_is_handed_over_with_the_
     query joins before the first one can plan, and gets half of them.
     """
     group, gate = make_group(protocol), Gate()
-    first, told = group.start_first(gate), group.told["first"]
+    first, seen = group.start_first(gate), group.events["first"]
     wait_for("lag 0", lambda: group.client.lag(group.name, group.topic) == 0, WAIT_S, group.evidence)
-    before, assigned = group.client.committed(group.name), len(told.lines("assigned"))
+    before, assigned = group.client.committed(group.name), len(seen.lines("assigned"))
     gate.armed = True
     plan = Held("first", "before-start-positions")
     with released(gate, plan), OffsetWatch(group.client, group.name) as watch:
         group.client.produce(group.topic, (str(n) for n in range(40)), PARTITIONS)
         gate.wait_reached(group.evidence)
         join = proxy.add(joining(protocol, "first-member"))
-        with stopped(told.reader_pid()):
+        with stopped(seen.reader_pid()):
             wait_for("the session's end", lambda: not group.client.member_count(group.name), WAIT_S, group.evidence)
-        told.wait_for("lost")
-        completed = len(told.lines("completed"))
+        seen.wait_for("lost")
+        completed = len(seen.lines("completed"))
         gate.release()
-        told.wait_for("completed", completed + 1)
+        seen.wait_for("completed", completed + 1)
         assert group.client.committed(group.name) == before
         proxy.remove(join)
-        told.wait_for("assigned", assigned + 1)
+        seen.wait_for("assigned", assigned + 1)
         plan.wait_reached(group.evidence)
         group.start("second")
         group.wait_shared([PARTITIONS // 2, PARTITIONS // 2])
-        group.told["second"].wait_for("assigned")
+        group.events["second"].wait_for("assigned")
         plan.release()
         group.client.produce(group.topic, (str(n) for n in range(40)), PARTITIONS)
         repeated = group.wait_done()

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 
 from .application import Application, AppQuery, Batch, Sink
 from .harness import Independent, Query, Record, wait_for
-from .holding import Gate, Told, released
+from .holding import Events, Gate, released
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -57,9 +57,9 @@ def assert_once(queries: Sequence[AppQuery | Query], everything: set[Record]) ->
     assert {record: times for record, times in total.items() if times > 1} == {}
 
 
-def first_with_partitions_s(told: Told, since_s: float) -> float:
+def first_with_partitions_s(seen: Events, since_s: float) -> float:
     """When the member first got partitions after this moment."""
-    lines = [line for line in told.lines("assigned") if line["partitions"] and line["at"] >= since_s - 0.01]
+    lines = [line for line in seen.lines("assigned") if line["partitions"] and line["at"] >= since_s - 0.01]
     return float(lines[0]["at"]) if lines else 0.0
 
 
@@ -79,32 +79,32 @@ def test_p6_a_long_trigger_hands_over_at_the_end_of_its_batch(
     chosen = with_protocol(options, protocol)
     client.create_topic(topic, 4)
     client.produce(topic, (f"a{n}" for n in range(40)), 4)
-    gate, told = Gate(), {name: Told(tmp_path, name) for name in ("first", "second")}
+    gate, seen = Gate(), {name: Events(tmp_path, name) for name in ("first", "second")}
     gate.armed = True
     arrived_s: list[float] = []
 
     def evidence() -> str:
-        return "\n".join(f"--- {name}\n{lines.tail()}" for name, lines in told.items())
+        return "\n".join(f"--- {name}\n{lines.tail()}" for name, lines in seen.items())
 
     with released(gate):
-        first = application.start_query("first", chosen | told["first"].options, trigger=LONG_TRIGGER, batch=gate)
+        first = application.start_query("first", chosen | seen["first"].options, trigger=LONG_TRIGGER, batch=gate)
         gate.wait_reached(evidence)
         # For the second query to read as soon as it owns something.
         client.produce(topic, (f"b{n}" for n in range(40)), 4)
         second = application.start_query(
             "second",
-            chosen | told["second"].options,
+            chosen | seen["second"].options,
             batch=lambda _number, records: arrived_s.append(time.time()) if records else None,
         )
-        told["first"].wait_for("revoking")
-        assert not told["first"].lines("revoked"), "the revoke did not wait for the batch"
+        seen["first"].wait_for("revoking")
+        assert not seen["first"].lines("revoked"), "the revoke did not wait for the batch"
         gate.release()
         wait_for("the second query's first records", lambda: arrived_s, 30, evidence)
     ended_s = batch_end_s(first)
-    revoked = told["first"].lines("revoked")[0]
+    revoked = seen["first"].lines("revoked")[0]
     figures = {
         "released": revoked["at"] - ended_s,
-        "owned": first_with_partitions_s(told["second"], ended_s) - ended_s,
+        "owned": first_with_partitions_s(seen["second"], ended_s) - ended_s,
         "read": arrived_s[0] - ended_s,
     }
     for name, seconds in figures.items():
@@ -211,7 +211,7 @@ class Union:
     """One query with two sources, which are members of their own."""
 
     def __init__(self, application: Application, folder: Path, name: str, sources: list[dict[str, str]]) -> None:
-        self.told = [Told(folder, f"{name}-{number}") for number in range(len(sources))]
+        self.events = [Events(folder, f"{name}-{number}") for number in range(len(sources))]
         self._application, self._name, self._sources = application, name, sources
         self._sink = Sink(folder / name)
 
@@ -228,16 +228,16 @@ class Union:
         location = str(self._sink.checkpoint)
         frames = [
             self._application.spark.readStream.format("groupkafka")
-            .options(**source, **told.options, checkpointLocation=location)
+            .options(**source, **seen.options, checkpointLocation=location)
             .load()
-            for source, told in zip(self._sources, self.told, strict=True)
+            for source, seen in zip(self._sources, self.events, strict=True)
         ]
         writer = frames[0].union(frames[1]).writeStream.foreachBatch(write).option("checkpointLocation", location)
         return AppQuery(self._name, writer.trigger(**trigger).start(), self._sink)
 
     def evidence(self) -> str:
         """Return what its members told."""
-        return "\n".join(f"--- {told.path.name}\n{told.tail()}" for told in self.told)
+        return "\n".join(f"--- {seen.path.name}\n{seen.tail()}" for seen in self.events)
 
 
 @contextmanager
@@ -293,20 +293,20 @@ def test_several_sources_in_one_query_hand_over_together(
         two = second.start(processingTime="100 milliseconds")
         with stopped(two), released(gate):
             # In one group the other source is asked later: a rebalance ends when the last member has drained.
-            wait_for("a revoke", lambda: any(told.lines("revoking") for told in first.told), 60, evidence)
-            assert [told.lines("revoked") for told in first.told] == [[], []], "a revoke did not wait for the batch"
+            wait_for("a revoke", lambda: any(seen.lines("revoking") for seen in first.events), 60, evidence)
+            assert [seen.lines("revoked") for seen in first.events] == [[], []], "a revoke did not wait for the batch"
             gate.release()
-            for told in first.told:
-                told.wait_for("revoked")
+            for seen in first.events:
+                seen.wait_for("revoked")
             wait_for(
                 "half of both topics with each query",
-                lambda: all(t.metrics()["assigned_partitions"] == 2 for t in (*first.told, *second.told)),
+                lambda: all(t.metrics()["assigned_partitions"] == 2 for t in (*first.events, *second.events)),
                 30,
                 evidence,
             )
             ended_s = batch_end_s(one)
             figures = [
-                told.lines("revoked")[0]["at"] - max(ended_s, told.lines("revoking")[0]["at"]) for told in first.told
+                seen.lines("revoked")[0]["at"] - max(ended_s, seen.lines("revoking")[0]["at"]) for seen in first.events
             ]
             print("handover of two sources: " + " ".join(f"{seconds:.3f}s" for seconds in figures))
             assert all(-0.05 <= seconds <= HANDOVER_S for seconds in figures), figures
@@ -327,8 +327,8 @@ def test_several_sources_in_one_query_commit_their_last_batch_long_before_the_ne
     with stopped(query):
         query.wait_for_records(everything(client, sources))
         wait_for("lag 0", lambda: lag(client, sources) == 0, HANDOVER_S, union.evidence)
-    for told in union.told:
-        told.wait_for("left", timeout_s=15)
+    for seen in union.events:
+        seen.wait_for("left", timeout_s=15)
     assert lag(client, sources) == 0, union.evidence()
     assert_once([query], everything(client, sources))
     assert (query.checkpoint / "offsets" / "0").read_text().startswith(f"v{version}\n")
@@ -340,12 +340,12 @@ def test_several_queries_of_one_application_share_a_group(
     """1. three queries share a topic, 2. each has a batch, 3. they stop one after the other, and all at once."""
     client.create_topic(topic, 6)
     names = ("first", "second", "third")
-    told = {name: Told(tmp_path, name) for name in names}
+    seen = {name: Events(tmp_path, name) for name in names}
 
     def evidence() -> str:
-        return "\n".join(f"--- {name}\n{lines.tail()}" for name, lines in told.items())
+        return "\n".join(f"--- {name}\n{lines.tail()}" for name, lines in seen.items())
 
-    queries = [application.start_query(name, options | told[name].options) for name in names]
+    queries = [application.start_query(name, options | seen[name].options) for name in names]
     wait_for("two partitions each", lambda: [len(m) for m in client.members(group)] == [2, 2, 2], 60, evidence)
     client.produce(topic, (f"a{n}" for n in range(120)), 6)
     wanted = client.records(topic)

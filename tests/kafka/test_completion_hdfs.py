@@ -15,7 +15,7 @@ import pytest
 
 from .application import Application
 from .harness import Independent, Query, skipped, wait_for
-from .holding import Told
+from .holding import Events
 from .libhdfs import Libhdfs, LibhdfsMissing, libhdfs
 
 pytestmark = pytest.mark.kafka
@@ -92,24 +92,24 @@ def test_p6_a_stop_with_a_checkpoint_on_hdfs_commits_the_last_batch_and_leaves(
     client.produce(topic, (f"a{n}" for n in range(40)), 2)
     for name, value in hadoop.environment.items():
         monkeypatch.setenv(name, value)
-    told, checkpoint = Told(tmp_path, "first"), tmp_path / "checkpoint"
+    seen, checkpoint = Events(tmp_path, "first"), tmp_path / "checkpoint"
     first = start_query(
         "first",
-        options | told.options | {"checkpointLocation": hadoop.location(checkpoint)},
+        options | seen.options | {"checkpointLocation": hadoop.location(checkpoint)},
         checkpoint=str(checkpoint),
         trigger={"processingTime": "20 seconds"},
     )
     first.wait_for_records(client.records(topic))
     second = application.start_query("second", options)
-    told.wait_for("revoked")
+    seen.wait_for("revoked")
     second.stop()
-    wait_for("the first query to own all", lambda: told.metrics()["assigned_partitions"] == 2, 30, told.tail)
+    wait_for("the first query to own all", lambda: seen.metrics()["assigned_partitions"] == 2, 30, seen.tail)
 
     client.produce(topic, (f"b{n}" for n in range(40)), 2)
     wait_for("the last batch's end", lambda: len(list((checkpoint / "commits").glob("[0-9]*"))) > 1, 60, first.log)
     assert client.lag(group, topic) == 40, "something else than the stop commits: nothing is shown"
     first.stop()
-    told.wait_for("left", timeout_s=30)
-    assert client.lag(group, topic) == 0, told.tail()
+    seen.wait_for("left", timeout_s=30)
+    assert client.lag(group, topic) == 0, seen.tail()
     assert client.member_count(group) == 0
     assert "FileNotFoundException" not in (first.out / "log").read_text()

@@ -30,7 +30,7 @@ from tests.realkafka.s3jars import s3_jars
 
 from .application import Application
 from .harness import Independent, Record, skipped, wait_for
-from .holding import Held, Told, released
+from .holding import Events, Held, released
 from .test_completion import HANDOVER_S
 
 pytestmark = pytest.mark.kafka
@@ -167,8 +167,8 @@ def test_p6_a_checkpoint_on_s3_hands_over_and_stops_as_a_local_one(
     """
     client.create_topic(topic, 4)
     client.produce(topic, (f"a{n}" for n in range(40)), 4)
-    told, held = Told(tmp_path, "first"), Held("first", "while-reading")
-    first = S3Query(tmp_path, "first", options | told.options, jars, f"http://{bucket.address}")
+    seen, held = Events(tmp_path, "first"), Held("first", "while-reading")
+    first = S3Query(tmp_path, "first", options | seen.options, jars, f"http://{bucket.address}")
     try:
         with released(held):
             wait_for(
@@ -176,38 +176,38 @@ def test_p6_a_checkpoint_on_s3_hands_over_and_stops_as_a_local_one(
             )
             held.wait_reached(first.log)
             second = application.start_query("second", options)
-            told.wait_for("revoking")
+            seen.wait_for("revoking")
             assert first.check()
-            assert not told.lines("revoked"), "the revoke did not wait for the batch"
+            assert not seen.lines("revoked"), "the revoke did not wait for the batch"
             # Not the next trigger is to tell: it comes when the interval is over.
             wait_for("an early moment", lambda: time.time() % TRIGGER_S < TRIGGER_S / 2, TRIGGER_S)
             held.release()
             ended_s = wait_for("the batch's end", lambda: bucket.names("commits") and time.time(), 60, first.log)
-            revoked = told.wait_for("revoked")
+            revoked = seen.wait_for("revoked")
         print(f"handover with a checkpoint on S3: {revoked['at'] - ended_s:.3f}s")
         assert revoked["details"]["outcome"] == "COMPLETE"
         assert revoked["at"] - ended_s <= HANDOVER_S
-        assert told.lines("completed")[0]["at"] <= revoked["at"]
+        assert seen.lines("completed")[0]["at"] <= revoked["at"]
         assert bucket.names("offsets") == {"0"}, "the trigger came meanwhile: nothing is shown"
         second.stop()
-        wait_for("the first query to own all", lambda: told.metrics()["assigned_partitions"] == 4, 30, told.tail)
+        wait_for("the first query to own all", lambda: seen.metrics()["assigned_partitions"] == 4, 30, seen.tail)
 
         client.produce(topic, (f"b{n}" for n in range(40)), 4)
         wait_for("the next batch", lambda: first.check() and "1" in bucket.names("commits"), 3 * TRIGGER_S, first.log)
         time.sleep(1.5)  # Longer than a member with a local checkpoint would need.
         assert client.lag(group, topic) == 40, "something else than the revoke commits: nothing is shown"
         third = application.start_query("third", options)
-        wait_for("the commit of the finished batch", lambda: client.lag(group, topic) == 0, 60, told.tail)
-        told.wait_for("revoked", 2)  # The commit comes first: until they go, the query tells that it owns all.
+        wait_for("the commit of the finished batch", lambda: client.lag(group, topic) == 0, 60, seen.tail)
+        seen.wait_for("revoked", 2)  # The commit comes first: until they go, the query tells that it owns all.
         assert bucket.names("offsets") == {"0", "1"}, "the trigger came meanwhile: nothing is shown"
         third.stop()
-        wait_for("the first query to own all", lambda: told.metrics()["assigned_partitions"] == 4, 30, told.tail)
+        wait_for("the first query to own all", lambda: seen.metrics()["assigned_partitions"] == 4, 30, seen.tail)
 
         client.produce(topic, (f"c{n}" for n in range(40)), 4)
         wait_for("the last batch", lambda: first.check() and "2" in bucket.names("commits"), 3 * TRIGGER_S, first.log)
         assert client.lag(group, topic) == 40, "something else than the stop commits: nothing is shown"
         first.stop()
-        assert client.lag(group, topic) == 0, told.tail()
+        assert client.lag(group, topic) == 0, seen.tail()
     finally:
         first.kill()
     total = first.records() + second.completed_records() + third.completed_records()

@@ -51,18 +51,18 @@ def fails(scene: Scene, error: str, conflict: str) -> None:
 
 def runs_on(scene: Scene, conflict: str, expected: set[Record]) -> None:
     """Start the query: it must notice, and read what is expected."""
-    told = scene.told["query"]
-    lineage = told.lines()[-1]["lineage"]
+    said = scene.events["query"]
+    lineage = said.lines()[-1]["lineage"]
     scene.read_again("query", expected)
-    lines = told.lines("conflict")
+    lines = said.lines("conflict")
     assert lines, scene.evidence()
     assert conflict in lines[0]["details"]["ranges"]
-    assert told.lines()[-1]["lineage"] != lineage, "no new lineage"
+    assert said.lines()[-1]["lineage"] != lineage, "no new lineage"
     # The next start finds all in order, whatever the option was.
     scene.options.pop("onConflict", None)
     scene.produce(5)
     scene.read_again("query", scene.everything(max(offset for _, _, offset in expected) + 1))
-    assert len(told.lines("conflict")) == len(lines)
+    assert len(said.lines("conflict")) == len(lines)
 
 
 def test_m27_a_taken_over_partition_goes_on_where_its_last_owner_completed(scene: Scene) -> None:
@@ -75,7 +75,7 @@ def test_m27_a_taken_over_partition_goes_on_where_its_last_owner_completed(scene
     scene.read_again("first", scene.everything(20, 30))
     scene.produce(10)
     scene.read_again("third", scene.everything(30, 40))
-    assert [line for told in scene.told.values() for line in told.lines("conflict")] == []
+    assert [line for said in scene.events.values() for line in said.lines("conflict")] == []
 
 
 def test_p6_a_lost_checkpoint_repeats_what_was_not_committed(scene: Scene) -> None:
@@ -91,7 +91,7 @@ def test_p6_a_lost_checkpoint_repeats_what_was_not_committed(scene: Scene) -> No
     scene.wait_committed()
     scene.stop(again)
     assert again.records() == dict.fromkeys(scene.everything(10), 1)
-    assert scene.told["query"].lines("conflict") == []
+    assert scene.events["query"].lines("conflict") == []
 
 
 @pytest.mark.parametrize("choice", ["", "group", "fail"], ids=["not given", "group", "fail"])
@@ -158,7 +158,7 @@ def test_an_old_checkpoint_goes_on_where_it_ends_after_a_reset(scene: Scene, tmp
     fails(scene, "CHECKPOINT_BEHIND", f"{scene.topic}-0 group=20 checkpoint=10")
     scene.reset("savepoint", str(saved))
     scene.read_again("query", scene.everything(10))
-    assert scene.told["query"].lines("conflict") == []
+    assert scene.events["query"].lines("conflict") == []
 
 
 @pytest.mark.parametrize("to", [4, 26], ids=["back", "ahead"])

@@ -90,9 +90,9 @@ def test_p8_records_deleted_before_the_plan_are_reported_once(
         scene.client.delete_records(scene.topic, 0, 15)
     scene.produce()
     assert read_behind(scene, query) == LEFT
-    reports = [line["details"]["ranges"] for line in scene.told["first"].lines("data_lost")]
+    reports = [line["details"]["ranges"] for line in scene.events["first"].lines("data_lost")]
     assert reports == [[[scene.topic, 0, 10, 15]]]
-    assert scene.told["first"].metrics()["records_lost"] == 5
+    assert scene.events["first"].metrics()["records_lost"] == 5
 
 
 @pytest.mark.parametrize("place", ["before-partitions", "while-reading"])

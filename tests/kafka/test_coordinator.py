@@ -34,7 +34,7 @@ from tests.realkafka.wire import Request
 
 from .application import Application, AppQuery
 from .harness import Independent, Record, wait_for
-from .holding import Gate, OffsetWatch, Told, released
+from .holding import Events, Gate, OffsetWatch, released
 from .test_takeover import PROTOCOLS, with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -88,12 +88,12 @@ class Group:
     folder: Path
 
     def __post_init__(self) -> None:
-        self.told = {name: Told(self.folder, name) for name in MEMBERS}
+        self.events = {name: Events(self.folder, name) for name in MEMBERS}
         self.queries: dict[str, AppQuery] = {}
 
     def start(self, name: str, batch: Callable[..., object] | None = None) -> AppQuery:
         """Start one of the queries."""
-        options = {**self.options, **self.told[name].options}
+        options = {**self.options, **self.events[name].options}
         self.queries[name] = self.application.start_query(name, options, batch=batch)
         return self.queries[name]
 
@@ -126,7 +126,7 @@ class Group:
 
     def told_so_far(self) -> str:
         """What the members tell."""
-        return "\n".join(f"--- {name}\n{self.told[name].tail()}" for name in self.queries)
+        return "\n".join(f"--- {name}\n{self.events[name].tail()}" for name in self.queries)
 
     def completed(self) -> set[Record]:
         """Return the records in completed batches of either query."""
@@ -274,7 +274,7 @@ def test_an_answer_with_a_first_assignment_comes_too_late_for_the_client(
         group.client.produce(group.topic, (str(n) for n in range(40)), PARTITIONS)
         gate.wait_reached(group.evidence)
         second = group.start("second")
-        group.told["first"].wait_for("revoking")
+        group.events["first"].wait_for("revoking")
         late = proxy.add(late_answers("second-member", times=6))
         gate.release()
         late.wait_fired(WAIT_S)
@@ -338,7 +338,7 @@ def test_the_commit_of_a_handover_fails(
         gate.wait_reached(group.evidence)
         held = set(first.records()) - set(first.completed_records())
         second = group.start("second")
-        group.told["first"].wait_for("revoking")
+        group.events["first"].wait_for("revoking")
         assert held.isdisjoint(second.records())
         rule = proxy.add(commit_rule(fault))
         gate.release()
@@ -378,8 +378,8 @@ def test_a_commit_that_the_coordinator_reads_late_moves_nothing_back(
         proxy.remove(old)
         wait_for("lag 0", lambda: group.client.lag(group.name, group.topic) == 0, WAIT_S, group.evidence)
     assert watch.went_back == []
-    assert [line["details"]["behind"] for line in group.told["first"].lines("commits")][:1] == [True]
-    assert group.told["first"].lines("lost") == []
+    assert [line["details"]["behind"] for line in group.events["first"].lines("commits")][:1] == [True]
+    assert group.events["first"].lines("lost") == []
 
 
 # --- a coordinator that dies
@@ -496,7 +496,7 @@ def test_m09_batches_go_on_without_the_coordinator_and_commits_follow(
         client.close()
     assert watch.went_back == []
     assert repeated == set()
-    assert [line for name in MEMBERS for line in pair.told[name].lines("lost")] == []
+    assert [line for name in MEMBERS for line in pair.events[name].lines("lost")] == []
 
 
 # --- the lock of run_when_owner

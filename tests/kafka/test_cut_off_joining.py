@@ -49,7 +49,7 @@ def test_a_member_that_is_cut_off_while_it_joins(
         wait_for("records in the first", lambda: _reads(first), WAIT_S, group.evidence)
     group.wait_done()
     assert watch.went_back == []
-    assert group.told["first"].lines("lost")
+    assert group.events["first"].lines("lost")
 
 
 def _reads(query: AppQuery) -> bool:

@@ -17,7 +17,7 @@ from tests.realkafka.realkafka import RealKafka
 
 from .batchloop import BatchLoop
 from .harness import Independent, Record, wait_for
-from .holding import Held, Told, released
+from .holding import Events, Held, released
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -35,7 +35,7 @@ class Scene:
     def __init__(self, client: Independent, options: Mapping[str, str], folder: Path) -> None:
         self.client, self.prefix, self._folder = client, options["subscribe"], folder
         self.options = {name: value for name, value in options.items() if name != "subscribe"}
-        self.told = {name: Told(folder, name) for name in ("going-on", "failing")}
+        self.events = {name: Events(folder, name) for name in ("going-on", "failing")}
         self.queries: dict[str, BatchLoop] = {}
 
     def topic(self, name: str, partitions: int = 5, records: int = 50) -> str:
@@ -48,7 +48,7 @@ class Scene:
     def start(self, subscription: Mapping[str, str], *, available_now: bool = False) -> None:
         """Start both queries, or start them again."""
         for name, fails in (("going-on", "false"), ("failing", "true")):
-            options = self.options | self.told[name].options | dict(subscription)
+            options = self.options | self.events[name].options | dict(subscription)
             options |= {"failOnDataLoss": fails, "kafka.group.id": f"{self.prefix}-{name}"}
             sink = self.queries[name].sink if name in self.queries else None
             self.queries[name] = BatchLoop(name, options, self._folder / name, sink, available_now=available_now)
@@ -86,13 +86,13 @@ class Scene:
 
     def lost(self) -> set[tuple[str, int]]:
         """Return the partitions of which the query with failOnDataLoss=false has reported losses."""
-        lines = self.told["going-on"].lines("data_lost")
+        lines = self.events["going-on"].lines("data_lost")
         return {(topic, number) for line in lines for topic, number, *_ in line["details"]["ranges"]}
 
     @contextmanager
     def holders(self, place: str) -> Iterator[Callable[[], None]]:
         """Hold both queries at a place until the block ends; yields what waits until they are there."""
-        holders = [Held(name, place) for name in self.told]
+        holders = [Held(name, place) for name in self.events]
 
         def wait_reached() -> None:
             for holder in holders:
@@ -103,7 +103,7 @@ class Scene:
 
     def evidence(self) -> str:
         """Return what the queries reported."""
-        return "\n".join([*map(repr, self.queries.values()), *(told.tail() for told in self.told.values())])
+        return "\n".join([*map(repr, self.queries.values()), *(seen.tail() for seen in self.events.values())])
 
     def stop(self) -> None:
         """Stop both queries."""

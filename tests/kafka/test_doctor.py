@@ -35,8 +35,8 @@ def kafka(guarded: Guarded) -> RealKafka:
 def examined(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]]]:
     """Return the exit code and the findings."""
     code = main(["doctor", "--json", *arguments])
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return code, told["findings"]
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return code, said["findings"]
 
 
 def verdict(findings: list[dict[str, Any]], check: str, text: str = "") -> str:

@@ -17,7 +17,7 @@ from tests.realkafka.realkafka import RealKafka
 
 from .application import Application, AppQuery, BatchHook
 from .harness import Independent, wait_for
-from .holding import Gate, Held, OffsetWatch, Told, released
+from .holding import Events, Gate, Held, OffsetWatch, released
 from .test_takeover import PROTOCOLS, with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -47,13 +47,13 @@ class Scene:
     ) -> None:
         self.application, self.client, self.options, self.topic = application, client, options, topic
         self.group = options["kafka.group.id"]
-        self.told = {name: Told(folder, name) for name in ("first", "second")}
+        self.events = {name: Events(folder, name) for name in ("first", "second")}
         self.queries: list[AppQuery] = []
         self._produced = 0
 
     def start(self, name: str, gate: BatchHook | None = None, **extra: str) -> AppQuery:
         """Start a query that tells its metrics."""
-        options = self.options | self.told[name].options | extra
+        options = self.options | self.events[name].options | extra
         query = self.application.start_query(name, options, batch=gate)
         self.queries.append(query)
         return query
@@ -61,7 +61,7 @@ class Scene:
     def start_and_read(self, name: str, gate: BatchHook | None = None, **extra: str) -> AppQuery:
         """Start the query that is alone at first, and let it read and commit the first records."""
         query = self.start(name, gate, **extra)
-        self.told[name].wait_for("assigned")
+        self.events[name].wait_for("assigned")
         self.produce()
         query.wait_for_records(self.client.records(self.topic))
         wait_for("lag 0", lambda: self.client.lag(self.group, self.topic) == 0, 30, self.evidence)
@@ -81,7 +81,7 @@ class Scene:
 
     def evidence(self) -> str:
         """Return what the members told."""
-        return "\n".join(f"--- {name}\n{told.tail()}" for name, told in self.told.items())
+        return "\n".join(f"--- {name}\n{seen.tail()}" for name, seen in self.events.items())
 
     def wait_shared(self) -> None:
         """Wait until both members own two partitions, in the coordinator's and in their own view."""
@@ -89,7 +89,7 @@ class Scene:
             "two partitions each",
             lambda: (
                 sorted(map(len, self.client.members(self.group))) == [2, 2]
-                and all(told.metrics()["assigned_partitions"] == 2 for told in self.told.values() if told.lines())
+                and all(seen.metrics()["assigned_partitions"] == 2 for seen in self.events.values() if seen.lines())
             ),
             60,
             self.evidence,
@@ -141,7 +141,7 @@ def test_p1_p2_p6_a_revoke_at_any_moment_repeats_nothing(
     """M07, M26: drain, commit, hand over."""
     scene, gate = make_scene(protocol), Gate()
     first = scene.start("first", gate)
-    scene.told["first"].wait_for("assigned")
+    scene.events["first"].wait_for("assigned")
     if moment != "before the first batch":
         scene.produce()
         first.wait_for_records(scene.client.records(scene.topic))
@@ -157,11 +157,11 @@ def test_p1_p2_p6_a_revoke_at_any_moment_repeats_nothing(
             (held or gate).wait_reached(scene.evidence)
         scene.start("second")
         if MOMENTS[moment]:
-            scene.told["first"].wait_for("revoking")
-            assert scene.told["first"].lines("revoked") == [], "the handover did not wait for the batch in flight"
+            scene.events["first"].wait_for("revoking")
+            assert scene.events["first"].lines("revoked") == [], "the handover did not wait for the batch in flight"
         elif moment != "before the first batch":
             # Nothing is in flight: the partitions go although Spark's thread is held.
-            scene.told["first"].wait_for("revoked")
+            scene.events["first"].wait_for("revoked")
         if held:
             held.release()
         gate.release()
@@ -170,9 +170,9 @@ def test_p1_p2_p6_a_revoke_at_any_moment_repeats_nothing(
         scene.wait_idle()
     assert scene.repeats() == []
     assert watch.went_back == []
-    ended = scene.told["first"].metrics()["rebalances"]
+    ended = scene.events["first"].metrics()["rebalances"]
     assert set(ended) == {"clean"}, scene.evidence()
-    assert scene.told["first"].metrics()["records_repeated"] == 0
+    assert scene.events["first"].metrics()["records_repeated"] == 0
     assert all(query.records() for query in scene.queries if query.name == "second"), "the second query read nothing"
 
 
@@ -193,11 +193,11 @@ def test_p5_a_drain_for_which_the_group_has_not_waited_commits_nothing(
         gate.wait_reached(scene.evidence)
         held = set(first.records()) - before
         second = scene.start("second")
-        scene.told["first"].wait_for("revoking")
+        scene.events["first"].wait_for("revoking")
         scene.client.add_partitions(scene.topic, 6)
         wait_for("the second to read what is held", lambda: held & set(second.records()), 60, scene.evidence)
         gate.release()
-        ended = scene.told["first"].wait_for("revoked")["details"]
+        ended = scene.events["first"].wait_for("revoked")["details"]
         assert ended["committed"] == 0, "an offset of the next owner was replaced"
         wait_for(
             "three partitions each",
@@ -226,12 +226,12 @@ def test_p6_a_revoke_while_the_query_stops(protocol: str, make_scene: Callable[[
         scene.produce_one_batch("first")
         held.wait_reached(scene.evidence)
         scene.start("second")
-        scene.told["first"].wait_for("revoking")
+        scene.events["first"].wait_for("revoking")
         scene.queries.remove(first)
         first.stop()
         held.release()
-        assert scene.told["first"].wait_for("left")["metrics"]["rebalances"].get("deadline") is None
-        stopped = [line["details"]["outcome"] for line in scene.told["first"].lines("revoked")]
+        assert scene.events["first"].wait_for("left")["metrics"]["rebalances"].get("deadline") is None
+        stopped = [line["details"]["outcome"] for line in scene.events["first"].lines("revoked")]
         assert stopped[0] == "STOPPED", scene.evidence()
         scene.queries.append(first)
         second = scene.queries[0]
@@ -258,13 +258,13 @@ def test_m11_a_batch_beyond_the_drain_deadline_gives_its_partitions_up(
         scene.produce_one_batch("first")
         gate.wait_reached(scene.evidence)
         second = scene.start("second")
-        given_up = scene.told["first"].wait_for("revoked")
+        given_up = scene.events["first"].wait_for("revoked")
         assert given_up["details"]["outcome"] == "DEADLINE"
         moved = set[tuple[str, int]]()
 
         def two_moved() -> bool:
             """Look at the event: the metrics of the one before it have its partitions, too."""
-            moved.update(tuple(p) for line in scene.told["second"].lines("assigned") for p in line["partitions"])
+            moved.update(tuple(p) for line in scene.events["second"].lines("assigned") for p in line["partitions"])
             return len(moved) == 2
 
         wait_for("two partitions of the second", two_moved, 60)
@@ -280,8 +280,8 @@ def test_m11_a_batch_beyond_the_drain_deadline_gives_its_partitions_up(
     assert {record[:2] for record in repeated} <= moved
     assert len(repeated) <= 40, "more than the batch in flight"
     assert watch.went_back == []
-    assert scene.told["first"].metrics()["rebalances"]["deadline"] >= 1
-    assert scene.told["first"].metrics()["records_repeated"] >= len(repeated)
+    assert scene.events["first"].metrics()["rebalances"]["deadline"] >= 1
+    assert scene.events["first"].metrics()["records_repeated"] >= len(repeated)
 
 
 @pytest.fixture(scope="module")

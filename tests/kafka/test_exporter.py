@@ -134,9 +134,9 @@ def test_brokers_that_are_away_and_a_group_that_is_denied(topic: str, group: str
             refused = f"group {denied} is not measured: [GROUPKAFKA.OTHER_GROUP_ACCESS_DENIED]"
             wait_for("the reason", lambda: refused in exporter.said(), 30, exporter.said)
             # Once each, however many rounds an outage takes; a machine that stands still may have more of them.
-            told = [line.partition("the cluster is ")[2] for line in exporter.said().splitlines()]
-            told = [text.partition("]")[0] for text in told if text]
-            assert all(one != other for one, other in pairwise(told)), exporter.said()
-            assert told[0].startswith("not measured: [GROUPKAFKA.")
-            assert told.count("measured again") >= 2, exporter.said()
+            shown = [line.partition("the cluster is ")[2] for line in exporter.said().splitlines()]
+            shown = [text.partition("]")[0] for text in shown if text]
+            assert all(one != other for one, other in pairwise(shown)), exporter.said()
+            assert shown[0].startswith("not measured: [GROUPKAFKA.")
+            assert shown.count("measured again") >= 2, exporter.said()
             assert exporter.stop() == 0

@@ -18,7 +18,7 @@ from spark_groupsource.checkpoint.stop_requests import Answer, StopFiles, ask_to
 
 from .application import Application
 from .harness import Independent, wait_for
-from .holding import Gate, Held, OffsetWatch, Told, released
+from .holding import Events, Gate, Held, OffsetWatch, released
 from .test_drain import Scene, make_scene
 from .test_takeover import PROTOCOLS
 
@@ -41,7 +41,7 @@ def wait_taken_over(scene: Scene) -> None:
     """Wait until the second query owns all and has completed every record that is not complete yet."""
     wait_for(
         "the second query to own all partitions",
-        lambda: scene.told["second"].metrics()["assigned_partitions"] == 4,
+        lambda: scene.events["second"].metrics()["assigned_partitions"] == 4,
         60,
         scene.evidence,
     )
@@ -50,9 +50,9 @@ def wait_taken_over(scene: Scene) -> None:
 def start_both(scene: Scene, gate: Gate | None = None) -> None:
     """Two queries share the topic, and stand at its end."""
     scene.start("first", gate)
-    scene.told["first"].wait_for("assigned")
+    scene.events["first"].wait_for("assigned")
     scene.start("second")
-    scene.told["second"].wait_for("started")
+    scene.events["second"].wait_for("started")
     scene.wait_shared()
     scene.produce()
     scene.wait_idle()
@@ -72,20 +72,20 @@ def test_p5_m22_a_zombie_with_a_batch_in_flight_moves_nothing(
         gate.armed = True
         scene.produce()
         gate.wait_reached(scene.evidence)
-        with stopped(scene.told["first"].reader_pid()):
+        with stopped(scene.events["first"].reader_pid()):
             wait_taken_over(scene)
             second.wait_for_records(scene.client.records(scene.topic) - set(first.completed_records()))
             scene.produce()
             second.wait_for_records(scene.client.records(scene.topic) - set(first.completed_records()))
             wait_for("lag 0", lambda: scene.client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
         gate.release()
-        scene.told["first"].wait_for("lost")
+        scene.events["first"].wait_for("lost")
         scene.wait_shared()
         scene.produce()
         scene.wait_idle()
     assert watch.went_back == []
     assert 0 < len(scene.repeats()) <= 40, "only the batch in flight is read twice"
-    counters = scene.told["first"].metrics()
+    counters = scene.events["first"].metrics()
     assert counters["rebalances"]["lost"] >= 1
     assert counters["records_repeated"] >= len(scene.repeats())
 
@@ -106,7 +106,7 @@ def test_p5_p6_a_zombie_plans_nothing_before_it_has_proven_its_membership(
         with released(held):
             scene.produce()
             held.wait_reached(scene.evidence)
-            with stopped(scene.told["first"].reader_pid()):
+            with stopped(scene.events["first"].reader_pid()):
                 wait_taken_over(scene)
                 second.wait_for_records(scene.client.records(scene.topic) - set(first.completed_records()))
                 held.release()
@@ -115,7 +115,7 @@ def test_p5_p6_a_zombie_plans_nothing_before_it_has_proven_its_membership(
         scene.wait_idle()
     assert scene.repeats() == [], "the plan of a zombie was read"
     assert watch.went_back == []
-    assert scene.told["first"].lines("doubted")
+    assert scene.events["first"].lines("doubted")
 
 
 @pytest.mark.rule("R68")
@@ -131,7 +131,7 @@ def test_p5_p6_a_proof_whose_answer_is_older_than_the_groups_session_proves_noth
     with OffsetWatch(scene.client, scene.group) as watch:
         start_both(scene)
         first, second = scene.queries
-        pid, plan, proof = scene.told["first"].reader_pid(), Held("first", "before-fix"), None
+        pid, plan, proof = scene.events["first"].reader_pid(), Held("first", "before-fix"), None
         with released(plan):
             scene.produce()
             plan.wait_reached(scene.evidence)
@@ -168,25 +168,25 @@ def test_a_stop_of_a_member_that_was_removed_waits_for_no_batch(
     if protocol == "kip848":
         scene.client.set_group_session_timeout(scene.group, 45_000, heartbeat_ms=15_000)
     first = scene.start_and_read("first", gate, drainTimeoutMs="25000", **({} if protocol == "kip848" else slow))
-    told = scene.told["first"]
+    seen = scene.events["first"]
     with released(gate):
         gate.armed = True
         scene.produce_one_batch("first")
         gate.wait_reached(scene.evidence)
-        with stopped(told.reader_pid()):
+        with stopped(seen.reader_pid()):
             scene.client.remove_members(scene.group, consumer=protocol == "kip848")
             asked = ask_to_stop(StopFiles(str(first.checkpoint)), {})
             # Longer than the silence that is doubted.
             time.sleep(4 if protocol == "kip848" else 16)
         woken_s = time.time()
-        left_s = float(told.wait_for("left", timeout_s=40)["at"]) - woken_s
+        left_s = float(seen.wait_for("left", timeout_s=40)["at"]) - woken_s
         print(f"{protocol}: left {left_s:.3f} s after it woke")
-        assert told.lines("lost"), scene.evidence()
+        assert seen.lines("lost"), scene.evidence()
         assert left_s < 8.0, scene.evidence()
-        assert told.lines("left")[-1]["details"]["outcome"] == "LOST"
+        assert seen.lines("left")[-1]["details"]["outcome"] == "LOST"
         wait_for("an answer", lambda: None not in ask_to_stop(StopFiles(str(first.checkpoint)), asked).values(), 20)
         assert set(ask_to_stop(StopFiles(str(first.checkpoint)), asked).values()) == {Answer.INCOMPLETE}
-    assert told.lines("failed") == []
+    assert seen.lines("failed") == []
 
 
 def test_a_pause_shorter_than_the_session_costs_nothing(make_scene: Callable[[str], Scene]) -> None:
@@ -194,25 +194,25 @@ def test_a_pause_shorter_than_the_session_costs_nothing(make_scene: Callable[[st
     scene = make_scene("cooperative")
     scene.options["kafka.session.timeout.ms"] = "30000"
     start_both(scene)
-    rebalances = [told.metrics()["rebalances"] for told in scene.told.values()]
-    with stopped(scene.told["first"].reader_pid()):
+    rebalances = [seen.metrics()["rebalances"] for seen in scene.events.values()]
+    with stopped(scene.events["first"].reader_pid()):
         time.sleep(2)  # the fault itself
-    scene.told["first"].wait_for("proven")
+    scene.events["first"].wait_for("proven")
     scene.produce()
     scene.wait_idle()
     assert scene.repeats() == []
-    assert [told.metrics()["rebalances"] for told in scene.told.values()] == rebalances
+    assert [seen.metrics()["rebalances"] for seen in scene.events.values()] == rebalances
 
 
 def test_m22_on_partitions_lost_fail_ends_the_query(make_scene: Callable[[str], Scene]) -> None:
     """Option onPartitionsLost=fail: the error names the option and the partitions."""
     scene = make_scene("cooperative")
     first = scene.start("first", onPartitionsLost="fail")
-    scene.told["first"].wait_for("assigned")
+    scene.events["first"].wait_for("assigned")
     scene.start("second")
-    scene.told["second"].wait_for("started")
+    scene.events["second"].wait_for("started")
     scene.wait_shared()
-    with stopped(scene.told["first"].reader_pid()):
+    with stopped(scene.events["first"].reader_pid()):
         wait_taken_over(scene)
     wait_for("the end of the first query", lambda: not first.query.isActive, 60, scene.evidence)
     error = str(first.query.exception())
@@ -226,7 +226,7 @@ def test_m23_kip848_refuses_a_second_query_with_one_instance_id(
     """The old member keeps its place; the new one waits for its end, bounded, and says why it gave up."""
     scene = make_scene("kip848")
     older = scene.start("first", **{"kafka.group.instance.id": "one"})
-    scene.told["first"].wait_for("assigned")
+    scene.events["first"].wait_for("assigned")
     newer = scene.start("second", **{"kafka.group.instance.id": "one"})
     wait_for("the end of the newer query", lambda: not newer.query.isActive, 180, scene.evidence)
     assert "[GROUPKAFKA.INSTANCE_ID_IN_USE]" in str(newer.query.exception())
@@ -240,14 +240,14 @@ def test_m23_a_restarted_static_member_waits_for_its_old_session_under_kip848(
     """The reader process is killed, so that its session lives on for a while: the next run waits, then goes on."""
     scene = make_scene("kip848")
     older = scene.start("first", **{"kafka.group.instance.id": "one"})
-    scene.told["first"].wait_for("assigned")
+    scene.events["first"].wait_for("assigned")
     scene.produce()
     older.wait_for_records(client.records(scene.topic))
-    os.kill(scene.told["first"].reader_pid(), signal.SIGKILL)
+    os.kill(scene.events["first"].reader_pid(), signal.SIGKILL)
     scene.produce()
     wait_for("the end of the older query", lambda: not older.query.isActive, 60, scene.evidence)
     scene.queries.clear()
     newer = scene.start("first", **{"kafka.group.instance.id": "one"})
     newer.wait_for_records(client.records(scene.topic))
     wait_for("lag 0", lambda: client.lag(scene.group, scene.topic) == 0, 30, scene.evidence)
-    assert Told(scene.told["first"].path.parent, "first").lines("started")
+    assert Events(scene.events["first"].path.parent, "first").lines("started")

@@ -168,10 +168,10 @@ def stable(tool: Tool, members: int, topic: str, partitions: int) -> dict[str, A
             # The first member has not joined yet.
             assert "GROUP_NOT_FOUND" in err
             return None
-        told: dict[str, Any] = json.loads(out)
-        counts = [len(one["partitions"].get(topic, ())) for one in told["members"]]
-        is_there = told["state"] == "Stable" and len(counts) == members and sum(counts) == partitions
-        return told if is_there else None
+        shown: dict[str, Any] = json.loads(out)
+        counts = [len(one["partitions"].get(topic, ())) for one in shown["members"]]
+        is_there = shown["state"] == "Stable" and len(counts) == members and sum(counts) == partitions
+        return shown if is_there else None
 
     found: dict[str, Any] = wait_for(f"{members} members in a stable group", shared, 90, lambda: str(tool.run()))
     return found
@@ -190,24 +190,24 @@ def test_a_classic_group(client: Independent, topic: str, group: str, tool: Tool
     with librdkafka_members(client, group, topic, 3, classic, classic | static) as consumers:
         owner = next(one for one in consumers if any(part.partition == 0 for part in one.assignment()))
         owner.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
-        told = stable(tool, 2, topic, 3)
+        shown = stable(tool, 2, topic, 3)
         code, text, _ = tool.run()
-    assert (told["protocol"], told["protocol_type"], told["strategy"]) == ("classic", "consumer", "range")
-    assert told["coordinator"]["address"] in client.bootstrap_servers
-    assert {one["client_id"] for one in told["members"]} == {"reader"}
-    assert {one["host"] for one in told["members"]} == {"127.0.0.1"}
-    assert sorted(one["instance_id"] or "" for one in told["members"]) == ["", "me"]
-    assert [one["metadata"]["topics"] for one in told["members"]] == [[topic], [topic]]
-    found = {(one["topic"], one["partition"]): one for one in told["partitions"]}
+    assert (shown["protocol"], shown["protocol_type"], shown["strategy"]) == ("classic", "consumer", "range")
+    assert shown["coordinator"]["address"] in client.bootstrap_servers
+    assert {one["client_id"] for one in shown["members"]} == {"reader"}
+    assert {one["host"] for one in shown["members"]} == {"127.0.0.1"}
+    assert sorted(one["instance_id"] or "" for one in shown["members"]) == ["", "me"]
+    assert [one["metadata"]["topics"] for one in shown["members"]] == [[topic], [topic]]
+    found = {(one["topic"], one["partition"]): one for one in shown["partitions"]}
     assert found.keys() == {(topic, 0), (topic, 1), (topic, 2), (other, 1)}
     assert (found[topic, 0]["committed"], found[topic, 0]["end"], found[topic, 0]["lag"]) == (4, 10, 6)
     assert (found[topic, 1]["committed"], found[topic, 1]["lag"]) == (None, 10)
     assert (found[other, 1]["members"], found[other, 1]["lag"]) == ([], 1)
-    for member in told["members"]:
+    for member in shown["members"]:
         own = [one for (name, _), one in found.items() if one["members"] == [member["member_id"]]]
         assert member["lag"] == sum(one["lag"] for one in own)
         assert member["partitions"] == {topic: [one["partition"] for one in own]}
-    assert (told["total"]["lag"], told["notes"]) == (27, [])
+    assert (shown["total"]["lag"], shown["notes"]) == (27, [])
     assert code == 0
     assert text.startswith(f"group {group}: Stable, 2 members, lag 27\n")
     assert "(unassigned)" in text
@@ -223,22 +223,22 @@ def test_a_kip_848_group(client: Independent, topic: str, group: str, tool: Tool
             offsets=[TopicPartition(part.topic, part.partition, 1) for part in consumers[0].assignment()],
             asynchronous=False,
         )
-        told = stable(tool, 2, topic, 4)
-    assert (told["protocol"], told["protocol_type"], told["strategy"]) == ("consumer", None, "uniform")
-    assert sorted(len(one["partitions"][topic]) for one in told["members"]) == [2, 2]
-    assert all(one["metadata"] is None for one in told["members"]), "the protocol has none"
-    assert all(one["target"] in (None, one["partitions"]) for one in told["members"])
-    assert sorted(one["lag"] for one in told["members"]) == [2, 4]
-    assert (told["total"]["lag"], told["notes"]) == (6, [])
+        shown = stable(tool, 2, topic, 4)
+    assert (shown["protocol"], shown["protocol_type"], shown["strategy"]) == ("consumer", None, "uniform")
+    assert sorted(len(one["partitions"][topic]) for one in shown["members"]) == [2, 2]
+    assert all(one["metadata"] is None for one in shown["members"]), "the protocol has none"
+    assert all(one["target"] in (None, one["partitions"]) for one in shown["members"])
+    assert sorted(one["lag"] for one in shown["members"]) == [2, 4]
+    assert (shown["total"]["lag"], shown["notes"]) == (6, [])
 
 
 def test_a_group_without_members(client: Independent, topic: str, group: str, tool: Tool) -> None:
     client.create_topic(topic, 2)
     client.produce(topic, map(str, range(10)), 2)
     client.commit(group, {(topic, 0): 2})
-    told = tool.ask()
-    assert (told["state"], told["members"]) == ("Empty", [])
-    (one,) = told["partitions"]
+    shown = tool.ask()
+    assert (shown["state"], shown["members"]) == ("Empty", [])
+    (one,) = shown["partitions"]
     assert (one["partition"], one["committed"], one["end"], one["lag"], one["members"]) == (0, 2, 5, 3, [])
     text = tool.run()[1].splitlines()
     assert text[0] == f"group {group}: Empty, 0 members, lag 3"
@@ -255,11 +255,11 @@ def test_a_group_that_members_have_left(
         consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
 
     def is_empty() -> dict[str, Any] | None:
-        told = left.ask()
-        return told if told["state"] == "Empty" else None
+        shown = left.ask()
+        return shown if shown["state"] == "Empty" else None
 
-    told = wait_for("the end of the members", is_empty, 60)
-    assert (told["protocol"], told["members"], told["total"]["lag"]) == (protocol, [], 0)
+    shown = wait_for("the end of the members", is_empty, 60)
+    assert (shown["protocol"], shown["members"], shown["total"]["lag"]) == (protocol, [], 0)
 
 
 def test_a_group_that_does_not_exist(client: Independent, group: str, tool: Tool) -> None:
@@ -283,15 +283,15 @@ def test_the_metadata_of_a_strategy_of_ours(client: Independent, topic: str, gro
     client.produce(topic, map(str, range(6)), 3)
 
     def told_of_both() -> dict[str, Any] | None:
-        told = stable(tool, 2, topic, 3)
+        shown = stable(tool, 2, topic, 3)
         # The group's first leader may not have known the topic, or the other member, yet.
-        return told if any(one["standby"] for one in told["members"]) else None
+        return shown if any(one["standby"] for one in shown["members"]) else None
 
     with kafka_python_members(client, group, topic, 3, 1):
-        told = wait_for("a standby", told_of_both)
+        shown = wait_for("a standby", told_of_both)
         text = tool.run()[1]
-    light, heavy = told["members"]
-    assert (told["protocol"], told["strategy"]) == ("classic", Weighted.name)
+    light, heavy = shown["members"]
+    assert (shown["protocol"], shown["strategy"]) == ("classic", Weighted.name)
     assert (light["client_id"], heavy["client_id"]) == ("weight-1", "weight-3")
     assert (heavy["partitions"], heavy["standby"]) == ({topic: [0, 1, 2]}, {})
     assert (light["partitions"], light["standby"]) == ({}, {topic: [0, 1, 2]})
@@ -302,7 +302,7 @@ def test_the_metadata_of_a_strategy_of_ours(client: Independent, topic: str, gro
         -1,
     )
     assert (heavy["lag"], light["lag"]) == (6, 0)
-    assert all(one["standby"] == [light["member_id"]] for one in told["partitions"])
+    assert all(one["standby"] == [light["member_id"]] for one in shown["partitions"])
     assert "weight=3, rack rack-1" in text
 
 
@@ -314,10 +314,10 @@ def test_without_kafka_python(
     with kafka_python_members(client, group, topic, 1):
         stable(tool, 1, topic, 1)
         monkeypatch.setitem(sys.modules, "kafka.admin", None)
-        told = stable(tool, 1, topic, 1)
+        shown = stable(tool, 1, topic, 1)
         text = tool.run()[1]
-    assert (told["strategy"], told["members"][0]["metadata"]) == (Weighted.name, None)
-    assert told["notes"] == [EXTRA_MISSING]
+    assert (shown["strategy"], shown["members"][0]["metadata"]) == (Weighted.name, None)
+    assert shown["notes"] == [EXTRA_MISSING]
     assert text.splitlines()[-1] == f"note: {EXTRA_MISSING}"
 
 
@@ -327,9 +327,9 @@ def test_without_kafka_python_a_usual_strategy_has_no_note(
     client.create_topic(topic, 1)
     monkeypatch.setitem(sys.modules, "kafka.admin", None)
     with librdkafka_members(client, group, topic, 1, {}):
-        told = stable(tool, 1, topic, 1)
+        shown = stable(tool, 1, topic, 1)
         text = tool.run()[1]
-    assert (told["strategy"], told["members"][0]["metadata"], told["notes"]) == ("range", None, [])
+    assert (shown["strategy"], shown["members"][0]["metadata"], shown["notes"]) == ("range", None, [])
     assert "note:" not in text
 
 
@@ -342,16 +342,16 @@ def test_members_that_are_no_consumers(
 
     def joined() -> dict[str, Any] | None:
         code, out, _ = tool.run("--json")
-        told = json.loads(out) if code == 0 else {"state": None}
-        return told if told["state"] == "Stable" else None
+        shown = json.loads(out) if code == 0 else {"state": None}
+        return shown if shown["state"] == "Stable" else None
 
     with kafka_python_members(client, group, topic, 1):
-        told = wait_for("a member", joined)
+        shown = wait_for("a member", joined)
         text = tool.run()[1]
         monkeypatch.setitem(sys.modules, "kafka.admin", None)
         less = tool.ask()
-    assert (told["protocol"], told["protocol_type"], told["strategy"]) == ("classic", "connect", Weighted.name)
-    (member,) = told["members"]
+    assert (shown["protocol"], shown["protocol_type"], shown["strategy"]) == ("classic", "connect", Weighted.name)
+    (member,) = shown["members"]
     assert (member["client_id"], member["partitions"], set(member["metadata"])) == ("weight-1", {}, {"bytes"})
     assert "protocol classic of type connect" in text
     assert (less["members"], less["notes"][-1]) == ([], EXTRA_MISSING)

@@ -13,7 +13,7 @@ from spark_groupsource.driver.topics import REFRESH_S
 
 from .application import Application
 from .harness import Independent, wait_for
-from .holding import Held, Told, released
+from .holding import Events, Held, released
 
 pytestmark = pytest.mark.kafka
 
@@ -56,14 +56,14 @@ def test_a_topic_that_is_found_with_new_partitions_of_another_starts_at_its_begi
     client: Independent, options: dict[str, str], topic: str, group: str, tmp_path: Path, application: Application
 ) -> None:
     """The new partitions are pinned in the very trigger that finds the new topic, and before it is assigned."""
-    told, other = Told(tmp_path, "query"), f"{topic}-more"
-    chosen = options | told.options | {"startingOffsets": "latest", "subscribePattern": f"{topic}.*"}
+    shown, other = Events(tmp_path, "query"), f"{topic}-more"
+    chosen = options | shown.options | {"startingOffsets": "latest", "subscribePattern": f"{topic}.*"}
     # The group then settles on the new partitions before it knows of the new topic.
     chosen["kafka.group.protocol"] = "consumer"
     del chosen["subscribe"], chosen["kafka.session.timeout.ms"], chosen["kafka.heartbeat.interval.ms"]
     client.create_topic(topic, 2)
     query = application.start_query("query", chosen)
-    told.wait_for("assigned")
+    shown.wait_for("assigned")
     wait_for("pinned positions", lambda: client.committed(group) == client.ends(topic), 90, query.__repr__)
     held = Held("query", "before-complete")
     with released(held):
@@ -72,7 +72,7 @@ def test_a_topic_that_is_found_with_new_partitions_of_another_starts_at_its_begi
         client.create_topic(other, 2)
         client.produce(other, (f"other{n}" for n in range(20)), 2)
         wait_for(
-            "the new partitions", lambda: told.lines("assigned") and len(client.members(group)[0]) == 4, 60, told.tail
+            "the new partitions", lambda: shown.lines("assigned") and len(client.members(group)[0]) == 4, 60, shown.tail
         )
         # Until the pattern is matched again.
         time.sleep(REFRESH_S)

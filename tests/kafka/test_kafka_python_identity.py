@@ -41,7 +41,7 @@ def kafka() -> Iterator[RealKafka]:
         yield kafka
 
 
-class Told:
+class Events:
     """A member's listener, which keeps what it is told."""
 
     def __init__(self) -> None:
@@ -93,13 +93,13 @@ def cut(port: KafkaPythonGroup) -> None:
 
 
 @pytest.fixture
-def joined(kafka: RealKafka) -> Iterator[tuple[KafkaPythonGroup, Told]]:
+def joined(kafka: RealKafka) -> Iterator[tuple[KafkaPythonGroup, Events]]:
     """A member that has its partition."""
-    port, told = member_of(kafka, PASSWORD), Told()
-    port.open(told)
+    port, seen = member_of(kafka, PASSWORD), Events()
+    port.open(seen)
     port.subscribe(["orders-identity"])
-    wait_for("the partition", lambda: port.poll() or told.assigned, 60)
-    yield port, told
+    wait_for("the partition", lambda: port.poll() or seen.assigned, 60)
+    yield port, seen
     set_password(kafka, PASSWORD)
     port.close()
 
@@ -110,17 +110,17 @@ def test_a_wrong_password_is_reported_at_once(kafka: RealKafka) -> None:
     """
     port, began_s = member_of(kafka, "canary-wrong"), time.monotonic()
     with pytest.raises(GroupKafkaError) as refused:
-        port.open(Told())
+        port.open(Events())
     assert refused.value.condition.id == "GROUPKAFKA.AUTHENTICATION_FAILED"
     assert "canary" not in str(refused.value)
     assert time.monotonic() - began_s < 15, "the client waits 20 s for a broker that cannot be reached"
 
 
-def test_a_refusal_that_heals_ends_no_member(kafka: RealKafka, joined: tuple[KafkaPythonGroup, Told]) -> None:
+def test_a_refusal_that_heals_ends_no_member(kafka: RealKafka, joined: tuple[KafkaPythonGroup, Events]) -> None:
     """Guards against: 1. a member has joined; 2. its connections end, and its identity is refused for a moment; 3. the
     query ends, although the next try would have worked.
     """
-    port, told = joined
+    port, seen = joined
     set_password(kafka, "another")
     cut(port)
     transport = port._identity.transport
@@ -129,21 +129,21 @@ def test_a_refusal_that_heals_ends_no_member(kafka: RealKafka, joined: tuple[Kaf
     while time.monotonic() < until_s:
         port.poll()
     assert transport.authentication_failed
-    assert told.errors == []
+    assert seen.errors == []
     set_password(kafka, PASSWORD)
     item = CommitItem(TopicPartition("orders-identity", 0), 0, "")
     wait_for("a commit", lambda: port.poll() or port.commit_now([item]).acknowledged, 60, lambda: transport.text)
     port.poll()
     assert not transport.authentication_failed
-    assert (told.errors, told.lost) == ([], [])
+    assert (seen.errors, seen.lost) == ([], [])
 
 
-def test_a_refusal_that_lasts_ends_the_member(kafka: RealKafka, joined: tuple[KafkaPythonGroup, Told]) -> None:
+def test_a_refusal_that_lasts_ends_the_member(kafka: RealKafka, joined: tuple[KafkaPythonGroup, Events]) -> None:
     """The user's password was changed: after 20 s without any answer it is no hiccup."""
-    port, told = joined
+    port, seen = joined
     set_password(kafka, "another")
     cut(port)
     began_s = time.monotonic()
-    wait_for("the error", lambda: port.poll() or told.errors, 60)
+    wait_for("the error", lambda: port.poll() or seen.errors, 60)
     assert time.monotonic() - began_s >= 20
-    assert told.errors[0].condition.id == "GROUPKAFKA.AUTHENTICATION_FAILED"
+    assert seen.errors[0].condition.id == "GROUPKAFKA.AUTHENTICATION_FAILED"

@@ -244,7 +244,7 @@ def test_a_proxy_must_be_asked_for() -> None:
 def test_connections_that_come_while_it_closes_are_closed() -> None:
     """One that is accepted just then was left open, and told by the garbage collector in some later test."""
     echo = EchoServer()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for _ in range(15):
             proxy = KafkaProxy({1: echo.port})
@@ -254,4 +254,4 @@ def test_connections_that_come_while_it_closes_are_closed() -> None:
                 client.close()
         gc.collect()
     echo.close()
-    assert [str(one.message) for one in told if "unclosed" in str(one.message)] == []
+    assert [str(one.message) for one in said if "unclosed" in str(one.message)] == []

@@ -25,7 +25,7 @@ from tests.realkafka.realkafka import RealKafka
 
 from .application import Application
 from .harness import Independent, wait_for
-from .holding import Gate, Told, released
+from .holding import Events, Gate, released
 
 pytestmark = pytest.mark.kafka
 
@@ -316,24 +316,24 @@ def test_the_lag_of_a_running_query(
 ) -> None:
     """What counts is what the group has: a batch that the sink has, but Spark has not recorded, is still behind."""
     client.create_topic(topic, 2, **{"retention.ms": "3600000"})
-    told, gate = Told(tmp_path, "query"), Gate()
+    seen, gate = Events(tmp_path, "query"), Gate()
     gate.armed = True
 
     def lag_is(*wanted: int) -> Callable[[], bool]:
         def check() -> bool:
-            lines = told.lines("lag")
+            lines = seen.lines("lag")
             return bool(lines) and tuple(details(lines[-1])[n][0] for n in range(2)) == wanted
 
         return check
 
     with released(gate):
         chosen = options | {"metricsLagIntervalMs": "200", "kafka.session.timeout.ms": "45000"}
-        query = application.start_query("query", chosen | told.options, batch=gate)
-        wait_for("the first event", lag_is(0, 0), 120, told.tail)
+        query = application.start_query("query", chosen | seen.options, batch=gate)
+        wait_for("the first event", lag_is(0, 0), 120, seen.tail)
         produce_at(client, topic, 0, [300.0] * 3)
-        gate.wait_reached(told.tail)
-        wait_for("the lag of the batch in flight", lag_is(3, 0), 30, told.tail)
-        line = told.lines("lag")[-1]
+        gate.wait_reached(seen.tail)
+        wait_for("the lag of the batch in flight", lag_is(3, 0), 30, seen.tail)
+        line = seen.lines("lag")[-1]
         records, behind_s, safe_s = details(line)[0]
         assert 300.0 <= behind_s < 300.0 + SLACK_S + 60.0
         assert safe_s == pytest.approx(HOUR_S - behind_s, abs=0.002)
@@ -341,14 +341,14 @@ def test_the_lag_of_a_running_query(
         assert line["details"]["total"] == {"records": records, "lost": 0, "behind_s": behind_s, "safe_s": safe_s}
         assert (line["state"], line["partitions"]) == ("JOINED", [[topic, 0], [topic, 1]])
         assert tool.ask()[topic, 0]["lag"] == 3
-    wait_for("the end of the lag", lag_is(0, 0), 30, told.tail)
+    wait_for("the end of the lag", lag_is(0, 0), 30, seen.tail)
     assert [one["lag"] for one in tool.ask().values()] == [0, 0]
-    assert told.metrics()["assignments"] == 1
-    pid = told.reader_pid()
+    assert seen.metrics()["assignments"] == 1
+    pid = seen.reader_pid()
     query.stop()
-    told.wait_for("left")
-    wait_for("the reader process's end", lambda: not Path(f"/proc/{pid}").exists(), 30, told.tail)
-    assert told.lines()[-1]["event"] == "left"
+    seen.wait_for("left")
+    wait_for("the reader process's end", lambda: not Path(f"/proc/{pid}").exists(), 30, seen.tail)
+    assert seen.lines()[-1]["event"] == "left"
 
 
 def test_the_lag_of_assigned_partitions(
@@ -356,12 +356,12 @@ def test_the_lag_of_assigned_partitions(
 ) -> None:
     client.create_topic(topic, 2)
     client.produce(topic, map(str, range(10)), 2)
-    told = Told(tmp_path, "query")
+    seen = Events(tmp_path, "query")
     chosen = {name: value for name, value in options.items() if name != "subscribe"}
     chosen |= {"assign": json.dumps({topic: [1]}), "metricsLagIntervalMs": "200"}
-    application.start_query("query", chosen | told.options)
+    application.start_query("query", chosen | seen.options)
     wait_for(
-        "an event", lambda: any(details(line) == {1: [0, None, None]} for line in told.lines("lag")), 120, told.tail
+        "an event", lambda: any(details(line) == {1: [0, None, None]} for line in seen.lines("lag")), 120, seen.tail
     )
 
 
@@ -370,12 +370,12 @@ def test_no_event_when_it_is_off(
 ) -> None:
     client.create_topic(topic, 1)
     client.produce(topic, map(str, range(10)), 1)
-    told = Told(tmp_path, "query")
-    query = application.start_query("query", options | told.options | {"metricsLagIntervalMs": "0"})
+    seen = Events(tmp_path, "query")
+    query = application.start_query("query", options | seen.options | {"metricsLagIntervalMs": "0"})
     query.wait_for_records(client.records(topic))
     query.stop()
-    told.wait_for("left")
-    assert told.lines("lag") == []
+    seen.wait_for("left")
+    assert seen.lines("lag") == []
 
 
 @pytest.mark.parametrize("fast_lane", ["0", "10000"])

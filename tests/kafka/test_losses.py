@@ -12,7 +12,7 @@ from tests.realkafka.realkafka import RealKafka
 
 from .application import Application
 from .harness import Independent, wait_for
-from .holding import Told
+from .holding import Events
 from .test_drain import make_scene
 from .test_takeover import with_protocol
 
@@ -32,7 +32,7 @@ def test_p8_a_topic_with_unread_records_is_deleted_while_the_query_runs(
 
     Under KIP-848: test_deleted_topics.py, and the fault rig (topic-recreated, topic-replaced).
     """
-    other, metrics = f"{topic}-other", Told(tmp_path, "going-on")
+    other, metrics = f"{topic}-other", Events(tmp_path, "going-on")
     client.create_topic(topic, 1)
     client.create_topic(other, 1)
     options = options | {"subscribe": f"{topic},{other}", "maxOffsetsPerTrigger": "10"}
@@ -55,19 +55,19 @@ def test_p8_a_topic_with_unread_records_is_deleted_while_the_query_runs(
     assert "the topic was deleted" in failure
     going_on.wait_for_records({(other, 0, offset) for offset in range(5)})
 
-    def told() -> list[tuple[Any, ...]]:
+    def seen() -> list[tuple[Any, ...]]:
         return [tuple(item) for line in metrics.lines("data_lost") for item in line["details"]["ranges"]]
 
     def read() -> set[int]:
         return {offset for of, _, offset in going_on.completed_records() if of == topic}
 
     def unread() -> set[int]:
-        return {offset for _, _, start, end in told() for offset in range(start, end)}
+        return {offset for _, _, start, end in seen() for offset in range(start, end)}
 
     # All that was not read is reported, maybe after the other topic's batch. Of the batch that was read meanwhile the
     # driver does not know what was read.
     wait_for("all to be read or reported", lambda: read() | unread() >= set(range(200)), evidence=metrics.tail)
-    assert {item[:2] for item in told()} == {(topic, 0)}
+    assert {item[:2] for item in seen()} == {(topic, 0)}
     assert read() | unread() == set(range(200))
     assert len(read() & unread()) <= 10
 
@@ -154,7 +154,7 @@ def test_p8_a_log_that_an_unclean_leader_election_truncated(
     offsets of what was read, and tells it.
     """
     names = ("running", "stopped")
-    told = {name: Told(tmp_path, name) for name in names}
+    seen = {name: Events(tmp_path, name) for name in names}
     with RealKafka(brokers=3) as kafka:
         client = Independent(kafka.bootstrap_servers)
         client.create_replicated(topic, [2, 3], {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"})
@@ -162,7 +162,7 @@ def test_p8_a_log_that_an_unclean_leader_election_truncated(
             "kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest",
             "kafka.session.timeout.ms": "6000",
         }  # fmt: skip
-        options = {name: shared | told[name].options | {"kafka.group.id": f"{group}-{name}"} for name in names}
+        options = {name: shared | seen[name].options | {"kafka.group.id": f"{group}-{name}"} for name in names}
         client.produce(topic, (f"kept{n}" for n in range(10)), 1)
         # The first question to a group's coordinator creates the topic of offsets; with ZooKeeper that takes as many
         # brokers as it gets replicas.
@@ -190,5 +190,5 @@ def test_p8_a_log_that_an_unclean_leader_election_truncated(
             assert values == [f"new{n}" for n in range(10, 30)], f"{query.name}: {values}"
             committed = client.committed(f"{group}-{query.name}")
             assert committed == {(topic, 0): 40}, f"{query.name}: {committed}"
-            losses = [line["details"]["ranges"] for line in told[query.name].lines("data_lost")]
+            losses = [line["details"]["ranges"] for line in seen[query.name].lines("data_lost")]
             assert losses == [[[topic, 0, 10, 20]]], f"{query.name}: {losses}"

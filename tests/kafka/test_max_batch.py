@@ -10,7 +10,7 @@ import pytest
 
 from .application import Application
 from .harness import Independent, Record, wait_for
-from .holding import Gate, Told, released
+from .holding import Events, Gate, released
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -20,9 +20,9 @@ MAX_BATCH_S = 6.0
 SESSION_MS = 45_000
 
 
-def owned(told: Mapping[str, Told]) -> list[int]:
+def owned(seen: Mapping[str, Events]) -> list[int]:
     """Return how many partitions each member has, by its own word."""
-    return [lines.metrics()["assigned_partitions"] for lines in told.values()]
+    return [lines.metrics()["assigned_partitions"] for lines in seen.values()]
 
 
 @pytest.mark.parametrize("protocol", ["eager", "cooperative", "kip848"])
@@ -45,20 +45,20 @@ def test_a_second_member_takes_over_from_a_sink_that_hangs(
     chosen = with_protocol(options | {"kafka.session.timeout.ms": str(SESSION_MS)}, protocol)
     client.create_topic(topic, 4)
     client.produce(topic, (f"a{n}" for n in range(40)), 4)
-    gate, told = Gate(), {name: Told(tmp_path, name) for name in ("first", "second")}
+    gate, seen = Gate(), {name: Events(tmp_path, name) for name in ("first", "second")}
     gate.armed = True
 
     def evidence() -> str:
-        return "\n".join(f"--- {name}\n{lines.tail()}" for name, lines in told.items())
+        return "\n".join(f"--- {name}\n{lines.tail()}" for name, lines in seen.items())
 
     given = chosen | {"maxBatchMs": str(int(MAX_BATCH_S * 1000)), "drainTimeoutMs": "200000"}
-    first = application.start_query("first", given | told["first"].options, batch=gate)
+    first = application.start_query("first", given | seen["first"].options, batch=gate)
     with released(gate):
         gate.wait_reached(evidence)
         hung = first.records()
-        second = application.start_query("second", chosen | told["second"].options)
+        second = application.start_query("second", chosen | seen["second"].options)
         second.wait_for_records(client.records(topic), 60)
-        gave_up = [line for line in told["first"].lines() if line["event"] in ("gave-up", "revoked")]
+        gave_up = [line for line in seen["first"].lines() if line["event"] in ("gave-up", "revoked")]
         assert gave_up, evidence()
         assert client.member_count(group) == 1, evidence()
         client.produce(topic, (f"b{n}" for n in range(20)), 4)
@@ -73,7 +73,7 @@ def test_a_second_member_takes_over_from_a_sink_that_hangs(
             60,
             evidence,
         )
-        wait_for("both to have taken their shares", lambda: owned(told) == [2, 2], 60, evidence)
+        wait_for("both to have taken their shares", lambda: owned(seen) == [2, 2], 60, evidence)
         client.produce(topic, (f"c{n}" for n in range(40)), 4)
         everything = client.records(topic)
         wait_for(

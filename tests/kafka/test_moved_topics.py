@@ -12,7 +12,7 @@ import pytest
 
 from .application import Application
 from .harness import Independent, wait_for
-from .holding import Held, Told, released
+from .holding import Events, Held, released
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.kafka
 PROTOCOLS = ["cooperative", "kip848"]
 
 
-def spans(told: Told, *kinds: str) -> set[tuple[str, int, int, int]]:
+def spans(seen: Events, *kinds: str) -> set[tuple[str, int, int, int]]:
     """Return (topic, partition, start, end) of all reported losses; `kinds`: ranges, possible."""
     wanted = kinds or ("ranges", "possible")
-    lines = told.lines("data_lost")
+    lines = seen.lines("data_lost")
     return {tuple(item) for line in lines for kind in wanted for item in line["details"].get(kind, ())}
 
 
@@ -33,7 +33,7 @@ def test_p8_a_restart_beside_a_fresh_query_that_reads_the_recreated_topic(
     protocol: str, client: Independent, options: dict[str, str], topic: str, tmp_path: Path, application: Application
 ) -> None:
     """1. A query stops. 2. Its topic is recreated. 3. A fresh query reads the new one. 4. The first one comes back."""
-    told = Told(tmp_path, "first")
+    seen = Events(tmp_path, "first")
     options = with_protocol(options, protocol)
     client.create_topic(topic, 2)
     client.produce(topic, (f"old{n}" for n in range(20)), 2)
@@ -48,15 +48,15 @@ def test_p8_a_restart_beside_a_fresh_query_that_reads_the_recreated_topic(
     fresh.wait_for_values({f"new{n}" for n in range(6)})
     strict = application.start_query("first", options)
     assert "[10, ...): the topic was deleted and recreated" in strict.failure()
-    going_on = application.start_query("first", options | {"failOnDataLoss": "false"} | told.options)
+    going_on = application.start_query("first", options | {"failOnDataLoss": "false"} | seen.options)
     wait_for(
         "both partitions to be reported",
-        lambda: {(p, end) for _, p, _, end in spans(told)} >= {(0, 10), (1, 10)},
-        evidence=told.tail,
+        lambda: {(p, end) for _, p, _, end in spans(seen)} >= {(0, 10), (1, 10)},
+        evidence=seen.tail,
     )
     client.produce(topic, (f"newer{n}" for n in range(20)), 2)
     wanted = {f"newer{n}" for n in range(20)}
-    wait_for("the newer", lambda: wanted <= {*going_on.completed_values(), *fresh.completed_values()}, 60, told.tail)
+    wait_for("the newer", lambda: wanted <= {*going_on.completed_values(), *fresh.completed_values()}, 60, seen.tail)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -67,17 +67,17 @@ def test_p8_a_partition_moves_when_its_topic_is_recreated(
     """1. A query has read 5 of 20 records of each partition. 2. The topic is recreated. 3. Before the query's next
     trigger another one gets a partition.
     """
-    told = Told(tmp_path, "first")
+    seen = Events(tmp_path, "first")
     options = with_protocol(options, protocol) | {"failOnDataLoss": "false"}
     client.create_topic(topic, 2)
     client.produce(topic, (f"old{n}" for n in range(40)), 2)
     at_start = Held("first", "before-complete")
-    first = application.start_query("first", options | {"maxOffsetsPerTrigger": "10"} | told.options)
+    first = application.start_query("first", options | {"maxOffsetsPerTrigger": "10"} | seen.options)
     with released(at_start):
-        at_start.wait_reached(told.tail)
+        at_start.wait_reached(seen.tail)
     next_trigger = Held("first", "before-complete")
     with released(next_trigger):
-        next_trigger.wait_reached(told.tail)
+        next_trigger.wait_reached(seen.tail)
         assert first.completed_records() == dict.fromkeys([(topic, p, n) for p in range(2) for n in range(5)], 1)
         client.delete_topic(topic)
         client.create_topic(topic, 2)
@@ -85,8 +85,8 @@ def test_p8_a_partition_moves_when_its_topic_is_recreated(
         fresh = application.start_query("fresh", options)
         wait_for("a partition of the fresh query", fresh.completed_records, 90, fresh.__repr__)
     wanted = {(topic, 0, 5, 20), (topic, 1, 5, 20)}
-    wait_for("both partitions to be reported", lambda: wanted <= spans(told), evidence=told.tail)
-    assert len(spans(told, "ranges") & wanted) <= 1, "of the one that moved it is not known who has read it"
+    wait_for("both partitions to be reported", lambda: wanted <= spans(seen), evidence=seen.tail)
+    assert len(spans(seen, "ranges") & wanted) <= 1, "of the one that moved it is not known who has read it"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -95,19 +95,19 @@ def test_p8_what_tasks_have_skipped_is_reported_by_a_stop_before_the_next_trigge
     protocol: str, client: Independent, options: dict[str, str], topic: str, tmp_path: Path, application: Application
 ) -> None:
     """1. A batch is planned. 2. Some of its records are removed, and its tasks skip them. 3. The query is stopped."""
-    told = Told(tmp_path, "query")
+    seen = Events(tmp_path, "query")
     options = with_protocol(options, protocol) | {"failOnDataLoss": "false", "fastLaneMaxOffsets": "0"}
     client.create_topic(topic, 1)
     client.produce(topic, (f"old{n}" for n in range(20)), 1)
     held = Held("query", "before-partitions")
-    query = application.start_query("query", options | told.options, trigger={"processingTime": "1 hour"})
+    query = application.start_query("query", options | seen.options, trigger={"processingTime": "1 hour"})
     with released(held):
-        held.wait_reached(told.tail)
+        held.wait_reached(seen.tail)
         client.delete_records(topic, 0, 15)
     wait_for("the batch", query.completed_records, evidence=query.__repr__)
     assert query.completed_records() == dict.fromkeys([(topic, 0, n) for n in range(15, 20)], 1)
     query.leave()
-    wait_for("the report", lambda: (topic, 0, 0, 15) in spans(told), 20, told.tail)
+    wait_for("the report", lambda: (topic, 0, 0, 15) in spans(seen), 20, seen.tail)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -116,7 +116,7 @@ def test_p8_a_topic_that_others_have_read_before_it_was_deleted_stops_no_restart
     protocol: str, client: Independent, options: dict[str, str], topic: str, tmp_path: Path, application: Application
 ) -> None:
     """1. A query stops. 2. Another one reads on. 3. The topic is deleted. 4. The first one starts, with the default."""
-    told = Told(tmp_path, "first")
+    seen = Events(tmp_path, "first")
     kept, deleted = f"{topic}-kept", f"{topic}-deleted"
     options = with_protocol(options, protocol) | {"subscribePattern": f"{topic}.*"}
     del options["subscribe"]
@@ -130,16 +130,16 @@ def test_p8_a_topic_that_others_have_read_before_it_was_deleted_stops_no_restart
     client.produce(deleted, (f"more{n}" for n in range(20)), 2)
     other.wait_for_values({f"more{n}" for n in range(20)})
     client.delete_topic(deleted)
-    again = application.start_query("first", options | told.options)
+    again = application.start_query("first", options | seen.options)
     client.produce(kept, (f"newer{n}" for n in range(20)), 2)
-    told.wait_for("assigned")
+    seen.wait_for("assigned")
     client.produce(kept, (f"newest{n}" for n in range(20)), 2)
     wanted = {f"{name}{n}" for name in ("newer", "newest") for n in range(20)}
     wait_for(
         "the newest",
         lambda: again.check() and wanted <= {*again.completed_values(), *other.completed_values()},
         60,
-        told.tail,
+        seen.tail,
     )
-    assert spans(told, "possible") >= {(deleted, 0, 10, 10), (deleted, 1, 10, 10)}
-    assert told.metrics()["records_lost"] == 0
+    assert spans(seen, "possible") >= {(deleted, 0, 10, 10), (deleted, 1, 10, 10)}
+    assert seen.metrics()["records_lost"] == 0

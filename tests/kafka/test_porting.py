@@ -15,7 +15,7 @@ from tests.realkafka.jars import find_java
 
 from .application import Application, AppQuery
 from .harness import Independent, Query, Record, skipped, wait_for
-from .holding import Told
+from .holding import Events
 
 pytestmark = pytest.mark.kafka
 
@@ -40,8 +40,8 @@ class Move:
         self.application, self.client, self.topic, self.folder = application, client, topic, folder
         self.group = options["kafka.group.id"]
         # Whatever is not taken over would be a gap, and a disagreement an error.
-        self.told = Told(folder, "new")
-        self.options = options | self.told.options | {"startingOffsets": "latest", "onConflict": "fail"}
+        self.events = Events(folder, "new")
+        self.options = options | self.events.options | {"startingOffsets": "latest", "onConflict": "fail"}
 
     def adopt(self, *words: str, group: str | None = None) -> int:
         """Run the command in this process, and return its exit code."""
@@ -57,9 +57,9 @@ class Move:
     def stop(self, query: AppQuery) -> None:
         """Stop the new query, and wait until it has left the group with everything committed."""
         query.stop()
-        self.told.wait_for("left")
+        self.events.wait_for("left")
         assert self.client.committed(self.group) == self.client.ends(self.topic)
-        assert self.told.lines("conflict") == self.told.lines("reset") == []
+        assert self.events.lines("conflict") == self.events.lines("reset") == []
 
 
 @pytest.fixture

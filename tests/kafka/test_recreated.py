@@ -14,7 +14,7 @@ from spark_groupsource.executor.clients import choose as clients
 
 from .batchloop import BatchLoop
 from .harness import Independent, Query, wait_for
-from .holding import Held, Told, released
+from .holding import Events, Held, released
 
 pytestmark = pytest.mark.kafka
 
@@ -37,14 +37,14 @@ def test_p2_p8_a_topic_that_is_recreated_between_the_plan_and_the_read(
     """
     if path == "python":
         monkeypatch.setenv(clients.GATHER_VARIABLE, "python")
-    told = Told(tmp_path, "skipping")
+    shown = Events(tmp_path, "skipping")
     start = 10 if warm else 0
     options = options | {"fastLaneMaxOffsets": "10000" if path == "fast-lane" else "0"}
     client.create_topic(topic, 1)
     if warm:
         client.produce(topic, (f"warm{n}" for n in range(start)), 1)
     skipping = start_query(
-        "skipping", options | {"kafka.client.id": "skipping", "failOnDataLoss": "false"} | told.options
+        "skipping", options | {"kafka.client.id": "skipping", "failOnDataLoss": "false"} | shown.options
     )
     failing = start_query("failing", options | {"kafka.client.id": "failing", "kafka.group.id": f"{group}-failing"})
     for query in (skipping, failing):
@@ -69,10 +69,10 @@ def test_p2_p8_a_topic_that_is_recreated_between_the_plan_and_the_read(
     lost = [topic, 0, start, start + OLD]
 
     def ranges() -> list[list[object]]:
-        return [item for line in told.lines("data_lost") for item in line["details"]["ranges"]]
+        return [item for line in shown.lines("data_lost") for item in line["details"]["ranges"]]
 
-    wait_for("the loss to be told", lambda: lost in ranges(), evidence=told.tail)
-    losses = told.lines("data_lost")
+    wait_for("the loss to be told", lambda: lost in ranges(), evidence=shown.tail)
+    losses = shown.lines("data_lost")
     assert losses[-1]["metrics"]["records_lost"] == OLD
 
 

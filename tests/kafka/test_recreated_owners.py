@@ -20,7 +20,7 @@ from spark_groupsource.driver.log_ends import IDS_AGE_S
 
 from .batchloop import BatchLoop, Row
 from .harness import Independent, wait_for
-from .holding import Gate, Held, Told, released
+from .holding import Events, Gate, Held, released
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -40,12 +40,12 @@ class Scene:
             "subscribe": ",".join(self.topics),
             "failOnDataLoss": "false",
         }
-        self.told = {name: Told(folder, name) for name in ("first", "second")}
+        self.events = {name: Events(folder, name) for name in ("first", "second")}
         self.loops: dict[str, BatchLoop] = {}
 
     def start(self, name: str, before_commit: Callable[[list[Row]], object] = lambda _: None) -> BatchLoop:
         """Start a member."""
-        options = self.options | self.told[name].options
+        options = self.options | self.events[name].options
         self.loops[name] = BatchLoop(name, options, self.folder / name, before_commit=before_commit)
         return self.loops[name]
 
@@ -83,7 +83,7 @@ class Scene:
 
     def evidence(self) -> str:
         """Return what the members reported."""
-        return "\n".join([*map(repr, self.loops.values()), *(told.tail() for told in self.told.values())])
+        return "\n".join([*map(repr, self.loops.values()), *(seen.tail() for seen in self.events.values())])
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def test_p2_a_member_of_the_deleted_topic_does_not_read_the_recreated_one(
     with one_owner(client, options, topic, group, tmp_path) as scene:
         recreated_s = scene.recreate()
         scene.start("second")
-        scene.told["second"].wait_for("assigned")
+        scene.events["second"].wait_for("assigned")
         # The first member believes that the topics are other ones.
         time.sleep(max(0.0, recreated_s + 4.0 - time.monotonic()))
         scene.wait_read(scene.produce("new"))
@@ -142,7 +142,7 @@ def test_p2_a_batch_of_the_deleted_topic_that_ends_late_does_not_bring_its_offse
         scene.recreate()
         new = scene.produce("new")
         second = scene.start("second")
-        mine = {topic for topic, _ in scene.told["second"].wait_for("assigned")["partitions"]}
+        mine = {topic for topic, _ in scene.events["second"].wait_for("assigned")["partitions"]}
         scene.wait_read({value for value in new if value.split("/")[1] in mine})
         read = {(name, 0): RECORDS for name in mine}
 

@@ -25,7 +25,7 @@ from tests.checkout import ROOT
 from .application import Application, AppQuery
 from .days import NOON, fill_days, first_since
 from .harness import Independent, Record, wait_for
-from .holding import Told
+from .holding import Events
 from .test_takeover import PROTOCOLS, with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -46,7 +46,7 @@ class Scene:
         self.group = options["kafka.group.id"]
         self.folder = folder
         self.partitions = 0
-        self.told: dict[str, Told] = {}
+        self.events: dict[str, Events] = {}
 
     def create(self, partitions: int) -> None:
         self.partitions = partitions
@@ -60,8 +60,8 @@ class Scene:
         return {record for record in self.client.records(self.topic) if start <= record[2] < end}
 
     def start(self, name: str, **settings: object) -> AppQuery:
-        told = self.told.setdefault(name, Told(self.folder, name))
-        return self.application.start_query(name, self.options | told.options, **settings)  # type: ignore[arg-type]
+        seen = self.events.setdefault(name, Events(self.folder, name))
+        return self.application.start_query(name, self.options | seen.options, **settings)  # type: ignore[arg-type]
 
     def wait_committed(self, offset: int | None = None) -> None:
         """Wait until the group's offset of every partition is this one, or the log's end."""
@@ -71,8 +71,8 @@ class Scene:
 
     def evidence(self) -> str:
         """Return what there is to see."""
-        told = "\n".join(f"{name}\n{told.tail()}" for name, told in self.told.items())
-        return f"{self.client.committed(self.group)} {self.client.members(self.group)}\n{told}"
+        seen = "\n".join(f"{name}\n{seen.tail()}" for name, seen in self.events.items())
+        return f"{self.client.committed(self.group)} {self.client.members(self.group)}\n{seen}"
 
     def stop(self, *queries: AppQuery) -> None:
         """Stop queries, and wait until the group is empty."""
@@ -116,7 +116,7 @@ def test_m28_reset_to_initial_earliest_latest_and_a_time(scene: Scene, capsys: p
     scene.create(2)
     scene.produce(10)
     query = scene.start("query")
-    scene.told["query"].wait_for("assigned")
+    scene.events["query"].wait_for("assigned")
     scene.wait_committed(10)
     scene.produce(10)
     query.wait_for_records(scene.everything(10))
@@ -241,16 +241,16 @@ def test_m28_the_reset_goes_on_after_a_takeover(scene: Scene) -> None:
     scene.wait_committed(90)
     scene.stop(again)
     assert again.completed_records() - before == dict.fromkeys(scene.everything(50), 1)
-    told = scene.told["b"]
-    assert told.lines("conflict") == []
-    (line,) = told.lines("reset")
+    seen = scene.events["b"]
+    assert seen.lines("conflict") == []
+    (line,) = seen.lines("reset")
     assert f"{scene.topic}-0 checkpoint=90 group=50" in line["details"]["void"]
     # What B knows now is in its checkpoint: it goes on as always, and A too, which has known it all along.
     scene.produce(10)
     scene.read_again("b", scene.everything(90))
     scene.produce(10)
     scene.read_again("a", scene.everything(100))
-    assert len(told.lines("reset")) == 1
+    assert len(seen.lines("reset")) == 1
 
 
 def test_m28_a_logged_batch_reads_nothing_after_a_reset(scene: Scene) -> None:

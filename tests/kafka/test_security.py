@@ -309,10 +309,10 @@ def test_no_secret_is_shown_anywhere(
     )  # fmt: skip
     query.wait_for_records(stored)
     query.stop()
-    told = (query.out / "told").read_text()
-    assert "Analyzed Logical Plan" in told
-    assert told.count("redacted") >= len(given)
-    assert "numInputRows" in told
+    seen = (query.out / "told").read_text()
+    assert "Analyzed Logical Plan" in seen
+    assert seen.count("redacted") >= len(given)
+    assert "numInputRows" in seen
     assert " DEBUG " in (query.out / "log").read_text()
     assert "metrics" in (tmp_path / "metrics").read_text()
     assert any(path.stat().st_size for path in events.rglob("*"))
@@ -376,16 +376,16 @@ def test_the_log_of_kafka_python_shows_no_secret(
     plain: dict[str, str], stored: object, guarded: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At DEBUG, from joining to leaving, and when the broker refuses the password."""
-    told = Listening()
+    seen = Listening()
     good = guarded.sasl_ssl("driver") | CLIENTS["kafka-python"]
     with caplog.at_level(logging.DEBUG), caplog.at_level(logging.DEBUG, "kafka"):
         port = group_client(parse_options(plain | good))
-        port.open(told)
+        port.open(seen)
         port.subscribe([plain["subscribe"]])
-        wait_for("partitions", lambda: port.poll() or told.assigned, 60)
+        wait_for("partitions", lambda: port.poll() or seen.assigned, 60)
         port.close()
         with pytest.raises(GroupKafkaError, match="AUTHENTICATION_FAILED"):
-            group_client(parse_options(plain | good | {"kafka.sasl.password": f"{CANARY}-wrong"})).open(told)
+            group_client(parse_options(plain | good | {"kafka.sasl.password": f"{CANARY}-wrong"})).open(seen)
     assert "kafka-python: " in caplog.text
     assert CANARY not in caplog.text
 

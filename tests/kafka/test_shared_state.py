@@ -22,7 +22,7 @@ from spark_groupsource.cli.main import main
 
 from .application import Application, AppQuery
 from .harness import Independent, Query, wait_for
-from .holding import Told
+from .holding import Events
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -136,9 +136,9 @@ def test_a_new_query_fails_beside_one_with_state_which_goes_on(
 ) -> None:
     """An accidental start: B is new. It fails before it reads, and A has all partitions and its state as before."""
     scene.options = with_protocol(scene.options, protocol)
-    told = Told(scene.folder, "a")
+    seen = Events(scene.folder, "a")
     first = scene.produce("a")
-    a = scene.start("a", **told.options)
+    a = scene.start("a", **seen.options)
     scene.wait_read(a, first)
     assert [(text["gk"], text["s"]) for text in scene.texts()] == [(3, 1)] * PARTITIONS, "its first batch has the mark"
     before = scene.texts()
@@ -148,10 +148,10 @@ def test_a_new_query_fails_beside_one_with_state_which_goes_on(
     assert f"lineage={before[0]['l']}" in failure
     assert b.sink.batches == []
     assert scene.texts() == before, "B has committed something"
-    wait_for("A's partitions", lambda: told.metrics()["assigned_partitions"] == PARTITIONS, 60, told.tail)
+    wait_for("A's partitions", lambda: seen.metrics()["assigned_partitions"] == PARTITIONS, 60, seen.tail)
     scene.wait_read(a, scene.produce("b"))
     _each_once(a, scene.values)
-    assert not told.lines("shared_state")
+    assert not seen.lines("shared_state")
 
 
 def test_a_new_query_fails_in_a_group_where_nothing_is_read(scene: Scene, client: Independent) -> None:
@@ -175,8 +175,8 @@ def test_a_new_query_fails_in_a_group_where_nothing_is_read(scene: Scene, client
 
 def test_restart_moved_checkpoint_growth_and_a_static_member_trip_nothing(scene: Scene, client: Independent) -> None:
     """A query with state, alone in its group, goes on after all of it, with its state."""
-    told = Told(scene.folder, "a")
-    more = told.options | {"kafka.group.instance.id": "a"}
+    seen = Events(scene.folder, "a")
+    more = seen.options | {"kafka.group.instance.id": "a"}
     a = scene.start("a", **more)
     scene.wait_read(a, scene.produce("a"))
     a.leave()
@@ -191,7 +191,7 @@ def test_restart_moved_checkpoint_growth_and_a_static_member_trip_nothing(scene:
     client.produce(scene.topic, [f"d{number}" for number in range(30)], PARTITIONS + 1)
     scene.wait_read(b, {f"d{number}" for number in range(30)})
     _each_once_in(scene.values | {f"d{number}" for number in range(30)}, a, b)
-    assert not told.lines("shared_state")
+    assert not seen.lines("shared_state")
 
 
 def _each_once_in(wanted: set[str], *queries: AppQuery) -> None:
@@ -212,19 +212,19 @@ def test_a_handover_and_back_without_a_batch_trips_nothing(scene: Scene, client:
 
 def test_two_that_start_together_share_with_one_warning_until_one_ends(scene: Scene, client: Independent) -> None:
     """1. Two with state begin a group: each has one event. 2. One stops: the other lacks its records, and fails."""
-    told = {name: Told(scene.folder, name) for name in ("a", "b")}
-    queries = {name: scene.start(name, **told[name].options) for name in told}
+    seen = {name: Events(scene.folder, name) for name in ("a", "b")}
+    queries = {name: scene.start(name, **seen[name].options) for name in seen}
     wait_for("a partition each", lambda: scene.shares() == [1, 1], 90)
     wanted = scene.produce("a", 40)
     wait_for(
         "all values", lambda: {v for q in queries.values() if q.check() for v in q.completed_values()} == wanted, 90
     )
-    for name, one in told.items():
+    for name, one in seen.items():
         assert one.wait_for("shared_state")["details"]["owned"] == 1, name
     scene.produce("b")
     both = list(queries.values())
     wait_for("more values", lambda: {v for q in both if q.check() for v in q.completed_values()} == scene.values, 90)
-    assert [len(one.lines("shared_state")) for one in told.values()] == [1, 1]
+    assert [len(one.lines("shared_state")) for one in seen.values()] == [1, 1]
     _each_once_in(scene.values, *both)
     wait_for("lag 0", lambda: client.lag(scene.group, scene.topic) == 0, 60)
     queries["a"].leave()
@@ -303,11 +303,11 @@ def test_warn_logs_and_goes_on(scene: Scene) -> None:
     """A new query beside one with state, with onSharedState=warn."""
     a = scene.start("a", onSharedState="warn")
     scene.wait_read(a, scene.produce("a"))
-    told, reads = Told(scene.folder, "b"), threading.Event()
+    seen, reads = Events(scene.folder, "b"), threading.Event()
     b = scene.application.start_query(
-        "b", scene.options | told.options | {"onSharedState": "warn"}, batch=lambda _number, rows: rows and reads.set()
+        "b", scene.options | seen.options | {"onSharedState": "warn"}, batch=lambda _number, rows: rows and reads.set()
     )
-    told.wait_for("shared_state")
+    seen.wait_for("shared_state")
     scene.produce("b")
     assert reads.wait(120), f"{a} {b}"
     assert b.check()

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from .conftest import ReadAll
 from .harness import Independent, wait_for
-from .holding import Held, Told, released
+from .holding import Events, Held, released
 from .local_query import TIME_MS, Filler, fill, open_transaction
 from .test_drain import Scene, make_scene
 
@@ -186,10 +186,10 @@ def test_few_records_wait_for_more(
     assert [size for size in sizes if size] == [1, 12, 3]
 
 
-def owned_by(told: Told) -> set[int]:
+def owned_by(seen: Events) -> set[int]:
     """Return the partitions that a member owns, by its own words."""
     owned: set[int] = set()
-    for line in told.lines():
+    for line in seen.lines():
         numbers = {number for _, number in line["partitions"]}
         if line["event"] == "assigned":
             owned |= numbers
@@ -206,20 +206,22 @@ def test_p1_latest_is_one_moment_for_a_topic(protocol: str, make_scene: Callable
     """
     scene = make_scene(protocol)
     scene.options["startingOffsets"] = "latest"
-    held = {name: Held(name, "before-start-positions") for name in scene.told}
+    held = {name: Held(name, "before-start-positions") for name in scene.events}
     with released(*held.values()):
-        queries = {name: scene.start(name) for name in scene.told}
+        queries = {name: scene.start(name) for name in scene.events}
         scene.wait_shared()
-        wait_for("an owner of partition 0", lambda: any(0 in owned_by(told) for told in scene.told.values()), 30)
-        lives, dies = sorted(scene.told, key=lambda name: 0 not in owned_by(scene.told[name]))
+        wait_for("an owner of partition 0", lambda: any(0 in owned_by(seen) for seen in scene.events.values()), 30)
+        lives, dies = sorted(scene.events, key=lambda name: 0 not in owned_by(scene.events[name]))
         held[dies].wait_reached(scene.evidence)
         held[lives].release()
         wait_for("its own starts", lambda: len(scene.client.committed(scene.group)) >= 2, 30, scene.evidence)
         print(f"{protocol}: {len(scene.client.committed(scene.group))} of 4 partitions have a start")
         scene.produce()
-        os.kill(scene.told[dies].reader_pid(), signal.SIGKILL)
+        os.kill(scene.events[dies].reader_pid(), signal.SIGKILL)
         scene.queries.remove(queries[dies])
-        wait_for("all partitions", lambda: scene.told[lives].metrics()["assigned_partitions"] == 4, 60, scene.evidence)
+        wait_for(
+            "all partitions", lambda: scene.events[lives].metrics()["assigned_partitions"] == 4, 60, scene.evidence
+        )
         scene.produce(4)
         everything, survivor = scene.client.records(scene.topic), queries[lives]
         wait_for("the new records", lambda: len(survivor.completed_records()) >= 24, 60, scene.evidence)

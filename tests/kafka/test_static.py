@@ -9,7 +9,7 @@ import pytest
 
 from .application import Application
 from .harness import Independent, wait_for
-from .holding import Told
+from .holding import Events
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -31,19 +31,19 @@ def test_m23_a_restart_of_a_static_member_moves_nothing(
     client.produce(topic, (f"a{n}" for n in range(100)), 4)
     first = application.start_query("first", chosen | {"kafka.group.instance.id": "one"})
     first.wait_for_records(client.records(topic))
-    told = Told(tmp_path, "second")
-    second = application.start_query("second", chosen | told.options | {"kafka.group.instance.id": "two"})
+    shown = Events(tmp_path, "second")
+    second = application.start_query("second", chosen | shown.options | {"kafka.group.instance.id": "two"})
     wait_for(
         "two partitions each",
         lambda: sorted(map(len, client.members(group))) == [2, 2],
         90,
-        lambda: f"{first}\n{second}\n{told.tail()}",
+        lambda: f"{first}\n{second}\n{shown.tail()}",
     )
-    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, told.tail)
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, shown.tail)
     before = sorted(map(sorted, client.members(group)))
     # The coordinator shows an assignment before the member has taken it.
-    wait_for("the second member's own word", lambda: told.metrics()["assigned_partitions"] == 2, 30, told.tail)
-    seen = moves(told)
+    wait_for("the second member's own word", lambda: shown.metrics()["assigned_partitions"] == 2, 30, shown.tail)
+    seen = moves(shown)
 
     first.leave()
     # Whatever the coordinator decides now, the other member hears of it with a heartbeat, every 2 s at most.
@@ -56,16 +56,16 @@ def test_m23_a_restart_of_a_static_member_moves_nothing(
         "all records",
         lambda: everything <= again.records().keys() | second.records().keys(),
         90,
-        lambda: f"{again}\n{second}\n{told.tail()}",
+        lambda: f"{again}\n{second}\n{shown.tail()}",
     )
-    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, told.tail)
+    wait_for("lag 0", lambda: client.lag(group, topic) == 0, 30, shown.tail)
     assert sorted(map(sorted, client.members(group))) == before
-    assert moves(told) == seen, told.tail()
+    assert moves(shown) == seen, shown.tail()
 
 
-def moves(told: Told) -> list[str]:
+def moves(shown: Events) -> list[str]:
     """Return what a member has told of rebalances."""
-    return [line["event"] for line in told.lines() if line["event"] in MOVES]
+    return [line["event"] for line in shown.lines() if line["event"] in MOVES]
 
 
 def test_two_queries_with_one_instance_id_get_an_error(

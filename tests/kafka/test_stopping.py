@@ -18,7 +18,7 @@ import pytest
 
 from .application import Application
 from .harness import Independent, Query, Record, wait_for
-from .holding import Gate, Told, released
+from .holding import Events, Gate, released
 from .test_takeover import with_protocol
 
 pytestmark = pytest.mark.kafka
@@ -33,11 +33,11 @@ class Gated:
     """A query process whose batches end only when `release` was called."""
 
     def __init__(self, start_query: Callable[..., Query], folder: Path, options: dict[str, str], sink: str) -> None:
-        self.told = Told(folder, "gated")
+        self.events = Events(folder, "gated")
         self._gate = folder / "gate"
         self._sink = sink
         self.query = start_query(
-            "gated", options | self.told.options, trigger=ONCE, sink=sink, gate=str(self._gate), graceful=True
+            "gated", options | self.events.options, trigger=ONCE, sink=sink, gate=str(self._gate), graceful=True
         )
 
     def wait_held(self) -> None:
@@ -64,7 +64,7 @@ class Gated:
 
     def evidence(self) -> str:
         """Return what the member told."""
-        return f"{self.told.tail()}\n{self.query.log()}"
+        return f"{self.events.tail()}\n{self.query.log()}"
 
 
 @pytest.mark.parametrize("sink", ["foreachBatch", "parquet"])
@@ -87,15 +87,15 @@ def test_p6_sigterm_to_the_process_group_leaves_when_the_batch_in_flight_is_comp
     gated = Gated(start_query, tmp_path, options, sink)
     gated.wait_held()
     second = application.start_query("second", options)
-    gated.told.wait_for("revoking")
+    gated.events.wait_for("revoking")
 
     os.killpg(gated.query.process.pid, signal.SIGTERM)
     time.sleep(A_WHILE_S)
-    gone_early = [line["event"] for line in gated.told.lines() if line["event"] in ("revoked", "left")]
+    gone_early = [line["event"] for line in gated.events.lines() if line["event"] in ("revoked", "left")]
     gated.release()
     gated.wait_complete()
     assert gated.query.wait_ended() == 0, gated.evidence()
-    wait_for("the first member to have left", lambda: gated.told.lines("left"), 30, gated.evidence)
+    wait_for("the first member to have left", lambda: gated.events.lines("left"), 30, gated.evidence)
 
     client.produce(topic, (f"b{n}" for n in range(20)), 2)
     everything = client.records(topic)
@@ -120,20 +120,20 @@ def test_sigterm_to_the_reader_alone_leaves_when_the_batch_in_flight_is_complete
     """However often it comes. The query then fails at its next trigger, with the cause."""
     client.create_topic(topic, 2)
     client.produce(topic, (f"a{n}" for n in range(40)), 2)
-    gate, told = Gate(), Told(tmp_path, "first")
+    gate, seen = Gate(), Events(tmp_path, "first")
     gate.armed = True
     trigger = {"processingTime": "5 seconds"}
-    first = application.start_query("first", options | told.options, trigger=trigger, batch=gate)
+    first = application.start_query("first", options | seen.options, trigger=trigger, batch=gate)
     with released(gate):
-        gate.wait_reached(told.tail)
+        gate.wait_reached(seen.tail)
         for _ in range(signals):
-            os.kill(told.reader_pid(), signal.SIGTERM)
+            os.kill(seen.reader_pid(), signal.SIGTERM)
             time.sleep(0.2)
         time.sleep(A_WHILE_S)
-        assert client.member_count(group) == 1, told.tail()
+        assert client.member_count(group) == 1, seen.tail()
         gate.release()
-        told.wait_for("left", timeout_s=QUICK_S)
-        assert client.lag(group, topic) == 0, told.tail()
+        seen.wait_for("left", timeout_s=QUICK_S)
+        assert client.lag(group, topic) == 0, seen.tail()
     wait_for("the query's end", lambda: not first.query.isActive, 60, first.__repr__)
     assert "MEMBER_LEFT" in str(first.query.exception())
 
@@ -156,14 +156,14 @@ def test_sigterm_to_a_reader_that_is_stopped_counts_when_it_goes_on(
     """
     client.create_topic(topic, 2)
     client.produce(topic, (f"a{n}" for n in range(40)), 2)
-    told = [Told(tmp_path, str(number)) for number in range(3)]
-    for number, lines in enumerate(told):
+    seen = [Events(tmp_path, str(number)) for number in range(3)]
+    for number, lines in enumerate(seen):
         given = with_protocol(options | lines.options | {"kafka.group.id": f"{group}-{number}"}, protocol)
         application.start_query(str(number), given, trigger=ONCE)
-    for lines in told:
+    for lines in seen:
         lines.wait_for("completed")
     left_s = []
-    for lines in told:
+    for lines in seen:
         pid = lines.reader_pid()
         os.kill(pid, signal.SIGSTOP)
         time.sleep(0.5)
@@ -196,11 +196,11 @@ def test_a_stop_that_nothing_waits_for_is_quick(
     """`query.stop()` cancels the batch in flight, which will never be complete."""
     client.create_topic(topic, 2)
     client.produce(topic, (f"a{n}" for n in range(40)), 2)
-    told, gate = Told(tmp_path, "first"), tmp_path / "gate"
+    seen, gate = Events(tmp_path, "first"), tmp_path / "gate"
     stops = way == "query.stop()"
     if not stops:
         gate.touch()
-    query = start_query("first", options | told.options, trigger=ONCE, sink="parquet", gate=str(gate))
+    query = start_query("first", options | seen.options, trigger=ONCE, sink="parquet", gate=str(gate))
     if stops:
         wait_for("a held batch", gate.with_name("gate.reached").exists, 120, query.log)
         time.sleep(0.5)
@@ -209,8 +209,8 @@ def test_a_stop_that_nothing_waits_for_is_quick(
     else:
         wait_for("the batch's end", (query.checkpoint / "commits" / "0").exists, 120, query.log)
         since_s = time.time()
-        os.kill(told.reader_pid(), signal.SIGTERM)
-    left_s = float(told.wait_for("left", timeout_s=30)["at"]) - since_s
+        os.kill(seen.reader_pid(), signal.SIGTERM)
+    left_s = float(seen.wait_for("left", timeout_s=30)["at"]) - since_s
     record_property("left_s", round(left_s, 3))
     print(f"{way}: left after {left_s:.3f} s")
     assert left_s < QUICK_S
@@ -229,12 +229,12 @@ def test_a_killed_jvm_ends_the_wait_for_its_batch(
     client.produce(topic, (f"a{n}" for n in range(40)), 2)
     gated = Gated(start_query, tmp_path, options, "foreachBatch")
     gated.wait_held()
-    os.kill(gated.told.reader_pid(), signal.SIGTERM)
+    os.kill(gated.events.reader_pid(), signal.SIGTERM)
     time.sleep(A_WHILE_S)
-    assert gated.told.lines("left") == [], gated.evidence()
+    assert gated.events.lines("left") == [], gated.evidence()
     since_s = time.time()
     os.kill(gated.query.jvm_pid(), signal.SIGKILL)
-    left_s = float(gated.told.wait_for("left", timeout_s=30)["at"]) - since_s
+    left_s = float(gated.events.wait_for("left", timeout_s=30)["at"]) - since_s
     print(f"left {left_s:.3f} s after the JVM's end")
     assert client.member_count(group) == 0
     assert client.lag(group, topic) == 40, "the batch was never complete"
@@ -250,15 +250,15 @@ def test_a_batch_that_hangs_holds_a_member_that_was_sent_sigterm_for_drain_timeo
 ) -> None:
     client.create_topic(topic, 2)
     client.produce(topic, (f"a{n}" for n in range(40)), 2)
-    gate, told = Gate(), Told(tmp_path, "first")
+    gate, seen = Gate(), Events(tmp_path, "first")
     gate.armed = True
-    given = options | told.options | {"drainTimeoutMs": "4000"}
+    given = options | seen.options | {"drainTimeoutMs": "4000"}
     application.start_query("first", given, trigger=ONCE, batch=gate)
     with released(gate):
-        gate.wait_reached(told.tail)
+        gate.wait_reached(seen.tail)
         since_s = time.time()
-        os.kill(told.reader_pid(), signal.SIGTERM)
-        left_s = float(told.wait_for("left", timeout_s=30)["at"]) - since_s
-        assert 3.9 <= left_s < 4.0 + QUICK_S, told.tail()
-        assert told.lines("left")[0]["details"]["outcome"] == "DEADLINE"
+        os.kill(seen.reader_pid(), signal.SIGTERM)
+        left_s = float(seen.wait_for("left", timeout_s=30)["at"]) - since_s
+        assert 3.9 <= left_s < 4.0 + QUICK_S, seen.tail()
+        assert seen.lines("left")[0]["details"]["outcome"] == "DEADLINE"
         assert client.lag(group, topic) == 40

@@ -13,7 +13,7 @@ import pytest
 
 from .application import Application
 from .harness import Independent, Query, wait_for
-from .holding import Told
+from .holding import Events
 from .slow_store import slow_store
 from .test_completion import assert_once
 from .test_takeover import with_protocol
@@ -80,25 +80,25 @@ def test_p6_a_store_that_hangs_holds_up_neither_a_handover_nor_a_stop(
     for 100 s, 3. nothing is handed over, and the first query fails with a cause that names the coordinator."""
     client.create_topic(topic, 4)
     client.produce(topic, (f"a{n}" for n in range(40)), 4)
-    told = Told(tmp_path, "first")
-    given = options | told.options | {"checkpointLocation": hanging_store, "drainTimeoutMs": str(int(DRAIN_S * 1000))}
+    seen = Events(tmp_path, "first")
+    given = options | seen.options | {"checkpointLocation": hanging_store, "drainTimeoutMs": str(int(DRAIN_S * 1000))}
     first = start_query("first", given, trigger=ONCE)
     first.wait_for_records(client.records(topic))
     second = application.start_query("second", options)
-    revoking = told.wait_for("revoking")
-    revoked = told.wait_for("revoked")
+    revoking = seen.wait_for("revoking")
+    revoked = seen.wait_for("revoked")
     waited_s = revoked["at"] - revoking["at"]
     print(f"handed over after {waited_s:.1f} s of {DRAIN_S:.0f} s")
-    assert DRAIN_S - 0.5 <= waited_s < DRAIN_S + 30.0, told.tail()
+    assert DRAIN_S - 0.5 <= waited_s < DRAIN_S + 30.0, seen.tail()
     assert revoked["details"]["outcome"] == "DEADLINE"
     # It reads its share, and so what the first one could not commit of it.
-    wait_for("the second query's share", lambda: second.check() and len(second.records()) >= 10, 60, told.tail)
+    wait_for("the second query's share", lambda: second.check() and len(second.records()) >= 10, 60, seen.tail)
     assert first.failure() == ""
-    reader = told.reader_pid()
+    reader = seen.reader_pid()
     first.stop()
     # Where the output of a stopped query's reader goes to, nobody reads it: only what it does counts.
-    told.wait_for("left", timeout_s=30)
-    wait_for("the reader's end", lambda: not is_running(reader), 20, told.tail)
+    seen.wait_for("left", timeout_s=30)
+    wait_for("the reader's end", lambda: not is_running(reader), 20, seen.tail)
     log = (first.out / "log").read_text()
     assert "checkpoint not answering for " in log
     assert "option checkpointLocation=s3a://bucket/checkpoint?endpoint_override=127.0.0.1" in log
@@ -127,17 +127,17 @@ def test_p6_a_batch_that_is_complete_before_the_drain_deadline_is_not_repeated_f
     client.produce(topic, (f"a{n}" for n in range(40)), 4)
     if protocol == "kip848":
         client.set_group_session_timeout(group, 20_000)
-    chosen, told, gate = with_protocol(options, protocol), Told(tmp_path, "first"), tmp_path / "gate"
+    chosen, seen, gate = with_protocol(options, protocol), Events(tmp_path, "first"), tmp_path / "gate"
     checkpoint = tmp_path / "first" / "checkpoint"
     checkpoint.mkdir(parents=True)
     with slow_store(checkpoint) as store:
-        given = chosen | told.options | {
+        given = chosen | seen.options | {
             "checkpointLocation": store.location, "drainTimeoutMs": str(round(drain_s * 1000))
         }  # fmt: skip
         first = start_query("first", given, trigger=ONCE, gate=str(gate), checkpoint=str(checkpoint))
         wait_for("a held batch", gate.with_name("gate.reached").exists, 120, first.log)
         second = application.start_query("second", chosen)
-        revoking = told.wait_for("revoking")
+        revoking = seen.wait_for("revoking")
         # pyarrow asks again after 3 s without an answer.
         time.sleep(max(0.0, revoking["at"] + drain_s - 1.8 - time.time()))
         store.hold("commits/0")
@@ -147,10 +147,10 @@ def test_p6_a_batch_that_is_complete_before_the_drain_deadline_is_not_repeated_f
         assert time.time() < revoking["at"] + drain_s, "the machine is too slow to show anything"
         time.sleep(max(0.0, revoking["at"] + drain_s + 0.5 - time.time()))
         store.release()
-        revoked = told.wait_for("revoked")
+        revoked = seen.wait_for("revoked")
         print(f"{protocol}: handed over after {revoked['at'] - revoking['at']:.3f} s, {revoked['details']}")
         client.produce(topic, (f"b{n}" for n in range(40)), 4)
-        wait_for("the second query's share", lambda: second.check() and len(second.records()) >= 20, 60, told.tail)
+        wait_for("the second query's share", lambda: second.check() and len(second.records()) >= 20, 60, seen.tail)
         first.stop()
     everything = client.records(topic)
     second.wait_for_records(everything - set(first.completed_records()))

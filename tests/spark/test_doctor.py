@@ -34,9 +34,9 @@ def examined(broker: EmbeddedKafka, python: Path | str, folder: Path) -> tuple[i
         env=environment | {"PYSPARK_SUBMIT_ARGS": "--conf spark.executor.memory=512m pyspark-shell"},
     )  # fmt: skip
     assert done.stdout.strip(), done.stderr[-4000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["wrong"] == sum(row["verdict"] == "wrong" for row in told["findings"])
-    return done.returncode, told["findings"]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["wrong"] == sum(row["verdict"] == "wrong" for row in said["findings"])
+    return done.returncode, said["findings"]
 
 
 def of_executors(findings: list[dict[str, Any]], check: str) -> list[dict[str, Any]]:

@@ -137,18 +137,18 @@ def test_a_batch_that_the_sink_drops_is_reported(
     spark: SparkSession, embedded_kafka: EmbeddedKafka, stream: Stream, tmp_path: Path
 ) -> None:
     """A folder that another checkpoint's query has written to: Spark's file sink drops the batches of a new one."""
-    folder, told = str(tmp_path / "rows"), tmp_path / "events.jsonl"
+    folder, said = str(tmp_path / "rows"), tmp_path / "events.jsonl"
     embedded_kafka.create_topic("orders", 1)
     for name, value in (("first", b"v1"), ("second", b"v2")):
         embedded_kafka.produce("orders", [(None, value, 0)])
         checkpoint = str(tmp_path / name)
-        frame = stream(checkpointLocation=checkpoint, metricsPath=str(told))
+        frame = stream(checkpointLocation=checkpoint, metricsPath=str(said))
         writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint)
         assert writer.trigger(availableNow=True).start(folder).awaitTermination(120)
     assert [bytes(row.value) for row in spark.read.parquet(folder).collect()] == [b"v1"], "Spark drops the second one"
 
     def unread() -> list[object]:
-        events = map(json.loads, told.read_text().splitlines())
+        events = map(json.loads, said.read_text().splitlines())
         return [event["details"]["ranges"] for event in events if event["event"] == "unread"]
 
     wait_for("the event", unread)

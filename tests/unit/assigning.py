@@ -61,7 +61,7 @@ def member(name: str, has: Owned = frozenset(), topics: str = "orders", **more: 
     return GroupMember(name, tuple(topics.split()), owned=has, **more)  # type: ignore[arg-type]
 
 
-def told(kind: type[Assignor], **values: object) -> bytes:
+def said(kind: type[Assignor], **values: object) -> bytes:
     """Return what a strategy tells of a member with these settings."""
     return kind().metadata(("orders",), MemberSettings(**values))  # type: ignore[arg-type]
 

@@ -196,5 +196,5 @@ def refuse_loss(rig: Rig) -> Done:
     rig.fleet.stop(victim)
     start_all(rig)
     spans = [[*partition, start, wanted]]
-    told = "\n".join(line for line in error.splitlines() if "[GROUPKAFKA." in line)[:2000] if state == "failed" else ""
-    return Done(victim.name, False, {"deleted": spans, "must_fail": spans, "error": told})
+    said = "\n".join(line for line in error.splitlines() if "[GROUPKAFKA." in line)[:2000] if state == "failed" else ""
+    return Done(victim.name, False, {"deleted": spans, "must_fail": spans, "error": said})

@@ -393,9 +393,9 @@ def _read_commits(facts: Facts) -> None:
 
 def _commit(facts: Facts, raw: Commit) -> GroupCommit:
     try:
-        told = json.loads(raw.metadata or "null")
-        lineage, topic_id, pin = str(told["l"]), str(told["t"]), int(told["p"])
-        start, end = (int(offset) for offset in told["r"])
+        said = json.loads(raw.metadata or "null")
+        lineage, topic_id, pin = str(said["l"]), str(said["t"]), int(said["p"])
+        start, end = (int(offset) for offset in said["r"])
     except (ValueError, TypeError, KeyError):
         log = facts.log_at((raw.topic, raw.partition), raw.at)
         return GroupCommit(raw.at, log, raw.offset, None, (raw.offset, raw.offset), None, False, raw.position)

@@ -303,8 +303,8 @@ def _not_refused(facts: Facts) -> Iterator[Violation]:
         for topic, number, start, end in fault.details.get("must_fail") or ():
             error = str(fault.details.get("error") or "")
             if f"{topic}-{number} [{start}, {end})" not in error:
-                told = f"failed with {error[:200]!r}" if error else "did not fail"
-                yield Violation("P8", f"{topic}-{number}: [{start}, {end}) was deleted, and {fault.target} {told}")
+                said = f"failed with {error[:200]!r}" if error else "did not fail"
+                yield Violation("P8", f"{topic}-{number}: [{start}, {end}) was deleted, and {fault.target} {said}")
 
 
 def _gaps(facts: Facts, log: Log) -> Iterator[Violation]:

@@ -37,13 +37,13 @@ def member_events(metrics: Path) -> list[MemberEvent]:
         query = path.stem.rpartition("-")[0]
         for line in path.read_text().splitlines():
             try:
-                told = json.loads(line)
+                said = json.loads(line)
             except ValueError:
                 continue
-            partitions = tuple((topic, number) for topic, number in told.get("partitions") or ())
-            details = told.get("details") or {}
-            lineage = told.get("lineage") or ""
-            found.append(MemberEvent(told["at"], query, lineage, told["event"], partitions, details, path.stem))
+            partitions = tuple((topic, number) for topic, number in said.get("partitions") or ())
+            details = said.get("details") or {}
+            lineage = said.get("lineage") or ""
+            found.append(MemberEvent(said["at"], query, lineage, said["event"], partitions, details, path.stem))
     return sorted(found, key=lambda event: event.at)
 
 

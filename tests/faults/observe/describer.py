@@ -52,9 +52,9 @@ class Describer:
         if not line:  # it died, hangs, or has no answer
             self.close()
             return None
-        told = json.loads(line)
-        owners = {client: {(topic, number) for topic, number in owned} for client, owned in told["owners"].items()}
-        return Description(told["coordinator"], owners)
+        said = json.loads(line)
+        owners = {client: {(topic, number) for topic, number in owned} for client, owned in said["owners"].items()}
+        return Description(said["coordinator"], owners)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:

@@ -113,10 +113,10 @@ class App:
         if not self.alive:
             return "dead", 0, self.log_tail(5)
         try:
-            told = json.loads((self.folder / "state.json").read_text())
+            said = json.loads((self.folder / "state.json").read_text())
         except (OSError, ValueError):
             return "starting", 0, ""
-        return told["state"], told["run"], told["error"]
+        return said["state"], said["run"], said["error"]
 
     def wait_ready(self) -> None:
         """Wait until the application takes commands."""

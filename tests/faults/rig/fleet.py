@@ -262,8 +262,8 @@ class Fleet:
             return
 
         def ended() -> bool:
-            told = app.state()[0] in ("stopped", "failed", "idle")
-            return not app.alive or (told and not readers(app.session))
+            said = app.state()[0] in ("stopped", "failed", "idle")
+            return not app.alive or (said and not readers(app.session))
 
         wait_for(f"{query.name} to stop", _STOP_S, ended, self.evidence)
         self._close_run(query, "stopped")

@@ -129,7 +129,7 @@ class SteadyProducer:
         topic, partition = place
         topic_id = self._ids_of_topics.get(topic, "")
 
-        def told(error: Any, message: Message) -> None:
+        def said(error: Any, message: Message) -> None:
             # Without an offset: the broker had taken it at a first try, whose answer was lost, and does not say where.
             at = message.offset()
             if error is None and at is not None:
@@ -142,7 +142,7 @@ class SteadyProducer:
 
         while True:
             try:
-                producer.produce(topic, value.encode(), partition=partition, on_delivery=told)
+                producer.produce(topic, value.encode(), partition=partition, on_delivery=said)
             except BufferError:  # a broker is away: the queue is full
                 producer.poll(0.1)
                 if self._stopped.is_set():

@@ -208,8 +208,8 @@ def test_the_example_of_the_guide_runs(strategies: ModuleType) -> None:
     found = find(f"{MODULE}:Striped")
     assert not isinstance(found, str)
     clients = {"x": "query-2", "y": "query-1"}
-    told = {name: found().metadata(("orders",), MemberSettings(client_id=client)) for name, client in clients.items()}
-    joined = [JoinedMember(member(name, metadata=raw), held=True) for name, raw in told.items()]
+    shown = {name: found().metadata(("orders",), MemberSettings(client_id=client)) for name, client in clients.items()}
+    joined = [JoinedMember(member(name, metadata=raw), held=True) for name, raw in shown.items()]
     parts = lead(found(), cluster(orders=5), joined)
     assert {name: digits(part.active) for name, part in parts.items()} == {"y": "orders-024", "x": "orders-13"}
     assert {part.note.error for part in parts.values()} == {""}

@@ -20,19 +20,19 @@ def joined(name: str, *owned: TopicPartition, topics: tuple[str, ...] = ("orders
 
 def test_a_member_that_never_gives_a_partition_up_is_named_in_the_second_round() -> None:
     rounds = Rounds()
-    told = [rounds.take(KNOWN, [joined("x-1", P0), joined("y-1")], NOTHING) for _ in range(LIMIT + 2)]
-    assert [each.warning for each in told] == ["", "orders-0 is still held by x-1", "", "", "", "", ""]
-    assert [each.again for each in told] == [Again.LATE] * (LIMIT - 1) + [Again.NO] * 3, "it does not ask for ever"
+    said = [rounds.take(KNOWN, [joined("x-1", P0), joined("y-1")], NOTHING) for _ in range(LIMIT + 2)]
+    assert [each.warning for each in said] == ["", "orders-0 is still held by x-1", "", "", "", "", ""]
+    assert [each.again for each in said] == [Again.LATE] * (LIMIT - 1) + [Again.NO] * 3, "it does not ask for ever"
 
 
 def test_a_topic_that_the_leader_cannot_see_is_named_with_its_subscribers() -> None:
     rounds = Rounds()
     members = [joined("x-1", topics=("orders", "secret")), joined("y-1")]
-    told = [rounds.take(KNOWN, members, ALL) for _ in range(LIMIT)]
-    assert [each.warning for each in told if each.warning] == [
+    said = [rounds.take(KNOWN, members, ALL) for _ in range(LIMIT)]
+    assert [each.warning for each in said if each.warning] == [
         "the leader does not know topic secret, which these members subscribe to: x-1"
     ]
-    assert [each.again for each in told] == [Again.SOON] * (LIMIT - 1) + [Again.NO]
+    assert [each.again for each in said] == [Again.SOON] * (LIMIT - 1) + [Again.NO]
 
 
 def test_who_joins_or_settles_begins_anew() -> None:

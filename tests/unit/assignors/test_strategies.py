@@ -38,9 +38,9 @@ from tests.unit.assigning import (
     moved,
     owned,
     quota,
+    said,
     short,
     subscribed,
-    told,
 )
 
 KINDS = sorted(BUILT_IN.values(), key=lambda kind: kind.name)
@@ -166,7 +166,7 @@ def test_weighted_join_moves_only_to_the_new_member(data: st.DataObject) -> None
 )
 def test_weighted_shares(weights: dict[str, int], has: dict[str, str], expected: dict[str, int]) -> None:
     group = [
-        member(name, owned(orders=has.get(name, "")), metadata=told(WeightedAssignor, weight=weight))
+        member(name, owned(orders=has.get(name, "")), metadata=said(WeightedAssignor, weight=weight))
         for name, weight in weights.items()
     ]
     answer = WeightedAssignor().assign(cluster(orders=8), group)
@@ -189,7 +189,7 @@ def test_weighted_counts_only_the_topics_of_a_member() -> None:
 
 
 def test_weighted_reports_the_weight() -> None:
-    assert told(WeightedAssignor, weight=3) == b'{"weight":3}'
+    assert said(WeightedAssignor, weight=3) == b'{"weight":3}'
 
 
 # --- co-partitioned ---
@@ -351,7 +351,7 @@ def test_standbys_take_over_from_whoever_leaves(data: st.DataObject) -> None:
     count = data.draw(st.integers(3, 6))
     topics = data.draw(clusters())
     names = " ".join(topics.topics)
-    raw = told(RedundantAssignor, redundancy=data.draw(st.integers(2, 4)))
+    raw = said(RedundantAssignor, redundancy=data.draw(st.integers(2, 4)))
     group = [member(f"m{number}", topics=names, metadata=raw) for number in range(count)]
     answer = RedundantAssignor().assign(topics, group)
     group = settled(RedundantAssignor, group, answer)
@@ -364,7 +364,7 @@ def test_standbys_take_over_from_whoever_leaves(data: st.DataObject) -> None:
 def test_redundant_in_a_readable_group() -> None:
     """Three members, one partition active with each; b leaves, and who stood by for its partition takes over."""
     strategy = RedundantAssignor()
-    group = [member(name, metadata=told(RedundantAssignor, redundancy=2)) for name in "abc"]
+    group = [member(name, metadata=said(RedundantAssignor, redundancy=2)) for name in "abc"]
     first = strategy.assign(cluster(orders=3), group)
     assert short(first.active) == {"a": "orders-0", "b": "orders-1", "c": "orders-2"}
     assert short(first.standby) == {"a": "orders-2", "b": "orders-0", "c": "orders-1"}

@@ -195,14 +195,14 @@ def test_other_notes(requests: FakeLagRequests) -> None:
 
 def test_json(requests: FakeLagRequests) -> None:
     code, (line,) = run(replace(COMMAND, as_json=True), requests)
-    told = json.loads(line)
-    assert (code, told["group"], told["at_ms"]) == (0, "shop", 1_700_001_000_000)
-    assert told["total"] == {"lag": 180, "lost": 6, "behind_s": 90.0, "safe_s": 3510.0}
-    assert told["partitions"][2] == {
+    shown = json.loads(line)
+    assert (code, shown["group"], shown["at_ms"]) == (0, "shop", 1_700_001_000_000)
+    assert shown["total"] == {"lag": 180, "lost": 6, "behind_s": 90.0, "safe_s": 3510.0}
+    assert shown["partitions"][2] == {
         "topic": "refunds", "partition": 0, "committed": 4, "end": 100, "lag": 90, "lost": 6, "behind_s": 90.0,
         "safe_s": 3510.0, "retention_ms": 3_600_000, "retention_bytes": None,
     }  # fmt: skip
-    assert told["partitions"][1]["committed"] is None
+    assert shown["partitions"][1]["committed"] is None
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,9 @@ def test_a_long_step_is_shown_again_and_again_and_a_later_one_with_its_own_text(
         lines.wait_for(2)
         progress.step("committing")
         lines.wait_for(len(lines.lines) + 2)
-    told = [line.partition(" s] ")[2] for line in lines.lines]
-    assert told[:2] == ["reading"] * 2
-    assert told[-1] == "committing"
+    said = [line.partition(" s] ")[2] for line in lines.lines]
+    assert said[:2] == ["reading"] * 2
+    assert said[-1] == "committing"
 
 
 def test_many_short_steps_are_shown_when_they_are_long_together(lines: Lines) -> None:

@@ -138,8 +138,8 @@ def test_a_position_behind_the_end_of_available_now_is_no_truncation() -> None:
     bed.ends(p0=20, p1=5)
     bed.session.prepare_available_now()
     bed.ends(p0=60)
-    told = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 50, PIN, leader_epoch=3).to_text()
-    bed.group.committed[P0] = GroupOffset(50, told)
+    said = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 50, PIN, leader_epoch=3).to_text()
+    bed.group.committed[P0] = GroupOffset(50, said)
     bed.join(P0)
     for _ in range(3):
         assert bed.session.latest_offset(START) is START
@@ -192,8 +192,8 @@ def test_a_truncation_while_the_query_was_down_is_reported_by_the_checkpoint() -
 
 def test_a_truncation_is_reported_to_the_next_owner_by_the_groups_offset() -> None:
     bed = Bed(startingOffsets="earliest")
-    told = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 20, PIN, leader_epoch=3).to_text()
-    bed.group.committed[P0] = GroupOffset(20, told)
+    said = CommitMetadata(OTHER_LINEAGE, TOPIC_ID, 0, 20, PIN, leader_epoch=3).to_text()
+    bed.group.committed[P0] = GroupOffset(20, said)
     bed.join(P0)
     bed.ends(p0=22)
     bed.cluster.epoch, bed.cluster.cut = 4, {P0: 10}
@@ -322,8 +322,8 @@ def test_p8_the_newest_batch_is_checked_after_a_restart(what: str, caplog: pytes
     bed.clock.advance(5.0)
     bed.session.latest_offset(before)
     span = "[4, 6)" if what == "removed" else "[4, 9)"
-    told = f"orders-0 {span}: {what} since the last batch before the restart was planned (at most"
-    assert caplog.text.count(told) == 1
+    said = f"orders-0 {span}: {what} since the last batch before the restart was planned (at most"
+    assert caplog.text.count(said) == 1
     assert bed.session._metrics.records_lost == 0
 
 

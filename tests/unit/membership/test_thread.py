@@ -294,9 +294,9 @@ def test_a_process_that_was_stopped_has_not_waited_for_its_member() -> None:
 def test_who_is_given_partitions_by_the_group_has_found_its_coordinator(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), running() as bed:
         bed.own((0, 10))
-    told = [record.getMessage() for record in caplog.records if record.name.endswith("membership.report")]
-    assert told[0].endswith(": group=shop found")
-    assert told[1].startswith("rebalance:")
+    said = [record.getMessage() for record in caplog.records if record.name.endswith("membership.report")]
+    assert said[0].endswith(": group=shop found")
+    assert said[1].startswith("rebalance:")
 
 
 def test_a_stop_looks_at_the_commit_log_commits_and_leaves() -> None:

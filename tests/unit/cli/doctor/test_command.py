@@ -510,9 +510,9 @@ def test_json() -> None:
     cluster = FakeCluster()
     cluster.newest_ms = 10**15
     wrong, text = report(cluster, DoctorCommand(CONNECTION, as_json=True))
-    told = json.loads(text)
-    assert (wrong, told["wrong"]) == (1, 1)
-    (bad,) = [row for row in told["findings"] if row["verdict"] == "wrong"]
+    seen = json.loads(text)
+    assert (wrong, seen["wrong"]) == (1, 1)
+    (bad,) = [row for row in seen["findings"] if row["verdict"] == "wrong"]
     assert bad["check"] == "clock"
     assert set(bad) == {"check", "verdict", "text", "cure"}
 

@@ -192,13 +192,13 @@ def description(**changes: Any) -> Any:
 class FakeAdmin:
     """confluent-kafka's answer, or error."""
 
-    def __init__(self, told: Any) -> None:
-        self.told = told
+    def __init__(self, seen: Any) -> None:
+        self.seen = seen
 
     def described(self) -> Any:
-        if isinstance(self.told, Exception):
-            raise self.told
-        return self.told
+        if isinstance(self.seen, Exception):
+            raise self.seen
+        return self.seen
 
 
 class FakeKafkaPython:
@@ -231,7 +231,7 @@ NOTE = MemberNote(held=True, data=b'{"weight":3}').encode()
 NOT_CONSUMERS = CommandError(errors.GROUP_NOT_OF_CONSUMERS, group="shop", reason="GroupId shop is one of connect")
 
 
-def describe(told: Any, *clients: FakeKafkaPython | Exception, times: int = 1) -> GroupDescription | None:
+def describe(seen: Any, *clients: FakeKafkaPython | Exception, times: int = 1) -> GroupDescription | None:
     """Return the last of so many looks; each client that is made is the next of `clients`."""
     left = list(clients)
 
@@ -241,7 +241,7 @@ def describe(told: Any, *clients: FakeKafkaPython | Exception, times: int = 1) -
             raise one
         return one
 
-    describer = GroupDescriber(FakeAdmin(told), "shop", RawGroups(make_options(), make))
+    describer = GroupDescriber(FakeAdmin(seen), "shop", RawGroups(make_options(), make))
     found = None
     for _ in range(times):
         found = describer.describe_group()
@@ -337,13 +337,13 @@ def test_what_needs_no_second_client(changes: dict[str, Any], shown: tuple[str |
     assert found.notes == ()
 
 
-@pytest.mark.parametrize("told", [None, description(members=[], state=ConsumerGroupState.DEAD)])
-def test_a_group_that_the_coordinator_does_not_know(told: Any) -> None:
-    assert describe(told) is None
+@pytest.mark.parametrize("seen", [None, description(members=[], state=ConsumerGroupState.DEAD)])
+def test_a_group_that_the_coordinator_does_not_know(seen: Any) -> None:
+    assert describe(seen) is None
 
 
 @pytest.mark.parametrize(
-    "told",
+    "seen",
     [
         None,
         description(members=[], state=ConsumerGroupState.DEAD),
@@ -351,8 +351,8 @@ def test_a_group_that_the_coordinator_does_not_know(told: Any) -> None:
         CommandError(errors.COMMAND_UNSUPPORTED, servers="broker:9092", request="DescribeGroups"),
     ],
 )
-def test_nobody_is_in_a_group_that_is_not_there_or_cannot_be_described(told: Any) -> None:
-    assert live_members(FakeAdmin(told)) == ()
+def test_nobody_is_in_a_group_that_is_not_there_or_cannot_be_described(seen: Any) -> None:
+    assert live_members(FakeAdmin(seen)) == ()
 
 
 def test_who_is_in_a_group() -> None:
@@ -363,7 +363,7 @@ def test_who_is_in_a_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "simple"),
+    ("seen", "simple"),
     [
         (None, False),
         (description(), False),
@@ -372,9 +372,9 @@ def test_who_is_in_a_group() -> None:
         (description(members=[], is_simple_consumer_group=True, state=ConsumerGroupState.DEAD), False),
     ],
 )
-def test_a_group_of_commits_alone(told: Any, simple: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_of_commits_alone(seen: Any, simple: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     admin = LibrdkafkaGroupAdmin(make_options(), ManualClock(), lambda _: None)
-    monkeypatch.setattr(admin, "described", lambda: told)
+    monkeypatch.setattr(admin, "described", lambda: seen)
     assert admin.is_simple() is simple
 
 

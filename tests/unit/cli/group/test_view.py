@@ -46,7 +46,7 @@ def subscription(note: bytes, rest: bytes = b"\0\0\0\0\xff\xff\xff\xff\xff\xff")
     return b"\0\x03\0\0\0\x01\0\x06orders" + sized(note) + rest
 
 
-def told(note: bytes, leader: bytes = b"", rest: bytes = b"\0\0\0\0\xff\xff\xff\xff\xff\xff") -> MemberData:
+def seen(note: bytes, leader: bytes = b"", rest: bytes = b"\0\0\0\0\xff\xff\xff\xff\xff\xff") -> MemberData:
     """Return what a member said with this user data, and its leader with that."""
     data = decoded("consumer", subscription(note, rest), b"\0\x03\0\0\0\0" + sized(leader))
     assert data is not None
@@ -128,7 +128,7 @@ def test_a_group_that_is_not_stable_reports_nothing() -> None:
     ],
 )
 def test_the_metadata_of_a_strategy(data: bytes, shown: str) -> None:
-    one = told(MemberNote(held=True, data=data).encode())
+    one = seen(MemberNote(held=True, data=data).encode())
     assert one.note == MemberNote(held=True, data=data)
     assert shown_data(one) == shown
 
@@ -143,7 +143,7 @@ def test_a_text_is_what_the_json_says_too() -> None:
 def test_numbers_that_json_does_not_have() -> None:
     """A strategy written in Python may tell them; who reads the command's JSON knows no NaN."""
     data = b'{"load":NaN,"of":[Infinity,-Infinity,1e999],"weight":1.5}'
-    one = told(MemberNote(held=True, data=data).encode())
+    one = seen(MemberNote(held=True, data=data).encode())
     report = GroupReport(GroupDescription("g", members=(DescribedMember("A", "a", "h", data=one),)), {})
     value = json.loads(group_json(report, 0), parse_constant=pytest.fail)
     assert value["members"][0]["metadata"]["data"] == {
@@ -154,21 +154,21 @@ def test_numbers_that_json_does_not_have() -> None:
 
 @pytest.mark.parametrize(("held", "verb"), [(True, "held"), (False, "had")])
 def test_what_a_member_had_when_it_joined(held: bool, verb: str) -> None:
-    one = told(MemberNote(held).encode(), rest=OWNED + b"\0\0\0\x07\0\x02r1")
+    one = seen(MemberNote(held).encode(), rest=OWNED + b"\0\0\0\x07\0\x02r1")
     assert shown_data(one) == f"rack r1, joined, {verb} orders 0-1 of generation 7"
 
 
 def test_the_user_data_of_another_program() -> None:
-    assert shown_data(told(b"whatever")) == "8 bytes of user data"
-    assert shown_data(told(b'{"v":2,"held":true,"data":""}')) == "29 bytes of user data", "of a newer release"
+    assert shown_data(seen(b"whatever")) == "8 bytes of user data"
+    assert shown_data(seen(b'{"v":2,"held":true,"data":""}')) == "29 bytes of user data", "of a newer release"
 
 
 def test_what_the_leader_adds() -> None:
     note = LeaderNote(frozenset({tp(3)}), "the topics have 3 and 4 partitions")
-    one = told(MemberNote(True).encode(), note.encode())
+    one = seen(MemberNote(True).encode(), note.encode())
     assert one.leader == note
     assert shown_data(one) == "the leader could not assign partitions: the topics have 3 and 4 partitions"
-    assert told(b"", b"another's").leader == LeaderNote()
+    assert seen(b"", b"another's").leader == LeaderNote()
 
 
 def test_partitions_as_a_person_reads_them() -> None:
@@ -207,8 +207,8 @@ ONE, TWO = "query-11111111-0000-1111-2222-333344445555", "query-22222222-0000-11
 
 def weighted() -> GroupReport:
     """Return a group of two: one has orders-0 and -1, the other nothing but a standby; orders-2 is nobody's."""
-    first = told(MemberNote(True, b'{"weight":3}').encode())
-    second = told(MemberNote(True, b'{"weight":1}').encode(), LeaderNote(frozenset({tp(1)})).encode())
+    first = seen(MemberNote(True, b'{"weight":3}').encode())
+    second = seen(MemberNote(True, b'{"weight":1}').encode(), LeaderNote(frozenset({tp(1)})).encode())
     members = (
         DescribedMember(ONE, "query", "10.0.0.4", "lake-1", frozenset({tp(0), tp(1)}), data=first),
         DescribedMember(TWO, "query", "10.0.0.5", "lake-2", data=second),

@@ -187,15 +187,15 @@ def item(number: int, offset: int = 5, topic: str = "orders") -> CommitItem:
 
 def test_a_client_that_stays_in_the_middle_of_a_rebalance_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     bed = Bed()
-    told = 0
+    said = 0
     for state, seconds, more in (
         ("wait-metadata", 29.0, 0), ("steady", 1.0, 0), ("wait-join", 300.0, 0), ("init", 29.0, 0), ("init", 1.0, 0),
         ("init", 60.0, 1), ("wait-metadata", 60.0, 0), ("steady", 1.0, 0), ("init", 1.0, 0), ("init", 30.0, 0),
         ("init", 1.0, 1),
     ):  # fmt: skip
         bed.tell_coordinator("up", join_state=state)
-        told += more
-        assert caplog.text.count("does not finish a rebalance") == told, (state, seconds)
+        said += more
+        assert caplog.text.count("does not finish a rebalance") == said, (state, seconds)
         bed.clock.advance(seconds)
 
 

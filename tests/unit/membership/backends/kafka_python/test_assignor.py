@@ -38,7 +38,7 @@ from spark_groupsource.model.offsets import TopicPartition
 from tests.unit.fakes import tp
 
 NOWHERE = 3
-Told = list[tuple[frozenset[TopicPartition], LeaderNote]]
+Events = list[tuple[frozenset[TopicPartition], LeaderNote]]
 
 
 class Scripted(Assignor):
@@ -68,10 +68,10 @@ class Scripted(Assignor):
         self.given.append((active, standby, generation))
 
 
-def holdings_of(told: Told | None = None, protocol: RebalanceProtocol = RebalanceProtocol.COOPERATIVE) -> Holdings:
-    told = [] if told is None else told
+def holdings_of(seen: Events | None = None, protocol: RebalanceProtocol = RebalanceProtocol.COOPERATIVE) -> Holdings:
+    seen = [] if seen is None else seen
     settings = MemberSettings(rack="rack-a", weight=3)
-    return Holdings(protocol, settings, lambda active, note: told.append((active, note)))
+    return Holdings(protocol, settings, lambda active, note: seen.append((active, note)))
 
 
 def over_the_wire(assignor: AbstractPartitionAssignor, *topics: str) -> ConsumerProtocolSubscription:
@@ -192,8 +192,8 @@ def test_a_member_of_the_oldest_protocol() -> None:
 
 
 def test_a_leaders_answer_arrives_at_its_members() -> None:
-    told: Told = []
-    first, second = holdings_of(), holdings_of(told)
+    seen: Events = []
+    first, second = holdings_of(), holdings_of(seen)
     strategy = Scripted(
         GroupAssignment(
             {"m-1": frozenset({tp(0), tp(3)}), "m-2": frozenset({tp(1), tp(2)})},
@@ -210,7 +210,7 @@ def test_a_leaders_answer_arrives_at_its_members() -> None:
     assert sorted(received.partitions()) == [("orders", 1), ("orders", 2)]
     follower.on_assignment(received, 5)
     assert (second.owned, second.generation) == ({tp(1), tp(2)}, 5)
-    assert told == [(frozenset({tp(1), tp(2)}), LeaderNote(frozenset({tp(0), tp(3)})))]
+    assert seen == [(frozenset({tp(1), tp(2)}), LeaderNote(frozenset({tp(0), tp(3)})))]
     assert follower._assignor.given == [(frozenset({tp(1), tp(2)}), frozenset({tp(0), tp(3)}), 5)]
     # What it got is what it claims next time.
     again = joined_member("m-2", None, over_the_wire(follower, "orders"))
@@ -218,32 +218,32 @@ def test_a_leaders_answer_arrives_at_its_members() -> None:
 
 
 def test_a_strategys_refusal_reaches_every_member() -> None:
-    told: Told = []
-    assignor = OwnAssignor(Scripted(AssignorError("the counts differ")), holdings_of(told))
+    seen: Events = []
+    assignor = OwnAssignor(Scripted(AssignorError("the counts differ")), holdings_of(seen))
     answer = assignor.assign(cluster_of(orders=ORDERS), [member("m-1", assignor, "orders")])
     assignor.on_assignment(answered(answer["m-1"]), 1)
-    assert told == [(frozenset(), LeaderNote(error="strategy scripted-v2: the counts differ"))]
+    assert seen == [(frozenset(), LeaderNote(error="strategy scripted-v2: the counts differ"))]
 
 
 @pytest.mark.parametrize("user_data", [b"\xff", b'{"v":9}', b'{"v":1,"standby":{"orders":["x"]},"error":""}'])
 def test_a_leaders_note_that_cannot_be_read_costs_the_note_only(
     user_data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: Told = []
-    holdings = holdings_of(told)
+    seen: Events = []
+    holdings = holdings_of(seen)
     with caplog.at_level(logging.WARNING, "spark_groupsource.membership"):
         OwnAssignor(Scripted(), holdings).on_assignment(
             answered(ConsumerProtocolAssignment(1, [("orders", [0])], user_data)), 4
         )
     assert (holdings.owned, holdings.generation) == ({tp(0)}, 4)
-    assert told == [(frozenset({tp(0)}), LeaderNote())]
+    assert seen == [(frozenset({tp(0)}), LeaderNote())]
     assert "strategy=scripted-v2" in caplog.text
 
 
 def test_another_clients_leader_sends_no_note(caplog: pytest.LogCaptureFixture) -> None:
-    told: Told = []
-    OwnAssignor(Scripted(), holdings_of(told)).on_assignment(ConsumerProtocolAssignment(0, [], None), 4)
-    assert told == [(frozenset(), LeaderNote())]
+    seen: Events = []
+    OwnAssignor(Scripted(), holdings_of(seen)).on_assignment(ConsumerProtocolAssignment(0, [], None), 4)
+    assert seen == [(frozenset(), LeaderNote())]
     assert not caplog.text
 
 
@@ -259,8 +259,8 @@ def test_the_clients_own_strategies_keep_their_names_and_protocols(name: str) ->
 
 @pytest.mark.parametrize("name", sorted(CLIENT_STRATEGIES))
 def test_the_clients_own_strategies_assign_as_they_are(name: str) -> None:
-    told: Told = []
-    holdings = holdings_of(told)
+    seen: Events = []
+    holdings = holdings_of(seen)
     (assignor,) = client_assignors([name], holdings)
     answer = assignor.assign(
         cluster_of(orders=ORDERS), [member("m-1", assignor, "orders"), member("m-2", assignor, "orders")]
@@ -271,7 +271,7 @@ def test_the_clients_own_strategies_assign_as_they_are(name: str) -> None:
     assignor.on_assignment(answered(answer["m-1"]), 3)
     assert len(holdings.owned) == 2
     assert holdings.generation == 3
-    assert told == [(holdings.owned, LeaderNote())]
+    assert seen == [(holdings.owned, LeaderNote())]
 
 
 @pytest.mark.rule("R34")

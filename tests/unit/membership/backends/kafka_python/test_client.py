@@ -674,7 +674,7 @@ class FakeAdmin:
 
 
 @pytest.mark.parametrize(
-    ("groups", "told"),
+    ("groups", "said"),
     [
         (
             described(
@@ -692,11 +692,11 @@ class FakeAdmin:
     ],
 )
 def test_what_the_others_offer(
-    groups: dict[str, Any] | BaseException, told: str, monkeypatch: pytest.MonkeyPatch
+    groups: dict[str, Any] | BaseException, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafkapeers, "KafkaAdminClient", FakeAdmin)
     FakeAdmin.groups, FakeAdmin.closes = groups, 0
-    assert kafkapeers.others(OPTIONS).startswith(told)
+    assert kafkapeers.others(OPTIONS).startswith(said)
     assert FakeAdmin.closes == 1
 
 

@@ -143,7 +143,7 @@ class Bed:
         answer.success(None)
         finish(coroutine)
 
-    def told(self) -> list[tuple[Kind, object]]:
+    def said(self) -> list[tuple[Kind, object]]:
         return [(event.kind, event.partitions) for event in self.events]
 
 
@@ -177,14 +177,14 @@ def test_an_eager_client_gives_up_an_assignment_that_never_was() -> None:
     assert bed.events == []
     bed.assign(("orders", 0))
     assert first_step(bed.callbacks.on_partitions_revoked({ClientPartition("orders", 0)})) is not None
-    assert bed.told() == [(Kind.ASSIGNED, (tp(0),)), (Kind.REVOKED, (tp(0),))]
+    assert bed.said() == [(Kind.ASSIGNED, (tp(0),)), (Kind.REVOKED, (tp(0),))]
 
 
 @pytest.mark.rule("R34")
 def test_a_loss_is_known_to_the_strategies_before_the_member_deals_with_it() -> None:
     bed = Bed()
     assert first_step(bed.callbacks.on_partitions_lost([("orders", 0)])) is not None
-    assert (bed.losses, bed.told()) == (1, [(Kind.LOST, (tp(0),))])
+    assert (bed.losses, bed.said()) == (1, [(Kind.LOST, (tp(0),))])
 
 
 # --- joins
@@ -194,7 +194,7 @@ def test_a_join_without_partitions_is_reported_once_per_generation() -> None:
     """The cooperative client is silent then, and the query would wait for its first assignment."""
     bed = Bed()
     bed.run(lambda: bed.coordinator.join(1), nothing, nothing, lambda: bed.coordinator.join(2), nothing)
-    assert bed.told() == [(Kind.ASSIGNED, ()), (Kind.ASSIGNED, ())]
+    assert bed.said() == [(Kind.ASSIGNED, ()), (Kind.ASSIGNED, ())]
     assert all(event.answer is None for event in bed.events)
 
 
@@ -206,7 +206,7 @@ def test_an_assignment_that_a_callback_reported_is_not_reported_again() -> None:
         bed.assign(("orders", 0))
 
     bed.run(join, nothing, nothing)
-    assert bed.told() == [(Kind.ASSIGNED, (tp(0),))]
+    assert bed.said() == [(Kind.ASSIGNED, (tp(0),))]
 
 
 def test_a_join_under_way_is_no_assignment() -> None:
@@ -216,7 +216,7 @@ def test_a_join_under_way_is_no_assignment() -> None:
         bed.coordinator.state = MemberState.REBALANCING
 
     bed.run(nothing, rebalance, nothing)
-    assert bed.told() == []
+    assert bed.said() == []
 
 
 def test_polls_are_long() -> None:
@@ -294,14 +294,14 @@ def test_a_session_that_expires_is_reported_once() -> None:
         nothing,
         nothing,
     )
-    assert bed.told() == [(Kind.ASSIGNED, ()), (Kind.LOST, (tp(0), tp(1)))]
+    assert bed.said() == [(Kind.ASSIGNED, ()), (Kind.LOST, (tp(0), tp(1)))]
     assert (bed.coordinator.resets, bed.coordinator.state) == (1, MemberState.UNJOINED)
 
 
 def test_a_member_without_partitions_loses_none_and_joins_again() -> None:
     bed = Bed()
     bed.run(lambda: bed.coordinator.join(1), lambda: bed.clock.advance(SESSION_S + 1), nothing)
-    assert bed.told() == [(Kind.ASSIGNED, ())]
+    assert bed.said() == [(Kind.ASSIGNED, ())]
     assert bed.coordinator.resets == 1
 
 
@@ -357,7 +357,7 @@ def test_a_coordinator_that_is_found_and_not_reached_keeps_no_session() -> None:
         bed.coordinator.heartbeat.reset_timeouts()
 
     bed.run(lambda: bed.coordinator.join(1), nothing, *[found_again] * 3, nothing)
-    assert bed.told()[-1] == (Kind.LOST, (tp(0),))
+    assert bed.said()[-1] == (Kind.LOST, (tp(0),))
 
 
 @pytest.mark.rule("R75")
@@ -390,7 +390,7 @@ def test_a_join_stops_the_heartbeats_too() -> None:
         bed.coordinator._heartbeat_enabled, bed.coordinator.rejoining = False, True
 
     bed.run(lambda: bed.coordinator.join(1), prepare, nothing)
-    assert bed.told() == [(Kind.ASSIGNED, ())]
+    assert bed.said() == [(Kind.ASSIGNED, ())]
 
 
 # --- errors and the end
@@ -434,9 +434,9 @@ def test_starting_again_changes_nothing() -> None:
 def test_a_client_that_does_not_close_has_ended_all_the_same() -> None:
     bed = Bed()
     bed.consumer.close_error = RuntimeError("stuck")
-    told = threading.Event()
-    driver = Driver(bed.internals, bed.callbacks, lambda event: (bed.events.append(event), told.set()), bed.clock)
+    said = threading.Event()
+    driver = Driver(bed.internals, bed.callbacks, lambda event: (bed.events.append(event), said.set()), bed.clock)
     bed.coordinator.script = [driver.request_close]
     driver.start()
-    assert told.wait(WAIT_S)
+    assert said.wait(WAIT_S)
     assert bed.events == [Happened(Kind.FAILED, error=bed.consumer.close_error)]
