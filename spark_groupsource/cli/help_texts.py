@@ -26,7 +26,8 @@ targets:
   savepoint FILE   the group's offsets in FILE, which 'savepoint' wrote
   checkpoint LOCATION
                    the end of the newest complete batch in a query's checkpointLocation, for the partitions of that
-                   batch: after an old checkpoint was restored together with the sink
+                   batch: after an old checkpoint was restored together with the sink. If the query has state: all
+                   partitions, those that it has not read to their initial offset
 
 examples:
   python -m spark_groupsource reset --bootstrap-servers localhost:9092 --group orders-to-lake --to initial

@@ -6,10 +6,11 @@ The clients' own deadlines limit every wait.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from spark_groupsource import errors
 from spark_groupsource.checkpoint.location import shown_location
+from spark_groupsource.checkpoint.state_folder import StateFolder
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.adopt_origins import Origin, check_held, chosen_topics, own_checkpoint, wishes_of
 from spark_groupsource.cli.arguments import AdoptCommand, ResetCommand, SavepointCommand, TargetKind, shown_time
@@ -32,7 +33,14 @@ from spark_groupsource.clock import Clock
 from spark_groupsource.cluster.offset_lookup import all_partitions
 from spark_groupsource.cluster.port import ClusterPort, Edge, TopicInfo
 from spark_groupsource.errors import CommandError, KafkaUnavailableError
-from spark_groupsource.model.commit_metadata import GroupOffset, KnownTopics, Pin, next_reset, parse_metadata
+from spark_groupsource.model.commit_metadata import (
+    GroupOffset,
+    KnownTopics,
+    Pin,
+    metadata_of,
+    next_reset,
+    parse_metadata,
+)
 from spark_groupsource.model.offsets import TopicPartition, same_topic
 
 # Such a query is no member, and its next commit would override the new offsets.
@@ -183,8 +191,12 @@ class OffsetCommands:
         path, group = command.target.path, command.connection.group
         if command.target.kind is TargetKind.CHECKPOINT:
             end = own_checkpoint(command.target.location)
-            offsets = {item.partition: Saved(item.end) for item in end.ranges}
-            return Savepoint("", group, 0, dict(end.topic_ids), offsets)
+            # State holds the records of all partitions that the query has read, also of those that it handed over.
+            with_state = StateFolder(command.target.location).exists() is True
+            ends = end.ends() if with_state else {item.partition: item.end for item in end.ranges}
+            never_read = self._pinned(ends) if with_state else {}
+            read = {partition: Saved(offset) for partition, offset in ends.items()}
+            return Savepoint("", group, 0, dict(end.topic_ids), {**never_read, **read})
         if command.target.kind is not TargetKind.SAVEPOINT:
             return None
         savepoint = read_savepoint(path)
@@ -196,6 +208,11 @@ class OffsetCommands:
             reason = f"it belongs to cluster {savepoint.cluster}, but this is {cluster}"
             raise CommandError(errors.SAVEPOINT_MISMATCH, path=path, reason=reason)
         return savepoint
+
+    def _pinned(self, ends: Container[TopicPartition]) -> dict[TopicPartition, Saved]:
+        """Return the initial positions of the group's partitions that are not in `ends`."""
+        found = {partition: metadata_of(group) for partition, group in self._group_offsets().items()}
+        return {p: Saved(m.pin.offset, m.pin) for p, m in found.items() if m is not None and p not in ends}
 
     def _logs(
         self, partitions: list[TopicPartition], described: Mapping[str, TopicInfo]
@@ -228,8 +245,7 @@ class OffsetCommands:
             case TargetKind.TIME:
                 return self._wishes_at(command.target.time_ms, logs, pins)
             case TargetKind.CHECKPOINT if saved is not None:
-                why = "end of the checkpoint's newest complete batch"
-                return {p: WantedOffset(saved.partitions[p].offset, why, pins[p]) for p in logs}
+                return {p: _checkpoint_wish(saved.partitions[p], pins[p]) for p in logs}
             case TargetKind.SAVEPOINT if saved is not None:
                 return {p: _saved_wish(saved, p, log, pins[p]) for p, log in logs.items()}
         missing = [partition for partition, pin in pins.items() if pin is None]
@@ -317,6 +333,12 @@ def _partitions(
 def _is_ours(group: GroupOffset) -> bool:
     """Return whether this source wrote the offset, for any topic of that name."""
     return parse_metadata(group.metadata) is not None
+
+
+def _checkpoint_wish(item: Saved, pin: Pin | None) -> WantedOffset:
+    """Return a partition's offset by a checkpoint. Its own query has not read one whose initial position is saved."""
+    why = "end of the checkpoint's newest complete batch" if item.pin is None else "not read: pinned initial offset"
+    return WantedOffset(item.offset, why, pin)
 
 
 def _saved_wish(saved: Savepoint, partition: TopicPartition, log: PartitionLog, pin: Pin | None) -> WantedOffset:

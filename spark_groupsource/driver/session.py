@@ -8,6 +8,7 @@ and the group.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ from spark_groupsource.model.commit_metadata import commit_items
 from spark_groupsource.model.offsets import Json, OffsetRange, SourceOffset, TopicPartition, new_lineage
 from spark_groupsource.options.model import UNBOUNDED, NextTrigger, ReadBounds, SourceOptions
 from spark_groupsource.planning.batch import next_offset
-from spark_groupsource.planning.start_position import Lineage
+from spark_groupsource.planning.start_position import Lineage, marked_item
 from spark_groupsource.planning.tasks import Task, TaskSizing
 from spark_groupsource.sidecars.lag_reporter import LagThread
 from spark_groupsource.sidecars.stop_watch import StopWatch
@@ -424,7 +425,7 @@ class Session:
         return end
 
     def _batch(self, end: SourceOffset) -> FlightBatch:
-        return FlightBatch(end, commit_items(end, self._state.anchors, has_state=self._shared.has_state))
+        return FlightBatch(end, commit_items(end, self._state.anchors, has_state=self._shared.has_state is True))
 
     # --- tasks
 
@@ -444,6 +445,7 @@ class Session:
         reach("before-partitions", self._options.client_id)
         if self._flight is not None and self._flight.end == end and (start, end) not in self._replays:
             if self._shared.begins():
+                self._mark_owned()
                 self._member.mark(self._batch(end))
             tasks = self._sizing.tasks(end.ranges, self._clock.monotonic_s())
         else:
@@ -452,6 +454,20 @@ class Session:
             tasks = self._replays[start, end]
         self._flight = _InFlight(end, read=True, given_out=tuple(item for task in tasks for item in task))
         return tasks
+
+    def _mark_owned(self) -> None:
+        """Mark all partitions as those of a query with state, before its first batch runs.
+
+        Guards against (rule R116, a long first batch):
+        1. A query with state runs its first batch, a backlog, for an hour. orders-1 is idle.
+        2. A new query joins, sees no mark, gets orders-1, and completes what is written there.
+        """
+        view = self._member.view()
+        wanted = (marked_item(owned.partition, owned.group, has_state=True) for owned in view.partitions)
+        items = [item for item in wanted if item is not None]
+        # R116: not with its end only
+        if items and view.committed:
+            self._member.establish({}, items, view.assignment, math.inf)
 
     def _replayed(self, end: SourceOffset) -> tuple[Task, ...]:
         """Return the tasks of a logged batch. Raises MEMBER_LEFT, whatever fails, after a request to stop."""

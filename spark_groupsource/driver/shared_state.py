@@ -6,7 +6,7 @@ Does the I/O around the decisions of `planning/shared_state.py`, and reports the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from spark_groupsource import errors
@@ -21,7 +21,14 @@ from spark_groupsource.model.commit_metadata import GroupOffset, metadata_of
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition, same_topic
 from spark_groupsource.options.model import OnSharedState, SourceOptions
 from spark_groupsource.planning.conflicts import details_of
-from spark_groupsource.planning.shared_state import ReadByOthers, read_by_others, wrong_state
+from spark_groupsource.planning.shared_state import (
+    BREAKS_STATE,
+    LACKS_RECORDS,
+    ReadByOthers,
+    broken,
+    lacking,
+    read_by_others,
+)
 from spark_groupsource.planning.start_position import StartDecision
 
 LOG = logging.getLogger(__name__)
@@ -50,8 +57,10 @@ class SharedState:
         self._clock = clock
         self._metrics = metrics
         self._looks = 0
-        # Whether the query is known to have state.
-        self.has_state = False
+        # Whether the query has state; None if that is not known.
+        self.has_state: bool | None = None
+        # What it lacks if it has state, found while that was not known.
+        self._open: list[ReadByOthers] = []
         # Whether this run has found that it may join the group.
         self._admitted = False
         self._warned: set[ReadByOthers] = set()
@@ -64,6 +73,8 @@ class SharedState:
     def begins(self) -> bool:
         """Return whether the query has state by now, and had none at the last look. Called before Spark runs a batch.
 
+        Raises as `check_starts`.
+
         Guards against (rule R116, a first batch without a mark):
         1. A query with state completes its first batch [0, 100). When the batch was planned, Spark had made no state.
         2. No more records come. The group has 100 without the mark.
@@ -75,15 +86,17 @@ class SharedState:
         """
         if self.has_state or self._looks >= _LOOKS:
             return False
+        self._look()
         # R116: Spark has made the state by now. Only an answer counts
-        self._looks += self._look() is False
-        return self.has_state
+        self._looks += self.has_state is False
+        if self.has_state:
+            # R115: the answer of a store that did not answer at the start
+            self._decide(LACKS_RECORDS, self._open)
+        return bool(self.has_state)
 
-    def _look(self) -> bool | None:
-        """Return whether the query has state, which it keeps; None if that is not known."""
-        found = True if self.has_state else self._folder.exists()
-        self.has_state = found is True
-        return found
+    def _look(self) -> None:
+        if not self.has_state:
+            self.has_state = self._folder.exists()
 
     def check_starts(
         self,
@@ -107,23 +120,49 @@ class SharedState:
         # Two that begin a group together share it: the first batch of the other one is no reason to fail.
         self._admitted = True
 
+    def marks(self, start: SourceOffset) -> bool | None:
+        """Return whether the group's offsets of owned partitions are to have the mark; None to leave them as they are.
+
+        Before its first batch is logged a query is new: with a mark of its own it would end itself at its next start.
+        """
+        return None if self.has_state and not start.ends() else self.has_state
+
     def check_replay(self, others: Iterable[ReadByOthers]) -> None:
         """Check what others have completed of a batch that runs again. Raises as `check_starts`."""
         self._check(others, is_new=False)
 
     def _check(self, found: Iterable[ReadByOthers | None], *, is_new: bool) -> None:
+        """Check what others have completed.
+
+        Guards against (rule R115, a store that does not answer at first):
+        1. A query with state starts after another one has read on. Its store does not answer.
+        2. It starts where the others are. The store answers before the first batch.
+        """
         # Also with onSharedState=allow: its commits carry the mark.
-        has_state = self._look()
-        if self._options.on_shared_state is OnSharedState.ALLOW:
-            return
-        problem, items = wrong_state(found, has_state=has_state, is_new=is_new)
-        if items and self._options.on_shared_state is OnSharedState.FAIL:
-            group, details = self._options.group_id, details_of(items)
-            raise MembershipError(errors.SHARED_STATE, problem=problem, group=group, details=details)
-        items = [item for item in items if item not in self._warned]
-        if items:
-            self._warned.update(items)
-            self._report(problem, [item.partition for item in items], ranges=details_of(items))
+        self._look()
+        if is_new:
+            self._decide(BREAKS_STATE, broken(found))
+        elif self.has_state is None:
+            self._open += lacking(found)
+        elif self.has_state:
+            self._decide(LACKS_RECORDS, lacking(found))
+        elif self._options.on_shared_state is not OnSharedState.ALLOW:
+            # It shares the group already. If it failed, too, nobody would read.
+            self._report_once(BREAKS_STATE, broken(found))
+
+    def _decide(self, problem: str, items: Sequence[ReadByOthers]) -> None:
+        match self._options.on_shared_state:
+            case OnSharedState.FAIL if items:
+                group, details = self._options.group_id, details_of(items)
+                raise MembershipError(errors.SHARED_STATE, problem=problem, group=group, details=details)
+            case OnSharedState.WARN:
+                self._report_once(problem, items)
+
+    def _report_once(self, problem: str, items: Sequence[ReadByOthers]) -> None:
+        new = [item for item in items if item not in self._warned]
+        if new:
+            self._warned.update(new)
+            self._report(problem, [item.partition for item in new], ranges=details_of(new))
 
     def notice_share(self, view: GroupView, count: Callable[[], int]) -> None:
         """Report once that a query with state owns fewer than all partitions, for as long as it does.
@@ -149,8 +188,7 @@ class SharedState:
     def _report(self, problem: str, partitions: Iterable[TopicPartition], **details: object) -> None:
         shown = " ".join(f"{name}={value}" for name, value in details.items())
         LOG.warning(
-            "%s To make that an error or to silence it, set onSharedState (docs/how-to/scale.md#queries-with-state):"
-            " group=%s %s",
+            "%s See option onSharedState (docs/how-to/scale.md#queries-with-state): group=%s %s",
             problem, self._options.group_id, shown,
         )  # fmt: skip
         self._metrics.write("shared_state", partitions, problem=problem, **details)
@@ -161,4 +199,4 @@ def _read_by_others(partition: TopicPartition, group: GroupOffset, topic_id: str
     metadata = metadata_of(group)
     if group.offset is None or metadata is None or not same_topic(metadata.topic_id, topic_id):
         return None
-    return read_by_others(partition, None, group.offset, metadata, first=True)
+    return read_by_others(partition, None, group.offset, metadata)

@@ -219,11 +219,11 @@ class StartPositions:
                     self._truncation.learn(item for item in start.ranges if item.partition == partition)
                 if not decision.recreated:
                     self._truncation.learn(_reached(partition, offset))
-            # R116: from the first look on, not from the first batch on
-            marks = partition in group and self._shared.has_state and bool(start.ends())
+            # R116: the mark of the owner, from the start on
+            has_state = self._shared.marks(start) if partition in group else None
             if must_pin(decision, position, offset):
-                items.append(start_item(partition, position, anchor, own.name, has_state=marks))
-            elif marks and (item := marked_item(partition, offset)) is not None:
+                items.append(start_item(partition, position, anchor, own.name, has_state=has_state is True))
+            elif has_state is not None and (item := marked_item(partition, offset, has_state=has_state)) is not None:
                 items.append(item)
         return items
 

@@ -190,8 +190,7 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "What to do when queries that share a group would make state wrong (windows, joins of streams,"
         " `dropDuplicates`): end the query before it reads ([SHARED_STATE](errors.md#shared_state)), log a warning and"
         " write the event `shared_state`, or nothing. It concerns a query with state whose partition another query has"
-        " read on, a new query in the group of a query with state, and a query without state that gets a partition of"
-        " one with state for the first time. Needs `checkpointLocation`. See [queries with"
+        " read on, and a new query in the group of a query with state. Needs `checkpointLocation`. See [queries with"
         " state](../how-to/scale.md#queries-with-state).",
         field="on_shared_state", since="0.3.0",
     ),

@@ -4,8 +4,8 @@ A window, a join of two streams and dropDuplicates keep state. Spark has it in t
 checkpoint, and it does not move with a partition. So state is wrong in two ways:
 - It lacks records: a query with state gets a partition beyond the end in its own checkpoint, because others have
   completed what lies between.
-- A query would complete records of a partition for the first time that a query with state reads, which then lacks
-  these records. The text of the group's offset has the mark of that query.
+- A query would complete records of a partition that a query with state reads, which then lacks these records. The text
+  of the group's offset has the mark of that query. A new query ends; one that shares the group already reports it.
 
 Offsets are compared with the checkpoint, not names of lineages: conflicts and resets rename a lineage, an idle
 partition keeps an old name, and a query that was handed over to may have committed a start, but no batch.
@@ -24,11 +24,6 @@ Guards against (rule R116, a partition without a mark):
 1. A, with state, has read orders-0 to 100. orders-1 is empty, or was added a moment ago: no commit has marked it.
 2. B is new, gets orders-1 only, and completes what is written there.
 3. A gets orders-1 back, and can only fail.
-
-Guards against (rule R116, a query that is not new):
-1. A, with state, and B, without, begin a group together. A reads orders-0, B reads orders-1.
-2. A stops for a moment. B gets orders-0, and completes [100, 150).
-3. A starts again, and can only fail.
 
 Not tripped, because nothing lies between the checkpoint and the group, or the user has moved the group:
 - restart, SIGKILL, a moved checkpoint, a static member: the group is at the checkpoint's end, or behind it;
@@ -53,8 +48,8 @@ BREAKS_STATE = "A query with state reads these partitions, and would lack the re
 class ReadByOthers:
     """Offsets [start, end) of a partition that others have completed beyond the query's own checkpoint; may be empty.
 
-    `lineage`: who has committed `end`. `has_state`: whether a query with state reads the partition. `first`: whether
-    the query's checkpoint has no end of it. After a reset `start` is that of the newest batch only.
+    `lineage`: who has committed `end`. `has_state`: whether a query with state reads the partition. After a reset
+    `start` is that of the newest batch only.
     """
 
     partition: TopicPartition
@@ -62,7 +57,6 @@ class ReadByOthers:
     end: int
     lineage: str
     has_state: bool
-    first: bool = False
 
     def __str__(self) -> str:
         kind = "a query with state" if self.has_state else "a query"
@@ -71,11 +65,11 @@ class ReadByOthers:
 
 
 def read_by_others(
-    partition: TopicPartition, own: int | None, group: int, metadata: CommitMetadata | None, *, first: bool = False
+    partition: TopicPartition, own: int | None, group: int, metadata: CommitMetadata | None
 ) -> ReadByOthers | None:
     """Return what others have completed of a partition that starts at the group's offset. None if that is not known.
 
-    `own` is the end in the checkpoint; None if it has none (`first`), or a reset has made it void. Then the pin counts.
+    `own` is the end in the checkpoint; None if it has none, or a reset has made it void. Without an end the pin counts.
     After a reset the group's offset is no end of a batch: only the range in the metadata shows one since.
 
     Guards against (a reset taken for a batch):
@@ -92,7 +86,7 @@ def read_by_others(
         start = metadata.pin.offset
     else:
         start = metadata.start if metadata.end == group else group
-    return ReadByOthers(partition, min(start, group), group, metadata.lineage, metadata.has_state, first)
+    return ReadByOthers(partition, min(start, group), group, metadata.lineage, metadata.has_state)
 
 
 def lacking(found: Iterable[ReadByOthers | None]) -> list[ReadByOthers]:
@@ -101,23 +95,5 @@ def lacking(found: Iterable[ReadByOthers | None]) -> list[ReadByOthers]:
 
 
 def broken(found: Iterable[ReadByOthers | None]) -> list[ReadByOthers]:
-    """Return the partitions of queries with state that a query without state, or a new one, would read first.
-
-    A query without state that has read a partition before goes on: there the one with state is the newcomer, which
-    lacks records.
-    """
-    return [item for item in found if item is not None and item.has_state and item.first]
-
-
-def wrong_state(
-    found: Iterable[ReadByOthers | None], *, has_state: bool | None, is_new: bool
-) -> tuple[str, list[ReadByOthers]]:
-    """Return the problem, and the partitions that have it, of a query that is about to read.
-
-    `has_state` is None if that is not known: the marks may then be its own. `is_new`: its checkpoint has no end at all.
-    """
-    # R116: a new query, and one without state, has made no mark
-    if is_new or has_state is False:
-        return BREAKS_STATE, broken(found)
-    # R115: completed by others
-    return LACKS_RECORDS, lacking(found) if has_state else []
+    """Return the partitions of queries with state."""
+    return [item for item in found if item is not None and item.has_state]

@@ -138,7 +138,7 @@ def decide_start(takeover: Takeover, age: Age) -> StartDecision:
     own = None if was_reset(metadata, takeover.known_reset) else takeover.own_end
     if group is None:
         return StartDecision(partition, _OPEN[age] if own is None else Basis.LINEAGE, own)
-    others = read_by_others(partition, own, group, metadata, first=takeover.own_end is None)
+    others = read_by_others(partition, own, group, metadata)
     if own is None:
         return StartDecision(partition, Basis.GROUP, group, others=others)
     conflict = conflicts.at_start(partition, own, group, metadata, takeover.lineage)
@@ -339,8 +339,11 @@ def start_item(
     return CommitItem(partition, offset, metadata.to_text())
 
 
-def marked_item(partition: TopicPartition, group: GroupOffset | None) -> CommitItem | None:
-    """Return the commit of the group's own offset and text with the mark of a query with state; None if it has it.
+def marked_item(partition: TopicPartition, group: GroupOffset | None, *, has_state: bool) -> CommitItem | None:
+    """Return the commit of the group's own offset and text with the mark of a query with state, or without it.
+
+    None if the text is so already. The mark is that of the partition's owner: one that a query without state has taken
+    over is no reason any more to refuse a new query.
 
     Guards against (rule R116, an offset from before the mark):
     1. A, with state, has read orders-0 to 100. The commit has no mark: A was of an older release, or a reset wrote it.
@@ -349,6 +352,8 @@ def marked_item(partition: TopicPartition, group: GroupOffset | None) -> CommitI
     """
     metadata = metadata_of(group)
     # An older release's decision of a conflict has a form of its own, which the next batch replaces.
-    if group is None or group.offset is None or metadata is None or metadata.has_state or metadata.instead_of:
+    if group is None or group.offset is None or metadata is None or metadata.instead_of:
         return None
-    return CommitItem(partition, group.offset, replace(metadata, has_state=True).to_text(), metadata.leader_epoch)
+    if metadata.has_state == has_state:
+        return None
+    return CommitItem(partition, group.offset, replace(metadata, has_state=has_state).to_text(), metadata.leader_epoch)

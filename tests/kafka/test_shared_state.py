@@ -211,7 +211,10 @@ def test_a_handover_and_back_without_a_batch_trips_nothing(scene: Scene, client:
 
 
 def test_two_that_start_together_share_with_one_warning_until_one_ends(scene: Scene, client: Independent) -> None:
-    """1. Two with state begin a group: each has one event. 2. One stops: the other lacks its records, and fails."""
+    """1. Two with state begin a group: each has one event. 2. One stops: the other lacks its records, and fails.
+
+    3. The group goes back to the other's checkpoint, and to the beginning of the partition that it has never read.
+    """
     seen = {name: Events(scene.folder, name) for name in ("a", "b")}
     queries = {name: scene.start(name, **seen[name].options) for name in seen}
     wait_for("a partition each", lambda: scene.shares() == [1, 1], 90)
@@ -231,6 +234,12 @@ def test_two_that_start_together_share_with_one_warning_until_one_ends(scene: Sc
     failure = queries["b"].failure()
     assert NEW_ERROR in failure, failure
     assert "is complete in a query with state" in failure
+    scene.wait_empty()
+    checkpoint = str(queries["b"].checkpoint)
+    assert scene.command("reset", "--to", "checkpoint", checkpoint, "--execute") == 0
+    again = scene.start("b")
+    scene.wait_read(again, scene.values)
+    _each_once(again, scene.values)
 
 
 def test_a_lost_checkpoint_trips_and_reset_and_adopt_do_not(scene: Scene) -> None:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from spark_groupsource import errors
 from spark_groupsource.model.commit_metadata import CommitMetadata, metadata_of
-from spark_groupsource.model.offsets import TopicPartition
+from spark_groupsource.model.offsets import TopicPartition, parse_offset
 from tests.sim.explore import plan_of
 from tests.sim.faults import inject
 from tests.sim.script import Script
 from tests.sim.simulation import Simulation
-from tests.sim.spark.checkpoint import Store
+from tests.sim.spark.checkpoint import SimStateFolder, Store
 from tests.sim.world import BEGIN_S
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -46,6 +47,32 @@ def _held(script: Script, partition: TopicPartition = P0) -> CommitMetadata:
 def _allow(script: Script, name: str) -> None:
     """Start a query with onSharedState=allow from now on."""
     script.allows_shared_state.add(name)
+
+
+def _shared(script: Script, name: str) -> list[str]:
+    """Return the groups and details of a query's errors about shared state, without the texts around."""
+    found = [error for error in script.app(name).errors if errors.SHARED_STATE.id in error]
+    return sorted({error[error.find("Group '") : error.find(" What to do")] for error in found})
+
+
+def _to_checkpoint(script: Script, name: str) -> dict[TopicPartition, int]:
+    """Return what `groupkafka reset --to checkpoint` moves for a query with state: its ends, else the pins."""
+    entries = script.app(name).checkpoint.entries
+    newest = max(number for number, entry in entries.items() if entry.completed_at is not None)
+    pins = {p: metadata.pin.offset for p, g in script.group.offsets.items() if (metadata := metadata_of(g)) is not None}
+    return pins | parse_offset(entries[newest].end).ends()
+
+
+def _cure(script: Script, name: str) -> list[int]:
+    """Reset the group to a query's checkpoint after its first failure. Return a list that gets its errors then."""
+    before: list[int] = []
+
+    def reset() -> None:
+        before.append(len(script.app(name).errors))
+        script.reset_group(_to_checkpoint(script, name))
+
+    script.when(lambda: bool(_shared(script, name)), lambda: script.world.after(5.0, reset))
+    return before
 
 
 @pytest.mark.rule("R115")
@@ -123,10 +150,11 @@ def test_a_new_query_that_gets_an_idle_partition_only_fails(protocol: str) -> No
 
 @pytest.mark.rule("R116")
 def test_a_new_query_that_gets_an_added_partition_only_fails() -> None:
-    """1. q1 has read both partitions. 2. The topic grows, and q2 is new. 3. Producers write everywhere."""
+    """1. q1 has read both partitions. 2. q2 joins while the topic grows. 3. Producers write everywhere."""
     script = _script()
     script.on(1.0, script.writes(10))
-    script.on(4.0, script.grows(4), script.starts("q2"))
+    script.on(4.0, script.starts("q2"))
+    script.on(4.5, script.grows(4))
     script.on(20.0, script.writes(10))
     _is_refused(script)
     assert [script.rows("q1", number=number) for number in (2, 3)] == [list(range(10))] * 2
@@ -162,9 +190,8 @@ def test_offsets_without_a_mark_get_it_when_the_query_starts(change: str) -> Non
     assert [script.rows("q1", number=number) for number in (0, 1)] == [list(range(15))] * 2
 
 
-@pytest.mark.rule("R116")
-def test_a_query_without_state_fails_for_a_marked_partition_that_it_has_not_read() -> None:
-    """1. q1 with state and q2 without begin together. 2. q1 stops. 3. q2 gets its partition."""
+def test_a_query_without_state_that_shares_the_group_reports_a_marked_partition_and_goes_on() -> None:
+    """1. q1 with state and q2 without begin together. 2. q1 stops. 3. q2 gets its partition: nobody else reads it."""
     script = _script()
     script.on(0.0, script.starts("q2"))
     script.on(5.0, script.writes(10))
@@ -172,9 +199,11 @@ def test_a_query_without_state_fails_for_a_marked_partition_that_it_has_not_read
     script.on(20.0, script.writes(10))
     script.run()
     taken = next(number for number in (0, 1) if script.rows("q1", number=number))
-    assert script.rows("q1", number=taken) == list(range(10))
-    assert "would lack" in _failures(script, "q2")[0]
-    assert script.rows("q2", number=taken) == []
+    assert _failures(script, "q2") == []
+    assert script.rows("q2", number=taken) == list(range(10, 20))
+    (event,) = script.events("q2", "shared_state")
+    assert f"orders-{taken} [" in event["ranges"]
+    assert "would lack" in event["problem"]
 
 
 @pytest.mark.rule("R116")
@@ -345,6 +374,142 @@ def test_without_a_checkpoint_location_only_a_new_query_is_noticed() -> None:
     script.run()
     assert [app.errors for app in script.apps] == [[], []]
     assert not _held(script).has_state
+
+
+@pytest.mark.rule("R115")
+def test_a_reset_to_its_checkpoint_cures_what_was_handed_over() -> None:
+    """1. q1 with state has read both partitions to 10. 2. q2 (allow) gets orders-1; both complete [10, 15). 3. q2 ends,
+    and q1 fails: orders-1 lacks [10, 15). 4. reset --to checkpoint with q1's checkpoint. 5. q1 starts."""
+    script = _script(length_s=100.0)
+    _allow(script, "q2")
+    script.on(1.0, script.writes(10))
+    script.on(4.0, script.starts("q2"))
+    script.on(15.0, script.writes(5))
+    script.on(30.0, script.drains("q2"), lambda: script.rest_s.update(q1=20.0))
+    before = _cure(script, "q1")
+    script.run()
+    assert before == [1]
+    assert len(script.app("q1").errors) == 1, _shared(script, "q1")
+
+
+@pytest.mark.rule("R115")
+def test_a_reset_to_its_checkpoint_cures_what_was_never_read() -> None:
+    """1. Two with state begin together, and read a partition each. 2. q1 ends: q2 lacks its records. 3. The cure."""
+    script = _script(length_s=100.0)
+    script.app("q2").settings.has_state = True
+    script.on(0.0, script.starts("q2"))
+    script.on(5.0, script.writes(10))
+    script.on(30.0, script.drains("q1"), lambda: script.rest_s.update(q2=20.0))
+    before = _cure(script, "q2")
+    script.run()
+    assert before == [1]
+    assert len(script.app("q2").errors) == 1, _shared(script, "q2")
+
+
+@pytest.mark.rule("R115")
+def test_a_store_that_answers_late_hides_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. q1 has read [0, 10), and is killed. 2. q2 (allow) completes [10, 15). 3. q1 starts while the store does not
+    answer. 4. It answers before the first batch, so q1 knows by then that it has state."""
+    script = _script(length_s=60.0)
+    _allow(script, "q2")
+    exists = SimStateFolder.exists
+
+    def answers(self: SimStateFolder) -> bool | None:
+        return None if BEGIN_S + 20.0 < script.world.now < BEGIN_S + 27.0 else exists(self)
+
+    monkeypatch.setattr(SimStateFolder, "exists", answers)
+    script.on(26.0, lambda: script.rest_s.update(q1=1000.0))
+    script.on(1.0, script.writes(10))
+    script.on(4.0, script.kills("q1", rest_s=20.0), script.starts("q2"))
+    script.on(14.0, script.writes(5))
+    script.on(20.0, script.drains("q2"))
+    script.on(30.0, script.writes(5))
+    script.run()
+    assert script.rows("q1") == list(range(10))
+    assert "orders-0 [10, 15) is complete" in _failures(script, "q1")[0]
+
+
+@pytest.mark.rule("R116")
+@pytest.mark.parametrize("protocol", ["cooperative", "kip848", "eager"])
+def test_an_accidental_start_in_a_long_first_batch(protocol: str) -> None:
+    """1. q1 with state reads its backlog: the first batch takes longer than the drain timeout. 2. q2 is new: no mark,
+    so it is let in, and reads orders-1 from 0. 3. It ends. 4. q1 gets orders-1 back, and fails for ever."""
+    script = _script(length_s=90.0, protocol=protocol, heartbeat_s=1.0)
+    script.on(0.0, lambda: script.batches_take(40.0, "q1"), script.writes(100))
+    script.on(20.0, script.starts("q2"))
+    script.on(30.0, script.writes(50))
+    script.on(60.0, script.drains("q2"))
+    script.on(61.0, lambda: script.batches_take(0.2, "q1"))
+    script.run()
+    assert _shared(script, "q1") == []
+
+
+@pytest.mark.rule("R116")
+def test_an_accidental_start_on_an_idle_topic_of_production() -> None:
+    """1. q1 with state subscribes to orders and refunds, which is idle: its first run never marks refunds-0. 2. q2 is
+    new, subscribes to refunds only, and completes what is written there. 3. It ends: q1 fails for ever."""
+    script = _script(length_s=70.0, topics=(("orders", 2), ("refunds", 1)))
+    app = script.app("q2")
+    options = app._options
+
+    def only_refunds(**settings: Any) -> Any:
+        found = options(**settings)
+        return replace(found, subscription=replace(found.subscription, topics=("refunds",)))
+
+    app._options = only_refunds
+    script.on(1.0, script.writes(10))
+    script.on(20.0, script.starts("q2"))
+    script.on(30.0, script.writes(10, "refunds"))
+    script.on(45.0, script.drains("q2"))
+    script.run()
+    assert _shared(script, "q1") == []
+
+
+def test_an_accidental_query_with_state_is_no_reason_for_others_to_fail_after_its_end() -> None:
+    """1. q1 and q2, without state, share. 2. q3 with state is new, gets orders-1, completes batches, ends at 28.0 s.
+    3. orders-1 goes to q1, which has not read it (q2 had)."""
+    script = Script(seed=4, queries=3, length_s=60.0, heartbeat_s=1.0, topics=(("orders", 3),))
+    script.app("q3").settings.has_state = True
+    script.on(0.0, script.starts("q2"))
+    for at in range(3, 60, 2):
+        script.on(float(at), script.writes(2))
+    script.on(15.0, script.starts("q3"))
+    script.on(28.0, script.stops("q3"))
+    script.on(40.0, script.kills("q1", rest_s=8.0))
+    script.run()
+    assert script.app("q3").runs[0].ended_at < BEGIN_S + 28.1
+    assert _shared(script, "q1") == []
+
+
+def test_a_mark_goes_with_a_new_owner_without_state() -> None:
+    """1. q1 is without state. 2. q2 with state is there for a moment, completes [10, 15) of orders-1. 3. q1 goes on;
+    nothing is written. 4. q3, without state, is added."""
+    script = Script(queries=3, length_s=70.0)
+    script.app("q2").settings.has_state = True
+    script.on(1.0, script.writes(10))
+    script.on(10.0, script.starts("q2"))
+    script.on(15.0, script.writes(5))
+    script.on(22.0, script.kills("q2"))
+    script.on(45.0, script.starts("q3"))
+    script.run()
+    assert _shared(script, "q3") == []
+
+
+def test_marks_go_with_a_replacement_without_state() -> None:
+    """1. q1 with state has read both, and ends for good. 2. q2 without state replaces it (allow until a batch is
+    complete, as documented). Nothing is written to orders-1. 3. q2 starts again with fail. 4. q3 is added."""
+    script = _script(queries=3, length_s=70.0)
+    _allow(script, "q2")
+    script.on(1.0, script.writes(10))
+    script.on(5.0, script.drains("q1"))
+    script.on(10.0, script.starts("q2"))
+    script.on(15.0, script.writes(5, number=0))
+    script.on(20.0, script.drains("q2", rest_s=2.0), lambda: script.allows_shared_state.discard("q2"))
+    script.on(30.0, script.writes(5, number=0))
+    script.on(40.0, script.starts("q3"))
+    script.run()
+    assert _shared(script, "q2") == []
+    assert _shared(script, "q3") == []
 
 
 @pytest.mark.parametrize("seed", range(1, 9))

@@ -6,15 +6,7 @@ import pytest
 
 from spark_groupsource.model.commit_metadata import CommitMetadata, Pin
 from spark_groupsource.model.offsets import Reset
-from spark_groupsource.planning.shared_state import (
-    BREAKS_STATE,
-    LACKS_RECORDS,
-    ReadByOthers,
-    broken,
-    lacking,
-    read_by_others,
-    wrong_state,
-)
+from spark_groupsource.planning.shared_state import broken, lacking, read_by_others
 from tests.unit.fakes import OTHER_LINEAGE, TOPIC_ID, tp
 
 P0 = tp(0)
@@ -57,35 +49,10 @@ def test_what_the_state_lacks(
     assert [(item.start, item.end, item.lineage) for item in found] == ([(*lacks, OTHER_LINEAGE)] if lacks else [])
 
 
-def _found(*, first: bool, has_state: bool, start: int = 60) -> ReadByOthers | None:
-    return read_by_others(P0, None, 100, _text(start, 100, has_state=has_state), first=first)
-
-
 def test_a_mark_shows_whose_state_would_be_broken() -> None:
-    marked, plain, known = (
-        _found(first=first, has_state=mark) for first, mark in [(True, True), (True, False), (False, True)]
-    )
-    assert broken([marked, plain, known, None]) == [marked]
+    marked, plain = (read_by_others(P0, None, 100, _text(60, 100, has_state=mark)) for mark in (True, False))
+    assert broken([marked, plain, None]) == [marked]
     assert "orders-0 [" in str(marked)
     assert f"is complete in a query with state, lineage={OTHER_LINEAGE}" in str(marked)
-    idle = read_by_others(P0, None, 40, _text(40, 40, has_state=True), first=True)
+    idle = read_by_others(P0, None, 40, _text(40, 40, has_state=True))
     assert "orders-0 is at 40 in a query with state" in str(idle)
-
-
-@pytest.mark.parametrize(
-    ("has_state", "is_new", "problem"),
-    [
-        (False, True, BREAKS_STATE),
-        (None, True, BREAKS_STATE),
-        # Spark has made the state in a batch without partitions
-        (True, True, BREAKS_STATE),
-        (False, False, BREAKS_STATE),
-        (True, False, LACKS_RECORDS),
-        # the mark may be its own
-        (None, False, None),
-    ],
-)
-def test_which_problem_a_query_has(has_state: bool | None, is_new: bool, problem: str | None) -> None:
-    item = _found(first=True, has_state=True)
-    shown, found = wrong_state([item], has_state=has_state, is_new=is_new)
-    assert (shown, found) == (problem, [item]) if problem else found == []
