@@ -459,7 +459,7 @@ class Session:
         """Mark all partitions as those of a query with state, before its first batch runs.
 
         Guards against (rule R116, a long first batch):
-        1. A query with state runs its first batch, a backlog, for an hour. orders-1 is idle.
+        1. A query with state runs its first batch for an hour.
         2. A new query joins, sees no mark, gets orders-1, and completes what is written there.
         """
         view = self._member.view()
