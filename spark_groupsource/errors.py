@@ -109,7 +109,7 @@ OPTION_UNKNOWN = Condition(
 OPTION_INVALID = Condition(
     "GROUPKAFKA.OPTION_INVALID",
     "Option '{option}' has the value '{value}'. Allowed: {allowed}.",
-    "set an allowed value or leave the option out.",
+    "set an allowed value; leave the option out only if its default is what you want.",
 )
 OPTION_REFUSED = Condition(
     "GROUPKAFKA.OPTION_REFUSED",
@@ -189,8 +189,9 @@ READ_LIMIT_UNSUPPORTED = Condition(
 OFFSET_MALFORMED = Condition(
     "GROUPKAFKA.OFFSET_MALFORMED",
     "The stored {what} is not valid: {reason}",
-    "the checkpoint is damaged or belongs to another source: restore it, or start the query with a new checkpoint"
-    " location, and with Spark's file sink a new folder; it then continues from the group's committed offsets.",
+    "the checkpoint (option checkpointLocation, and the writer's) is damaged or belongs to another source: restore it,"
+    " or start the query with a new checkpoint location, and with Spark's file sink a new folder; it then continues from"
+    " the group's committed offsets.",
 )
 OFFSET_TOO_NEW = Condition(
     "GROUPKAFKA.OFFSET_TOO_NEW",

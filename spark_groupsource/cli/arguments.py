@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -533,12 +532,6 @@ def _time_ms(text: str) -> int:
     if not 0 <= value <= TIME_MAX_MS:
         raise ValueError(f"'{text}' is not between 1970 and 9999")
     return value
-
-
-def shown_time(time_ms: int) -> str:
-    """Return a time in UTC as text for users, to the millisecond."""
-    moment = datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def client_options(connection: Connection) -> SourceOptions:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from spark_groupsource import errors
-from spark_groupsource.cli.arguments import LagCommand, shown_time
+from spark_groupsource.cli.arguments import LagCommand
 from spark_groupsource.cli.group.view import NO_LEADER, DescribedMember, total_note
 from spark_groupsource.cli.output import PrintLine
 from spark_groupsource.cli.progress import ignore_step
@@ -19,6 +19,7 @@ from spark_groupsource.errors import CommandError
 from spark_groupsource.lag.measure import LagRequests
 from spark_groupsource.lag.model import Lag, lag_of, shown_duration, shown_note, total, without_lag
 from spark_groupsource.model.offsets import TopicPartition, every_partition
+from spark_groupsource.options.times import shown_time
 
 Members = Callable[[], Sequence[DescribedMember]]
 

@@ -13,7 +13,7 @@ from spark_groupsource.checkpoint.location import shown_location
 from spark_groupsource.checkpoint.state_folder import StateFolder
 from spark_groupsource.cli.admin import GroupAdmin
 from spark_groupsource.cli.adopt_origins import Origin, check_held, chosen_topics, own_checkpoint, wishes_of
-from spark_groupsource.cli.arguments import AdoptCommand, ResetCommand, SavepointCommand, TargetKind, shown_time
+from spark_groupsource.cli.arguments import AdoptCommand, ResetCommand, SavepointCommand, TargetKind
 from spark_groupsource.cli.offset_moves import (
     Move,
     PartitionLog,
@@ -42,6 +42,7 @@ from spark_groupsource.model.commit_metadata import (
     parse_metadata,
 )
 from spark_groupsource.model.offsets import TopicPartition, same_topic
+from spark_groupsource.options.times import shown_time
 
 # Such a query is no member, and its next commit would override the new offsets.
 UNSEEN_QUERIES = "queries with option assign cannot be detected: make sure that they are stopped"

@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 from spark_groupsource import errors
 from spark_groupsource.checkpoint.stop_requests import Answer, Run, StopFiles, ask_to_stop
-from spark_groupsource.cli.arguments import StopCommand, shown_time
+from spark_groupsource.cli.arguments import StopCommand
 from spark_groupsource.cli.output import PrintLine
 from spark_groupsource.cli.progress import ignore_step
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import CommandError
+from spark_groupsource.options.times import shown_time
 
 # Seconds between two looks for the answer. With a store each look is some requests.
 _STEP_S = 0.5

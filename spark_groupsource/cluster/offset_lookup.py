@@ -16,6 +16,7 @@ from spark_groupsource.errors import OptionError
 from spark_groupsource.model.offsets import TopicPartition, every_partition
 from spark_groupsource.options.model import Subscription
 from spark_groupsource.options.offset_spec import AtEdge, AtGroup, AtOffset, AtTime, Start, Starting
+from spark_groupsource.options.times import shown_time
 
 # Number of an option's partitions that an error shows.
 _MAX_SHOWN = 10
@@ -72,7 +73,7 @@ def look_up(
     if unmatched and not unmatched_is_latest:
         raise _not_allowed(
             option,
-            str(wanted[unmatched[0]]),
+            _shown_moment(wanted[unmatched[0]]),
             f"a time at or before the newest record of every partition ({unmatched[0]} has none), or"
             " startingOffsetsByTimestampStrategy=latest",
         )
@@ -190,3 +191,8 @@ def _shown(starts: Mapping[Any, Start | None]) -> str:
 
 def _not_allowed(option: str, value: str, allowed: str) -> OptionError:
     return OptionError(errors.OPTION_INVALID, option=option, value=value, allowed=allowed)
+
+
+def _shown_moment(time_ms: Edge | int) -> str:
+    """Return a time as it was computed: the option may have `yesterday`."""
+    return f"{time_ms} ({shown_time(time_ms)})" if isinstance(time_ms, int) else str(time_ms)

@@ -162,6 +162,7 @@ class Session:
             self._watch.start()
         reach("before-join", self._options.client_id)
         self._topics.match()
+        self._topics.compare(known)
         self._topics.started_with(self._missing.describe(self._topics.names, known))
         if self._options.checkpoint_location is None:
             LOG.warning(
@@ -460,7 +461,7 @@ class Session:
 
         Guards against (rule R116, a long first batch):
         1. A query with state runs its first batch for an hour.
-        2. A new query joins, sees no mark, gets orders-1, and completes what is written there.
+        2. A new query joins, sees no mark, and reads orders-1.
         """
         view = self._member.view()
         wanted = (marked_item(owned.partition, owned.group, has_state=True) for owned in view.partitions)

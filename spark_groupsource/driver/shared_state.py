@@ -76,9 +76,8 @@ class SharedState:
         Raises as `check_starts`.
 
         Guards against (rule R116, a first batch without a mark):
-        1. A query with state completes its first batch [0, 100). When the batch was planned, Spark had made no state.
-        2. No more records come. The group has 100 without the mark.
-        3. A new query joins, sees no mark, and takes the partition.
+        1. A query with state completes its first batch. When that was planned, Spark had made no state.
+        2. No more records come. A new query joins, sees no mark, and takes the partition.
 
         Guards against (a store that hangs for the first batches):
         1. The store does not answer while the first batches of a query with state are planned.

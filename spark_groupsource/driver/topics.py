@@ -6,6 +6,7 @@ results. Main thread of the reader process only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -18,8 +19,12 @@ from spark_groupsource.membership.machine import GroupView
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
+LOG = logging.getLogger(__name__)
+
 # Maximum seconds between two matches of a pattern, and between two checks of a missing topic.
 REFRESH_S = 5.0
+# Number of topics that a warning shows.
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,15 @@ class TopicWatch:
         if self._options.subscription.pattern is None:
             check_assigned(self._options.subscription, topics)
         self._checked = Deadline(self._clock, self._refresh_s)
+
+    def compare(self, known: Known) -> None:
+        """Warn if a checkpoint has read other topics only: it may be that of another query."""
+        if known.ids and self.names and not known.ids.keys() & set(self.names):
+            LOG.warning(
+                "the checkpoint (option checkpointLocation, and the writer's) has read none of these topics, but %s: is"
+                " it that of another query? Give each query a checkpoint of its own: group=%s topics=%s",
+                ", ".join(sorted(known.ids)[:_SHOWN]), self._options.group_id, ", ".join(self.names[:_SHOWN]),
+            )  # fmt: skip
 
     def refresh(self, known: Known) -> bool:
         """Find the topics again if the interval has passed. Return whether the member must subscribe again.

@@ -21,6 +21,12 @@ class NotBetweenYearsError(ValueError):
         super().__init__("not between 1970 and 9999")
 
 
+def shown_time(time_ms: int) -> str:
+    """Return a time in UTC as text for users, to the millisecond."""
+    moment = datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def is_relative(text: str) -> bool:
     """Return whether a text is a time relative to now, such as -24h."""
     return _RELATIVE.fullmatch(text.strip()) is not None

@@ -463,7 +463,12 @@ class _Others:
 
 
 class _Quiet:
-    """Notice that no query has had a batch for some time."""
+    """Notice that no query has had a batch for some time, counted from the end of its first trigger.
+
+    Guards against:
+    1. The brokers cannot be reached. The first trigger waits for them, and fails after 20 s.
+    2. `idle_s` is 20. If it counted from the start, the query would be stopped: drained, without an error.
+    """
 
     def __init__(self, targets: Sequence[_Target], idle_s: float) -> None:
         self._targets = targets
@@ -478,12 +483,19 @@ class _Quiet:
         progress = [target.query.lastProgress for target in self._targets]
         batches = [None if one is None else one["batchId"] for one in progress]
         status = [target.query.status for target in self._targets]
-        if batches != self._batches or any(one["isDataAvailable"] and one["isTriggerActive"] for one in status):
+        begins = None in progress and not all(map(_has_waited, status))
+        runs = any(one["isDataAvailable"] and one["isTriggerActive"] for one in status)
+        if begins or runs or batches != self._batches:
             self._batches, self._since_s = batches, time.monotonic()
         if time.monotonic() - self._since_s < self._idle_s:
             return False
         LOG.info("no batch for %.0f s: stopping", self._idle_s)
         return True
+
+
+def _has_waited(status: dict[str, Any]) -> bool:
+    """Return whether a query waits for its next trigger, so that one has ended (MicroBatchExecution)."""
+    return str(status.get("message", "")).startswith("Waiting for")
 
 
 # --- the request

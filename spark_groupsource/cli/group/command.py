@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_groupsource import errors
-from spark_groupsource.cli.arguments import GroupCommand, shown_time
+from spark_groupsource.cli.arguments import GroupCommand
 from spark_groupsource.cli.group.describe import DescriberPort
 from spark_groupsource.cli.group.view import GroupDescription, GroupReport, group_json, group_lines
 from spark_groupsource.cli.output import PrintLine
@@ -15,6 +15,7 @@ from spark_groupsource.errors import CommandError
 from spark_groupsource.lag.measure import LagRequests
 from spark_groupsource.lag.model import LagInput, lag_of
 from spark_groupsource.model.offsets import every_partition
+from spark_groupsource.options.times import shown_time
 
 
 def report_group(

@@ -20,7 +20,6 @@ from spark_groupsource.cli.arguments import (
     client_options,
     parse_arguments,
     parse_target,
-    shown_time,
 )
 from spark_groupsource.cli.offset_commands import OffsetCommands
 from spark_groupsource.cli.offset_moves import (
@@ -50,6 +49,7 @@ from spark_groupsource.model.commit_metadata import (
     parse_metadata,
 )
 from spark_groupsource.model.offsets import OffsetRange, Reset, SourceOffset, TopicPartition
+from spark_groupsource.options.times import shown_time
 from tests.unit.fakes import LINEAGE, TOPIC_ID, FakeCluster, ManualClock, offset_of, tp
 
 P0, P1, P2 = tp(0), tp(1), tp(2)

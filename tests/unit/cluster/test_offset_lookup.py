@@ -84,7 +84,7 @@ def test_times() -> None:
     bed.cluster.at_time = {P0: 33}
     assert bed.find(AtTime(5)) == {P0: 33}
     assert bed.find(AtTime(5), AtTime(6), latest=True) == {P0: 33, P1: 200}
-    with pytest.raises(OptionError, match=r"value '6'.*orders-1 has none"):
+    with pytest.raises(OptionError, match=r"value '6 .1970-01-01T00:00:00.006Z.'.*orders-1 has none"):
         bed.find(AtTime(5), AtTime(6))
 
 

@@ -203,7 +203,10 @@ def test_starting_timestamp_after_all_records(strategy: str) -> None:
     bed.join(P0)
     bed.ends(p0=9)
     if strategy == "error":
-        with pytest.raises(OptionError, match=r"'startingTimestamp' has the value '1700000000000'.*orders-0 has none"):
+        with pytest.raises(
+            OptionError,
+            match=r"'startingTimestamp' has the value '1700000000000 \(2023-11-14.*orders-0 has none",
+        ):
             bed.session.latest_offset(START)
     else:
         assert bed.session.latest_offset(START) is START

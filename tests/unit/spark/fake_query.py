@@ -15,7 +15,7 @@ class FakeQuery:
         self.name: str | None = "orders"
         self.isActive = True
         self.lastProgress: dict[str, Any] | None = None
-        self.status = {"isDataAvailable": False, "isTriggerActive": False}
+        self.status: dict[str, Any] = {"isDataAvailable": False, "isTriggerActive": False}
         self.failure: Exception | None = None
         self.stops = 0
 

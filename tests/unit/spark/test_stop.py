@@ -214,6 +214,24 @@ def test_an_idle_query_is_stopped(location: str) -> None:
     assert end is QueryEnd.DRAINED
 
 
+def test_a_query_whose_first_trigger_has_not_ended_is_not_idle(location: str) -> None:
+    """1. The brokers cannot be reached. 2. `idle_s` passes. 3. The query fails."""
+    query = FakeQuery()
+    query.status = {"isDataAvailable": False, "isTriggerActive": True, "message": "Getting offsets from groupkafka"}
+    soon(lambda: query.fail("no broker"), seconds=0.6)
+    with pytest.raises(StreamingQueryException, match="no broker"):
+        run_until_stopped(query, idle_s=0.2, checkpoint_location=location)  # type: ignore[arg-type]
+
+
+def test_a_query_without_a_batch_is_idle_after_its_first_trigger(location: str) -> None:
+    query, member = FakeQuery(), Leaving()
+    member.ended.set()
+    query.status["message"] = "Waiting for data to arrive"
+    with reader(location, member):
+        end = run_until_stopped(query, idle_s=0.2, checkpoint_location=location)  # type: ignore[arg-type]
+    assert end is QueryEnd.DRAINED
+
+
 # --- what may come between
 
 
