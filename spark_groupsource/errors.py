@@ -190,8 +190,8 @@ OFFSET_MALFORMED = Condition(
     "GROUPKAFKA.OFFSET_MALFORMED",
     "The stored {what} is not valid: {reason}",
     "the checkpoint (option checkpointLocation, and the writer's) is damaged or belongs to another source: restore it,"
-    " or start the query with a new checkpoint location, and with Spark's file sink a new folder; it then continues from"
-    " the group's committed offsets.",
+    " or start the query with a new checkpoint location, and with Spark's file sink a new folder; it then continues"
+    " from the group's committed offsets.",
 )
 OFFSET_TOO_NEW = Condition(
     "GROUPKAFKA.OFFSET_TOO_NEW",
