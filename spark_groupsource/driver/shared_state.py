@@ -20,7 +20,7 @@ from spark_groupsource.metrics import MetricsLog
 from spark_groupsource.model.commit_metadata import GroupOffset, metadata_of
 from spark_groupsource.model.offsets import SourceOffset, TopicPartition, same_topic
 from spark_groupsource.options.model import OnSharedState, SourceOptions
-from spark_groupsource.planning.conflicts import details_of
+from spark_groupsource.planning.conflicts import SHOWN, details_of
 from spark_groupsource.planning.shared_state import (
     BREAKS_STATE,
     LACKS_RECORDS,
@@ -152,7 +152,7 @@ class SharedState:
     def _decide(self, problem: str, items: Sequence[ReadByOthers]) -> None:
         match self._options.on_shared_state:
             case OnSharedState.FAIL if items:
-                group, details = self._options.group_id, details_of(items)
+                group, details = self._options.group_id, details_of(items, SHOWN)
                 raise MembershipError(errors.SHARED_STATE, problem=problem, group=group, details=details)
             case OnSharedState.WARN:
                 self._report_once(problem, items)

@@ -33,6 +33,8 @@ from spark_groupsource.options.model import OnConflict
 _ANOTHER_PROGRAM = "the group's offset was set by another program"
 _OWN_COMMIT = "this query has committed the group's offset: was an older checkpoint restored, or one used twice?"
 _OLDER_VERSION = "an older version has decided a conflict against this checkpoint"
+# Number of partitions that an error shows.
+SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,13 @@ def check_allowed(conflicts: Collection[Conflict], on_conflict: OnConflict | Non
     behind = [conflict for conflict in conflicts if conflict.is_behind]
     # R50: only the user knows what the sink has
     if behind and on_conflict is not OnConflict.GROUP:
-        raise MembershipError(errors.CHECKPOINT_BEHIND, details=details_of(behind))
+        raise MembershipError(errors.CHECKPOINT_BEHIND, details=details_of(behind, SHOWN))
     if conflicts and on_conflict is OnConflict.FAIL:
-        raise MembershipError(errors.CONFLICT, details=details_of(conflicts))
+        raise MembershipError(errors.CONFLICT, details=details_of(conflicts, SHOWN))
 
 
-def details_of(found: Iterable[object]) -> str:
-    """Return all that was found, such as conflicts, in one text."""
-    return "; ".join(map(str, found))
+def details_of(found: Iterable[object], most: int | None = None) -> str:
+    """Return all that was found, such as conflicts, in one text; or `most` of it, and how much more there is."""
+    texts = [str(item) for item in found]
+    more = len(texts) - (len(texts) if most is None else most)
+    return "; ".join(texts[:most]) + (f"; and {more} more" if more > 0 else "")

@@ -6,6 +6,7 @@ import pytest
 
 from spark_groupsource.model.commit_metadata import CommitMetadata, Pin
 from spark_groupsource.model.offsets import Reset
+from spark_groupsource.planning.conflicts import details_of
 from spark_groupsource.planning.shared_state import broken, lacking, read_by_others
 from tests.unit.fakes import OTHER_LINEAGE, TOPIC_ID, tp
 
@@ -56,3 +57,10 @@ def test_a_mark_shows_whose_state_would_be_broken() -> None:
     assert f"is complete in a query with state, lineage={OTHER_LINEAGE}" in str(marked)
     idle = read_by_others(P0, None, 40, _text(40, 40, has_state=True))
     assert "orders-0 is at 40 in a query with state" in str(idle)
+
+
+def test_an_error_shows_a_few_partitions() -> None:
+    found = [read_by_others(tp(number), None, 100, _text(60, 100)) for number in range(8)]
+    assert details_of(found).count("orders-") == 8
+    assert details_of(found, 5).count("orders-") == 5
+    assert details_of(found, 5).endswith("; and 3 more")
