@@ -203,6 +203,21 @@ def test_the_command_line_starts_a_broker_with_a_login_and_topics(tmp_path: Path
     assert not run_dir.exists()
 
 
+def test_a_second_start_creates_the_missing_topics(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    started = _run_script(run_dir, "start", "--topic", "orders:4")
+    try:
+        again = _run_script(run_dir, "start", "--topic", "orders:4", "--topic", "events:2")
+        assert (again.returncode, again.stdout) == (0, started.stdout), again.stderr
+        topics = AdminClient({"bootstrap.servers": again.stdout.strip().partition("=")[2]}).list_topics(timeout=_WAIT_S)
+        assert {name: len(topic.partitions) for name, topic in topics.topics.items()} == {"orders": 4, "events": 2}
+        other = _run_script(run_dir, "start", "--topic", "orders:3")
+        assert (other.returncode, other.stdout) == (1, "")
+        assert "topic orders exists, and has 4 partitions, not 3" in other.stderr
+    finally:
+        _run_script(run_dir, "stop")
+
+
 def test_the_fixture_on_the_page_about_testing_gives_a_broker(tmp_path: Path) -> None:
     page = (checkout.ROOT / "docs" / "how-to" / "test-your-pipeline.md").read_text(encoding="utf-8")
     (pasted,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "kafka_address" in code)

@@ -33,6 +33,37 @@ def _start(run_dir: Path, given: argparse.Namespace) -> RealKafka:
     return kafka
 
 
+def _extend(run_dir: Path, given: argparse.Namespace) -> bool:
+    """Create the missing topics on the running brokers. Return False if no topic was given."""
+    cluster = Cluster.load(run_dir)
+    if cluster is None or not given.topic:
+        return False
+    if given.sasl and not cluster.login:
+        raise RealKafkaError("Kafka is running already, without a login: stop it first, or leave --sasl out")
+    wanted = dict(given.topic)
+    there = _partition_counts(cluster.bootstrap_servers)
+    for name, count in wanted.items():
+        if there.get(name, count) != count:
+            raise RealKafkaError(f"topic {name} exists, and has {there[name]} partitions, not {count}")
+    say("Kafka is running already")
+    for name in wanted.keys() & there.keys():
+        say(f"topic {name}: exists already, with {there[name]} partitions")
+    _create_topics(cluster.bootstrap_servers, {name: wanted[name] for name in wanted if name not in there})
+    return True
+
+
+def _partition_counts(servers: str) -> dict[str, int]:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    try:
+        topics = admin.list_topics(timeout=_TOPIC_TIMEOUT_S).topics
+    except KafkaException as error:
+        raise RealKafkaError(f"the topics cannot be listed: {error.args[0].str()}") from error
+    return {name: len(topic.partitions) for name, topic in topics.items()}
+
+
 def _create_topics(servers: str, partitions: Mapping[str, int]) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -61,7 +92,7 @@ def _show_login(settings: Mapping[str, str], file: Path) -> None:
 
 
 _COMMANDS = Commands(
-    "scripts/kafka", "Kafka", "run", Cluster.load, _start, RealKafkaError, "all topics, records and offsets"
+    "scripts/kafka", "Kafka", "run", Cluster.load, _start, RealKafkaError, "all topics, records and offsets", _extend
 )
 
 
@@ -78,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--brokers", type=int, default=1, help="for start; 3 replicates every topic")
     parser.add_argument(
         "--topic", type=_topic, action="append", default=[], metavar="NAME:PARTITIONS",
-        help="for start: create it; may be given more than once",
+        help="for start: create it, also on brokers that run already; may be given more than once",
     )  # fmt: skip
     parser.add_argument(
         "--sasl", action="store_true",

@@ -43,11 +43,17 @@ class StartedCluster(Protocol):
         """What clients are given: a line name=value for each setting, the address first."""
 
 
+def _nothing_to_add(run_dir: Path, given: argparse.Namespace) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Commands:
     """The commands of one kind of cluster. `error` is what starting and ending it may raise.
 
     contents: what is deleted with the cluster.
+    extend: adds to a running cluster what the options of `start` ask for; False if they ask for nothing that can be
+        added, which is an error.
     """
 
     script: str
@@ -57,6 +63,7 @@ class Commands:
     start: Callable[[Path, argparse.Namespace], StartedCluster]
     error: type[Exception]
     contents: str
+    extend: Callable[[Path, argparse.Namespace], bool] = _nothing_to_add
 
     def main(self, parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
         """Run a command line; `parser` has the options of `start`."""
@@ -78,6 +85,9 @@ class Commands:
         left = self.load(run_dir)
         if left is not None:
             if left.running():
+                if self.extend(run_dir, given):
+                    print(left.address, flush=True)
+                    return 0
                 say(f"{self.name} is running already: {left.address.splitlines()[0]} ({self.script} stop ends it)")
                 return 1
             left.remove()  # its process may be there although no client can use it: an executor, ZooKeeper
