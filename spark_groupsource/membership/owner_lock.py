@@ -63,6 +63,8 @@ _MOVE_S = 5.0
 # Part of max.poll.interval.ms that a revoke may wait for the queries' end.
 _WAIT_PART = 0.8
 _CLOSE_S = 20.0
+# Parts of a session after which a proof is renewed, and after which it no longer counts.
+_PROOF_PART, _LAPSES_PART = 1 / 6, 2 / 3
 
 
 def lock_options(group: str, topic: str, options: Mapping[str, str]) -> SourceOptions:
@@ -156,14 +158,17 @@ class OwnerLock(MemberListener):
             return self._state in STOPS_AT_ONCE or self._lapsed()
 
     def _lapsed(self) -> bool:
-        """Return whether no proof was accepted for a session, although one is asked for.
+        """Return whether no proof was accepted for so long that the session may have expired, although one is asked for.
+
+        Under KIP-848 a commit does not prolong the session. The last heartbeat may be an interval older than the
+        proof, which is a third of a session at most.
 
         Guards against:
         1. The owner is cut off from the lock's coordinator, and not from that of the queries' group.
         2. Its session expires, and another driver starts the queries. Under KIP-848 the client reports nothing.
         3. Both run the queries of one checkpoint.
         """
-        silent = self._asks and self._clock.boottime_s() - self._proven_s > self._length.shortest_s
+        silent = self._asks and self._clock.boottime_s() - self._proven_s > self._length.shortest_s * _LAPSES_PART
         return silent and self._state in PROVES_AGAIN
 
     def take(self) -> bool:
@@ -213,7 +218,7 @@ class OwnerLock(MemberListener):
             self._prove()
 
     def _wants_proof(self) -> bool:
-        old = self._clock.boottime_s() - self._proven_s > self._length.shortest_s / 3
+        old = self._clock.boottime_s() - self._proven_s > self._length.shortest_s * _PROOF_PART
         with self._changed:
             return self._state in UNDECIDED or (old and self._state in PROVES_AGAIN)
 
