@@ -334,7 +334,12 @@ def _register(filesystem: fs.FileSystem, folder: str, run: Run) -> None:
 
 
 def _files(filesystem: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
-    found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    selector = fs.FileSelector(folder, allow_not_found=True)
+    try:
+        found = filesystem.get_file_info(selector)
+    except FileNotFoundError:
+        # Arrow looks twice at a folder that is not there, and it was made in between.
+        found = filesystem.get_file_info(selector)
     return [info for info in found if info.type == fs.FileType.File]
 
 
