@@ -158,7 +158,7 @@ LISTENING_FAILED = Condition(
 METRICS_NOT_INSTALLED = Condition(
     "GROUPKAFKA.METRICS_NOT_INSTALLED",
     "Option '{option}' needs the package prometheus_client: {reason}",
-    "install it where the driver or the command runs (pip install 'groupkafka[metrics]').",
+    "install it where the driver or the command runs (in groupkafka's checkout: pip install '.[metrics]').",
 )
 SCHEMA_FIXED = Condition(
     "GROUPKAFKA.SCHEMA_FIXED",
@@ -275,7 +275,7 @@ ASSIGNORS_UNUSABLE = Condition(
 ASSIGNORS_NOT_INSTALLED = Condition(
     "GROUPKAFKA.ASSIGNORS_NOT_INSTALLED",
     "Option 'assignors' has the value '{value}', which needs the client kafka-python: {reason}",
-    "install kafka-python>=3.0.12,<3.1 on the driver (pip install 'groupkafka[assignors]').",
+    "install kafka-python>=3.0.12,<3.1 on the driver (in groupkafka's checkout: pip install '.[assignors]').",
 )
 NO_COMMON_STRATEGY = Condition(
     "GROUPKAFKA.NO_COMMON_STRATEGY",
@@ -556,7 +556,7 @@ SEVERAL_GROUPS = Condition(
 COMMAND_EXTRA_MISSING = Condition(
     "GROUPKAFKA.COMMAND_EXTRA_MISSING",
     "Command '{command}' needs the Python package '{package}', which is not installed.",
-    "install the extra '{extra}': pip install 'groupkafka[{extra}]'.",
+    "install the extra '{extra}' (in groupkafka's checkout: pip install '.[{extra}]').",
 )
 CONFIG_MALFORMED = Condition(
     "GROUPKAFKA.CONFIG_MALFORMED",
@@ -584,7 +584,7 @@ COMMIT_UNANSWERED = Condition(
 AVRO_EXTRA_MISSING = Condition(
     "GROUPKAFKA.AVRO_EXTRA_MISSING",
     "from_confluent_avro needs a package that is not installed: {reason}",
-    "run pip install 'groupkafka[avro]' on the driver and on executors.",
+    "install the extra 'avro' on the driver and on executors (in groupkafka's checkout: pip install '.[avro]').",
 )
 AVRO_SCHEMA_UNUSABLE = Condition(
     "GROUPKAFKA.AVRO_SCHEMA_UNUSABLE",

@@ -109,7 +109,7 @@ def _extra(module: str, name: str) -> Any:
 
 
 def _msk(login: TokenLogin) -> Callback:
-    signer = _extra("aws_msk_iam_sasl_signer.MSKAuthTokenProvider", "pip install 'groupkafka[msk]'")
+    signer = _extra("aws_msk_iam_sasl_signer.MSKAuthTokenProvider", "in groupkafka's checkout: pip install '.[msk]'")
     given = dict(login.arguments)
 
     def token(_: object) -> tuple[str, float]:
@@ -129,8 +129,8 @@ def _msk(login: TokenLogin) -> Callback:
 
 
 def _gcp(login: TokenLogin) -> Callback:
-    auth = _extra("google.auth", "pip install 'groupkafka[gcp]'")
-    transport = _extra("google.auth.transport.requests", "pip install 'groupkafka[gcp]'")
+    auth = _extra("google.auth", "in groupkafka's checkout: pip install '.[gcp]'")
+    transport = _extra("google.auth.transport.requests", "in groupkafka's checkout: pip install '.[gcp]'")
     credentials: list[Any] = []
 
     def token(_: object) -> tuple[str, float]:

@@ -434,7 +434,7 @@ def test_a_token_for_gcp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("provider", "module", "extra"), [
-    ("msk", "aws_msk_iam_sasl_signer", "groupkafka[msk]"), ("gcp", "google.auth", "groupkafka[gcp]"),
+    ("msk", "aws_msk_iam_sasl_signer", "'.[msk]'"), ("gcp", "google.auth", "'.[gcp]'"),
 ])  # fmt: skip
 def test_without_its_extra_a_provider_names_it(
     provider: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch

@@ -150,6 +150,6 @@ def test_without_plotly_a_run_is_judged_and_has_no_picture(tmp_path, capsys, mon
     files.save(tmp_path, two_members().history())
     assert main(["--judge", str(tmp_path)]) == 0
     assert "no picture: " in (said := capsys.readouterr().out)
-    assert "pip install 'groupkafka[timeline]'" in said
+    assert "pip install '.[timeline]'" in said
     assert (tmp_path / "table.txt").exists()
     assert not (tmp_path / "timeline.html").exists()
