@@ -193,5 +193,5 @@ def test_an_address_of_another_machine_or_of_none_is_an_error_at_once(log: Metri
 def test_without_the_extra_the_query_names_it(log: MetricsLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "spark_groupsource.prometheus.server", raising=False)
-    with pytest.raises(OptionError, match=r"METRICS_NOT_INSTALLED.*'metricsPort'.*groupkafka\[metrics\]"):
+    with pytest.raises(OptionError, match=r"METRICS_NOT_INSTALLED.*'metricsPort'.*'\.\[metrics\]'"):
         open_metrics_port(make_options(), 0, log, ManualClock(), print)
