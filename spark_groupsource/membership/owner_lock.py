@@ -158,7 +158,7 @@ class OwnerLock(MemberListener):
             return self._state in STOPS_AT_ONCE or self._lapsed()
 
     def _lapsed(self) -> bool:
-        """Return whether no proof was accepted for so long that the session may have expired, although one is asked.
+        """Return whether the session may have expired: for long, no proof was accepted that was asked for.
 
         Under KIP-848 a commit does not prolong the session. The last heartbeat may be an interval older than the
         proof, which is a third of a session at most.

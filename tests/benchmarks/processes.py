@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 _PROC = Path("/proc")
 _SAMPLE_S = 0.1
+_W = TypeVar("_W", bound="_Watched")
 
 JVM, READER, WORKERS, PLANNERS, ALL = "JVM", "reader process", "Python workers", "Python planners", "all together"
 KINDS = (JVM, READER, WORKERS, PLANNERS)
@@ -121,19 +123,15 @@ class CpuMeter:
         return ticks_between(self._root, self._before, tree(self._root)) / os.sysconf("SC_CLK_TCK")
 
 
-class WholeCpu:
-    """CPU seconds of a process and its descendants from their start to their end, also of those nobody waits for.
-
-    Looked at ten times a second, in a `with` block: what a process uses after the last look at it is not counted.
-    """
+class _Watched:
+    """A process and its descendants, looked at ten times a second by a thread (`_watch`) in a `with` block."""
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self._ticks: dict[int, int] = {}
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="whole-cpu", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name=type(self).__name__, daemon=True)
 
-    def __enter__(self) -> WholeCpu:
+    def __enter__(self: _W) -> _W:
         self._thread.start()
         return self
 
@@ -142,6 +140,20 @@ class WholeCpu:
     ) -> None:
         self._ended.set()
         self._thread.join()
+
+    def _watch(self) -> None:
+        raise NotImplementedError
+
+
+class WholeCpu(_Watched):
+    """CPU seconds of a process and its descendants from their start to their end, also of those nobody waits for.
+
+    Looked at ten times a second, in a `with` block: what a process uses after the last look at it is not counted.
+    """
+
+    def __init__(self, root: int) -> None:
+        super().__init__(root)
+        self._ticks: dict[int, int] = {}
 
     def seconds(self) -> float:
         """Return what they used so far."""
@@ -152,27 +164,15 @@ class WholeCpu:
             self._ticks |= {pid: one.own_ticks for pid, one in tree(self._root).items()}
 
 
-class PeakMemory:
+class PeakMemory(_Watched):
     """The most memory that a process and its descendants had, in a `with` block: looked at ten times a second.
 
     Memory is the proportional set size, because Python workers are forks that share much.
     """
 
     def __init__(self, root: int) -> None:
-        self._root = root
+        super().__init__(root)
         self._peaks_kb = dict.fromkeys((*KINDS, ALL), 0)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="peak-memory", daemon=True)
-
-    def __enter__(self) -> PeakMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
 
     def peaks_mb(self) -> dict[str, float]:
         """Return each kind's peak, its processes together, and that of all, in MB of 1,000,000 bytes."""

@@ -432,8 +432,8 @@ def test_a_store_that_answers_late_hides_no_gap(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.rule("R116")
 @pytest.mark.parametrize("protocol", ["cooperative", "kip848", "eager"])
 def test_an_accidental_start_in_a_long_first_batch(protocol: str) -> None:
-    """1. q1 with state reads its backlog: the first batch takes longer than the drain timeout. 2. q2 is new: no mark,
-    so it is let in, and reads orders-1 from 0. 3. It ends. 4. q1 gets orders-1 back, and fails for ever."""
+    """1. q1 with state reads its backlog: the first batch takes longer than the drain timeout. 2. q2 is new, and
+    joins meanwhile. 3. It is stopped. 4. q1 goes on with all partitions."""
     script = _script(length_s=90.0, protocol=protocol, heartbeat_s=1.0)
     script.on(0.0, lambda: script.batches_take(40.0, "q1"), script.writes(100))
     script.on(20.0, script.starts("q2"))
@@ -446,8 +446,8 @@ def test_an_accidental_start_in_a_long_first_batch(protocol: str) -> None:
 
 @pytest.mark.rule("R116")
 def test_an_accidental_start_on_an_idle_topic_of_production() -> None:
-    """1. q1 with state subscribes to orders and refunds, which is idle: its first run never marks refunds-0. 2. q2 is
-    new, subscribes to refunds only, and completes what is written there. 3. It ends: q1 fails for ever."""
+    """1. q1 with state subscribes to orders and refunds, which is idle. 2. q2 is new, and subscribes to refunds only.
+    3. Producers write there. 4. q2 is stopped: q1 lacks nothing."""
     script = _script(length_s=70.0, topics=(("orders", 2), ("refunds", 1)))
     app = script.app("q2")
     options = app._options
