@@ -194,7 +194,7 @@ def hits_a_command_of_hadoop(log: Path) -> bool:
     """Return whether the signal has ended a command that Spark's file system runs, so that the query has failed.
 
     Without its native library Hadoop calls chmod for each file of the checkpoint. A signal to the whole process group
-    ends that, too, or the helper by which Java starts it, and with it the query. The batch runs again in the next round.
+    ends that, too, or the helper by which Java starts it, and with it the query. The batch runs again later.
     """
     ended = r"ExitCodeException exitCode=143\b|Failed to exec spawn helper: pid: \d+, signal: 15\b"
     return re.search(ended, log.read_text(errors="replace")) is not None
