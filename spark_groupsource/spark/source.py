@@ -71,6 +71,7 @@ class GroupKafkaDataSource(DataSource):
     Raises `OptionError` if an option is missing, unknown, malformed or refused.
     """
 
+    @without_frames
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         # The constructor cannot know whether Spark plans a streaming query or a batch read.
@@ -98,12 +99,14 @@ class GroupKafkaDataSource(DataSource):
         """Return the fixed schema."""
         return source_schema(self._parsed.include_headers)
 
+    @without_frames
     def streamReader(self, schema: StructType) -> GroupKafkaStreamReader:
         """Return a streaming reader. It does no I/O before its first driver-side call."""
         self._check_schema(schema)
         self._has_reader = True
         return GroupKafkaStreamReader(parse_options(self.options, Reads.STREAM))
 
+    @without_frames
     def reader(self, schema: StructType) -> GroupKafkaBatchReader:
         """Return the reader of a batch read."""
         self._check_schema(schema)
@@ -257,6 +260,7 @@ class GroupKafkaBatchReader(DataSourceReader):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options.subscription.value!r})"
 
+    @without_frames
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Start and end of the range are resolved now."""
         # Imported here, because executors need none of it.

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Collection, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from spark_groupsource.cluster import admin as cluster
+from spark_groupsource.errors import OptionError
 from spark_groupsource.executor import reader
 from spark_groupsource.model.offsets import OffsetRange, SourceOffset, TopicPartition
 from spark_groupsource.options.model import UNBOUNDED, NextTrigger, ReadBounds, Reads
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.spark.source import (
     GroupKafkaBatchReader,
+    GroupKafkaDataSource,
     GroupKafkaPartition,
     GroupKafkaStreamReader,
     _log_slow_start,
+    source_schema,
 )
 from tests.unit.fakes import LINEAGE, TOPIC_ID, FakeCluster, make_options, tp
 
@@ -32,6 +37,7 @@ BATCH = SourceOffset.of(
     [OffsetRange(ORDERS, 0, 9), OffsetRange(REFUNDS, 0, 2), OffsetRange(tp(0, "idle"), 7, 7)],
     {OLD: 3},
 )
+NEEDED = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "orders", "kafka.group.id": "shop"}
 
 
 class Driver:
@@ -128,3 +134,16 @@ def test_an_archive_without_bytecode_is_logged_with_the_command(
     shown = "/spark/python/lib/pyspark.zip has no bytecode, so each Python process that Spark starts takes about 0.4 s"
     assert [message.partition(" longer")[0] for message in caplog.messages] == [shown] * is_slow
     assert ["groupkafka doctor --fix-startup" in message for message in caplog.messages] == [True] * is_slow
+
+
+@pytest.mark.parametrize("make", [
+    lambda: GroupKafkaDataSource({"subscribe": "t", "startingoffsets": "{"}),
+    lambda: GroupKafkaDataSource(NEEDED | {"startingoffsets": "latest"}).reader(source_schema(False)),
+    lambda: GroupKafkaDataSource(NEEDED | {"endingoffsets": "latest"}).streamReader(source_schema(False)),
+])  # fmt: skip
+def test_a_refused_option_shows_no_stack_of_this_package(make: Callable[[], object]) -> None:
+    with pytest.raises(OptionError) as raised:
+        make()
+    frames = [Path(frame.filename).name for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert frames[-1] == "spark_calls.py"
+    assert "parse.py" not in frames
