@@ -157,8 +157,8 @@ exit codes: 0 stopped by SIGINT or SIGTERM; 1 refused (port in use, setting refu
 """
 STOP = """\
 Asks a running query to stop between two batches: its source plans no new batch, completes and commits the one in
-flight, and leaves the group. The query then runs without batches: stop it, or end its application. Otherwise it fails
-30 s later with MEMBER_LEFT.
+flight, and leaves the group. A program that waits in run_until_stopped then ends the query, within 2 s. Any other
+query runs on without batches: stop it, or end its application. Otherwise it fails 30 s later with MEMBER_LEFT.
 
 The request is a file in the folder groupkafka of the checkpoint location: the command needs the right to write there,
 and no broker. It reaches queries whose source has option checkpointLocation. With an object store the query sees it

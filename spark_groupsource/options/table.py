@@ -180,10 +180,11 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "onConflict", read.choice(OnConflict), None, "group, fail",
-        "What to do when another program has changed the group's offsets: follow them, or end the query"
-        " ([CONFLICT](errors.md#conflict)). A query whose own commits are beyond its checkpoint, which is a restored"
-        " copy, ends ([CHECKPOINT_BEHIND](errors.md#checkpoint_behind)), unless `group` is given.",
-        field="on_conflict", shown_default="group",
+        "What to do when the group's offsets are not those of the checkpoint: follow them, or end the query"
+        " ([CONFLICT](errors.md#conflict)). Default: follow what another program has set, and end the query"
+        " ([CHECKPOINT_BEHIND](errors.md#checkpoint_behind)) if its own commits are beyond its checkpoint, which is then"
+        " a restored copy. `group` follows there, too.",
+        field="on_conflict",
     ),
     OptionSpec(
         "onSharedState", read.choice(OnSharedState), OnSharedState.FAIL, "fail, warn, allow",
