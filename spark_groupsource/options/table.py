@@ -182,8 +182,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "onConflict", read.choice(OnConflict), None, "group, fail",
         "What to do when the group's offsets are not those of the checkpoint: follow them, or end the query"
         " ([CONFLICT](errors.md#conflict)). Default: follow what another program has set, and end the query"
-        " ([CHECKPOINT_BEHIND](errors.md#checkpoint_behind)) if its own commits are beyond its checkpoint, which is then"
-        " a restored copy. `group` follows there, too.",
+        " ([CHECKPOINT_BEHIND](errors.md#checkpoint_behind)) if its own commits are beyond its checkpoint, which is"
+        " then a restored copy. `group` follows there, too.",
         field="on_conflict",
     ),
     OptionSpec(
