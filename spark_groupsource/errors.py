@@ -227,13 +227,13 @@ TOPIC_ACCESS_DENIED = Condition(
     "GROUPKAFKA.TOPIC_ACCESS_DENIED",
     "The client ({login}) may not read or describe topic '{topic}' (option '{option}', value '{value}').",
     "grant READ on the topic, which includes DESCRIBE: kafka-acls.sh --add --allow-principal '{principal}' --operation"
-    " Read {resources} (docs/security.md).",
+    " Read {resources} --bootstrap-server ... --command-config ... (docs/security.md).",
 )
 GROUP_ACCESS_DENIED = Condition(
     "GROUPKAFKA.GROUP_ACCESS_DENIED",
     "The client ({login}) may not use the group of option 'kafka.group.id' ('{group}').",
     "grant READ on the group: kafka-acls.sh --add --allow-principal '{principal}' --operation Read --group '{group}'"
-    " (docs/security.md).",
+    " --bootstrap-server ... --command-config ... (docs/security.md).",
 )
 OTHER_GROUP_ACCESS_DENIED = Condition(
     "GROUPKAFKA.OTHER_GROUP_ACCESS_DENIED",
@@ -368,9 +368,9 @@ CHECKPOINT_BEHIND = Condition(
     "GROUPKAFKA.CHECKPOINT_BEHIND",
     "This query has committed more to the group than its checkpoint holds: an older copy of the checkpoint was"
     " restored, or one is used twice, or an older version has decided a conflict. Details: {details}.",
-    "to read what lies between again, stop all queries of the group and run groupkafka reset --to checkpoint LOCATION"
-    " --execute. To skip it, start the query once with onConflict=group. Which of the two depends on whether the"
-    " sink has these records (docs/how-to/reset.md).",
+    "if the sink lacks what lies between, stop all queries of the group and run groupkafka reset --to checkpoint"
+    " LOCATION --execute: it is read again. If the sink has it, start the query with a new checkpointLocation, and with"
+    " a new folder or query name where the sink goes by the numbers of batches (docs/how-to/reset.md).",
 )
 
 SHARED_STATE = Condition(

@@ -25,7 +25,7 @@ from spark_groupsource.options.model import Reads, SourceOptions
 from spark_groupsource.options.parse import parse_options
 from spark_groupsource.options.permissions import EVERYTHING
 from spark_groupsource.options.table import OPTIONS
-from spark_groupsource.options.times import MOMENTS, NotBetweenYearsError, is_relative, moment_ms
+from spark_groupsource.options.times import MOMENTS, NotBetweenYearsError, moment_ms
 from spark_groupsource.options.token_login import OPTION as TOKEN_PROVIDER
 from spark_groupsource.options.token_login import REGION_OPTION
 from spark_groupsource.options.values import PORT_MAX
@@ -243,7 +243,8 @@ def _with_relative_times(arguments: Sequence[str]) -> list[str]:
     """Join `--to -24h` to one word: argparse would take -24h for a flag."""
     found: list[str] = []
     for word in arguments:
-        if found and found[-1] == "--to" and is_relative(word):
+        # Also with a misspelt unit, so that the error is about the time.
+        if found and found[-1] == "--to" and re.match(r"-\d", word):
             found[-1] = f"--to={word}"
         else:
             found.append(word)
@@ -564,7 +565,7 @@ def _properties(path: Path) -> dict[str, str]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise CommandError(errors.FILE_FAILED, path=path, verb="read", reason=reason) from None
+        raise CommandError(errors.FILE_FAILED, path=path, verb="read", reason=f"{reason} (--config)") from None
     own = {spec.name.lower() for spec in OPTIONS} - _LOGIN
     found = {}
     for number, line in enumerate(lines, 1):

@@ -210,9 +210,9 @@ class LossReporter:
             self._reported_unread = True
             LOG.warning(
                 "a batch is complete, but Spark has not read it (logged once): group=%s %s: a file sink (parquet, json,"
-                " ...) drops a batch without a message when another checkpoint's query has written one of that number"
-                " to its folder, and these records are missing there; give each query, and each new checkpoint, a"
-                " folder of its own",
+                " ...) drops a batch without a message when its folder has one of that number, of another checkpoint or"
+                " of a later state of a restored one, and these records are missing there; give each query, and each"
+                " new or restored checkpoint, a folder of its own",
                 self._options.group_id, ", ".join(map(str, unread)),
             )  # fmt: skip
 

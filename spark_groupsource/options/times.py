@@ -27,11 +27,6 @@ def shown_time(time_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def is_relative(text: str) -> bool:
-    """Return whether a text is a time relative to now, such as -24h."""
-    return _RELATIVE.fullmatch(text.strip()) is not None
-
-
 def moment_ms(text: str, now_s: float) -> int:
     """Return a time as milliseconds since the epoch. `now_s` is the time now, in seconds since the epoch.
 

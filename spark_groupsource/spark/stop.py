@@ -67,7 +67,7 @@ class QueryEnd(Enum):
 _SHORT = {
     QueryEnd.FINISHED: "it has ended by itself",
     QueryEnd.DRAINED: "nothing is repeated",
-    QueryEnd.CANCELLED: "the batch in flight is repeated",
+    QueryEnd.CANCELLED: "a batch that was in flight is repeated",
     QueryEnd.WAITED: "no query runs here",
 }
 
@@ -272,10 +272,8 @@ class _Target:
         if not give_up:
             self._asking.begin()
         known = self._known()
-        if self._all_found(known) and None not in known:
-            self._stop(QueryEnd.DRAINED if set(known) == {Answer.COMPLETE} else QueryEnd.CANCELLED)
-        elif give_up or self._is_unreachable(known):
-            self._stop(QueryEnd.CANCELLED)
+        if (self._all_found(known) and None not in known) or give_up or self._is_unreachable(known):
+            self._stop()
 
     def close(self) -> None:
         """Remove the request."""
@@ -332,14 +330,22 @@ class _Target:
         )
         return True
 
-    def _stop(self, end: QueryEnd) -> None:
-        if end is QueryEnd.CANCELLED:
-            LOG.warning("the query is stopped in the middle of a batch: answers=%s", _shown(self._asking.answers))
+    def _stop(self) -> None:
         try:
             self.query.stop()
         except Exception as error:  # noqa: BLE001 - raised when the other queries are stopped, too
-            self.failure, end = error, QueryEnd.CANCELLED
-        self.end = end
+            self.failure, self.end = error, QueryEnd.CANCELLED
+            return
+        # An answer may have come since the last step, a moment before a second SIGINT for example.
+        self.end = QueryEnd.DRAINED if self._is_complete(self._known()) else QueryEnd.CANCELLED
+        if self.end is QueryEnd.CANCELLED:
+            LOG.warning(
+                "the query is stopped, maybe in the middle of a batch: answers=%s", _shown(self._asking.answers)
+            )
+
+    def _is_complete(self, known: Sequence[Answer | None]) -> bool:
+        """Return whether all sources have left the group with nothing to repeat."""
+        return self._all_found(known) and set(known) == {Answer.COMPLETE}
 
     def _has_failed(self) -> bool:
         """Return whether the query has failed for another reason than a request to stop, whoever made it."""

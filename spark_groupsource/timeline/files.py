@@ -80,16 +80,17 @@ def _open_parts(path: Path, stack: ExitStack) -> list[tuple[Path, TextIO]]:
     Both are open before one is read: a query that renames its full file meanwhile takes nothing from the reader.
     """
     parts: list[tuple[Path, TextIO]] = []
+    missing: FileNotFoundError | None = None
     for part in (path, _older_part(path)):
         try:
             file = stack.enter_context(part.open(encoding="utf-8", errors="replace"))
         except FileNotFoundError as error:
-            missing = error
+            missing = missing or error
             continue
         # Renamed between the two: the same file.
         if not any(os.path.samestat(os.fstat(file.fileno()), os.fstat(other.fileno())) for _, other in parts):
             parts.insert(0, (part, file))
-    if not parts:
+    if not parts and missing is not None:
         raise missing
     return parts
 

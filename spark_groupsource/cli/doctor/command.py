@@ -294,9 +294,8 @@ def _rights(what: str, rights: Rights, grant: str) -> Finding:
     # ALL contains READ; brokers name both.
     if rights.operations & {"READ", "ALL"}:
         return _ok("rights", f"{what}: READ is granted")
-    return Finding(
-        "rights", Verdict.WRONG, f"{what}: READ is missing", f"kafka-acls.sh --add {grant} (docs/security.md)"
-    )
+    cure = f"kafka-acls.sh --add --allow-principal User:... {grant} --bootstrap-server ... (docs/security.md)"
+    return Finding("rights", Verdict.WRONG, f"{what}: READ is missing", cure)
 
 
 def of_newest_record(topic: str, newest_ms: int | None, now_s: float) -> Finding | None:

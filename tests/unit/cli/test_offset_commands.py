@@ -145,6 +145,7 @@ def test_arguments(words: list[str], command: Command) -> None:
         (["reset", *GIVEN, "--to", "latest", "--exec"], "unrecognized arguments: --exec, did you mean --execute?"),
         (["reset", *GIVEN, "--to", "latest", "--zzz"], "unrecognized arguments: --zzz\n"),
         (["reset", *GIVEN, "--to", "tomorrow"], "argument --to: 'tomorrow' is not initial"),
+        (["reset", *GIVEN, "--to", "-24x"], "argument --to: '-24x' is not initial"),
         (["savepoint", *GIVEN], "FILE"),
         (["adopt", *GIVEN, "--from-group", ""], "argument --from-group: it is empty"),
         (["adopt", *GIVEN, "--from-group", GIVEN[-1]], "argument --from-group: it is the same as --group"),

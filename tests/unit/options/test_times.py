@@ -10,7 +10,7 @@ from spark_groupsource.cli.arguments import ResetCommand, TargetKind, parse_argu
 from spark_groupsource.errors import OptionError
 from spark_groupsource.options.offset_spec import AtTime, times_of
 from spark_groupsource.options.table import OPTIONS
-from spark_groupsource.options.times import is_relative, moment_ms
+from spark_groupsource.options.times import moment_ms
 from spark_groupsource.options.values import moment
 from tests.unit.fakes import make_options, tp
 
@@ -33,7 +33,6 @@ NOW = datetime(2026, 3, 1, 10, 30, tzinfo=timezone.utc).timestamp()
 )
 def test_a_time(text: str, meant: str) -> None:
     assert moment_ms(text, NOW) == datetime.fromisoformat(meant).timestamp() * 1000
-    assert is_relative(text) == text.strip().startswith("-")
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,30 @@ def test_a_second_sigint_stops_at_once(location: str) -> None:
     assert (end, query.stops) == (QueryEnd.CANCELLED, 1)
 
 
+def test_an_answer_that_comes_while_a_second_sigint_stops_the_query_counts(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against: 1. nothing is in flight, 2. two SIGINTs come before the member has left, 3. it leaves, with
+    nothing to repeat, while Spark stops the query, 4. the program says that a batch is repeated."""
+    query, member = FakeQuery(), Leaving()
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert member.asked.wait(30)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def stop_slowly() -> None:
+        member.ended.set()
+        time.sleep(1)
+        FakeQuery.stop(query)
+
+    monkeypatch.setattr(query, "stop", stop_slowly)
+    with reader(location, member):
+        soon(interrupt)
+        end = run_until_stopped(query, checkpoint_location=location)  # type: ignore[arg-type]
+    assert (end, query.stops) == (QueryEnd.DRAINED, 1)
+
+
 def test_a_query_that_ends_by_itself_is_finished(location: str) -> None:
     query = FakeQuery()
     soon(query.stop)

@@ -139,6 +139,11 @@ def test_a_file_without_a_line_is_refused(tmp_path: Path) -> None:
         read_files([tmp_path / "a.json"])
 
 
+def test_a_file_that_is_missing_is_named_as_given(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"FILE_FAILED.*/a\.json' cannot be read: No such file"):
+        read_files([tmp_path / "a.json"])
+
+
 def test_a_file_that_is_renamed_while_it_is_read_is_read_whole(tmp_path: Path) -> None:
     path, older = tmp_path / "a.json", tmp_path / "a.json.1"
     text = json.dumps({"at": 1.0, "event": "started", "group": "shop", "lineage": "L", "pid": 1, "partitions": []})

@@ -473,7 +473,7 @@ def test_what_is_wrong_is_counted_and_the_rest_goes_on() -> None:
     assert "group shop: READ is missing" in text
     assert "topic refunds does not exist" in text
     assert "topic orders: READ is granted" in text
-    assert "-> kafka-acls.sh --add --operation Read --group shop" in text
+    assert "-> kafka-acls.sh --add --allow-principal User:... --operation Read --group shop" in text
     assert text.endswith("2 wrong")
 
 
