@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from spark_groupsource.clock import Clock, Deadline
 from spark_groupsource.errors import GroupKafkaError
 from spark_groupsource.executor.clients.choose import make_client
-from spark_groupsource.executor.pool import fits, queue_bytes
+from spark_groupsource.executor.pool import fits, share_bytes
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.executor.reader import ReadSettings, read_ranges
 from spark_groupsource.model.offsets import OFFSET_MAX, OffsetRange, TopicPartition
@@ -37,7 +37,7 @@ LOG = logging.getLogger(__name__)
 READ_TIMEOUT_S = 2.0
 # Seconds for which the executors read everything after the fast lane was too slow or failed.
 REST_S = 30.0
-# A small batch has few records of each partition. A longer queue would delay its first records.
+# A small batch has few records of each partition.
 _QUEUE_BYTES = 4 * 1024 * 1024
 # Maximum size of a batch that passes through the driver.
 MAX_BYTES = 16 * 1024 * 1024
@@ -47,10 +47,10 @@ _INTERVAL_S = 30.0
 
 
 def make_driver_consumer(options: SourceOptions, partitions: int) -> RangeConsumer:
-    """Return a new consumer for about `partitions` partitions, with a short queue because batches are small."""
-    queued = min(_QUEUE_BYTES, queue_bytes(options))
+    """Return a new consumer for about `partitions` partitions, with short queues because batches are small."""
+    queued = min(_QUEUE_BYTES, share_bytes(options))
     make = functools.partial(make_client, max_queued_bytes=queued, partitions=partitions)
-    return RangeConsumer(options, make, partitions, options.prefetch_memory_bytes - queued)
+    return RangeConsumer(options, make, partitions, share_bytes(options, 1))
 
 
 class FastLane:

@@ -116,7 +116,7 @@ class LostRecords:
         lost: list[tuple[OffsetRange, str]] = []
         # The reason from the wait is more useful than the result of a request now.
         waiting, reason = None, consumer.requests.reason
-        missing = [item for item in ranges if not consumer.has_all_rows(item)]
+        missing = consumer.missing(ranges)
         if not missing:
             # R89: nothing is missing, and yet the ranges do not end
             raise stalled(ranges[0], consumer.position(ranges[0].partition), timeout_s, reason)

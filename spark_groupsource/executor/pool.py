@@ -9,9 +9,9 @@ memory of the worker: the others rest meanwhile, and the bulk consumer rests aft
 
 Guards against:
 1. Four consumers share the memory.
-2. Each task has four ranges of 5 MB, and a consumer may keep 4 MB.
-3. The ranges are fetched one after the other, and each assignment waits for a fetch of partitions that have no more
-   records: measured six times slower.
+2. Each task has four ranges of 5 MB, of which a queue holds less.
+3. The ranges are fetched again and again while a task reads, and each fetch waits for one of partitions that have no
+   more records: measured six times slower.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from dataclasses import dataclass
 
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.executor.clients.choose import make_client
-from spark_groupsource.executor.range_consumer import REST_AFTER_S, RangeConsumer
-from spark_groupsource.executor.row_buffer import UNKNOWN_RECORD_BYTES
+from spark_groupsource.executor.partition_rows import UNKNOWN_RECORD_BYTES
+from spark_groupsource.executor.range_consumer import REST_AFTER_S, RangeConsumer, bulk_queues
 from spark_groupsource.model.offsets import OffsetRange
 from spark_groupsource.options.model import SourceOptions
 
 LOG = logging.getLogger(__name__)
 
 # A worker runs one task at a time. With several consumers, large partitions keep their positions. Each consumer costs
-# a few threads and its share of the memory for records fetched ahead: the client's queue, and rows read from it.
+# a few threads and its share of the memory for records fetched ahead: the client's queues, and rows read from them.
 MAX_CONSUMERS = 4
-_QUEUE_SHARE = 0.75
 IDLE_TIMEOUT_S = 120.0
 # Up to this many partitions a consumer fetches the largest size from each (`reading_client_settings`).
 _FEW = 3
@@ -62,22 +61,18 @@ def pool_key(options: SourceOptions) -> PoolKey:
     return tuple(sorted(settings.items()))
 
 
-def queue_bytes(options: SourceOptions) -> int:
-    """Return the size limit of one consumer's queue, in bytes."""
-    return int(options.prefetch_memory_bytes // MAX_CONSUMERS * _QUEUE_SHARE)
-
-
-def kept_bytes(options: SourceOptions, consumers: int) -> int:
-    """Return how many bytes each consumer may keep besides its queue if there are `consumers` of them."""
-    return options.prefetch_memory_bytes // consumers - queue_bytes(options)
+def share_bytes(options: SourceOptions, consumers: int = MAX_CONSUMERS) -> int:
+    """Return how many bytes each consumer may fetch ahead if there are `consumers` of them."""
+    return options.prefetch_memory_bytes // consumers
 
 
 def make_consumer(options: SourceOptions, partitions: int, bulk: bool = False) -> RangeConsumer:
     """Return a new consumer for about `partitions` partitions. `keep_at_most` sets its memory limit."""
-    # A bulk consumer fetches only as many partitions at once as it has room for, so it fetches the largest size.
-    at_once = 1 if bulk else partitions
-    make = functools.partial(make_client, max_queued_bytes=queue_bytes(options), partitions=at_once, bulk=bulk)
-    return RangeConsumer(options, make, partitions, bulk=bulk)
+    # A bulk consumer has few queues at once, and the whole memory.
+    memory = share_bytes(options, 1 if bulk else MAX_CONSUMERS)
+    queues = bulk_queues(partitions) if bulk else partitions
+    make = functools.partial(make_client, max_queued_bytes=memory, partitions=queues, bulk=bulk)
+    return RangeConsumer(options, make, partitions, memory, bulk=bulk)
 
 
 def fits(consumer: RangeConsumer, partitions: int, bulk: bool = False) -> bool:
@@ -86,8 +81,8 @@ def fits(consumer: RangeConsumer, partitions: int, bulk: bool = False) -> bool:
 
 
 def takes_bulk(options: SourceOptions, ranges: Sequence[OffsetRange], record_bytes: int) -> bool:
-    """Return whether the ranges after the first exceed the memory share of one consumer (`RangeConsumer`)."""
-    return sum(map(len, ranges[1:])) * record_bytes > kept_bytes(options, MAX_CONSUMERS) * 3 // 4
+    """Return whether the ranges after the first exceed what the queues of one consumer hold for sure."""
+    return sum(map(len, ranges[1:])) * record_bytes > share_bytes(options) * 3 // 16
 
 
 class ConsumerPool:
@@ -145,7 +140,7 @@ class ConsumerPool:
         consumer = found.consumer if found is not None else self._make(options, len(ranges), bulk)
         try:
             consumer.serve(options)
-            consumer.keep_at_most(kept_bytes(options, consumers), {item.partition for item in ranges})
+            consumer.keep_at_most(share_bytes(options, consumers), {item.partition for item in ranges})
             consumer.position_at(ranges, topic_ids)
         except BaseException:
             consumer.close()
@@ -219,7 +214,7 @@ def _make_room(entry: _Idle, consumers: int | None) -> None:
     if consumers is None:
         entry.consumer.rest()
     else:
-        entry.consumer.keep_at_most(kept_bytes(entry.consumer.options, consumers))
+        entry.consumer.keep_at_most(share_bytes(entry.consumer.options, consumers))
 
 
 def _due_s(entry: _Idle) -> float:

@@ -1,31 +1,22 @@
 """Read assigned ranges with one client, which keeps its positions between batches.
 
-The consumer joins no group: partitions are assigned by hand, and nothing is committed. Rows fetched beyond a range are
-kept for the next task, because the next batch most often starts there. Records that another worker has read meanwhile
-are dropped as they arrive, which is cheaper than a new assignment. Partitions of earlier tasks stay assigned until
-they are idle or take too much memory.
+The consumer joins no group: partitions are assigned by hand, and nothing is committed. The client fetches each assigned
+partition into a queue of its own. A task reads range after range, each from its queue, while the client fetches the
+others. Rows received beyond a range are kept for the next task, because the next batch most often starts there. Records
+that another worker has read meanwhile are dropped as they arrive, which is cheaper than a new assignment. Partitions of
+earlier tasks stay assigned until they are idle or their room is needed.
 
 A task returns its rows range by range, in the order of its ranges. Spark may run a task again and keep a part of its
-first output, so the same task must return the same rows in the same order wherever it runs. The ranges are fetched
-in parallel, and rows of later ranges are kept until the ranges before them have ended.
+first output, so the same task must return the same rows in the same order wherever it runs.
 
-Memory: `max_kept_bytes` for kept rows (measured on the rows), plus one answer of the client that is being added (2 MiB,
-or one larger record), plus the client's own queue. Three quarters of `max_kept_bytes` are for the task's later ranges:
-as many of them are fetched, in their order, as fit completely, by the size of the last records. If records turn out
-larger, the rows of the last ranges are dropped and fetched again later. The first unfinished range is always fetched,
-so a small bound makes a task slower and never stops it.
+Memory: the client fetches no more of a partition while its queue has a fixed size (`reading_client_settings`), and few
+rows are kept beyond a range. So the number of assigned partitions limits the memory: as many as `max_bytes` has room
+for, by what was found in the last queues. The first ranges of the task have a queue, the others get one when it is
+their turn. A queue holds at least one batch of the producer, and may exceed its size by one fetch.
 
 A `bulk` consumer is for tasks whose ranges do not fit all at once. Its client waits only some milliseconds for new
-records, so that the next ranges can be assigned at any time, and it fetches no range beyond its end. Between tasks
-this would keep the brokers busy, so the consumer then rests, without positions.
-
-Invariant, by partition:
-- `fed`: assigned partitions, with the client's next offset. `kept`, followed by the records that the client still
-  delivers, is the log from `position` on, without offsets below `position`.
-- `eof`: the largest offset of an end-of-partition event. All records before it were delivered.
-- `begun`: partitions that have delivered records since they were assigned.
-- `lost`: why no more rows are accepted, until the partition is assigned again.
-- `parked`: partitions that are not assigned while their kept rows last, with the offset to resume at.
+records, so that the next ranges can be assigned at any time. It has few large queues. Between tasks this would keep the
+brokers busy, so the consumer then rests, without positions.
 """
 
 from __future__ import annotations
@@ -49,68 +40,36 @@ from spark_groupsource.executor.clients.port import (
     TopicForbidden,
     Trouble,
 )
-from spark_groupsource.executor.clients.rows import last_offset
+from spark_groupsource.executor.partition_rows import PartitionRows, RecordSize
 from spark_groupsource.executor.read_errors import end_of
-from spark_groupsource.executor.row_buffer import RecordSize, RowBuffer, partitions_to_drop
-from spark_groupsource.model.offsets import OffsetRange, TopicPartition
+from spark_groupsource.model.offsets import OFFSET_MAX, OffsetRange, TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
-# Default of `max_kept_bytes`.
-_MAX_KEPT_BYTES = 8 * 1024 * 1024
+# Default of `max_bytes`.
+_MAX_BYTES = 16 * 1024 * 1024
 # Size limit of one record batch: Spark copies it whole, and Arrow's offsets have 32 bits.
 _MAX_CHUNK_BYTES = 64 * 1024 * 1024
+# Assumed size of a queue until one was read: a batch of a producer is no larger, unless a topic's settings allow that.
+_FIRST_QUEUE_BYTES = 1024 * 1024
+# A consumer has at least this many queues, whatever they hold: one that is read, and one that is fetched meanwhile.
+_LEAST_QUEUES = 2
+# Limits of a bulk consumer's queues. More of them take more time, fewer of them wait for brokers.
+_LEAST_BULK_QUEUES, _MOST_BULK_QUEUES, _PARTITIONS_PER_QUEUE = 8, 32, 16
 # A partition or a consumer that is unused for this long stops fetching; an assigned partition would be fetched for
 # ever. Longer than the pauses between the batches of a busy query.
 REST_AFTER_S = 5.0
 
 
-class Histories:
-    """Remember the topic ids and leader epochs of the ranges that a consumer was positioned for.
-
-    Guards against (rule R59):
-    1. An executor has read [0, 100) and fetched more. The topic is deleted, recreated and filled.
-    2. [100, 200) of the recreated topic is planned. The consumer would give out the deleted topic's records.
-    3. Assigned again, its client would ignore the new topic's leaders while their epochs are lower.
-
-    Guards against (rule R60):
-    1. 100 to 119 are fetched ahead. The leader dies with them.
-    2. The new leader takes other records as 100, 101, ... These are planned.
-    3. The records that were fetched ahead would be given out in their place.
-    """
-
-    def __init__(self) -> None:
-        self._topic_ids: dict[str, str] = {}
-        self._epochs: dict[TopicPartition, int | None] = {}
-
-    def is_current(self, topic_ids: Mapping[str, str]) -> bool:
-        """Return whether none of these topics was read under another id."""
-        # R59: read under another id
-        return all(self._topic_ids.get(topic, topic_id) == topic_id for topic, topic_id in topic_ids.items())
-
-    def has_same_epoch(self, item: OffsetRange) -> bool:
-        """Return whether the rows fetched ahead have the range's leader epoch; True for a range without an epoch.
-
-        A clean leader change has a new epoch, too: the rows are then fetched once more.
-        """
-        # R60: fetched from another history
-        return item.leader_epoch is None or self._epochs.get(item.partition) == item.leader_epoch
-
-    def record(self, reassigned: Iterable[OffsetRange], topic_ids: Mapping[str, str]) -> None:
-        """Record the ids of the topics read, and the epochs of the ranges that are assigned again (`reassigned`)."""
-        self._topic_ids |= topic_ids
-        self._epochs |= {item.partition: item.leader_epoch for item in reassigned}
-
-    def drop_epochs(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget the epochs of partitions of which no fetched rows are left."""
-        for partition in partitions:
-            self._epochs.pop(partition, None)
+def bulk_queues(partitions: int) -> int:
+    """Return how many queues a bulk consumer has that is made for about `partitions` partitions."""
+    return max(_LEAST_BULK_QUEUES, min(_MOST_BULK_QUEUES, partitions // _PARTITIONS_PER_QUEUE))
 
 
 class RangeConsumer:
     """Read ranges as the module's docstring describes. One thread at a time.
 
-    `max_kept_bytes` limits the kept rows; the client's queue has its own limit. `partitions` is about the number of
-    partitions that the client was configured for.
+    `max_bytes` limits the fetched records. `partitions` is about the number of partitions that the client was
+    configured for.
     """
 
     def __init__(
@@ -118,7 +77,7 @@ class RangeConsumer:
         options: SourceOptions,
         make_client: Callable[[SourceOptions], FetchClient],
         partitions: int,
-        max_kept_bytes: int = _MAX_KEPT_BYTES,
+        max_bytes: int = _MAX_BYTES,
         clock: Clock | None = None,
         *,
         bulk: bool = False,
@@ -129,24 +88,20 @@ class RangeConsumer:
         self.partitions = partitions
         self.bulk = bulk
         self._clock = clock or SystemClock()
-        self.max_kept_bytes = max_kept_bytes
+        self.max_bytes = max_bytes
         self._client = make_client(options)
-        self._used_s: dict[TopicPartition, float] = {}
-        self._position: dict[TopicPartition, int] = {}
-        self._fed: dict[TopicPartition, int] = {}
-        self._ends: dict[TopicPartition, int] = {}
-        self._kept = RowBuffer()
-        self._parked: dict[TopicPartition, int] = {}
-        self._eof: dict[TopicPartition, int] = {}
-        self._lost: dict[TopicPartition, PositionLost | TopicForbidden | Damaged] = {}
-        self._begun: set[TopicPartition] = set()
-        self._histories = Histories()
+        self._partitions: dict[TopicPartition, PartitionRows] = {}
+        self._topic_ids: dict[str, str] = {}
+        # Whether the task has waited for records in vain.
+        self._held_up = False
         self._size = RecordSize()
-        self._crowded = False
+        # About how many bytes a queue holds, with the rows that are kept of it.
+        self._queue_bytes = _FIRST_QUEUE_BYTES
         self.requests = BrokerRequests(self._client, options)
 
     def __repr__(self) -> str:
-        return f"RangeConsumer({', '.join(f'{tp}@{offset}' for tp, offset in sorted(self._position.items()))})"
+        known = sorted((partition, rows.position) for partition, rows in self._partitions.items())
+        return f"RangeConsumer({', '.join(f'{partition}@{offset}' for partition, offset in known)})"
 
     def serve(self, options: SourceOptions) -> None:
         """Read for the query with these options from now on. Its client settings must be the same."""
@@ -154,8 +109,8 @@ class RangeConsumer:
 
     @property
     def assigned(self) -> int:
-        """Return the number of partitions that are fetched or parked."""
-        return len(self._fed) + len(self._parked)
+        """Return the number of partitions that are fetched."""
+        return sum(rows.assigned for rows in self._partitions.values())
 
     @property
     def record_bytes(self) -> int:
@@ -172,59 +127,62 @@ class RangeConsumer:
 
         If one was, the consumer must be closed: its client would ignore the new topic's leaders as long as their epochs
         are lower than the old ones.
+
+        Guards against (rule R59):
+        1. An executor has read [0, 100) and fetched more. The topic is deleted, recreated and filled.
+        2. [100, 200) of the recreated topic is planned. The consumer would give out the deleted topic's records.
+        3. Assigned again, its client would ignore the new topic's leaders while their epochs are lower.
         """
-        return self._histories.is_current(topic_ids)
+        # R59: read under another id
+        return all(self._topic_ids.get(topic, topic_id) == topic_id for topic, topic_id in topic_ids.items())
 
     def shares(self, ranges: Iterable[OffsetRange]) -> bool:
-        """Return whether one of these ranges' partitions is fetched or parked, at any offset."""
-        return any(self._has(item.partition) for item in ranges)
+        """Return whether one of these ranges' partitions is fetched, at any offset."""
+        return any(self._is_assigned(item.partition) for item in ranges)
 
-    def keep_at_most(self, max_kept_bytes: int, current: Collection[TopicPartition] = ()) -> None:
-        """Set the limit of kept rows. Rows above it are dropped now, except those of `current` partitions."""
-        self.max_kept_bytes = max_kept_bytes
-        self._bound_beyond({}, spared=current)
+    def keep_at_most(self, max_bytes: int, current: Collection[TopicPartition] = ()) -> None:
+        """Set the limit of fetched records. Partitions above it are dropped now, except the `current` ones."""
+        self.max_bytes = max_bytes
+        self._make_room(current, 0)
 
     def position_at(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = {}) -> None:
         """Move to the start of these ranges. Connections stay, and so do fetched rows that the ranges can use.
 
         `topic_ids` are those that the ranges were planned for; call `is_current` with them first.
         """
-        wanted = {item.partition: item.start for item in ranges}
-        self._ends = {item.partition: item.end for item in ranges}
+        wanted = {item.partition for item in ranges}
         now_s = self._clock.monotonic_s()
-        idle = [tp for tp in self._position if tp not in wanted and now_s - self._used_s[tp] >= REST_AFTER_S]
+        idle = [tp for tp, rows in self._partitions.items() if tp not in wanted and now_s - rows.used_s >= REST_AFTER_S]
         self.drop_partitions(idle)
-        self._used_s |= dict.fromkeys(wanted, now_s)
-        reassigned = [item for item in ranges if self._gap(item) is None]
-        self._histories.record(reassigned, topic_ids)
-        moved = {item.partition: item.start for item in reassigned}
-        for partition, start in wanted.items():
-            if partition not in moved:
-                self._advance(partition, start)
-        self._kept.set_range_ends(dict(self._ends))
-        self._drop([partition for partition in moved if self._has(partition)])
-        self._position |= moved
-        window = {item.partition for item in (*ranges[:1], *self._window(ranges[1:]))}
-        later = {item.partition for item in ranges if not self.has_all_rows(item)} - window
-        self._assign({partition: start for partition, start in moved.items() if partition not in later})
+        self._topic_ids |= topic_ids
+        self._held_up = False
+        moved = [item for item in ranges if self._gap(item) is None]
+        self._stop([item.partition for item in moved])
+        self._partitions |= {item.partition: PartitionRows(item.start, now_s, item.leader_epoch) for item in moved}
+        for item in ranges:
+            rows = self._partitions[item.partition]
+            rows.used_s, rows.fresh = now_s, False
+            rows.advance(item.start)
+        self._make_room(wanted, 0)
+        # Empty ranges come last: their partitions are only kept warm.
+        self._feed(sorted(ranges, key=lambda item: not len(item)))
         self.requests.reason = ""
         self.requests.request_new_leaders(frozenset(tp.topic for tp in wanted))
 
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop fetching these partitions and drop their rows and positions. Unknown partitions are ignored."""
-        known = [partition for partition in partitions if partition in self._position]
-        self._drop(known)
+        known = [partition for partition in partitions if partition in self._partitions]
+        self._stop(known)
         for partition in known:
-            del self._position[partition], self._used_s[partition]
-        self._histories.drop_epochs(known)
+            del self._partitions[partition]
 
     def rest(self) -> None:
         """Stop fetching and drop all fetched rows. The client stays connected."""
-        self.drop_partitions(list(self._position))
+        self.drop_partitions(list(self._partitions))
 
     def position(self, partition: TopicPartition) -> int:
         """Return the next offset to return of a partition."""
-        return self._position[partition]
+        return self._partitions[partition].position
 
     def close(self) -> None:
         """Free the client, on a thread of its own: nobody waits for its end.
@@ -239,24 +197,14 @@ class RangeConsumer:
         self._apart(self._client.close)
 
     def finished(self, item: OffsetRange) -> bool:
-        """Return whether all records of the range were returned.
-
-        Guards against (rule R58):
-        1. [0, 100) is planned. The partition moves to a new leader whose high watermark lags.
-        2. The leader reports the end of the partition at 50.
-        3. If the range ended there, 50 to 99 would be committed unread.
-        """
-        partition = item.partition
-        if self._position[partition] >= item.end:
-            return True
-        # R58: An end-of-partition event before the range's end ends nothing: it may come from a leader that lags.
-        return partition not in self._kept and self._eof.get(partition, -1) >= item.end
+        """Return whether all records of the range were returned."""
+        return self._partitions[item.partition].finished(item.end)
 
     def next_rows(self, ranges: Sequence[OffsetRange], timeout_s: float) -> list[pa.RecordBatch]:
         """Return the next rows of the ranges, one range after the other; empty if none arrived in time.
 
-        The ranges are of different partitions, and the client fetches them in parallel. Rows of a later range are kept
-        until all ranges before it have ended, so the order of rows does not depend on the order of arrival.
+        The ranges are of different partitions, and the client fetches them in parallel. Later ranges stay in their
+        queues until all ranges before them have ended, so the order of rows does not depend on the order of arrival.
         Raises `OutOfRange` if the log of the first range does not have the position or is missing; continue with `skip`
         or `give_up`. Raises `AccessError` for a topic that may not be read, and `ReadError` for a damaged record, or
         one that no row can hold, once it is the next one.
@@ -269,69 +217,82 @@ class RangeConsumer:
         3. In another order, rows dealt to the lost reducers go to the finished ones: they are lost and doubled.
         """
         self._feed(ranges)
-        more_to_come = False
-        if ranges[0].partition not in self._kept and any(item.partition not in self._lost for item in ranges):
-            more_to_come = self._receive(timeout_s)
-            self._bound_kept(ranges)
         taken: list[pa.RecordBatch] = []
+        room = self._size.at_once(OFFSET_MAX, 0)
         for item in ranges:
-            if taken and self._kept.blocked(item.partition):
+            rows = self._partitions[item.partition]
+            if not rows.assigned and rows.lacks(item.end):
                 break
-            taken += self._take_kept(item)
-            if not more_to_come:
-                self._pass_markers(item)
+            if rows.lacks(item.end):
+                self._receive(item, rows, timeout_s)
+                self._held_up = self._held_up or (timeout_s > 0.0 and rows.lacks(item.end))
+                timeout_s = 0.0
+            if taken and rows.is_blocked:
+                break
+            found = rows.pop_rows(item.end)
+            taken += found
+            room -= sum(batch.num_rows for batch in found)
             # R56: no row of a later range before this one has ended
-            if not self.finished(item):
+            if not rows.finished(item.end):
                 if not taken:
-                    self._raise_end(item)
+                    self._raise_end(item.partition, rows)
+                break
+            if room <= 0:
                 break
         return taken
 
-    def _raise_end(self, item: OffsetRange) -> None:
-        """Raise the error of an unfinished range that delivers no more records."""
-        event = self._lost.get(item.partition)
-        if event is not None and item.partition not in self._kept:
-            raise end_of(self.options, event, self._position[item.partition])
-
-    def _take_kept(self, item: OffsetRange) -> list[pa.RecordBatch]:
-        taken, self._position[item.partition] = self._kept.pop_rows(item, self._position[item.partition])
-        return taken
+    def arrivals(self, ranges: Iterable[OffsetRange]) -> int:
+        """Return a number that grows when records of these ranges arrive in the client's queues."""
+        known = [item.partition for item in ranges if self._is_assigned(item.partition)]
+        return sum(map(self.arrived, ranges)) + self._client.waiting(known)
 
     def arrived(self, item: OffsetRange) -> int:
         """Return the offset up to which rows of a range were returned or are kept; at most its end."""
-        partition = item.partition
-        fed = self._fed.get(partition, self._parked.get(partition, 0))
-        return min(item.end, max(self._position[partition], fed))
+        rows = self._partitions[item.partition]
+        return min(item.end, max(rows.position, rows.reached))
 
-    def has_all_rows(self, item: OffsetRange) -> bool:
-        """Return whether all records of a range were returned or are kept."""
-        return self.arrived(item) >= item.end or self._eof.get(item.partition, -1) >= item.end
+    def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return the ranges with a queue of which not all records have arrived, and no further ones are there.
+
+        `next_rows` has read the queue of the first one.
+        """
+        found = []
+        for item in ranges:
+            rows = self._partitions[item.partition]
+            if not rows.assigned:
+                continue
+            if item is not ranges[0] and rows.event is None:
+                self._receive(item, rows, 0.0)
+            there = item is not ranges[0] and rows.event is None and self._client.waiting([item.partition])
+            if not there and max(self.arrived(item), rows.eof) < item.end:
+                found.append(item)
+        return found
 
     def settle(self, item: OffsetRange) -> None:
         """Move to the range's end, past offsets without a record."""
-        self._position[item.partition] = max(self._position[item.partition], item.end)
+        self._partitions[item.partition].advance(item.end)
 
     def skip(self, partition: TopicPartition, offset: int) -> None:
         """Continue a partition at another offset, by a new assignment.
 
         The client refuses to seek in a partition that it has stopped at an offset out of range.
         """
+        self._stop([partition])
         self._assign({partition: offset})
 
     def give_up(self, item: OffsetRange) -> None:
         """Skip the rest of a range: drop its rows, stop fetching its partition, and move to its end."""
-        self._drop([item.partition])
+        self._stop([item.partition])
         self.settle(item)
 
     def cut_short(self, item: OffsetRange) -> None:
         """End a range after its kept rows, because the rest is lost. Its partition is no longer fetched."""
-        partition = item.partition
-        if partition not in self._kept:
+        rows = self._partitions[item.partition]
+        if not rows.kept:
             self.give_up(item)
             return
-        self._park([partition] if partition in self._fed else [])
-        self._lost.pop(partition, None)
-        self._eof[partition] = max(self._eof.get(partition, -1), item.end)
+        self._client.unassign([item.partition])
+        rows.cut(item.end)
 
     def check_access(self, ranges: Iterable[OffsetRange]) -> bool:
         """Request the topics of ranges that deliver nothing. Ranges of an unknown topic are then out of range.
@@ -342,50 +303,119 @@ class RangeConsumer:
         partitions = {item.partition for item in ranges}
         unknown, answered = self.requests.unknown({partition.topic for partition in partitions})
         for partition in partitions:
-            if partition.topic in unknown:
-                self._on_end(PositionLost(partition, unknown[partition.topic]))
+            if partition.topic in unknown and self._is_assigned(partition):
+                self._partitions[partition].fresh = True
+                self._on_event(PositionLost(partition, unknown[partition.topic]), self._partitions[partition])
         return answered
 
     # --- helpers
 
-    def _has(self, partition: TopicPartition) -> bool:
-        return partition in self._fed or partition in self._parked
+    def _is_assigned(self, partition: TopicPartition) -> bool:
+        return partition in self._partitions and self._partitions[partition].assigned
 
     def _gap(self, item: OffsetRange) -> int | None:
-        """Return the offsets to drop to reach a range's start; None if that needs a new assignment."""
-        partition = item.partition
-        if not self._has(partition) or partition in self._lost or not self._histories.has_same_epoch(item):
+        """Return the offsets to drop to reach a range's start; None if that needs a new assignment.
+
+        Guards against (rule R60):
+        1. 100 to 119 are fetched ahead. The leader dies with them.
+        2. The new leader takes other records as 100, 101, ... These are planned.
+        3. The records that were fetched ahead would be given out in their place.
+
+        A clean leader change has a new epoch, too: the rows are then fetched once more. A range without an epoch may be
+        of any.
+        """
+        rows = self._partitions.get(item.partition)
+        # R60: fetched from another history
+        if rows is None or not rows.assigned or rows.event or item.leader_epoch not in (None, rows.epoch):
             return None
-        gap = item.start - self._position[partition]
+        gap = item.start - rows.position
         return gap if gap == 0 or (gap > 0 and self._size.may_drop(gap)) else None
 
-    def _advance(self, partition: TopicPartition, start: int) -> None:
-        self._position[partition] = start
-        self._kept.advance(partition, start)
-        if partition in self._parked:
-            self._parked[partition] = max(self._parked[partition], start)
-
-    def _assign(self, wanted: dict[TopicPartition, int]) -> None:
-        """Assign partitions at these offsets. Drop their fetched rows and their `lost` state."""
-        self._drop([partition for partition in wanted if self._has(partition)])
+    def _assign(self, wanted: Mapping[TopicPartition, int]) -> None:
+        """Give each of these partitions a queue, and fetch it from the offset on."""
+        for partition, offset in wanted.items():
+            self._partitions[partition].start(offset)
         if wanted:
-            self._position |= wanted
-            self._fed |= wanted
             self._client.assign(wanted)
 
-    def _drop(self, partitions: Sequence[TopicPartition]) -> None:
+    def _stop(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop fetching these partitions and drop their rows; their positions stay."""
-        fetched = [partition for partition in partitions if self._fed.pop(partition, None) is not None]
-        for partition in partitions:
-            self._parked.pop(partition, None)
-            self._kept.drop(partition)
-            self._eof.pop(partition, None)
-            self._lost.pop(partition, None)
-            self._begun.discard(partition)
+        fetched = [partition for partition in partitions if self._is_assigned(partition)]
+        for partition in fetched:
+            self._partitions[partition].stop()
         if fetched:
             self._client.unassign(fetched)
 
-    def _pass_markers(self, item: OffsetRange) -> None:
+    def _feed(self, ranges: Sequence[OffsetRange]) -> None:
+        """Give the first ranges a queue each, as many as there is room for.
+
+        Assignments take time: if not all ranges have room, half of the queues are changed at once.
+
+        Guards against:
+        1. A task has read a range to the end of the log. The client asks for new records of that partition.
+        2. The queue of the next range runs empty. Its fetch begins when the one under way ends.
+        3. That takes fetch.wait.max.ms, with each queue that runs empty.
+
+        So a bulk consumer stops fetching all other partitions. Others do so once a task has waited in vain: most tasks
+        find all records in the queues, and the next task has the same partitions.
+        """
+        most = self._most_queues
+        window = {item.partition: item.end for item in ranges[:most]}
+        missing = {tp: self._partitions[tp].position for tp, end in window.items() if self._needs_queue(tp, end)}
+        if len(window) == most and ranges[0].partition not in missing and 2 * len(missing) < most:
+            return
+        if self.bulk or self._held_up:
+            self._stop([partition for partition in self._partitions if partition not in window])
+        elif missing:
+            self._make_room(window, len(missing))
+        self._assign(missing)
+
+    def _needs_queue(self, partition: TopicPartition, end: int) -> bool:
+        rows = self._partitions[partition]
+        return not rows.assigned and not rows.kept and rows.eof < end
+
+    @property
+    def _most_queues(self) -> int:
+        if self.bulk:
+            return bulk_queues(self.partitions)
+        return max(_LEAST_QUEUES, self.max_bytes // max(1, self._queue_bytes))
+
+    def _make_room(self, current: Collection[TopicPartition], more: int) -> None:
+        """Drop partitions, so that there is room for `more` queues: the longest unused first, and of a task the last.
+
+        A task often has the same partitions as the one before it, in the same order. If not all of them have room, the
+        first ones keep theirs.
+        """
+        assigned = [partition for partition, rows in self._partitions.items() if rows.assigned]
+        surplus = len(assigned) + more - self._most_queues
+        if surplus > 0:
+            spared = set(current)
+            others = [partition for partition in reversed(assigned) if partition not in spared]
+            self._stop(sorted(others, key=lambda tp: self._partitions[tp].used_s)[:surplus])
+
+    def _receive(self, item: OffsetRange, rows: PartitionRows, timeout_s: float) -> None:
+        """Receive records of a range from its queue, and skip the transaction markers behind them."""
+        asked = self._size.at_once(item.end - rows.reached, self.max_bytes // (2 * self._most_queues))
+        came = size = 0
+        for found in self._client.receive(item.partition, asked, _MAX_CHUNK_BYTES, timeout_s):
+            if not isinstance(found, Chunk | Misfit):
+                self._on_event(found, rows)
+            # R61: behind an event that ends the log, they may be of another topic
+            elif rows.event is None:
+                came += 1
+                if isinstance(found, Chunk):
+                    came, size = came - 1 + found.batch.num_rows, size + found.batch.nbytes
+                rows.add(found)
+        if came:
+            self.requests.answered()
+        if size:
+            self._size.add_sample(came, size)
+            held = (came + self._client.waiting([item.partition])) * self._size.bytes
+            self._queue_bytes += (held - self._queue_bytes) // 8
+        if came < asked and rows.begun:
+            self._pass_markers(item.partition, rows)
+
+    def _pass_markers(self, partition: TopicPartition, rows: PartitionRows) -> None:
         """Skip transaction markers without waiting for an end-of-partition event, which takes fetch.wait.max.ms.
 
         The client's position is used only after a first record: before, it may be that of an earlier assignment.
@@ -401,184 +431,39 @@ class RangeConsumer:
         2. The client reports that once, and goes on after it.
         3. The offsets between would be passed as transaction markers, and lost.
         """
-        partition = item.partition
-        if self._position[partition] >= item.end or partition in self._kept or partition not in self._begun:
-            return
-        if partition in self._lost:
+        if rows.event is not None:
             # R64: the client may skip records that it cannot read and report a later position; they were not read
             return
         # R89: also what it had passed for an earlier task
-        passed = self._fed[partition] = max(self._fed[partition], self._client.passed(partition))
-        self._position[partition] = max(self._position[partition], min(passed, item.end))
+        rows.reached = max(rows.reached, self._client.passed(partition))
 
-    def _bound_kept(self, ranges: Sequence[OffsetRange]) -> None:
-        """Keep rows within `max_kept_bytes`. The rows of the first range are returned now and not counted.
-
-        `_window` plans room for the later ranges. If records are larger than the last ones were, the last ranges take
-        too much: they are parked, and above the bound their rows are dropped, to be fetched again.
-        """
-        later = ranges[1:]
-        waiting = self._kept.within_bytes - self._kept.bytes_within(ranges[0].partition)
-        if waiting > self.max_kept_bytes // 2:
-            wanted = {item.partition for item in self._window(later)}
-            self._park([item.partition for item in later if item.partition in self._fed.keys() - wanted])
-        if waiting > self.max_kept_bytes:
-            for item in reversed(later):
-                if waiting <= self.max_kept_bytes:
-                    break
-                waiting -= self._kept.bytes_within(item.partition)
-                self._drop([item.partition])
-        self._bound_beyond({item.partition: item.end for item in ranges}, waiting)
-
-    def _window(self, later: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return the ranges to fetch now, in their order: the first ones that fit completely into the room."""
-        found, room = [], self.max_kept_bytes * 3 // 4
-        for item in later:
-            room -= self._need(item)
-            if room < 0:
-                break
-            if not self.has_all_rows(item):
-                found.append(item)
-        return found
-
-    def _need(self, item: OffsetRange) -> int:
-        """Return about how many bytes a complete range takes."""
-        missing = 0 if self.has_all_rows(item) else item.end - self.arrived(item)
-        return self._kept.bytes_within(item.partition) + missing * self._size.likely_bytes
-
-    def _bound_beyond(
-        self, ends: Mapping[TopicPartition, int], waiting: int = 0, spared: Collection[TopicPartition] = ()
-    ) -> None:
-        """Park partitions that keep more than a fair share beyond the task; above the limit drop the largest.
-
-        `ends` are those of the ranges that are not read to their end. `waiting` bytes of them are kept.
-
-        Guards against:
-        1. A batch reads a few records of each partition.
-        2. The records of the last partition arrive after many records of the others, which are kept.
-        3. The client continues to fetch the others. Rows above the limit are dropped, and the next batch must fetch
-           them again.
-        """
-        sizes = {partition: size for partition, size in self._kept.bytes_beyond().items() if partition not in spared}
-        fair = self.max_kept_bytes // (2 * max(1, self.assigned))
-        self._park([partition for partition, size in sizes.items() if size > fair and partition in self._fed])
-        for partition in partitions_to_drop(sizes, max(0, self.max_kept_bytes - waiting)):
-            if partition not in ends:
-                self._drop([partition])
-                continue
-            # The range is complete, and its rows stay. The task that needs the log behind it fetches it again.
-            self._park([partition] if partition in self._fed else [])
-            self._kept.trim(partition)
-            self._parked[partition] = self._eof[partition] = ends[partition]
-
-    def _park(self, partitions: Sequence[TopicPartition]) -> None:
-        """Stop fetching these partitions; keep their rows."""
-        for partition in partitions:
-            self._parked[partition] = self._fed.pop(partition)
-            self._begun.discard(partition)
-        if partitions:
-            self._client.unassign(partitions)
-
-    def _feed(self, ranges: Sequence[OffsetRange]) -> None:
-        """Assign the first range before its kept rows run out, and the later ranges that have room.
-
-        A bulk consumer stops fetching complete ranges: a fetch of only such partitions waits for new records, which the
-        task does not need. Other consumers continue to fetch, for the next task, once all ranges are assigned.
-        """
-        first, later = ranges[0], ranges[1:]
-        if self.bulk:
-            self._park([item.partition for item in ranges if item.partition in self._fed and self.has_all_rows(item)])
-        missing = [item for item in ranges if item.partition not in self._fed and not self.has_all_rows(item)]
-        window = {first, *self._window(later)}
-        wanted = [item for item in missing if item in window]
-        if not self.bulk:
-            ahead = ranges[:1] if any(item is not first for item in missing) else ranges
-            wanted += [item for item in ahead if item not in wanted and self._needs_more(item)]
-        resumed = {p: self._parked.pop(p, self._position[p]) for p in (item.partition for item in wanted)}
-        if resumed:
-            self._fed |= resumed
-            self._client.assign(resumed)
-
-    def _needs_more(self, item: OffsetRange) -> bool:
-        partition = item.partition
-        if partition in self._fed or self._eof.get(partition, -1) >= item.end:
-            return False
-        kept_on = self._parked.get(partition, 0) >= item.end + len(item)
-        return not (kept_on and partition in self._kept)
-
-    def _receive(self, timeout_s: float) -> bool:
-        """Process received items; return whether more are most likely ready.
-
-        At most the missing records of the ranges are requested, because the client waits for records that do not exist
-        yet. If other partitions' records arrive first (`_crowded`), a full batch is requested: many small calls would
-        cost more than that wait.
-        """
-        wanted = [partition for partition, end in self._ends.items() if self._fed.get(partition, end) < end]
-        remaining = sum(self._ends[partition] - self._fed[partition] for partition in wanted)
-        fitting = self._size.at_once()
-        asked, came = fitting if self._crowded else max(1, min(remaining, fitting)), 0
-        before = sum(self._fed[partition] for partition in wanted)
-        for item in self._client.receive(asked, _MAX_CHUNK_BYTES, timeout_s):
-            if isinstance(item, Chunk | Misfit):
-                came += item.batch.num_rows if isinstance(item, Chunk) else 1
-                self._on_rows(item)
-            else:
-                self._on_event(item)
-        if came:
-            self.requests.answered()
-        self._crowded = came > 0 and sum(self._fed.get(partition, 0) for partition in wanted) == before
-        return came >= asked and asked < remaining
-
-    def _on_rows(self, item: Chunk | Misfit) -> None:
-        # R61: it may be of another topic
-        if item.partition not in self._fed or item.partition in self._lost:
-            return
-        self._begun.add(item.partition)
-        size = None
-        if isinstance(item, Chunk):
-            size = item.batch.nbytes
-            self._fed[item.partition] = last_offset(item.batch) + 1
-            self._size.add_sample(item.batch.num_rows, size)
-        else:
-            self._fed[item.partition] = item.offset + 1
-        self._kept.add(item, self._position[item.partition], size)
-
-    def _on_event(self, item: FetchedItem) -> None:
+    def _on_event(self, item: FetchedItem, rows: PartitionRows) -> None:
         if isinstance(item, EndOfPartition):
             self.requests.answered()
-            if item.partition in self._fed and item.partition not in self._lost:
-                self._eof[item.partition] = max(self._eof.get(item.partition, -1), item.offset)
+            # R61: it may be of another topic
+            if rows.event is None:
+                rows.eof = max(rows.eof, item.offset)
         elif isinstance(item, PositionLost | TopicForbidden | Damaged):
-            self._on_end(item)
+            if isinstance(item, PositionLost) and item.reason:
+                self.requests.reason = item.reason
+            rows.event = rows.event or item
         elif isinstance(item, IdentityRefused):
             self.requests.refuse(item.reason)
         elif isinstance(item, Trouble):
             # The error may be temporary: the task's deadline decides.
             self.requests.reason = item.reason
 
-    def _on_end(self, event: PositionLost | TopicForbidden | Damaged) -> None:
-        """Accept no more rows of a partition. `next_rows` raises the error when the partition's range is next.
-
-        A partition without records left for this task is dropped instead, until a task needs it.
-
-        Guards against:
-        1. The client reports the event once. It is about a later range of the task, about a partition that another
-           query reads with the same consumer, or about a record behind the range's end.
-        2. Raised at once, the task would fail for records that it does not read. Ignored, the later range would wait
-           for its deadline.
+    def _raise_end(self, partition: TopicPartition, rows: PartitionRows) -> None:
+        """Raise the error of a range that delivers no more records.
 
         Guards against (rule R65):
-        1. Two queries share a consumer of a Python worker.
-        2. The topic of one query loses its ACL. The client reports it while a task of the other query reads.
-        3. That task would fail for a topic that it does not read.
+        1. A topic loses its ACL and gets it back while no task reads it.
+        2. The old report fails the next task.
         """
-        partition = event.partition
-        if isinstance(event, PositionLost) and event.reason:
-            self.requests.reason = event.reason
-        if partition not in self._fed:
+        if rows.event is None:
             return
-        # R65: a range of this task has more to read of it
-        if self._position[partition] < self._ends.get(partition, 0):
-            self._lost.setdefault(partition, event)
-        else:
-            self._drop([partition])
+        # R65: what may be older than the task is reported again
+        if not rows.fresh:
+            self.skip(partition, rows.position)
+            return
+        raise end_of(self.options, rows.event, rows.position)

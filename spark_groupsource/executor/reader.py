@@ -221,9 +221,7 @@ class _Reading:
             if self._lost is None:
                 raise unreadable(item.partition, consumer.position(item.partition), "out of range") from None
             self._lost.on_out_of_range(consumer, item, self._proof)
-        arrived = sum(map(consumer.arrived, self._ranges))
-        if _positions(consumer, self._unfinished) > before or arrived > self._arrived:
-            self._arrived = max(self._arrived, arrived)
+        if _positions(consumer, self._unfinished) > before or self._has_arrivals():
             self._progress()
         elif self._doubt.expired():
             if not self._wait_logged:
@@ -233,6 +231,11 @@ class _Reading:
             # R66: nothing has come for 5 s
             consumer.requests.check_identity()
         self._unfinished = _unfinished(consumer, self._unfinished)
+
+    def _has_arrivals(self) -> bool:
+        """Return whether records have arrived of ranges that are not read yet."""
+        before, self._arrived = self._arrived, max(self._arrived, self._consumer.arrivals(self._ranges))
+        return self._arrived > before
 
     def _give_up_replaced(self, topic: str) -> None:
         """Give up a topic that is no longer the planned one; ignore the answer of a stale broker."""

@@ -89,7 +89,7 @@ def chunks_of(client: FetchClient, ends: dict[TopicPartition, int], max_bytes: i
     waiting, deadline = dict(ends), time.monotonic() + WAIT_S
     while waiting:
         assert time.monotonic() < deadline, f"waited {WAIT_S} s for the ends of {waiting}"
-        for item in client.receive(10_000, max_bytes, 0.2):
+        for item in client.receive(next(iter(waiting)), 10_000, max_bytes, 0.2):
             if isinstance(item, Chunk):
                 item.batch.validate(full=True)
                 chunks.append(item)
@@ -203,7 +203,7 @@ def test_a_name_that_is_no_utf8_is_an_error_in_pure_python(kafka: EmbeddedKafka,
     items: list[Any] = []
     deadline = time.monotonic() + WAIT_S
     while not any(isinstance(item, EndOfPartition) for item in items) and time.monotonic() < deadline:
-        items += client.receive(10_000, MIB, 0.2)
+        items += client.receive(P0, 10_000, MIB, 0.2)
     client.close()
     assert [item for item in items if isinstance(item, UnreadableHeaders)] == [
         UnreadableHeaders(P0, offset) for offset in range(2, 13)
@@ -359,7 +359,7 @@ def test_a_position_that_the_log_does_not_have(
     items: list[Any] = []
     deadline = time.monotonic() + WAIT_S
     while not items and time.monotonic() < deadline:
-        items += client.receive(10, MIB, 0.2)
+        items += client.receive(P0, 10, MIB, 0.2)
     assert items == [PositionLost(P0)]
     assert client.log_bounds(P0, WAIT_S) == (5, 10)
     client.close()
@@ -372,7 +372,7 @@ def test_a_broker_that_cannot_be_reached_is_the_reason(make: Callable[[SourceOpt
     items: list[Any] = []
     deadline = time.monotonic() + WAIT_S
     while not items and time.monotonic() < deadline:
-        items += client.receive(10, MIB, 0.2)
+        items += client.receive(P0, 10, MIB, 0.2)
     assert isinstance(items[0], Trouble)
     assert "Connection refused" in items[0].reason
     with pytest.raises(RequestFailed):
@@ -388,9 +388,10 @@ def test_what_a_client_says_goes_to_the_log(
 ) -> None:
     raw = {"kafka.bootstrap.servers": "localhost:1", "kafka.group.id": "g", "subscribe": "orders"}
     client = make(parse_options(raw))
+    client.assign({P0: 0})
     deadline = time.monotonic() + WAIT_S
     while "Connection refused" not in caplog.text and time.monotonic() < deadline:
-        client.receive(10, MIB, 0.1)
+        client.receive(P0, 10, MIB, 0.1)
     client.close()
     assert "Connection refused" in caplog.text
 

@@ -130,7 +130,7 @@ def test_p1_partitions_of_very_different_sizes(make: Callable[[SourceOptions], F
         random.Random(1).shuffle(produced)
         kafka.produce("orders", produced)
         settings = ReadSettings(options_of(kafka))
-        maker = functools.partial(RangeConsumer, max_kept_bytes=300_000)
+        maker = functools.partial(RangeConsumer, max_bytes=300_000)
         pool = ConsumerPool(lambda options, partitions, bulk: maker(options, make, partitions, bulk=bulk), pause=None)
         task = tuple(OffsetRange(TopicPartition("orders", n), 0, count) for n, count in sorted(sizes.items()))
         for _ in range(2):

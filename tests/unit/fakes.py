@@ -372,6 +372,8 @@ class FakeClient:
         self.bounds: dict[TopicPartition, tuple[int, int] | KafkaException] = {}
         self.assigned: list[list[tuple[TopicPartition, int]]] = []
         self.unassigned: list[list[TopicPartition]] = []
+        self.paused: list[list[TopicPartition]] = []
+        self.resumed: list[list[TopicPartition]] = []
         self.asked: list[int] = []
         self.passed: dict[tuple[str, int], int] = {}
         self._current: list[FakeMessage] = []
@@ -397,6 +399,12 @@ class FakeClient:
     def incremental_assign(self, partitions: list[ClientPartition]) -> None:
         self._current = []
         self.assigned.append([(TopicPartition(p.topic, p.partition), p.offset) for p in partitions])
+
+    def pause(self, partitions: list[ClientPartition]) -> None:
+        self.paused.append([TopicPartition(p.topic, p.partition) for p in partitions])
+
+    def resume(self, partitions: list[ClientPartition]) -> None:
+        self.resumed.append([TopicPartition(p.topic, p.partition) for p in partitions])
 
     def consume(self, count: int, timeout_s: float) -> list[FakeMessage]:
         if timeout_s < 0.01:
@@ -464,7 +472,7 @@ class FakeClient:
 def range_consumer(
     client: FakeClient,
     options: SourceOptions | None = None,
-    max_kept_bytes: int = 1024 * 1024,
+    max_bytes: int = 16 * 1024 * 1024,
     partitions: int = 1,
     *,
     bulk: bool = False,
@@ -481,7 +489,7 @@ def range_consumer(
         settings = reading_client_settings(options, 8 * 1024 * 1024)
         return PythonClient(options, settings, consumer, admins=AdminClients(lambda *_: cast("AdminClient", client)))
 
-    return RangeConsumer(options, make, partitions, max_kept_bytes, client.clock, bulk=bulk, apart=apart)
+    return RangeConsumer(options, make, partitions, max_bytes, client.clock, bulk=bulk, apart=apart)
 
 
 class FakeCluster:

@@ -1,11 +1,10 @@
 /* Read messages from a librdkafka queue and copy them into the memory of Arrow arrays.
  *
- * Duty: one call of `gather` consumes a batch and cuts it into runs, which are consecutive records of one partition. If
- * the partitions' records are interleaved, it groups them first. It returns each run as bytes objects in the layout of
- * Arrow's buffers: validity bits, 32-bit offsets, data. Python builds arrays on them without a copy (arrow_buffers.py).
- * Errors and end-of-partition events are returned as tuples. This file does not use Arrow's C++ and does not link
- * against librdkafka: it uses the library that the confluent-kafka wheel has loaded, and gets the addresses of its
- * functions (`connect`).
+ * Duty: one call of `gather` consumes a batch and cuts it into runs, which are consecutive records of one partition. It
+ * returns each run as bytes objects in the layout of Arrow's buffers: validity bits, 32-bit offsets, data. Python builds
+ * arrays on them without a copy (arrow_buffers.py). Errors and end-of-partition events are returned as tuples. This file
+ * does not use Arrow's C++ and does not link against librdkafka: it uses the library that the confluent-kafka wheel has
+ * loaded, and gets the addresses of its functions (`connect`).
  *
  * Invariants: every consumed message is destroyed before `gather` returns, also if it fails. A run ends before its
  * data would exceed `max_bytes`; a larger single record is a run of its own. So every offset fits 32 bits.
@@ -17,16 +16,13 @@
 
 /* Version of the arguments and results of connect() and gather(). Raise it with every change: Python then rejects a
  * stale build. */
-#define GATHER_VERSION 2
+#define GATHER_VERSION 3
 
 enum kind { KIND_RUN, KIND_EVENT, KIND_TIMESTAMP };
 
 /* Counted per header in addition to its bytes, so that many empty headers stay within 32-bit offsets, too. */
 #define HEADER_COST 16
 #define MESSAGES_MAX 1000000
-/* Records are sorted from this many runs on, if the average run has fewer than this many records. */
-#define MANY_RUNS 8
-#define SHORT_RUN 64
 
 typedef struct {
     column_size_t keys, values;
@@ -219,81 +215,35 @@ static PyObject *next_item(message_t *const *messages, size_t count, int headers
 
 /* --- the module */
 
-/* Wait for a first message, then read the messages that are ready or arrive within the linger time: the library itself
- * would wait for its whole timeout for a full batch. */
-static size_t consume(void *queue, message_t **messages, size_t size, int timeout_ms, int linger_ms)
+/* Wait for a first message, then read the messages that are ready: the library itself would wait for its whole timeout
+ * for a full batch. It adds all records of a partition that an answer has to the queue at once. */
+static size_t consume(void *queue, message_t **messages, size_t size, int timeout_ms)
 {
     Py_ssize_t more, count = rdkafka.consume_batch_queue(queue, timeout_ms, messages, 1);
     if (count <= 0)
         return 0;
     if (size == 1)
         return 1;
-    more = rdkafka.consume_batch_queue(queue, messages[0]->err == 0 ? linger_ms : 0, messages + 1, size - 1);
+    more = rdkafka.consume_batch_queue(queue, 0, messages + 1, size - 1);
     return 1 + (more > 0 ? (size_t)more : 0);
-}
-
-typedef struct {
-    message_t *message;
-    size_t place; /* in the order of arrival */
-} placed_t;
-
-static int by_partition(const void *left, const void *right)
-{
-    const placed_t *a = left, *b = right;
-    if (a->message->rkt != b->message->rkt)
-        return (uintptr_t)a->message->rkt < (uintptr_t)b->message->rkt ? -1 : 1;
-    if (a->message->partition != b->message->partition)
-        return a->message->partition < b->message->partition ? -1 : 1;
-    return a->place < b->place ? -1 : 1;
-}
-
-/* Return the number of records before the next event; set `runs` to the number of their runs. */
-static size_t until_event(message_t *const *messages, size_t count, size_t *runs)
-{
-    size_t records = 0;
-    for (*runs = 0; records < count && messages[records]->err == 0; records++)
-        *runs += records == 0 || messages[records]->rkt != messages[records - 1]->rkt ||
-                 messages[records]->partition != messages[records - 1]->partition;
-    return records;
-}
-
-/* Group the records of each partition, in the order of arrival and never across an event. At the end of a log an answer
- * has a record or two of each partition, and a run takes as much time as some hundred records. If memory is short, the
- * order stays unchanged. */
-static void group_records(message_t **messages, size_t count)
-{
-    placed_t *placed = NULL;
-    for (size_t at = 0, records, runs; at < count; at += records + 1) {
-        records = until_event(messages + at, count - at, &runs);
-        if (runs < MANY_RUNS || records / runs >= SHORT_RUN)
-            continue;
-        if (placed == NULL && (placed = malloc(count * sizeof *placed)) == NULL)
-            return;
-        for (size_t place = 0; place < records; place++)
-            placed[place] = (placed_t){messages[at + place], place};
-        qsort(placed, records, sizeof *placed, by_partition);
-        for (size_t place = 0; place < records; place++)
-            messages[at + place] = placed[place].message;
-    }
-    free(placed);
 }
 
 static PyObject *gather(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     unsigned long long queue;
-    int timeout_ms, linger_ms, headers;
+    int timeout_ms, headers;
     Py_ssize_t size, max_bytes;
     size_t count, used = 0;
     message_t **messages;
     PyObject *items, *type, *value, *traceback;
 
-    if (!PyArg_ParseTuple(arguments, "Kniipn", &queue, &size, &timeout_ms, &linger_ms, &headers, &max_bytes))
+    if (!PyArg_ParseTuple(arguments, "Knipn", &queue, &size, &timeout_ms, &headers, &max_bytes))
         return NULL;
     if (rdkafka.consume_batch_queue == NULL || queue == 0) {
         PyErr_SetString(PyExc_RuntimeError, "connect() comes first, and the queue must not be null");
         return NULL;
     }
-    if (size < 1 || size > MESSAGES_MAX || timeout_ms < 0 || linger_ms < 0 || max_bytes < 1 || max_bytes > INT32_MAX) {
+    if (size < 1 || size > MESSAGES_MAX || timeout_ms < 0 || max_bytes < 1 || max_bytes > INT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "gather(): out of range");
         return NULL;
     }
@@ -302,8 +252,7 @@ static PyObject *gather(PyObject *Py_UNUSED(module), PyObject *arguments)
         return PyErr_NoMemory();
     }
     Py_BEGIN_ALLOW_THREADS
-    count = consume((void *)(uintptr_t)queue, messages, (size_t)size, timeout_ms, linger_ms);
-    group_records(messages, count);
+    count = consume((void *)(uintptr_t)queue, messages, (size_t)size, timeout_ms);
     Py_END_ALLOW_THREADS
     for (size_t at = 0; at < count && items != NULL; at += used) {
         PyObject *item = next_item(messages + at, count - at, headers, (size_t)max_bytes, &used);
@@ -353,7 +302,7 @@ static PyMethodDef methods[] = {
      " header_get_all, topic_name, headers_new, header_add and headers_destroy. Return whether names of headers are read"
      " whole; otherwise a zero byte ends them."},
     {"gather", gather, METH_VARARGS,
-     "gather(queue, max_messages, timeout_ms, linger_ms, headers, max_bytes): return a list of runs and events."},
+     "gather(queue, max_messages, timeout_ms, headers, max_bytes): return a list of runs and events."},
     {NULL, NULL, 0, NULL},
 };
 

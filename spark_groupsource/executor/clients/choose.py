@@ -51,7 +51,7 @@ def log_reading_path() -> None:
 def make_client(
     options: SourceOptions, max_queued_bytes: int, partitions: int = 1, *, bulk: bool = False
 ) -> FetchClient:
-    """Return a client for about `partitions` partitions with a queue of about `max_queued_bytes`."""
+    """Return a client for about `partitions` partitions with queues of about `max_queued_bytes` together."""
     settings = reading_client_settings(options, max_queued_bytes, partitions, bulk=bulk)
     library = native_library()
     if isinstance(library, NativeLibrary):

@@ -27,14 +27,13 @@ from spark_groupsource.options.model import SourceOptions
 
 # Bytes of a record in the client's queue besides its key and value.
 _MESSAGE_BYTES = 400
-# Fetch size per partition: four times the client's default, which reads a third faster.
+# Fetch size per partition: at most four times the client's default, which reads a third faster; at least two batches of
+# a producer with default settings.
 _FETCH_BYTES = 4 * 1024 * 1024
-_MIN_FETCH_BYTES = 128 * 1024
+_MIN_FETCH_BYTES = 32 * 1024
 _MIN_ANSWER_BYTES = 1024 * 1024
-# The client's own limits: the part of an answer that is not for records, and its queue in kilobytes. Then its default
-# of message.max.bytes.
+# The part of an answer that is not for records, and the client's default of message.max.bytes.
 _ANSWER_HEAD_BYTES = 512
-_MAX_QUEUE_KB = RECEIVED_MAX_BYTES // 1024
 _RECORD_BYTES = 1_000_000
 # In the client's text about a batch that it cannot decompress: the codec is zstd.
 _ZSTD = "(codec 0x4)"
@@ -46,7 +45,7 @@ _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPI
 def reading_client_settings(
     options: SourceOptions, max_queued_bytes: int, partitions: int = 1, *, bulk: bool = False
 ) -> dict[str, Any]:
-    """Return the client settings to read about `partitions` partitions with a queue of about `max_queued_bytes`.
+    """Return the client settings to read about `partitions` partitions with queues of `max_queued_bytes` together.
 
     `bulk`: for large tasks, which assign partitions while they run and fetch nothing between tasks.
     """
@@ -57,17 +56,17 @@ def reading_client_settings(
     # The longest time until an end-of-partition event: a range that ends with a transaction marker waits for it. Also
     # the longest time of an assignment: it waits for the fetch under way, maybe of partitions without more records.
     settings.setdefault("fetch.wait.max.ms", "5" if bulk else "100")
+    # Half of a partition's share, so that the next answer arrives while one is read.
+    share = min(2 * _FETCH_BYTES, max_queued_bytes // max(1, partitions))
+    fetch_bytes = max(_MIN_FETCH_BYTES, min(_FETCH_BYTES, share // 2))
     if "max.partition.fetch.bytes" not in settings:
-        # A third of the queue, so that the next answer arrives while one is read. The queue must have room for all
-        # partitions: a small batch reads a few records of each, and the first one's records arrive before the last's.
-        fetch_bytes = max(_MIN_FETCH_BYTES, min(_FETCH_BYTES, max_queued_bytes // max(3, partitions)))
         settings.setdefault("fetch.message.max.bytes", str(fetch_bytes))
     # Limit over all partitions.
     settings.setdefault("fetch.max.bytes", str(_answer_bytes(settings, max_queued_bytes)))
-    # The client continues to fetch while its queue is below both limits.
-    queued_kb = max(1, min(_MAX_QUEUE_KB, max_queued_bytes // 1024))
+    # The client continues to fetch a partition while its queue is below both limits.
+    queued_kb = max(1, (share - fetch_bytes) // 1024)
     settings.setdefault("queued.max.messages.kbytes", str(queued_kb))
-    settings.setdefault("queued.min.messages", str(max(1_000, min(100_000, max_queued_bytes // _MESSAGE_BYTES))))
+    settings.setdefault("queued.min.messages", str(max(1, queued_kb * 1024 // _MESSAGE_BYTES)))
     return settings
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -26,10 +26,8 @@ from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
 # The version of _gather.c that this module needs.
-GATHER_VERSION = 2
+GATHER_VERSION = 3
 _KIND_RUN, _KIND_EVENT = 0, 1
-# After the first message: how long to wait for more before rows are built.
-_LINGER_MS = 5
 _ERRSTR_SIZE = 512
 _CONSUMER = 1  # rd_kafka_type_t
 _EVENT_LOG, _EVENT_ERROR = 0x4, 0x8
@@ -81,6 +79,9 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "consumer_close": (_INT, (_PTR,)),
     "queue_get_consumer": (_PTR, (_PTR,)),
     "queue_get_main": (_PTR, (_PTR,)),
+    "queue_get_partition": (_PTR, (_PTR, _STR, _I32)),
+    "queue_forward": (None, (_PTR, _PTR)),
+    "queue_length": (_SIZE, (_PTR,)),
     "queue_destroy": (None, (_PTR,)),
     "queue_poll": (_PTR, (_PTR, _INT)),
     "set_log_queue": (_INT, (_PTR, _PTR)),
@@ -165,23 +166,37 @@ class NativeClient:
             self._handle: int | None = _new_handle(library, settings)
         if self._tokens is not None:
             self._log_in(self._tokens, self._handle)
-        self._queue = library("queue_get_consumer", self._handle)
+        self._consumer = library("queue_get_consumer", self._handle)
         self._main = library("queue_get_main", self._handle)
+        self._queues: dict[TopicPartition, int] = {}
         library("set_log_queue", self._handle, self._main)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """See `FetchClient`."""
+        for partition in positions:
+            queue = self._library("queue_get_partition", self._handle, partition.topic.encode(), partition.partition)
+            # Before the assignment, which would let the consumer's queue receive the records.
+            self._library("queue_forward", queue, None)
+            self._queues[partition] = queue
         self._change_assignment("incremental_assign", positions)
 
     def unassign(self, partitions: Sequence[TopicPartition]) -> None:
         """See `FetchClient`."""
         self._change_assignment("incremental_unassign", dict.fromkeys(partitions, 0))
+        for partition in partitions:
+            queue = self._queues.pop(partition)
+            # The library keeps the records of a partition that it has stopped, until somebody reads its queue.
+            self._library.gather(queue, 1, 0, False, 1)
+            self._library("queue_destroy", queue)
 
-    def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[FetchedItem]:
+    def receive(
+        self, partition: TopicPartition, max_records: int, max_bytes: int, timeout_s: float
+    ) -> Sequence[FetchedItem]:
         """See `FetchClient`."""
-        found = self._library.gather(
-            self._queue, max_records, int(timeout_s * 1000), _LINGER_MS, self._include_headers, max_bytes
-        )
+        found = self._gather(self._queues[partition], max_records, max_bytes, timeout_s)
+        if not found:
+            # Errors of the consumer as a whole.
+            found = self._gather(self._consumer, _EVENTS_AT_ONCE, max_bytes, 0.0)
         items = [self._event(entry) if entry[0] != _KIND_RUN else chunk_of(entry, self._constants) for entry in found]
         if found and found[-1][0] == _KIND_RUN and self._transport.authentication_failed:
             self._transport.worked()
@@ -190,6 +205,10 @@ class NativeClient:
         if not found:
             items.append(trouble(self._transport))
         return [item for item in items if item is not None]
+
+    def waiting(self, partitions: Iterable[TopicPartition]) -> int:
+        """See `FetchClient`."""
+        return sum(self._library("queue_length", self._queues[partition]) for partition in partitions)
 
     def passed(self, partition: TopicPartition) -> int:
         """See `FetchClient`."""
@@ -245,8 +264,8 @@ class NativeClient:
             if self._tokens is not None:
                 self._tokens.remove_handle(handle)
             self._library("consumer_close", handle)
-            self._library("queue_destroy", self._queue)
-            self._library("queue_destroy", self._main)
+            for queue in (*self._queues.values(), self._consumer, self._main):
+                self._library("queue_destroy", queue)
             self._library("destroy", handle)
 
     # --- helpers
@@ -257,6 +276,12 @@ class NativeClient:
         except BaseException:
             self._library("destroy", handle)
             raise
+
+    def _gather(self, queue: int, max_records: int, max_bytes: int, timeout_s: float) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = self._library.gather(
+            queue, max_records, int(timeout_s * 1000), self._include_headers, max_bytes
+        )
+        return found
 
     def _change_assignment(self, function: str, positions: Mapping[TopicPartition, int]) -> None:
         partitions = self._library("topic_partition_list_new", len(positions))

@@ -5,7 +5,7 @@ Two implementations return the same rows: pure_python.py on confluent_kafka, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -127,7 +127,7 @@ class TopicIdRequest(Protocol):
 
 
 class FetchClient(Protocol):
-    """Read assigned partitions and stay connected. One thread at a time."""
+    """Read assigned partitions, each from a queue of its own, and stay connected. One thread at a time."""
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Add these partitions, from these offsets, to the assignment. None of them may be assigned already."""
@@ -135,11 +135,17 @@ class FetchClient(Protocol):
     def unassign(self, partitions: Sequence[TopicPartition]) -> None:
         """Remove these assigned partitions from the assignment and drop their fetched records."""
 
-    def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[FetchedItem]:
-        """Return the items that have arrived, in each partition's order. Waits up to the timeout for the first.
+    def receive(
+        self, partition: TopicPartition, max_records: int, max_bytes: int, timeout_s: float
+    ) -> Sequence[FetchedItem]:
+        """Return the items of an assigned partition that have arrived. Waits up to the timeout for the first.
 
         `max_bytes` limits one chunk's keys, values and headers; a larger record is a chunk of its own.
+        `IdentityRefused` and `Trouble` may be about the client as a whole.
         """
+
+    def waiting(self, partitions: Iterable[TopicPartition]) -> int:
+        """Return the number of records and events in the queues of these assigned partitions."""
 
     def passed(self, partition: TopicPartition) -> int:
         """Return the offset after the last record or transaction marker of a partition that `receive` has passed.

@@ -1,8 +1,14 @@
-"""Read with confluent_kafka and convert its messages to rows one by one, in pure Python."""
+"""Read with confluent_kafka and convert its messages to rows one by one, in pure Python.
+
+confluent_kafka has one queue for all partitions. So messages of a partition that nobody reads now are held here, and
+the partition is paused while many are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -30,8 +36,19 @@ from spark_groupsource.executor.topic_ids import ADMINS, AdminClients, request_t
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
-# After the first message: how long to wait for more before rows are built.
-_LINGER_S = 0.005
+# Messages that one call reads of all partitions, of which only one is waited for.
+_AT_ONCE = 10_000
+# Bytes held of a partition that is paused, if the settings do not limit the client's queue.
+_HELD_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Held:
+    """Hold the messages of one assigned partition."""
+
+    messages: deque[Message] = field(default_factory=deque)
+    bytes: int = 0
+    paused: bool = False
 
 
 class PythonClient:
@@ -50,36 +67,46 @@ class PythonClient:
         self._transport = LastTransportError(options.token_login)
         with creating_client(options):
             self._consumer = make_consumer({**settings, "error_cb": self._transport})
-        self._assigned: set[TopicPartition] = set()
+        self._most_held_bytes = int(settings.get("queued.max.messages.kbytes", _HELD_BYTES // 1024)) * 1024
+        self._held: dict[TopicPartition, _Held] = {}
         self._closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """See `FetchClient`."""
-        self._assigned |= positions.keys()
+        self._held |= {partition: _Held() for partition in positions}
         self._consumer.incremental_assign([ClientPartition(*tp, at) for tp, at in positions.items()])
 
     def unassign(self, partitions: Sequence[TopicPartition]) -> None:
         """See `FetchClient`."""
-        self._assigned -= set(partitions)
         self._consumer.incremental_unassign([ClientPartition(*tp) for tp in partitions])
+        for partition in partitions:
+            if self._held.pop(partition).paused:
+                # A pause outlives the assignment.
+                self._consumer.resume([ClientPartition(*partition)])
 
-    def receive(self, max_records: int, max_bytes: int, timeout_s: float) -> Sequence[FetchedItem]:
+    def receive(
+        self, partition: TopicPartition, max_records: int, max_bytes: int, timeout_s: float
+    ) -> Sequence[FetchedItem]:
         """See `FetchClient`."""
+        held = self._held[partition]
         with collector_paused():
-            # A request for a full batch would wait for the whole timeout.
-            messages = self._consumer.consume(1, timeout_s)
-            if messages and max_records > 1:
-                linger_s = _LINGER_S if messages[0].error() is None else 0.0
-                messages += self._consumer.consume(max_records - 1, linger_s)
-            if not messages:
-                found = trouble(self._transport)
-                return [] if found is None else [found]
-            if messages[-1].error() is None and self._transport.authentication_failed:
-                self._transport.worked()
-            return list(self._items(messages, max_bytes))
+            others = [] if held.messages else self._fetch(timeout_s)
+            taken = [held.messages.popleft() for _ in range(min(max_records, len(held.messages)))]
+            held.bytes -= sum(map(len, taken))
+            if held.paused and not held.messages:
+                held.paused = False
+                self._consumer.resume([ClientPartition(*partition)])
+            return [*self._items(partition, taken, max_bytes), *others]
+
+    def waiting(self, partitions: Iterable[TopicPartition]) -> int:
+        """See `FetchClient`."""
+        return sum(len(self._held[partition].messages) for partition in partitions)
 
     def passed(self, partition: TopicPartition) -> int:
         """See `FetchClient`."""
+        if self._held[partition].messages:
+            # The client's position is behind what is held here.
+            return -1
         return int(self._consumer.position([ClientPartition(*partition)])[0].offset)
 
     def request_leaders(self, topic: str, timeout_s: float) -> None:
@@ -114,32 +141,39 @@ class PythonClient:
 
     # --- helpers
 
-    def _items(self, messages: Sequence[Message], max_bytes: int) -> Iterator[FetchedItem]:
-        if len(self._assigned) == 1 and all(message.error() is None for message in messages):
-            if messages:
-                yield from self._rows(next(iter(self._assigned)), messages, max_bytes)
-            return
-        # The records of each partition are grouped, never across an event: see _gather.c.
-        waiting: dict[TopicPartition, list[Message]] = {}
+    def _fetch(self, timeout_s: float) -> list[FetchedItem]:
+        """Read messages of all partitions and hold them. Return events that belong to no assigned partition."""
+        # A request for a full batch would wait for the whole timeout.
+        messages = self._consumer.consume(1, timeout_s)
+        if messages:
+            messages += self._consumer.consume(_AT_ONCE - 1, 0.0)
+            if messages[-1].error() is None and self._transport.authentication_failed:
+                self._transport.worked()
+        found = [] if messages else [trouble(self._transport)]
         for message in messages:
-            error = message.error()
             # An error about the client as a whole has no partition.
             partition = TopicPartition(message.topic() or "?", max(0, int(message.partition() or 0)))
-            if error is None:
-                waiting.setdefault(partition, []).append(message)
-                continue
-            yield from self._waiting_rows(waiting, max_bytes)
-            waiting = {}
-            item = item_of(partition, int(message.offset() or 0), error, self._transport)
-            if item is not None:
-                yield item
-        yield from self._waiting_rows(waiting, max_bytes)
+            held, error = self._held.get(partition), message.error()
+            if held is not None:
+                held.messages.append(message)
+                held.bytes += len(message)
+            elif error is not None:
+                found.append(item_of(partition, int(message.offset() or 0), error, self._transport))
+        full = [tp for tp, held in self._held.items() if held.bytes >= self._most_held_bytes and not held.paused]
+        for partition in full:
+            self._held[partition].paused = True
+        if full:
+            self._consumer.pause([ClientPartition(*partition) for partition in full])
+        return [item for item in found if item is not None]
 
-    def _waiting_rows(
-        self, waiting: Mapping[TopicPartition, Sequence[Message]], max_bytes: int
-    ) -> Iterator[FetchedItem]:
-        for partition, messages in waiting.items():
-            yield from self._rows(partition, messages, max_bytes)
+    def _items(self, partition: TopicPartition, messages: Sequence[Message], max_bytes: int) -> Iterator[FetchedItem]:
+        for is_record, group in groupby(messages, lambda message: message.error() is None):
+            if is_record:
+                yield from self._rows(partition, list(group), max_bytes)
+                continue
+            errors = ((int(message.offset() or 0), message.error()) for message in group)
+            items = (item_of(partition, at, error, self._transport) for at, error in errors if error is not None)
+            yield from (item for item in items if item is not None)
 
     def _rows(self, partition: TopicPartition, messages: Sequence[Message], max_bytes: int) -> Iterator[FetchedItem]:
         if not self._include_headers:

@@ -125,12 +125,14 @@ def last_offset(batch: pa.RecordBatch) -> int:
     return int(batch.column(OFFSET_COLUMN)[batch.num_rows - 1].as_py())
 
 
-def split_at(batch: pa.RecordBatch, offset: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the rows before an offset, and the rows from it on, without a copy."""
-    offsets = batch.column(OFFSET_COLUMN)
-    if last_offset(batch) < offset:
-        return batch, batch.slice(batch.num_rows)
-    cut = bisect_left(range(batch.num_rows), offset, key=lambda row: int(offsets[row].as_py()))
+def split_at(batch: pa.RecordBatch, offset: int, first: int, last: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Return the rows before an offset, and the rows from it on, without a copy. `first` and `last` are its offsets."""
+    rows = batch.num_rows
+    if last - first + 1 == rows:
+        cut = offset - first
+    else:
+        offsets = batch.column(OFFSET_COLUMN)
+        cut = bisect_left(range(rows), offset, key=lambda row: int(offsets[row].as_py()))
     return batch.slice(0, cut), batch.slice(cut)
 
 

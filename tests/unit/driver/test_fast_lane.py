@@ -248,7 +248,7 @@ def test_idle_partitions_that_were_dropped_meanwhile_keep_their_leader_epoch() -
     assert bed.made[0].unassigned == [[P0, P1]]
     assert bed.read(OffsetRange(P1, 1, 2, 6)) == [(1, 1)]
     assert bed.read(OffsetRange(P0, 1, 2, 5)) == [(0, 1)]
-    assert bed.made[0].assigned == [[(P0, 0), (P1, 0)], [(P2, 7)], [(P0, 1), (P1, 1)]]
+    assert bed.made[0].assigned == [[(P0, 0), (P1, 0)], [(P2, 7)], [(P1, 1), (P0, 1)]]
 
 
 # --- what fails

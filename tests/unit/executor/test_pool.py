@@ -12,9 +12,8 @@ from spark_groupsource.executor.pool import (
     MAX_CONSUMERS,
     REST_AFTER_S,
     ConsumerPool,
-    kept_bytes,
     pool_key,
-    queue_bytes,
+    share_bytes,
 )
 from spark_groupsource.executor.range_consumer import RangeConsumer
 from spark_groupsource.model.offsets import OffsetRange
@@ -59,16 +58,14 @@ class Bed:
 @pytest.mark.parametrize("memory", ["1048576", "67108864", "1000000007"])
 def test_all_consumers_together_stay_within_the_memory(consumers: int, memory: str) -> None:
     options = make_options(**{"kafkaConsumer.prefetchMemoryBytes": memory})
-    kept = kept_bytes(options, consumers)
-    assert kept > 0
-    assert 0.99 * int(memory) <= consumers * (kept + queue_bytes(options)) <= int(memory)
+    assert 0.99 * int(memory) <= consumers * share_bytes(options, consumers) <= int(memory)
 
 
 def test_what_a_consumer_may_keep_shrinks_with_every_other_one() -> None:
     bed = Bed()
     one, two = bed.fill(at(0), at(1))
     assert bed.take(at(2)) not in (one, two)
-    assert {one.max_kept_bytes, two.max_kept_bytes} == {kept_bytes(OPTIONS, 3)}
+    assert {one.max_bytes, two.max_bytes} == {share_bytes(OPTIONS, 3)}
 
 
 def test_one_that_was_made_for_few_partitions_is_not_given_many() -> None:
@@ -375,7 +372,7 @@ def test_p1_to_p3_a_large_task_gets_a_bulk_consumer_and_the_others_memory() -> N
     small = bed.fill(at(0), at(1))
     large = bed.take(*_bulk(0, 1, 2))
     assert large.bulk
-    assert large.max_kept_bytes == kept_bytes(OPTIONS, 1)
+    assert large.max_bytes == share_bytes(OPTIONS, 1)
     assert [consumer.assigned for consumer in small] == [0, 0]
     assert large.assigned == 3, "all at once"
 

@@ -19,11 +19,13 @@ from spark_groupsource.executor.clients.choose import native_library
 from spark_groupsource.executor.clients.native import GATHER_VERSION, NativeClient, NativeLibrary
 from spark_groupsource.executor.clients.port import Chunk, EndOfPartition, IdentityRefused, Trouble
 from spark_groupsource.executor.clients.rows import arrow_schema
+from spark_groupsource.model.offsets import TopicPartition
 from tests.unit.fakes import make_options
 
 MIB = 1024 * 1024
 RUN, EVENT, TIMESTAMP = 0, 1, 2
 QUEUE = 42
+P0 = TopicPartition("orders", 0)
 
 
 class CMessage(ctypes.Structure):
@@ -176,7 +178,7 @@ def run(
     """Gather once; every message must have been destroyed, once."""
     given = sorted(record.message.offset for record in script.records[:size])
     gather.connect(*script.addresses)
-    items = gather.gather(QUEUE, size, 100, 5, headers, max_bytes)
+    items = gather.gather(QUEUE, size, 100, headers, max_bytes)
     assert sorted(script.destroyed) == given
     return list(items)
 
@@ -192,10 +194,10 @@ def records(*offsets: int, **more: Any) -> list[Record]:
     return [Record(b"v%d" % offset, b"k%d" % offset, offset=offset, **more) for offset in offsets]
 
 
-def test_a_first_message_is_waited_for_and_more_for_a_moment(gather: ModuleType) -> None:
+def test_a_first_message_is_waited_for_and_more_are_taken_if_they_are_there(gather: ModuleType) -> None:
     script = Script(*records(0, 1, 2, 3))
     assert [item[3] for item in run(gather, script, size=3)] == [3]
-    assert script.asked == [(100, 1), (5, 2)]
+    assert script.asked == [(100, 1), (0, 2)]
     script = Script(*records(0))
     run(gather, script, size=1)
     assert script.asked == [(100, 1)]
@@ -323,34 +325,6 @@ def test_ten_thousand_runs(gather: ModuleType) -> None:
     assert [row["value"] for row in rows(items)] == [b"%d" % i for i in range(10_000)]
 
 
-def test_records_that_come_one_by_one_are_brought_together_in_their_order(gather: ModuleType) -> None:
-    # Offsets that fall, as after a log was truncated, stay as they came.
-    mixed = [Record(b"%d" % i, partition=i % 3, topic=b"ab"[i % 2 : i % 2 + 1], offset=-i) for i in range(600)]
-    items = run(gather, Script(*mixed), size=600)
-    assert len(items) == 6
-    expected = {(name, number): [] for name in "ab" for number in range(3)}
-    for i in range(600):
-        expected["ab"[i % 2], i % 3].append((b"%d" % i, -i))
-    found = {(item[1], item[2]): [(row["value"], row["offset"]) for row in rows([item])] for item in items}
-    assert found == expected
-
-
-def test_nothing_is_brought_past_an_event(gather: ModuleType) -> None:
-    before, behind = ([Record(b"v", partition=i % 2, offset=first + i // 2) for i in range(8)] for first in (0, 4))
-    event = Record(b"end", partition=0, offset=4, error=KafkaError._PARTITION_EOF)
-    items = run(gather, Script(*before, event, *behind), size=17)
-    assert [item[0] for item in items] == [RUN, RUN, EVENT, RUN, RUN]
-    for taken, first in ((items[:2], 0), (items[3:], 4)):
-        assert sorted(item[2] for item in taken) == [0, 1]
-        assert [[row["offset"] for row in rows([item])] for item in taken] == [[first + i for i in range(4)]] * 2
-
-
-def test_long_runs_stay_as_they_come(gather: ModuleType) -> None:
-    mixed = [Record(b"v", partition=i % 2, offset=64 * i + j) for i in range(10) for j in range(64)]
-    items = run(gather, Script(*mixed), size=640)
-    assert [item[2] for item in items] == [0, 1] * 5
-
-
 def test_many_topics_and_partitions_have_columns_of_their_own() -> None:
     """Only so many are kept; what does not fit is made for the rows that there are, and throws no other one out."""
     constants = ConstantColumns()
@@ -369,13 +343,12 @@ def test_many_topics_and_partitions_have_columns_of_their_own() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        (0, 1, 0, 0, False, 1),
-        (QUEUE, 0, 0, 0, False, 1),
-        (QUEUE, 2**40, 0, 0, False, 1),
-        (QUEUE, 1, -1, 0, False, 1),
-        (QUEUE, 1, 0, -1, False, 1),
-        (QUEUE, 1, 0, 0, False, 0),
-        (QUEUE, 1, 0, 0, False, 2**31),
+        (0, 1, 0, False, 1),
+        (QUEUE, 0, 0, False, 1),
+        (QUEUE, 2**40, 0, False, 1),
+        (QUEUE, 1, -1, False, 1),
+        (QUEUE, 1, 0, False, 0),
+        (QUEUE, 1, 0, False, 2**31),
         (QUEUE, 1),
     ],
 )
@@ -403,10 +376,10 @@ class Bare:
         self._found = list(found)
 
     def __call__(self, name: str, *_: object) -> int:
-        return 1 if name in {"conf_new", "new"} else 0
+        return QUEUE if name == "queue_get_partition" else 1 if name in {"conf_new", "new"} else 0
 
-    def gather(self, *_: object) -> list[Any]:
-        return self._found.pop(0)
+    def gather(self, queue: int, *_: object) -> list[Any]:
+        return self._found.pop(0) if queue == QUEUE else []
 
 
 def test_a_refused_identity_is_forgotten_when_rows_come(gather: ModuleType) -> None:
@@ -415,11 +388,12 @@ def test_a_refused_identity_is_forgotten_when_rows_come(gather: ModuleType) -> N
     end = (EVENT, "orders", 0, 2, KafkaError._PARTITION_EOF, "the end")
     library: Any = Bare([], runs, [], [end], [])
     client = NativeClient(make_options(), {"logger": logging.getLogger("unit")}, library)
+    client.assign({P0: 0})
     told: list[list[Any]] = []
     for refused in (True, False, False, True, False):
         if refused:
             client._transport(KafkaError(KafkaError._AUTHENTICATION, "invalid token"))
-        told.append([type(item) for item in client.receive(10, MIB, 0.1)])
+        told.append([type(item) for item in client.receive(P0, 10, MIB, 0.1)])
     assert told == [[IdentityRefused], [Chunk], [Trouble], [EndOfPartition], [Trouble]]
 
 
@@ -438,9 +412,9 @@ class Chatty(Bare):
             return event
         return super().__call__(name, *args)
 
-    def gather(self, *args: object) -> list[Any]:
+    def gather(self, queue: int, *args: object) -> list[Any]:
         self.queued += self._per_call
-        return super().gather(*args)
+        return super().gather(QUEUE, *args)
 
 
 @pytest.mark.parametrize(("per_call", "asked"), [(0, 1), (4, 5)])
@@ -450,7 +424,8 @@ def test_events_are_read_also_after_full_calls(gather: ModuleType, per_call: int
     runs = [run(gather, Script(*records(0, 1))) for _ in range(calls)]
     library: Any = Chatty(per_call, *runs)
     client = NativeClient(make_options(), {"logger": logging.getLogger("unit")}, library)
+    client.assign({P0: 0})
     for number in range(1, calls + 1):
-        assert [type(item) for item in client.receive(2, MIB, 0.1)] == [Chunk]
+        assert [type(item) for item in client.receive(P0, 2, MIB, 0.1)] == [Chunk]
         assert library.queued == 0
         assert library.asked == number * asked
