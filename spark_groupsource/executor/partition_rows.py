@@ -64,17 +64,29 @@ class PartitionRows:
     # Why no more rows are accepted, until the partition is assigned again.
     event: PositionLost | TopicForbidden | Damaged | None = None
 
-    def start(self, position: int) -> None:
-        """Begin at an offset, as the client does that gets the partition assigned."""
-        self.stop()
-        self.position = self.reached = position
-        self.assigned = self.fresh = True
+    def start(self, offset: int) -> None:
+        """Begin at an offset, as the client does that gets the partition assigned; behind the kept rows, if any."""
+        if not self.kept:
+            self.stop()
+            self.position = offset
+        self.reached = offset
+        self.assigned, self.fresh, self.begun = True, True, False
 
     def stop(self) -> None:
         """Drop the rows and all that the client has delivered; the position stays."""
         self.assigned = self.fresh = self.begun = False
         self.reached, self.eof, self.event = self.position, -1, None
         self.kept.clear()
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether a task can continue here: the partition is assigned, or rows are kept."""
+        return self.assigned or bool(self.kept)
+
+    @property
+    def next_offset(self) -> int:
+        """Return where to begin if the partition is assigned again."""
+        return max(self.position, self.reached) if self.kept else self.position
 
     @property
     def is_blocked(self) -> bool:

@@ -81,8 +81,14 @@ def fits(consumer: RangeConsumer, partitions: int, bulk: bool = False) -> bool:
 
 
 def takes_bulk(options: SourceOptions, ranges: Sequence[OffsetRange], record_bytes: int) -> bool:
-    """Return whether the ranges after the first exceed what the queues of one consumer hold for sure."""
-    return sum(map(len, ranges[1:])) * record_bytes > share_bytes(options) * 3 // 16
+    """Return whether the ranges after the first exceed what the queues of one consumer hold for sure.
+
+    A queue has room for half of a partition's share before the client stops fetching.
+    """
+    later, room = ranges[1:], share_bytes(options)
+    if max(map(len, later), default=0) * record_bytes <= room // (2 * len(ranges)):
+        return False
+    return sum(map(len, later)) * record_bytes > room * 3 // 16
 
 
 class ConsumerPool:

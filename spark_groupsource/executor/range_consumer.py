@@ -12,7 +12,8 @@ first output, so the same task must return the same rows in the same order where
 Memory: the client fetches no more of a partition while its queue has a fixed size (`reading_client_settings`), and few
 rows are kept beyond a range. So the number of assigned partitions limits the memory: as many as `max_bytes` has room
 for, by what was found in the last queues. The first ranges of the task have a queue, the others get one when it is
-their turn. A queue holds at least one batch of the producer, and may exceed its size by one fetch.
+their turn. A queue holds at least one batch of the producer, and may exceed its size by one fetch. A partition that
+makes room is parked: some of its rows are kept, and it is assigned again behind them when they are used up.
 
 A `bulk` consumer is for tasks whose ranges do not fit all at once. Its client waits only some milliseconds for new
 records, so that the next ranges can be assigned at any time. It has few large queues. Between tasks this would keep the
@@ -29,6 +30,7 @@ from spark_groupsource.client.ending import on_own_thread
 from spark_groupsource.clock import Clock, SystemClock
 from spark_groupsource.executor.broker_requests import BrokerRequests
 from spark_groupsource.executor.clients.port import (
+    MESSAGE_BYTES,
     Chunk,
     Damaged,
     EndOfPartition,
@@ -90,6 +92,7 @@ class RangeConsumer:
         self._clock = clock or SystemClock()
         self.max_bytes = max_bytes
         self._client = make_client(options)
+        self._client.hold_at_most(max_bytes)
         self._partitions: dict[TopicPartition, PartitionRows] = {}
         self._topic_ids: dict[str, str] = {}
         # Whether the task has waited for records in vain.
@@ -109,8 +112,8 @@ class RangeConsumer:
 
     @property
     def assigned(self) -> int:
-        """Return the number of partitions that are fetched."""
-        return sum(rows.assigned for rows in self._partitions.values())
+        """Return the number of partitions that are fetched or parked."""
+        return sum(rows.is_known for rows in self._partitions.values())
 
     @property
     def record_bytes(self) -> int:
@@ -137,12 +140,16 @@ class RangeConsumer:
         return all(self._topic_ids.get(topic, topic_id) == topic_id for topic, topic_id in topic_ids.items())
 
     def shares(self, ranges: Iterable[OffsetRange]) -> bool:
-        """Return whether one of these ranges' partitions is fetched, at any offset."""
-        return any(self._is_assigned(item.partition) for item in ranges)
+        """Return whether one of these ranges' partitions is fetched or parked, at any offset."""
+        found = (self._partitions.get(item.partition) for item in ranges)
+        return any(rows is not None and rows.is_known for rows in found)
 
     def keep_at_most(self, max_bytes: int, current: Collection[TopicPartition] = ()) -> None:
         """Set the limit of fetched records. Partitions above it are dropped now, except the `current` ones."""
+        if max_bytes < self.max_bytes:
+            self._stop([partition for partition in self._parked if partition not in current])
         self.max_bytes = max_bytes
+        self._client.hold_at_most(max_bytes)
         self._make_room(current, 0)
 
     def position_at(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = {}) -> None:
@@ -291,7 +298,7 @@ class RangeConsumer:
         if not rows.kept:
             self.give_up(item)
             return
-        self._client.unassign([item.partition])
+        self._unassign([item.partition])
         rows.cut(item.end)
 
     def check_access(self, ranges: Iterable[OffsetRange]) -> bool:
@@ -326,7 +333,7 @@ class RangeConsumer:
         """
         rows = self._partitions.get(item.partition)
         # R60: fetched from another history
-        if rows is None or not rows.assigned or rows.event or item.leader_epoch not in (None, rows.epoch):
+        if rows is None or not rows.is_known or rows.event or item.leader_epoch not in (None, rows.epoch):
             return None
         gap = item.start - rows.position
         return gap if gap == 0 or (gap > 0 and self._size.may_drop(gap)) else None
@@ -338,13 +345,34 @@ class RangeConsumer:
         if wanted:
             self._client.assign(wanted)
 
-    def _stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop fetching these partitions and drop their rows; their positions stay."""
+    def _unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop fetching these partitions; their rows and positions stay."""
         fetched = [partition for partition in partitions if self._is_assigned(partition)]
         for partition in fetched:
-            self._partitions[partition].stop()
+            self._partitions[partition].assigned = False
         if fetched:
             self._client.unassign(fetched)
+
+    def _stop(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop fetching these partitions and drop their rows; their positions stay."""
+        self._unassign(partitions)
+        for partition in partitions:
+            if partition in self._partitions:
+                self._partitions[partition].stop()
+
+    def _park(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop fetching these partitions, and keep a fair share of the rows that have arrived for later tasks.
+
+        Guards against:
+        1. A batch reads a few records of each partition. A producer's batches are large, and a queue holds a whole one.
+        2. There is no memory for all queues. Each task would fetch again what the task before it has fetched.
+        """
+        for partition in partitions:
+            rows = self._partitions[partition]
+            lacking = self._fair_bytes // self._size.bytes - (rows.reached - rows.position if rows.kept else 0)
+            if rows.event is None and lacking > 0:
+                self._take(partition, rows, self._size.at_once(lacking, 0), 0.0)
+        self._unassign(partitions)
 
     def _feed(self, ranges: Sequence[OffsetRange]) -> None:
         """Give the first ranges a queue each, as many as there is room for.
@@ -361,27 +389,42 @@ class RangeConsumer:
         """
         most = self._most_queues
         window = {item.partition: item.end for item in ranges[:most]}
-        missing = {tp: self._partitions[tp].position for tp, end in window.items() if self._needs_queue(tp, end)}
+        missing = {tp: self._partitions[tp].next_offset for tp, end in window.items() if self._needs_queue(tp, end)}
         if len(window) == most and ranges[0].partition not in missing and 2 * len(missing) < most:
             return
-        if self.bulk or self._held_up:
-            self._stop([partition for partition in self._partitions if partition not in window])
+        others = [partition for partition in self._partitions if partition not in window]
+        if self.bulk:
+            self._stop([partition for partition in others if self._partitions[partition].is_known])
+        elif self._held_up:
+            self._park([partition for partition in others if self._is_assigned(partition)])
         elif missing:
             self._make_room(window, len(missing))
         self._assign(missing)
 
     def _needs_queue(self, partition: TopicPartition, end: int) -> bool:
         rows = self._partitions[partition]
-        return not rows.assigned and not rows.kept and rows.eof < end
+        there = max(rows.eof, rows.reached if rows.kept else -1)
+        return not rows.assigned and rows.event is None and there < end
 
     @property
     def _most_queues(self) -> int:
         if self.bulk:
             return bulk_queues(self.partitions)
-        return max(_LEAST_QUEUES, self.max_bytes // max(1, self._queue_bytes))
+        room = self.max_bytes - len(self._parked) * self._fair_bytes
+        return max(_LEAST_QUEUES, room // max(1, self._queue_bytes))
+
+    @property
+    def _parked(self) -> list[TopicPartition]:
+        """Return the partitions that are not fetched, and of which rows are kept."""
+        return [partition for partition, rows in self._partitions.items() if rows.kept and not rows.assigned]
+
+    @property
+    def _fair_bytes(self) -> int:
+        """Return how many bytes may be kept of a parked partition: together half of the memory."""
+        return self.max_bytes // (2 * max(1, len(self._partitions)))
 
     def _make_room(self, current: Collection[TopicPartition], more: int) -> None:
-        """Drop partitions, so that there is room for `more` queues: the longest unused first, and of a task the last.
+        """Park partitions, so that there is room for `more` queues: the longest unused first, and of a task the last.
 
         A task often has the same partitions as the one before it, in the same order. If not all of them have room, the
         first ones keep theirs.
@@ -391,13 +434,22 @@ class RangeConsumer:
         if surplus > 0:
             spared = set(current)
             others = [partition for partition in reversed(assigned) if partition not in spared]
-            self._stop(sorted(others, key=lambda tp: self._partitions[tp].used_s)[:surplus])
+            self._park(sorted(others, key=lambda tp: self._partitions[tp].used_s)[:surplus])
 
     def _receive(self, item: OffsetRange, rows: PartitionRows, timeout_s: float) -> None:
         """Receive records of a range from its queue, and skip the transaction markers behind them."""
-        asked = self._size.at_once(item.end - rows.reached, self.max_bytes // (2 * self._most_queues))
+        asked = self._size.at_once(item.end - rows.reached, self._fair_bytes)
+        came = self._take(item.partition, rows, asked, timeout_s)
+        if came:
+            held = (came + self._client.waiting([item.partition])) * (self._size.bytes + MESSAGE_BYTES)
+            self._queue_bytes += (held - self._queue_bytes) // 8
+        if came < asked and rows.begun:
+            self._pass_markers(item.partition, rows)
+
+    def _take(self, partition: TopicPartition, rows: PartitionRows, most: int, timeout_s: float) -> int:
+        """Keep what has arrived of a partition; return the number of records."""
         came = size = 0
-        for found in self._client.receive(item.partition, asked, _MAX_CHUNK_BYTES, timeout_s):
+        for found in self._client.receive(partition, most, _MAX_CHUNK_BYTES, timeout_s):
             if not isinstance(found, Chunk | Misfit):
                 self._on_event(found, rows)
             # R61: behind an event that ends the log, they may be of another topic
@@ -410,10 +462,7 @@ class RangeConsumer:
             self.requests.answered()
         if size:
             self._size.add_sample(came, size)
-            held = (came + self._client.waiting([item.partition])) * self._size.bytes
-            self._queue_bytes += (held - self._queue_bytes) // 8
-        if came < asked and rows.begun:
-            self._pass_markers(item.partition, rows)
+        return came
 
     def _pass_markers(self, partition: TopicPartition, rows: PartitionRows) -> None:
         """Skip transaction markers without waiting for an end-of-partition event, which takes fetch.wait.max.ms.

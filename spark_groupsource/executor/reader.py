@@ -109,8 +109,8 @@ def read_ranges(
     reading = _Reading(consumer, ranges, clock, stall_timeout_s, proof=proof, lost=lost)
     try:
         while reading.goes_on:
-            for rows in reading.step():
-                yield from small.add(rows)
+            for rows, size in reading.step():
+                yield from small.add(rows, size)
     finally:
         proof.close()
     yield from small.flush()
@@ -144,8 +144,8 @@ class _Reading:
         """Return whether there are records to read or to prove."""
         return bool(self._unfinished) or self._proof.has_unproven
 
-    def step(self) -> list[pa.RecordBatch]:
-        """Read the next rows and advance the proof. Return the rows that are proven.
+    def step(self) -> list[tuple[pa.RecordBatch, int]]:
+        """Read the next rows and advance the proof. Return the rows that are proven, with their sizes.
 
         Only time within a step counts as silence of the brokers.
 
@@ -161,7 +161,7 @@ class _Reading:
         self._clock.count()
         return proven
 
-    def _step(self) -> list[pa.RecordBatch]:
+    def _step(self) -> list[tuple[pa.RecordBatch, int]]:
         takes = bool(self._unfinished) and not self._proof.full
         if takes:
             self._take()
@@ -221,7 +221,8 @@ class _Reading:
             if self._lost is None:
                 raise unreadable(item.partition, consumer.position(item.partition), "out of range") from None
             self._lost.on_out_of_range(consumer, item, self._proof)
-        if _positions(consumer, self._unfinished) > before or self._has_arrivals():
+        arrives = self._has_arrivals()
+        if arrives or _positions(consumer, self._unfinished) > before:
             self._progress()
         elif self._doubt.expired():
             if not self._wait_logged:

@@ -40,7 +40,8 @@ class TopicProof:
         self._ranges = ranges
         topics = {item.partition.topic for item in ranges}
         self._ids = {topic: topic_ids[topic] for topic in topics if topic_ids.get(topic, NO_TOPIC_ID) != NO_TOPIC_ID}
-        self._held: deque[pa.RecordBatch] = deque()
+        # With their sizes, which take longer to measure than all else that is done with a small batch here.
+        self._held: deque[tuple[pa.RecordBatch, int]] = deque()
         self._bytes = 0
         self._proven = {item.partition: item.start for item in ranges}
         self._request: TopicIdRequest | None = None
@@ -50,11 +51,12 @@ class TopicProof:
 
     def hold(self, rows: pa.RecordBatch) -> None:
         """Hold rows that the consumer has returned."""
-        self._held.append(rows)
-        self._bytes += rows.nbytes if self._ids else 0
+        size = rows.nbytes
+        self._held.append((rows, size))
+        self._bytes += size
 
-    def release_proven(self) -> list[pa.RecordBatch]:
-        """Return and release the rows that are proven or need no proof, in their order."""
+    def release_proven(self) -> list[tuple[pa.RecordBatch, int]]:
+        """Return and release the rows that are proven or need no proof, in their order and with their sizes."""
         if not self._ids:
             count = len(self._held)
         elif self._request is None:
@@ -62,9 +64,9 @@ class TopicProof:
             count, self._covered = self._covered, 0
         else:
             return []
-        rows = [self._held.popleft() for _ in range(count)]
-        self._bytes -= sum(each.nbytes for each in rows) if self._ids else 0
-        return rows
+        released = [self._held.popleft() for _ in range(count)]
+        self._bytes -= sum(size for _, size in released)
+        return released
 
     @property
     def needs_proof(self) -> bool:
@@ -74,7 +76,7 @@ class TopicProof:
     @property
     def due(self) -> bool:
         """Return whether enough rows are held for a request before the task's end."""
-        return self._request is None and self._bytes >= _CHECK_BYTES
+        return self.needs_proof and self._request is None and self._bytes >= _CHECK_BYTES
 
     @property
     def full(self) -> bool:
@@ -136,8 +138,8 @@ class TopicProof:
     def give_up(self, topic: str) -> list[OffsetRange]:
         """Drop the held rows of a deleted or recreated topic; return the lost, unproven parts of its ranges."""
         self._forget()
-        self._held = deque(rows for rows in self._held if rows.column(TOPIC_COLUMN)[0].as_py() != topic)
-        self._bytes = sum(rows.nbytes for rows in self._held)
+        self._held = deque(held for held in self._held if held[0].column(TOPIC_COLUMN)[0].as_py() != topic)
+        self._bytes = sum(size for _, size in self._held)
         lost = []
         for item in self._ranges:
             if item.partition.topic == topic:
@@ -146,8 +148,6 @@ class TopicProof:
                     lost.append(OffsetRange(item.partition, start, item.end))
                 self._consumer.give_up(item)
         self._ids.pop(topic, None)
-        if not self._ids:
-            self._bytes = 0
         return lost
 
     def close(self) -> None:

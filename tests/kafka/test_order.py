@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 
 from spark_groupsource.clock import SystemClock
 from spark_groupsource.driver.fast_lane import FastLane
@@ -18,6 +19,7 @@ from tests.realkafka.proxy import Action, Api, On, Rule
 from tests.realkafka.realkafka import RealKafka
 
 from .harness import Independent
+from .shared_broker import SharedBroker
 
 pytestmark = pytest.mark.kafka
 
@@ -72,3 +74,33 @@ def test_p1_p2_p3_a_broker_that_answers_later_changes_no_row_of_a_task(
         assert late.fired or broker is None
     brokers.proxy.clear()
     lane.close()
+
+
+def test_p1_p2_p3_small_batches_of_large_producer_batches(kafka: SharedBroker, topic: str, path: str) -> None:
+    """The queues of all partitions together exceed the memory many times. All tasks are read twice."""
+    del path
+    partitions, records, step = 64, 900, 60
+    Independent(kafka.bootstrap_servers).create_topic(topic, partitions)
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "batch.size": 1_000_000, "linger.ms": 500, "acks": "all"}
+    )
+    for number in range(partitions):
+        for _ in range(records):
+            producer.produce(topic, bytes(1_000), partition=number)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    options = parse_options(
+        {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "kafka.group.id": topic,
+            "subscribe": topic,
+            "kafkaConsumer.prefetchMemoryBytes": str(8 * 1024 * 1024),
+        }
+    )
+    pool = ConsumerPool()
+    numbers = range(partitions)
+    for start in range(0, records, step):
+        task = tuple(OffsetRange(TopicPartition(topic, number), start, start + step) for number in numbers)
+        wanted = [(number, offset) for number in numbers for offset in range(start, start + step)]
+        assert rows_of(read_task(ReadSettings(options), task, pool)) == wanted
+        assert rows_of(read_task(ReadSettings(options), task, ConsumerPool(pause=None))) == wanted

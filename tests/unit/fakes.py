@@ -407,7 +407,7 @@ class FakeClient:
         self.resumed.append([TopicPartition(p.topic, p.partition) for p in partitions])
 
     def consume(self, count: int, timeout_s: float) -> list[FakeMessage]:
-        if timeout_s < 0.01:
+        if timeout_s < 0.01 and self.asked:
             # The second half of a `receive`: what came with its first message.
             self.asked[-1] += count
             taken, self._current = self._current, []

@@ -52,8 +52,9 @@ def make_client(
     options: SourceOptions, max_queued_bytes: int, partitions: int = 1, *, bulk: bool = False
 ) -> FetchClient:
     """Return a client for about `partitions` partitions with queues of about `max_queued_bytes` together."""
-    settings = reading_client_settings(options, max_queued_bytes, partitions, bulk=bulk)
     library = native_library()
+    native = isinstance(library, NativeLibrary)
+    settings = reading_client_settings(options, max_queued_bytes, partitions, bulk=bulk, one_queue=not native)
     if isinstance(library, NativeLibrary):
         return NativeClient(options, settings, library)
     return PythonClient(options, settings)

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError
 from spark_groupsource.client.errors import LastTransportError
 from spark_groupsource.client.settings import EXECUTOR_ROLE, assigned_consumer_settings
 from spark_groupsource.executor.clients.port import (
+    MESSAGE_BYTES,
     Damaged,
     EndOfPartition,
     FetchedItem,
@@ -25,8 +26,6 @@ from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.client_settings import RECEIVED_MAX_BYTES, RECEIVED_SETTING
 from spark_groupsource.options.model import SourceOptions
 
-# Bytes of a record in the client's queue besides its key and value.
-_MESSAGE_BYTES = 400
 # Fetch size per partition: at most four times the client's default, which reads a third faster; at least two batches of
 # a producer with default settings.
 _FETCH_BYTES = 4 * 1024 * 1024
@@ -43,11 +42,12 @@ _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPI
 
 
 def reading_client_settings(
-    options: SourceOptions, max_queued_bytes: int, partitions: int = 1, *, bulk: bool = False
+    options: SourceOptions, max_queued_bytes: int, partitions: int = 1, *, bulk: bool = False, one_queue: bool = False
 ) -> dict[str, Any]:
     """Return the client settings to read about `partitions` partitions with queues of `max_queued_bytes` together.
 
-    `bulk`: for large tasks, which assign partitions while they run and fetch nothing between tasks.
+    `bulk`: for large tasks, which assign partitions while they run and fetch nothing between tasks. `one_queue`: all
+    partitions share one.
     """
     settings = assigned_consumer_settings(options, EXECUTOR_ROLE)
     settings |= {"auto.offset.reset": "error", "check.crcs": True}
@@ -64,9 +64,9 @@ def reading_client_settings(
     # Limit over all partitions.
     settings.setdefault("fetch.max.bytes", str(_answer_bytes(settings, max_queued_bytes)))
     # The client continues to fetch a partition while its queue is below both limits.
-    queued_kb = max(1, (share - fetch_bytes) // 1024)
+    queued_kb = max(1, (min(max_queued_bytes // 2, _FETCH_BYTES) if one_queue else share - fetch_bytes) // 1024)
     settings.setdefault("queued.max.messages.kbytes", str(queued_kb))
-    settings.setdefault("queued.min.messages", str(max(1, queued_kb * 1024 // _MESSAGE_BYTES)))
+    settings.setdefault("queued.min.messages", str(max(1, queued_kb * 1024 // MESSAGE_BYTES)))
     return settings
 
 

@@ -189,6 +189,9 @@ class NativeClient:
             self._library.gather(queue, 1, 0, False, 1)
             self._library("queue_destroy", queue)
 
+    def hold_at_most(self, max_bytes: int) -> None:
+        """See `FetchClient`: all records are in queues."""
+
     def receive(
         self, partition: TopicPartition, max_records: int, max_bytes: int, timeout_s: float
     ) -> Sequence[FetchedItem]:

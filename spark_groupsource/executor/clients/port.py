@@ -13,6 +13,9 @@ import pyarrow as pa
 
 from spark_groupsource.model.offsets import TopicPartition
 
+# Bytes of a record in a client's memory besides its key and value.
+MESSAGE_BYTES = 400
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -134,6 +137,9 @@ class FetchClient(Protocol):
 
     def unassign(self, partitions: Sequence[TopicPartition]) -> None:
         """Remove these assigned partitions from the assignment and drop their fetched records."""
+
+    def hold_at_most(self, max_bytes: int) -> None:
+        """Limit the records of all partitions that the client holds outside of its queues."""
 
     def receive(
         self, partition: TopicPartition, max_records: int, max_bytes: int, timeout_s: float

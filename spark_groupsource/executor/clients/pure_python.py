@@ -1,7 +1,8 @@
 """Read with confluent_kafka and convert its messages to rows one by one, in pure Python.
 
-confluent_kafka has one queue for all partitions. So messages of a partition that nobody reads now are held here, and
-the partition is paused while many are.
+confluent_kafka has one queue for all partitions. So messages that arrive before those that are read now are held here.
+If too many are, the client stops fetching their partitions until the held ones are read. It is asked rarely, because it
+drops what it has fetched.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from spark_groupsource.client.settings import creating_client
 from spark_groupsource.client.tokens import new_consumer
 from spark_groupsource.executor.clients.error_events import check_topic, item_of, trouble
 from spark_groupsource.executor.clients.port import (
+    MESSAGE_BYTES,
     Chunk,
     FetchedItem,
     ImpossibleTimestamp,
@@ -36,10 +38,10 @@ from spark_groupsource.executor.topic_ids import ADMINS, AdminClients, request_t
 from spark_groupsource.model.offsets import TopicPartition
 from spark_groupsource.options.model import SourceOptions
 
-# Messages that one call reads of all partitions, of which only one is waited for.
-_AT_ONCE = 10_000
-# Bytes held of a partition that is paused, if the settings do not limit the client's queue.
-_HELD_BYTES = 4 * 1024 * 1024
+# Messages that one call reads at least, if there are as many: they are of all partitions, and one is waited for.
+_AT_ONCE = 1_024
+# Bytes of messages that are held, until `hold_at_most`.
+_HELD_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -47,8 +49,25 @@ class _Held:
     """Hold the messages of one assigned partition."""
 
     messages: deque[Message] = field(default_factory=deque)
-    bytes: int = 0
-    paused: bool = False
+    # Where the client goes on when these are read; None while it fetches.
+    resumes_at: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Return about how many bytes are held: the last message is taken for an average one."""
+        return len(self.messages) * (len(self.messages[-1]) + MESSAGE_BYTES) if self.messages else 0
+
+    @property
+    def is_stoppable(self) -> bool:
+        """Return whether the client fetches on behind a record that is held."""
+        return self.resumes_at is None and bool(self.messages) and self.messages[-1].error() is None
+
+    def pop(self, most: int) -> list[Message]:
+        """Remove and return the first messages."""
+        if len(self.messages) <= most:
+            taken, self.messages = list(self.messages), deque()
+            return taken
+        return [self.messages.popleft() for _ in range(most)]
 
 
 class PythonClient:
@@ -67,8 +86,8 @@ class PythonClient:
         self._transport = LastTransportError(options.token_login)
         with creating_client(options):
             self._consumer = make_consumer({**settings, "error_cb": self._transport})
-        self._most_held_bytes = int(settings.get("queued.max.messages.kbytes", _HELD_BYTES // 1024)) * 1024
-        self._held: dict[TopicPartition, _Held] = {}
+        self._most_held_bytes = _HELD_BYTES
+        self._held: dict[tuple[str, int], _Held] = {}
         self._closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -78,11 +97,14 @@ class PythonClient:
 
     def unassign(self, partitions: Sequence[TopicPartition]) -> None:
         """See `FetchClient`."""
-        self._consumer.incremental_unassign([ClientPartition(*tp) for tp in partitions])
-        for partition in partitions:
-            if self._held.pop(partition).paused:
-                # A pause outlives the assignment.
-                self._consumer.resume([ClientPartition(*partition)])
+        fetched = [partition for partition in partitions if self._held.pop(partition).resumes_at is None]
+        if fetched:
+            self._consumer.incremental_unassign([ClientPartition(*partition) for partition in fetched])
+
+    def hold_at_most(self, max_bytes: int) -> None:
+        """See `FetchClient`."""
+        # Besides these there are the client's queue and answers that are being processed.
+        self._most_held_bytes = max_bytes // 2
 
     def receive(
         self, partition: TopicPartition, max_records: int, max_bytes: int, timeout_s: float
@@ -90,12 +112,12 @@ class PythonClient:
         """See `FetchClient`."""
         held = self._held[partition]
         with collector_paused():
-            others = [] if held.messages else self._fetch(timeout_s)
-            taken = [held.messages.popleft() for _ in range(min(max_records, len(held.messages)))]
-            held.bytes -= sum(map(len, taken))
-            if held.paused and not held.messages:
-                held.paused = False
-                self._consumer.resume([ClientPartition(*partition)])
+            others = [] if held.messages else self._fetch(partition, max(max_records, _AT_ONCE), timeout_s)
+            taken = held.pop(max_records)
+            if held.resumes_at is not None and len(held.messages) <= len(taken):
+                # The next messages arrive while the last ones are read.
+                self._consumer.incremental_assign([ClientPartition(*partition, held.resumes_at)])
+                held.resumes_at = None
             return [*self._items(partition, taken, max_bytes), *others]
 
     def waiting(self, partitions: Iterable[TopicPartition]) -> int:
@@ -141,30 +163,49 @@ class PythonClient:
 
     # --- helpers
 
-    def _fetch(self, timeout_s: float) -> list[FetchedItem]:
+    def _fetch(self, current: TopicPartition, most: int, timeout_s: float) -> list[FetchedItem]:
         """Read messages of all partitions and hold them. Return events that belong to no assigned partition."""
         # A request for a full batch would wait for the whole timeout.
         messages = self._consumer.consume(1, timeout_s)
         if messages:
-            messages += self._consumer.consume(_AT_ONCE - 1, 0.0)
+            messages += self._consumer.consume(most - 1, 0.0)
             if messages[-1].error() is None and self._transport.authentication_failed:
                 self._transport.worked()
         found = [] if messages else [trouble(self._transport)]
+        if len(self._held) == 1 and all(message.error() is None for message in messages):
+            self._held[current].messages += messages
+            messages = []
         for message in messages:
             # An error about the client as a whole has no partition.
-            partition = TopicPartition(message.topic() or "?", max(0, int(message.partition() or 0)))
-            held, error = self._held.get(partition), message.error()
-            if held is not None:
+            topic, number = message.topic() or "?", message.partition() or 0
+            held, error = self._held.get((topic, number)), message.error()
+            if held is not None and held.resumes_at is None:
                 held.messages.append(message)
-                held.bytes += len(message)
             elif error is not None:
+                partition = TopicPartition(topic, max(0, number))
                 found.append(item_of(partition, int(message.offset() or 0), error, self._transport))
-        full = [tp for tp, held in self._held.items() if held.bytes >= self._most_held_bytes and not held.paused]
-        for partition in full:
-            self._held[partition].paused = True
-        if full:
-            self._consumer.pause([ClientPartition(*partition) for partition in full])
+        self._stop_others(current)
         return [item for item in found if item is not None]
+
+    def _stop_others(self, current: TopicPartition) -> None:
+        """Stop fetching the partitions of which most is held, if too much is held. The one that is read goes on.
+
+        `pause` would take longer: the client begins to fetch a resumed partition within a second, an assigned one at
+        once.
+
+        Guards against:
+        1. The first of four large ranges is read. The client fetches the others as well.
+        2. What has arrived of them is held, until the first one ends.
+        """
+        sizes = {partition: held.bytes for partition, held in self._held.items() if partition != current}
+        if sum(sizes.values()) <= self._most_held_bytes:
+            return
+        fair = self._most_held_bytes // (2 * len(sizes))
+        full = [tp for tp, size in sizes.items() if size > fair and self._held[tp].is_stoppable]
+        for partition in full:
+            self._held[partition].resumes_at = int(self._held[partition].messages[-1].offset() or 0) + 1
+        if full:
+            self._consumer.incremental_unassign([ClientPartition(*partition) for partition in full])
 
     def _items(self, partition: TopicPartition, messages: Sequence[Message], max_bytes: int) -> Iterator[FetchedItem]:
         for is_record, group in groupby(messages, lambda message: message.error() is None):

@@ -51,10 +51,9 @@ class SmallBatches:
         self._rows = 0
         self._bytes = 0
 
-    def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Add a record batch; return the record batches that are large enough to send to Spark."""
-        size = batch.nbytes if batch.num_rows < _SMALL_ROWS else _SMALL_BYTES
-        if size >= _SMALL_BYTES:
+    def add(self, batch: pa.RecordBatch, size: int) -> list[pa.RecordBatch]:
+        """Add a record batch of `size` bytes; return the record batches that are large enough to send to Spark."""
+        if batch.num_rows >= _SMALL_ROWS or size >= _SMALL_BYTES:
             return [*self.flush(), batch]
         self._waiting.append(batch)
         self._rows += batch.num_rows

@@ -405,3 +405,10 @@ def test_a_consumer_that_cannot_rest_fails_no_task_that_has_ended() -> None:
 def test_one_large_range_needs_no_bulk_consumer() -> None:
     """Nothing of it waits for its turn; the consumer keeps its place for the next batch."""
     assert not Bed().take(OffsetRange(P0, 0, 10**9)).bulk
+
+
+def test_many_ranges_that_fit_into_their_queues_need_no_bulk_consumer() -> None:
+    """Half of a partition's share, 128 KiB here, is in a queue before the client stops fetching."""
+    for records, bulk in ((120, False), (140, True)):
+        task = [OffsetRange(tp(number), 0, records) for number in range(64)]
+        assert Bed().take(*task).bulk == bulk

@@ -438,28 +438,107 @@ def test_a_task_that_was_held_up_stops_fetching_what_it_has_read() -> None:
     assert client.unassigned == [[P0]]
 
 
-def test_a_partition_whose_queue_fills_up_is_paused_in_pure_python() -> None:
+def test_pure_python_stops_what_fills_the_memory_and_continues_there() -> None:
     """Its messages have to be taken from the client, which has one queue for all."""
-    client = FakeClient(ManualClock(), records(1, *range(9)), records(0, 10, 11, 12))
-    consumer = range_consumer(client)
-    consumer._client._most_held_bytes = 90  # type: ignore[attr-defined]
-    following = OffsetRange(P1, 0, 5)
+    late = [*records(0, 10, 11, 12), *records(1, 9)]
+    client = FakeClient(ManualClock(), records(1, *range(9)), late, records(1, 9))
+    consumer = range_consumer(client, max_bytes=1_000)
+    following = OffsetRange(P1, 0, 10)
     consumer.position_at([R0, following])
     assert consumer.next_rows([R0, following], 0.1) == []
-    assert client.paused == [[P1]]
-    assert [batch.num_rows for batch in consumer.next_rows([R0, following], 0.1)][:1] == [3]
-    assert consumer.finished(following)
-    assert client.resumed == [[P1]]
+    assert (client.unassigned, len(client.assigned)) == ([[P1]], 1)
+    assert [batch.num_rows for batch in consumer.next_rows([R0, following], 0.1)] == [3, 9]
+    assert client.assigned[1:] == [[(P1, 9)]]
+    assert taken(consumer, following) == [9]
+    assert client.unassigned.count([P1]) == 1
 
 
-def test_a_partition_that_is_dropped_is_not_paused_when_it_is_assigned_again() -> None:
+def test_pure_python_does_not_stop_what_is_read() -> None:
+    client = FakeClient(ManualClock(), records(1, *range(9)), records(0, 10, 11, 12))
+    consumer = range_consumer(client, max_bytes=1_000)
+    consumer.position_at([OffsetRange(P1, 0, 9), R0])
+    assert [batch.num_rows for batch in consumer.next_rows([OffsetRange(P1, 0, 9), R0], 0.1)] == [9]
+    assert client.unassigned == []
+
+
+def test_pure_python_does_not_stop_behind_an_event() -> None:
+    """Only a record tells where to continue."""
+    client = FakeClient(ManualClock(), [*records(1, *range(9)), eof(1, 9)], records(0, 10, 11, 12))
+    consumer = range_consumer(client, max_bytes=1_000)
+    consumer.position_at([R0, R1])
+    assert consumer.next_rows([R0, R1], 0.1) == []
+    assert client.unassigned == []
+
+
+def test_a_partition_that_was_stopped_in_pure_python_can_be_dropped() -> None:
     client = FakeClient(ManualClock(), records(1, *range(9)))
-    consumer = range_consumer(client)
-    consumer._client._most_held_bytes = 90  # type: ignore[attr-defined]
+    consumer = range_consumer(client, max_bytes=1_000)
     consumer.position_at([R0, R1])
     taken(consumer, R0)
     consumer.rest()
-    assert (client.paused, client.resumed) == ([[P1]], [[P1]])
+    assert client.unassigned == [[P1], [P0]]
+
+
+def parked(*following: list[FakeMessage]) -> tuple[RangeConsumer, FakeClient]:
+    """Return a consumer that has read 0 and 1 of ten partitions; its memory has room for two queues."""
+    client = FakeClient(ManualClock(), *[records(number, *range(9)) for number in range(10)], *following)
+    consumer = range_consumer(client, max_bytes=40_000)
+    left = many(10)
+    consumer.position_at(left)
+    while left:
+        consumer.next_rows(left, 0.1)
+        left = [item for item in left if not consumer.finished(item)]
+    return consumer, client
+
+
+def test_a_partition_without_room_for_its_queue_keeps_a_share_of_its_rows() -> None:
+    """1. A queue holds more than there is room for. 2. Each task would fetch all of it again."""
+    consumer, client = parked()
+    assert client.unassigned == [[tp(number)] for number in range(8)]
+    assigned = len(client.assigned)
+    assert consumer.assigned == 10
+    task = many(10, start=2)
+    assert consumer.distance(task) == (0, 0)
+    consumer.position_at(task)
+    assert consumer.shares([OffsetRange(P0, 2, 4)])
+    assert [batch.num_rows for batch in consumer.next_rows(task, 0.1)] == [2] * 10
+    assert len(client.assigned) == assigned, "nothing is fetched again"
+
+
+def test_a_parked_partition_is_fetched_behind_its_rows_when_a_range_needs_more() -> None:
+    consumer, client = parked(records(0, 9, 10))
+    item = OffsetRange(P0, 2, 11)
+    consumer.position_at([item])
+    assert client.assigned[-1] == [(P0, 9)]
+    assert taken(consumer, item) == list(range(2, 9))
+    assert taken(consumer, item) == [9, 10]
+    assert consumer.finished(item)
+
+
+def test_rows_of_parked_partitions_are_dropped_when_the_memory_is_less_or_they_are_given_up() -> None:
+    consumer, _ = parked()
+    consumer.position_at([OffsetRange(P0, 2, 4)])
+    consumer.give_up(OffsetRange(P0, 2, 4))
+    assert (consumer.assigned, consumer.distance([OffsetRange(P0, 4, 6)])) == (9, (1, 0))
+    consumer.keep_at_most(30_000, {P1})
+    assert consumer.distance([OffsetRange(P1, 2, 4), OffsetRange(tp(2), 2, 4)]) == (1, 0)
+
+
+@pytest.mark.rule("R60")
+def test_rows_of_a_parked_partition_are_of_their_leader_epoch() -> None:
+    consumer, _ = parked()
+    assert consumer.distance([OffsetRange(P0, 2, 4, 7)]) == (1, 0)
+
+
+@pytest.mark.rule("R65")
+def test_an_error_that_comes_while_a_partition_is_parked_fails_no_later_task() -> None:
+    client = FakeClient(ManualClock(), records(0, 0, 1), [out_of_range(0)], records(1, 0, 1), records(0, 2))
+    consumer = range_consumer(client, max_bytes=0)
+    consumer.position_at([OffsetRange(P0, 0, 2)])
+    assert taken(consumer, OffsetRange(P0, 0, 2)) == [0, 1]
+    consumer.position_at([R1, OffsetRange(tp(2), 0, 2)])
+    consumer.position_at([OffsetRange(P0, 2, 3)])
+    assert client.assigned[-1] == [(P0, 2)]
 
 
 def test_events_of_dropped_partitions_mean_nothing() -> None:
@@ -744,6 +823,12 @@ def test_one_answer_has_room_for_all_partitions() -> None:
         for count in (1, 3, 16, 10_000)
     }
     assert asked == {1: 4 * mib, 3: 2 * mib, 16: 12 * mib // 32, 10_000: 32 * 1024}
+
+
+def test_a_queue_for_all_partitions_has_room_for_one_fetch() -> None:
+    found = reading_client_settings(make_options(), 16 * 1024 * 1024, 64, one_queue=True)
+    assert found["queued.max.messages.kbytes"] == "4096"
+    assert reading_client_settings(make_options(), 16 * 1024 * 1024, 64)["queued.max.messages.kbytes"] == "128"
 
 
 @pytest.mark.parametrize(
