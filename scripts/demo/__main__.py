@@ -236,7 +236,7 @@ class Demo:
             self._reported = time.monotonic()
             done = self.done_rows()
             owners = ", ".join(member.shown() for member in self.members)
-            self.say(f"{done:,} of {self.total:,} rows committed by the group ({done / self.total:.0%}); {owners}")
+            self.say(f"{done:,} of {self.total:,} rows committed by the group ({100 * done // self.total}%); {owners}")
 
     def stop_member(self, member: Member) -> None:
         self._stopped.add(member.name)

@@ -115,7 +115,10 @@ def check_named(starting: Starting, partitions: Iterable[TopicPartition]) -> Non
     unknown = [*map(str, sorted(starting.each.keys() - existing)), *sorted(topics)]
     if unknown:
         shown, names = _shown({**starting.each, **starting.topics}), ", ".join(unknown)
-        raise _not_allowed(starting.option, shown, f"partitions of the topics that are read; {names} is none of them")
+        read = sorted({partition.topic for partition in existing})
+        few = ", ".join([*read[:_MAX_SHOWN], *(["..."] if len(read) > _MAX_SHOWN else [])]) or "there is none"
+        allowed = f"partitions of the topics that are read ({few}); {names} is none of them"
+        raise _not_allowed(starting.option, shown, allowed)
 
 
 def check_order(

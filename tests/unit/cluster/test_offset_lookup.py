@@ -112,7 +112,7 @@ def test_a_partition_that_does_not_exist_is_named() -> None:
     check_named(Starting(AtEdge()), [])
     starting = Starting(None, {P0: AtOffset(5), P1: AtEdge()}, "endingOffsets")
     check_named(starting, [P0, P1])
-    with pytest.raises(OptionError, match=r"'endingOffsets'.*orders-1 is none of them"):
+    with pytest.raises(OptionError, match=r"'endingOffsets'.*are read \(orders\); orders-1 is none of them"):
         check_named(starting, [P0, tp(2)])
     topics = Starting(None, topics={"orders": AtEdge(), "refunds": AtEdge()})
     check_named(topics, [P0, tp(0, "refunds")])
