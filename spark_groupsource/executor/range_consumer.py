@@ -312,7 +312,8 @@ class RangeConsumer:
         for partition in partitions:
             if partition.topic in unknown and self._is_assigned(partition):
                 self._partitions[partition].fresh = True
-                self._on_event(PositionLost(partition, unknown[partition.topic]), self._partitions[partition])
+                lost = PositionLost(partition, unknown[partition.topic])
+                self._on_event(lost, partition, self._partitions[partition])
         return answered
 
     # --- helpers
@@ -451,7 +452,7 @@ class RangeConsumer:
         came = size = 0
         for found in self._client.receive(partition, most, _MAX_CHUNK_BYTES, timeout_s):
             if not isinstance(found, Chunk | Misfit):
-                self._on_event(found, rows)
+                self._on_event(found, partition, rows)
             # R61: behind an event that ends the log, they may be of another topic
             elif rows.event is None:
                 came += 1
@@ -486,9 +487,14 @@ class RangeConsumer:
         # R89: also what it had passed for an earlier task
         rows.reached = max(rows.reached, self._client.passed(partition))
 
-    def _on_event(self, item: FetchedItem, rows: PartitionRows) -> None:
+    def _on_event(self, item: FetchedItem, partition: TopicPartition, rows: PartitionRows) -> None:
+        """Process what is no row and was received while `partition` is read."""
         if isinstance(item, EndOfPartition):
             self.requests.answered()
+        # R65: the client still delivers errors of a partition that is unassigned
+        if not isinstance(item, IdentityRefused | Trouble) and item.partition != partition:
+            return
+        if isinstance(item, EndOfPartition):
             # R61: it may be of another topic
             if rows.event is None:
                 rows.eof = max(rows.eof, item.offset)

@@ -548,6 +548,15 @@ def test_events_of_dropped_partitions_mean_nothing() -> None:
     assert not consumer.finished(R1)
 
 
+@pytest.mark.rule("R65")
+def test_an_error_of_a_dropped_partition_is_not_one_of_the_partition_that_is_read() -> None:
+    consumer, _ = consumer_of([out_of_range(1), eof(1, 99)], records(0, 10, 11, 12), ranges=(R0, R1))
+    consumer.drop_partitions([P1])
+    assert taken(consumer) == []
+    assert not consumer.finished(R0)
+    assert taken(consumer) == [10, 11, 12]
+
+
 # --- lost, or resting
 
 
