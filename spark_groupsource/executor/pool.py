@@ -86,7 +86,7 @@ def takes_bulk(options: SourceOptions, ranges: Sequence[OffsetRange], record_byt
     A queue has room for half of a partition's share before the client stops fetching.
     """
     later, room = ranges[1:], share_bytes(options)
-    if max(map(len, later), default=0) * record_bytes <= room // (2 * len(ranges)):
+    if max(map(len, later), default=0) * record_bytes * 2 * len(ranges) <= room:
         return False
     return sum(map(len, later)) * record_bytes > room * 3 // 16
 

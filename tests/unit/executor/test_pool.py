@@ -402,6 +402,11 @@ def test_a_consumer_that_cannot_rest_fails_no_task_that_has_ended() -> None:
     assert bed.take(*_bulk(0, 1, 2)) is not large
 
 
+def test_a_task_without_ranges_needs_no_bulk_consumer() -> None:
+    """Spark runs one task of a batch read that has nothing to read."""
+    assert not Bed().take().bulk
+
+
 def test_one_large_range_needs_no_bulk_consumer() -> None:
     """Nothing of it waits for its turn; the consumer keeps its place for the next batch."""
     assert not Bed().take(OffsetRange(P0, 0, 10**9)).bulk
