@@ -46,7 +46,7 @@ def test_starts_that_cannot_be(classic: Streams, fill: Filler) -> None:
         ({"startingOffsets": each(topic, 1)}, rf"'startingOffsets'.*every partition.*{topic}-1 has none"),
         ({"startingOffsets": each(topic, 1, 1, 1)}, rf"'startingOffsets'.*{topic}-2 is none of them"),
         ({"startingOffsetsByTimestamp": each(f"{topic}x", 1)}, rf"OffsetsByTimestamp'.*{topic}x-0 is none of them"),
-        ({"startingTimestamp": str(TIME_MS + 99_000)}, rf"'startingTimestamp'.*'{TIME_MS + 99_000}'.*has none"),
+        ({"startingTimestamp": str(TIME_MS + 99_000)}, rf"'startingTimestamp'.*'{TIME_MS + 99_000} .*has none"),
         ({"subscribe": f"{topic},{topic}x"}, rf"'subscribe'.*topic '{topic}x' does not exist"),
     ):
         query = classic.start(**{"subscribe": topic} | options)
