@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_groupsource import errors
@@ -115,9 +115,8 @@ def check_named(starting: Starting, partitions: Iterable[TopicPartition]) -> Non
     unknown = [*map(str, sorted(starting.each.keys() - existing)), *sorted(topics)]
     if unknown:
         shown, names = _shown({**starting.each, **starting.topics}), ", ".join(unknown)
-        read = sorted({partition.topic for partition in existing})
-        few = ", ".join([*read[:_MAX_SHOWN], *(["..."] if len(read) > _MAX_SHOWN else [])]) or "there is none"
-        allowed = f"partitions of the topics that are read ({few}); {names} is none of them"
+        read = _few(sorted({partition.topic for partition in existing})) or "there is none"
+        allowed = f"partitions of the topics that are read ({read}); {names} is none of them"
         raise _not_allowed(starting.option, shown, allowed)
 
 
@@ -188,8 +187,12 @@ def _check_given(
 
 def _shown(starts: Mapping[Any, Start | None]) -> str:
     """Return an option's values of partitions and topics, shortened, for an error."""
-    named = [f"{where}: {start}" for where, start in starts.items() if start is not None]
-    return ", ".join([*named[:_MAX_SHOWN], *(["..."] if len(named) > _MAX_SHOWN else [])])
+    return _few([f"{where}: {start}" for where, start in starts.items() if start is not None])
+
+
+def _few(texts: Sequence[str]) -> str:
+    """Return the first texts of a list, for an error."""
+    return ", ".join([*texts[:_MAX_SHOWN], *(["..."] if len(texts) > _MAX_SHOWN else [])])
 
 
 def _not_allowed(option: str, value: str, allowed: str) -> OptionError:

@@ -228,9 +228,9 @@ class RangeConsumer:
         room = self._size.at_once(OFFSET_MAX, 0)
         for item in ranges:
             rows = self._partitions[item.partition]
-            if not rows.assigned and rows.lacks(item.end):
-                break
             if rows.lacks(item.end):
+                if not rows.assigned:
+                    break
                 self._receive(item, rows, timeout_s)
                 self._held_up = self._held_up or (timeout_s > 0.0 and rows.lacks(item.end))
                 timeout_s = 0.0
