@@ -12,8 +12,8 @@ same, where Spark's own source does not wait 500 ms for each task at the end of 
 compression (five kinds), growth (to 256 partitions), query (10,000,000 records), backlog, deep and new (small
 batches), memory, start (queries of 10,000 and 500,000 records of 1 KB, which mostly start), job (the same by
 spark-submit, from the command to its end; Spark's own source with --jars, and with --packages). compression and growth
-are measured with the short wait; query and memory also with a Python source that has its rows in memory, which shows
-what PySpark's Data Source API takes by itself.
+are measured with the short wait; query, memory, and with the short wait 4 partitions also with a Python source that has
+its rows in memory, which shows what PySpark's Data Source API takes by itself.
 
 Prints progress to standard error, Markdown to standard output: tables, and what is ahead and what is behind. Times are
 comparable inside one run only: both sources alternate on the same machine, at the same load. A ratio above 1 means

@@ -144,7 +144,8 @@ def _throughput(plan: Plan, in_c: bool) -> Iterator[Case]:
 def _short_wait(plan: Plan, in_c: bool) -> Iterator[Case]:
     for size, records in plan.sizes.items():
         for partitions in plan.partitions:
-            yield _drain("shortwait", plan, Content(records, size, partitions), in_c, short_wait=True)
+            content, bare = Content(records, size, partitions), partitions == plan.partitions[0]
+            yield _drain("shortwait", plan, content, in_c, short_wait=True, bare=bare)
 
 
 def _compression(plan: Plan) -> Iterator[Case]:
@@ -189,7 +190,7 @@ def _start(plan: Plan) -> Iterator[Case]:
         content = Content(records, _MIDDLE, plan.partitions[0])
         goals = {WHOLE_QUERY: 0.95}
         yield Throughput("start", content, plan.runs, goals=goals)
-        yield Throughput("start", content, plan.runs, short_wait=True, goals=goals)
+        yield Throughput("start", content, plan.runs, short_wait=True, bare=True, goals=goals)
     yield FirstBatch(Content(min(plan.start), _MIDDLE, plan.partitions[0]), plan.runs, {FIRST_BATCH: 1.0})
 
 
