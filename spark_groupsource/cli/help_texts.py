@@ -115,7 +115,8 @@ Checks a setup for common problems and prints one line per check, with the remed
 group.
 
   here       versions, whether records are read in C, file descriptors
-  brokers    whether they can be reached, their release, KIP-848, the rights on group and topics, clocks
+  brokers    whether they can be reached, their release, KIP-848, the rights on group and topics, clocks, how the
+             newest batches of the topics are compressed
   checkpoint whether the source can read it from this machine, and to which query it belongs (--checkpoint-location)
   executors  the same as 'here' on each executor, their clocks, and Spark's settings (--master). The check runs with
              the Python that Spark starts for the source: set PYSPARK_PYTHON as your job does.
@@ -161,8 +162,8 @@ flight, and leaves the group. A program that waits in run_until_stopped then end
 query runs on without batches: stop it, or end its application. Otherwise it fails 30 s later with MEMBER_LEFT.
 
 The request is a file in the folder groupkafka of the checkpoint location: the command needs the right to write there,
-and no broker. It reaches queries whose source has option checkpointLocation. With an object store the query sees it
-within 2 s.
+and no broker. It reaches queries whose source has option checkpointLocation. With a store (anything but a local path)
+the query sees it within 2 s.
 
 A query that was killed is asked, too, until one starts again with the checkpoint: the command cannot know that it is
 dead. Without --wait it exits with 0; with --wait it gets no answer, and exits with 1.

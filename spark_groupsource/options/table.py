@@ -71,10 +71,10 @@ OPTIONS: tuple[OptionSpec, ...] = (
         " a whole topic",
         "Where a partition starts for which the group has no offset. The owner of a topic's"
         " partition 0 stores this position in the group for all of its partitions: `latest` is one moment for a topic."
-        " `group:` starts at another group's committed offset (at the beginning where it has none; a new group is not"
-        " started from one that has none at all, because its name may be misspelt); its name follows the"
-        " colon at once, and has no white space at its ends. Partitions and topics"
-        " that appear later start at their beginning.", shown_default="latest (batch: earliest)",
+        " `group:` starts at another group's committed offset, and at the beginning where that has none; if it has none"
+        " at all, a new group does not start, because the name may be misspelt. The name follows the colon at once, and"
+        " has no white space at its ends. Partitions and topics that appear later start at their beginning.",
+        shown_default="latest (batch: earliest)",
     ),
     OptionSpec(
         "startingTimestamp", read.moment, None, f"milliseconds since the epoch, 0 or more; or {MOMENTS}",
@@ -139,7 +139,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "maxRecordsPerPartition", read.integer(1), None, "an integer from 1",
-        "Largest number of offsets per Spark task: larger ranges are split. The driver itself reads no batch larger"
+        "Largest number of offsets per Spark task: larger ranges are split. Without it, a range of more than 100,000"
+        " records is split that would take longer than about 5 s. The driver itself reads no batch larger"
         " than this either.", field="max_records_per_partition",
     ),
     OptionSpec(
@@ -166,8 +167,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
     ),
     OptionSpec(
         "maxBatchMs", read.integer(1, 2**31 - 1), None, "milliseconds, an integer from 1",
-        "No limit of a batch's size: how long a batch may take before the member gives up its partitions, like Kafka's"
-        " consumers after max.poll.interval.ms. The next owners read the batch again. The batch is not cancelled, and"
+        "How long a batch may take before the member gives up its partitions, like Kafka's consumers after"
+        " max.poll.interval.ms. The next owners read the batch again. The batch is neither limited nor cancelled, and"
         " the member rejoins when it has ended. Without this option, a hanging sink keeps its partitions until a"
         " rebalance revokes them and `drainTimeoutMs` has passed. With `kafka.group.instance.id` the partitions stay"
         " until the session has expired. Needs `checkpointLocation`; with `assign` it has no effect.",
@@ -181,18 +182,18 @@ OPTIONS: tuple[OptionSpec, ...] = (
     OptionSpec(
         "onConflict", read.choice(OnConflict), None, "group, fail",
         "What to do when the group's offsets are not those of the checkpoint: follow them, or end the query"
-        " ([CONFLICT](errors.md#conflict)). Default: follow what another program has set, and end the query"
+        " ([CONFLICT](errors.md#conflict)). Without the option: follow what another program has set, and end the query"
         " ([CHECKPOINT_BEHIND](errors.md#checkpoint_behind)) if its own commits are beyond its checkpoint, which is"
         " then a restored copy. `group` follows there, too.",
-        field="on_conflict",
+        shown_default="follow, but not behind a restored checkpoint", field="on_conflict",
     ),
     OptionSpec(
         "onSharedState", read.choice(OnSharedState), OnSharedState.FAIL, "fail, warn, allow",
         "What to do when queries that share a group would make state wrong (windows, joins of streams,"
         " `dropDuplicates`): end the query before it reads ([SHARED_STATE](errors.md#shared_state)), log a warning and"
-        " write the event `shared_state`, or nothing. It concerns a query with state whose partition another query has"
-        " read on, and a new query in the group of a query with state. Needs `checkpointLocation`. See [queries with"
-        " state](../how-to/scale.md#queries-with-state).",
+        " write the event `shared_state`, or nothing. It concerns a query with state if another query has read further in"
+        " one of its partitions, and a new query in the group of a query with state. Needs `checkpointLocation`. See"
+        " [queries with state](../how-to/scale.md#queries-with-state).",
         field="on_shared_state", since="0.3.0",
     ),
     OptionSpec(
