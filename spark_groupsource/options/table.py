@@ -191,8 +191,8 @@ OPTIONS: tuple[OptionSpec, ...] = (
         "onSharedState", read.choice(OnSharedState), OnSharedState.FAIL, "fail, warn, allow",
         "What to do when queries that share a group would make state wrong (windows, joins of streams,"
         " `dropDuplicates`): end the query before it reads ([SHARED_STATE](errors.md#shared_state)), log a warning and"
-        " write the event `shared_state`, or nothing. It concerns a query with state if another query has read further in"
-        " one of its partitions, and a new query in the group of a query with state. Needs `checkpointLocation`. See"
+        " write the event `shared_state`, or nothing. It concerns a query with state if another query has read further"
+        " in one of its partitions, and a new query in the group of a query with state. Needs `checkpointLocation`. See"
         " [queries with state](../how-to/scale.md#queries-with-state).",
         field="on_shared_state", since="0.3.0",
     ),
