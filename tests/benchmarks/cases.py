@@ -31,6 +31,7 @@ from tests.benchmarks.report import (
     ADD_BATCH,
     BARE,
     CPU,
+    CPU_PART,
     FIRST_BATCH,
     JOB_CPU,
     LATEST_OFFSET,
@@ -140,6 +141,9 @@ class Throughput:
         metrics = {ADD_BATCH: float(sum(one.durationMs["addBatch"] for one in progress)), WHOLE_QUERY: round(wall_ms)}
         if meter is not None:
             metrics[CPU] = round(meter.seconds() / records * 1e6, 3)
+            if self.bare:
+                parts = meter.parts()
+                metrics |= {CPU_PART.format(part): round(used / records * 1e6, 3) for part, used in parts.items()}
         return [metrics]
 
 

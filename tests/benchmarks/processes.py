@@ -19,6 +19,12 @@ _W = TypeVar("_W", bound="_Watched")
 
 JVM, READER, WORKERS, PLANNERS, ALL = "JVM", "reader process", "Python workers", "Python planners", "all together"
 KINDS = (JVM, READER, WORKERS, PLANNERS)
+# Where CPU time goes, by process and name of the thread.
+CLIENT, TASKS, JVM_TASKS, JVM_OWN, REST = (
+    "librdkafka's threads", "Python's task threads", "the JVM's task threads", "the JVM's compilers and collector",
+    "all else",
+)  # fmt: skip
+PARTS = (CLIENT, TASKS, JVM_TASKS, JVM_OWN, REST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,15 @@ def kind_of(command_line: bytes) -> str:
         return PLANNERS
     program = command_line.split(b"\0", 1)[0]
     return JVM if program.rsplit(b"/", 1)[-1] == b"java" else WORKERS
+
+
+def part_of(kind: str, thread: str) -> str:
+    """Return what a thread of a process of this kind works for; its name is that of /proc/<pid>/task/<tid>/stat."""
+    if kind == WORKERS:
+        return CLIENT if thread.startswith("rdk:") else TASKS
+    if kind == JVM and thread.startswith("Executor task"):
+        return JVM_TASKS
+    return JVM_OWN if kind == JVM and thread.startswith(("C1 ", "C2 ", "GC ", "G1 ", "VM ")) else REST
 
 
 def below(root: int, stats: Mapping[int, Stat]) -> dict[int, Stat]:
@@ -111,16 +126,40 @@ def tree(root: int) -> dict[int, Stat]:
     return below(root, stats)
 
 
+def threads(root: int) -> dict[tuple[int, int], tuple[str, int]]:
+    """Return part and ticks of each thread of the running process and its descendants, by process and thread."""
+    found: dict[tuple[int, int], tuple[str, int]] = {}
+    for pid in tree(root):
+        folder = _PROC / str(pid)
+        try:
+            kind = kind_of((folder / "cmdline").read_bytes())
+            for task in (folder / "task").iterdir():
+                text = (task / "stat").read_text(errors="replace")
+                name = text.partition("(")[2].rpartition(")")[0]
+                found[pid, int(task.name)] = part_of(kind, name), parse_stat(text).own_ticks
+        except OSError:
+            continue  # it has ended
+    return found
+
+
 class CpuMeter:
     """CPU seconds of a process and its descendants since this was made."""
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._before = tree(root)
+        self._threads = threads(root)
 
     def seconds(self) -> float:
         """Return what they used so far."""
         return ticks_between(self._root, self._before, tree(self._root)) / os.sysconf("SC_CLK_TCK")
+
+    def parts(self) -> dict[str, float]:
+        """Return the seconds of each part. What threads used that have ended is in `REST`."""
+        whole, found = self.seconds(), dict.fromkeys(PARTS, 0.0)
+        for key, (part, ticks) in threads(self._root).items():
+            found[part] += (ticks - self._threads.get(key, ("", 0))[1]) / os.sysconf("SC_CLK_TCK")
+        return found | {REST: max(0.0, whole - sum(found[part] for part in PARTS if part != REST))}
 
 
 class _Watched:

@@ -25,6 +25,7 @@ FIRST_BATCH = "start to the end of the first batch, ms"
 WHOLE_JOB = "spark-submit, ms"
 JOB_CPU = "CPU of all processes, ms"
 CPU = "CPU, s per million records"
+CPU_PART = "CPU of {}, s per million records"  # a part of `CPU`: no figure to compare by itself
 PEAK = "peak memory, {}, MB"
 MEMORY_GOAL_MB = 200.0  # more than the peer's
 
@@ -134,7 +135,7 @@ def compare(series: Iterable[Series]) -> list[Comparison]:
     return [
         Comparison(one, by_key[subject, metric, PEER])
         for (subject, metric, source), one in by_key.items()
-        if source == OURS and (subject, metric, PEER) in by_key
+        if source == OURS and (subject, metric, PEER) in by_key and not _is_part(metric)
     ]
 
 
@@ -157,8 +158,12 @@ def growths(comparisons: Iterable[Comparison]) -> list[Growth]:
 # --- tables
 
 
+def _is_part(metric: str) -> bool:
+    return metric.startswith(CPU_PART.partition("{")[0])
+
+
 def _number(value: float, metric: str) -> str:
-    return f"{value:,.2f}" if metric == CPU else f"{value:,.0f}"
+    return f"{value:,.2f}" if metric == CPU or _is_part(metric) else f"{value:,.0f}"
 
 
 def _shown(series: Series) -> str:

@@ -10,9 +10,14 @@ import pytest
 from tests.benchmarks import processes
 from tests.benchmarks.processes import (  # fmt: skip
     ALL,
+    CLIENT,
     JVM,
+    JVM_OWN,
+    JVM_TASKS,
     PLANNERS,
     READER,
+    REST,
+    TASKS,
     WORKERS,
     CpuMeter,
     PeakMemory,
@@ -21,6 +26,7 @@ from tests.benchmarks.processes import (  # fmt: skip
     kind_of,
     parse_pss_kb,
     parse_stat,
+    part_of,
     ticks_between,
 )
 
@@ -58,6 +64,22 @@ def test_kinds_of_processes(kind: str, words: list[str]) -> None:
     assert kind_of(b"\0".join(word.encode() for word in words) + b"\0") == kind
 
 
+@pytest.mark.parametrize(
+    ("part", "kind", "thread"),
+    [
+        (CLIENT, WORKERS, "rdk:broker1"),
+        (TASKS, WORKERS, "python3.11"),
+        (JVM_TASKS, JVM, "Executor task l"),
+        (JVM_OWN, JVM, "C2 CompilerThre"),
+        (JVM_OWN, JVM, "GC Thread#1"),
+        (REST, JVM, "stream executio"),
+        (REST, READER, "rdk:broker1"),
+    ],
+)
+def test_what_a_thread_works_for(part: str, kind: str, thread: str) -> None:
+    assert part_of(kind, thread) == part
+
+
 def stats(*rows: tuple[int, int, int, int]) -> dict[int, Stat]:
     return {row[0]: Stat(*row) for row in rows}
 
@@ -93,6 +115,7 @@ def test_this_process_uses_cpu_and_memory() -> None:
         held = bytearray(os.urandom(50_000_000))
         while meter.seconds() < 0.05:
             sum(range(10_000))
+    assert meter.parts()[TASKS] >= 0.05, meter.parts()
     peaks = peak.peaks_mb()
     assert len(held) == 50_000_000
     assert peaks[WORKERS] > 50, sys.version

@@ -17,6 +17,7 @@ from tests.benchmarks.report import (
     ADD_BATCH,
     BARE,
     CPU,
+    CPU_PART,
     LATEST_OFFSET,
     OURS,
     PEAK,
@@ -171,6 +172,13 @@ def test_the_source_without_kafka_stands_beside_both_and_is_not_compared() -> No
     assert bare_table([*both, *bare]).splitlines()[-1] == f"| {FEW.name} | {ADD_BATCH} | 60 (50 - 70) | 100 | 250 |"
     assert bare_table(bare).splitlines()[-1].endswith("| - | - |")
     assert bare_table(both) == ""
+
+
+def test_parts_of_the_cpu_time_stand_beside_the_source_without_kafka_alone() -> None:
+    part = CPU_PART.format("all else")
+    both = pair(FEW, part, [0.25], [0.5])
+    assert compare(both) == []
+    assert f"| {part} | 0.10 (0.10 - 0.10) | 0.25 | 0.50 |" in bare_table([*both, *series_of(FEW, BARE, [{part: 0.1}])])
 
 
 def test_json_and_back() -> None:
