@@ -5,7 +5,9 @@ wanted start, or far from it. `_choose` picks the cheapest consumer. A consumer 
 rests: it stays connected and fetches nothing. One that is unused for `IDLE_TIMEOUT_S` is closed.
 
 A task whose ranges do not fit together into the memory share of one consumer gets a bulk consumer, and the whole
-memory of the worker: the others rest meanwhile, and the bulk consumer rests after the task.
+memory of the worker: the others rest meanwhile, and the bulk consumer rests after the task. So does a task that reads
+more than this memory: to keep its consumer's place saves it nothing, and a new assignment of a consumer that fetches at
+the end of a log waits for this fetch (`fetch.wait.max.ms`).
 
 Guards against:
 1. Four consumers share the memory.
@@ -81,10 +83,12 @@ def fits(consumer: RangeConsumer, partitions: int, bulk: bool = False) -> bool:
 
 
 def takes_bulk(options: SourceOptions, ranges: Sequence[OffsetRange], record_bytes: int) -> bool:
-    """Return whether the ranges after the first exceed what the queues of one consumer hold for sure.
+    """Return whether a task exceeds the memory of the worker, or its ranges after the first one consumer's queues.
 
     A queue has room for half of a partition's share before the client stops fetching.
     """
+    if sum(map(len, ranges)) * record_bytes > options.prefetch_memory_bytes:
+        return True
     later, room = ranges[1:], share_bytes(options)
     if max(map(len, later), default=0) * record_bytes * 2 * len(ranges) <= room:
         return False

@@ -407,9 +407,10 @@ def test_a_task_without_ranges_needs_no_bulk_consumer() -> None:
     assert not Bed().take().bulk
 
 
-def test_one_large_range_needs_no_bulk_consumer() -> None:
-    """Nothing of it waits for its turn; the consumer keeps its place for the next batch."""
-    assert not Bed().take(OffsetRange(P0, 0, 10**9)).bulk
+@pytest.mark.parametrize(("records", "bulk"), [(67_000, False), (67_200, True), (10**9, True)])
+def test_one_range_needs_a_bulk_consumer_from_the_size_of_the_memory_on(records: int, bulk: bool) -> None:
+    """Below it the consumer keeps its place for the next batch. The memory is 64 MiB, a record 1 KB."""
+    assert Bed().take(OffsetRange(P0, 0, records)).bulk is bulk
 
 
 def test_many_ranges_that_fit_into_their_queues_need_no_bulk_consumer() -> None:
