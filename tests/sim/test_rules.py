@@ -139,6 +139,7 @@ def test_r45_a_truncated_log_is_noticed_by_its_leader_epoch() -> None:
     script.run()
     (loss,) = script.events("q1", "data_lost")
     assert loss["ranges"] == [["orders", 0, 10, 20]]
+    assert script.rows("q1") == list(range(25))
 
 
 @pytest.mark.rule("R46")
@@ -330,6 +331,24 @@ def test_r6_a_recreated_topic_is_a_new_topic() -> None:
     script.on(6.0, script.writes(10))
     script.run()
     assert script.rows("q2") == list(range(10))
+
+
+@pytest.mark.rule("R6")
+@pytest.mark.parametrize("restarts", [False, True])
+def test_r6_a_deleted_topic_that_comes_back_starts_at_its_beginning(restarts: bool) -> None:
+    """1. A topic is deleted; the query reads another one on. 2. It is created again, with records."""
+    script = _script(queries=1, starting="latest", topics=(("orders", 1), ("refunds", 1)))
+    script.on(1.0, script.writes(10), script.writes(6, "refunds"))
+    script.on(6.0, lambda: script.delete_topic("refunds"), lambda: script.fault("topic-recreated", "", 60.0))
+    for moment in (10.0, 14.0, 20.0):
+        script.on(moment, script.writes(10))
+    if restarts:
+        script.on(16.0, script.drains("q1", rest_s=2.0))
+    script.on(30.0, lambda: script.create_topic("refunds", 1), script.writes(7, "refunds"))
+    script.run()
+    assert script.rows("q1", "refunds") == [*range(6), *range(7)]
+    assert script.rows("q1") == list(range(40))
+    assert len(script.events("q1", "data_lost")) == 1
 
 
 @pytest.mark.rule("R9")
