@@ -341,20 +341,6 @@ def test_a_plan_made_before_a_change_of_ownership_is_refused() -> None:
 # --- complete
 
 
-@pytest.mark.parametrize("refusal", [Refusal.REBALANCE, Refusal.UNCERTAIN])
-@pytest.mark.rule("R19")
-def test_a_refused_commit_is_kept_and_sent_again(refusal: Refusal) -> None:
-    """Seen: STALE_MEMBER_EPOCH for the kept partitions right after a KIP-848 drain."""
-    with in_flight() as bed:
-        bed.group.refusals.append(refusal)
-        bed.member.complete(flight(R0).end)
-        bed.tick()
-        assert committed(bed, 0) == 10
-        bed.clock.advance(BRIEFLY_S)
-        bed.until("a second commit", lambda v: v.partitions[0].group == GroupOffset(20, "m"), 0.1)
-        assert len(bed.group.named("commit_later")) == 2
-
-
 LARGE = "m" * 200_000
 
 
@@ -588,12 +574,18 @@ def test_a_member_that_the_group_does_not_know_drops_its_partitions() -> None:
 # --- drain
 
 
-def revoke_in_flight(bed: Bed) -> None:
-    bed.own((0, 10), (1, 0))
-    bed.fix(R0)
-    bed.group.revoke(P0)
-    bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
-    assert bed.group.named("release") == []
+@contextmanager
+def draining(*, hangs: bool = False, **options: str) -> Iterator[Bed]:
+    """A member that owns orders-0 and orders-1, and drains the batch [10, 20) of orders-0. The store may hang."""
+    with running(**options) as bed:
+        if hangs:
+            bed.log.hang()
+        bed.own((0, 10), (1, 0))
+        bed.fix(R0)
+        bed.group.revoke(P0)
+        bed.until("the drain", lambda view: view.state is MemberState.DRAINING)
+        assert bed.group.named("release") == []
+        yield bed
 
 
 def test_a_batch_that_the_local_commit_log_has_is_committed_without_a_trigger() -> None:
@@ -656,8 +648,7 @@ def test_a_commit_log_in_a_store_is_not_looked_at_while_nobody_waits() -> None:
 
 @pytest.mark.rule("R26")
 def test_a_drain_ends_at_its_deadline_without_a_commit(caplog: pytest.LogCaptureFixture) -> None:
-    with running(drainTimeoutMs="500") as bed, caplog.at_level(logging.WARNING):
-        revoke_in_flight(bed)
+    with draining(drainTimeoutMs="500") as bed, caplog.at_level(logging.WARNING):
         bed.clock.advance(BRIEFLY_S)
         bed.until("the release", lambda v: v.state is MemberState.JOINED)
         assert committed(bed, 0) == 10
@@ -671,9 +662,7 @@ def test_a_drain_ends_at_its_deadline_without_a_commit(caplog: pytest.LogCapture
 def test_a_drain_deadline_waits_for_a_store_that_hangs_for_a_moment_only(poll_s: int, spare_s: float) -> None:
     """Half of the time that the group still waits, and 5 s at most."""
     options = {"kafka.max.poll.interval.ms": str(poll_s * 1000), "kafka.session.timeout.ms": "3000"}
-    with running(drainTimeoutMs="1000", **options) as bed:
-        bed.log.hang()
-        revoke_in_flight(bed)
+    with draining(hangs=True, drainTimeoutMs="1000", **options) as bed:
         began_s = bed.clock.now_s
         bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.05)
         assert 1.0 + spare_s <= bed.clock.now_s - began_s < 1.0 + spare_s + 0.5
@@ -686,11 +675,7 @@ def test_p5_nothing_is_committed_for_a_group_that_has_not_waited_for_the_drain(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The client joins again during the drain, because a topic has got a partition."""
-    with running() as bed:
-        bed.own((0, 10), (1, 10))
-        bed.fix(R0)
-        bed.group.revoke(P0)
-        bed.until("the drain", lambda v: v.state is MemberState.DRAINING)
+    with draining() as bed:
         bed.group.in_generation = b"2"
         bed.member.complete(flight(R0).end)
         bed.until("the end of the revoke", lambda v: v.state is MemberState.JOINED)
@@ -701,8 +686,7 @@ def test_p5_nothing_is_committed_for_a_group_that_has_not_waited_for_the_drain(
 
 @pytest.mark.parametrize("complete", [True, False])
 def test_a_stop_ends_a_drain_and_commits_what_the_log_has(complete: bool) -> None:
-    with running() as bed:
-        revoke_in_flight(bed)
+    with draining() as bed:
         if complete:
             bed.log.complete.add(flight(R0).end)
         bed.stop()
@@ -713,20 +697,14 @@ def test_a_stop_ends_a_drain_and_commits_what_the_log_has(complete: bool) -> Non
 # --- partitions that the client does not know to be lost
 
 
-def lose_by_a_refused_proof(bed: Bed) -> None:
-    """A batch is in flight, the machine is suspended, and the coordinator does not know the member any more."""
-    bed.own((0, 10))
-    bed.fix(R0)
-    bed.group.refusals.append(Refusal.LOST)
-    bed.clock.suspend(100.0)
-    bed.until("the loss", lambda view: view.state is MemberState.REJOINING)
-
-
 @pytest.mark.rule("R101")
 def test_a_stop_after_a_suspension_does_not_wait_for_lost_partitions(caplog: pytest.LogCaptureFixture) -> None:
-    """The client has not noticed the loss yet: it revokes the partitions when it closes."""
-    with running(drainTimeoutMs="5000") as bed, caplog.at_level(logging.INFO):
-        lose_by_a_refused_proof(bed)
+    """1. The machine is suspended. 2. The coordinator does not know the member any more. 3. The client, which has not
+    noticed that, revokes the partitions when it closes."""
+    with in_flight(drainTimeoutMs="5000") as bed, caplog.at_level(logging.INFO):
+        bed.group.refusals.append(Refusal.LOST)
+        bed.clock.suspend(100.0)
+        bed.until("the loss", lambda view: view.state is MemberState.REJOINING)
         bed.member.request_stop()
         assert bed.member.join(WAIT_S), "it waits for a batch of partitions that it does not own"
         assert not bed.member.failed
@@ -871,8 +849,7 @@ def test_a_stop_is_not_clean_if_the_groups_offset_is_not_known() -> None:
 
 def test_a_revoke_while_a_stop_by_signal_waits_still_waits_for_the_batch() -> None:
     """The sequence of a process group's SIGTERM: 1. a second member joins, 2. SIGTERM, 3. the batch ends."""
-    with running() as bed:
-        revoke_in_flight(bed)
+    with draining() as bed:
         bed.member.request_stop()
         for _ in range(5):
             assert bed.member.view().state is MemberState.DRAINING
@@ -950,8 +927,7 @@ def test_a_batch_that_takes_too_long_ends_by_the_commit_log_too() -> None:
 
 
 def test_a_batch_that_takes_too_long_ends_a_drain() -> None:
-    with running(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint", drainTimeoutMs="200000") as bed:
-        revoke_in_flight(bed)
+    with draining(maxBatchMs="30000", checkpointLocation="s3://bucket/checkpoint", drainTimeoutMs="200000") as bed:
         bed.clock.advance(31.0)
         bed.until("the release", lambda v: v.state is not MemberState.DRAINING, step_s=0.02)
         assert committed(bed, 0) == 10
@@ -983,9 +959,7 @@ def looks_of(bed: Bed, count: int) -> None:
 def test_a_store_that_hangs_holds_up_neither_commands_nor_the_drain_deadline(caplog: pytest.LogCaptureFixture) -> None:
     """Guards against: 1. a revoke waits for the batch in flight, 2. the store of the checkpoint does not answer, 3. the
     event thread hangs with it: no handover, and commands fail with a cause that names the coordinator."""
-    with running(drainTimeoutMs="20000") as bed, caplog.at_level(logging.WARNING):
-        bed.log.hang()
-        revoke_in_flight(bed)
+    with draining(hangs=True, drainTimeoutMs="20000") as bed, caplog.at_level(logging.WARNING):
         looks_of(bed, 1)
         for _ in range(40):
             assert bed.member.view().state is MemberState.DRAINING, "a command was not answered"
@@ -1001,9 +975,7 @@ def test_a_store_that_hangs_holds_up_neither_commands_nor_the_drain_deadline(cap
 
 
 def test_a_store_that_answers_again_ends_the_drain(caplog: pytest.LogCaptureFixture) -> None:
-    with running(drainTimeoutMs="200000") as bed, caplog.at_level(logging.WARNING):
-        bed.log.hang()
-        revoke_in_flight(bed)
+    with draining(hangs=True, drainTimeoutMs="200000") as bed, caplog.at_level(logging.WARNING):
         looks_of(bed, 1)
         bed.log.complete.add(flight(R0).end)
         bed.until("the report", lambda _: "not answering" in caplog.text, step_s=0.5)
@@ -1043,14 +1015,13 @@ def test_a_look_that_was_under_way_is_not_a_stops_last_one() -> None:
 def test_a_look_that_breaks_is_reported_and_the_next_one_comes(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running(drainTimeoutMs="200000") as bed, caplog.at_level(logging.ERROR):
+    with draining(drainTimeoutMs="200000") as bed, caplog.at_level(logging.ERROR):
 
         def broken(_: SourceOffset) -> bool:
             monkeypatch.undo()
             raise RuntimeError("unheard of")
 
         monkeypatch.setattr(bed.log, "is_complete", broken)
-        revoke_in_flight(bed)
         bed.log.complete.add(flight(R0).end)
         bed.until("the release", lambda v: v.state is MemberState.JOINED, step_s=0.05)
         assert committed(bed, 0) == 20
@@ -1107,8 +1078,7 @@ def test_an_older_commit_that_lands_late_does_not_take_a_handover_back() -> None
 
 def test_a_handover_repeats_its_commit_no_sooner_because_spark_looks() -> None:
     """The main thread looks at the member every few milliseconds while it waits to plan."""
-    with running() as bed:
-        revoke_in_flight(bed)
+    with draining() as bed:
         bed.group.refusals.extend([Refusal.REBALANCE] * 1000)
         bed.member.complete(flight(R0).end)
         bed.group.wait_for("the first try", lambda: len(bed.group.named("commit_now")) == 1)
@@ -1119,8 +1089,7 @@ def test_a_handover_repeats_its_commit_no_sooner_because_spark_looks() -> None:
 
 
 def test_a_handover_of_a_lost_member_is_not_committed_again(caplog: pytest.LogCaptureFixture) -> None:
-    with running() as bed, caplog.at_level(logging.WARNING):
-        revoke_in_flight(bed)
+    with draining() as bed, caplog.at_level(logging.WARNING):
         bed.group.refusals.append(Refusal.LOST)
         bed.member.complete(flight(R0).end)
         bed.until("the release", lambda v: v.state is MemberState.REJOINING)
@@ -1192,8 +1161,7 @@ def test_a_silence_before_the_offsets_are_known_is_not_forgotten() -> None:
 
 
 def test_a_silence_during_a_drain_puts_the_kept_partitions_in_doubt() -> None:
-    with running() as bed:
-        revoke_in_flight(bed)
+    with draining() as bed:
         bed.clock.advance(11.0)
         bed.group.refusals.extend([None, Refusal.REBALANCE])
         bed.member.complete(flight(R0).end)
