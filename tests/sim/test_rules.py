@@ -42,7 +42,8 @@ def test_r2_a_start_position_is_dropped_if_ownership_has_changed() -> None:
 
 
 @pytest.mark.rule("R7")
-def test_r7_a_new_pin_names_only_topics_that_all_other_pins_name() -> None:
+@pytest.mark.parametrize("deleted_s", [15.0, 6.2], ids=["after the first pin", "before it"])
+def test_r7_a_new_pin_names_only_topics_that_all_other_pins_name(deleted_s: float) -> None:
     """1. orders is pinned. 2. Two topics are created, one is pinned. 3. orders is deleted. 4. The other is pinned."""
     script = _script(starting="latest", pattern="orders|refunds|returns", topics=(("orders", 1),))
     script.on(1.0, script.writes(10))
@@ -51,7 +52,7 @@ def test_r7_a_new_pin_names_only_topics_that_all_other_pins_name() -> None:
     script.on(6.0, script.writes(5, "refunds"), script.writes(5, "returns"))
     script.on(6.0, lambda: script.holds("before-start-positions", "q2", 20.0))
     script.on(6.5, script.starts("q2"))
-    script.on(15.0, lambda: script.delete_topic("orders"), lambda: script.fault("topic-deleted", "", 12.0))
+    script.on(deleted_s, lambda: script.delete_topic("orders"), lambda: script.fault("topic-deleted", "", 12.0))
     script.on(40.0, script.writes(5, "refunds"), script.writes(5, "returns"))
     script.run()
     for topic in ("refunds", "returns"):
