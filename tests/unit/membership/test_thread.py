@@ -1088,6 +1088,14 @@ def test_a_handover_of_a_lost_member_is_not_committed_again(caplog: pytest.LogCa
     assert "handed over without a commit" in caplog.text
 
 
+def test_an_eager_revoke_gives_everything_up_and_joins_anew() -> None:
+    with running(FakeGroup(incremental=False)) as bed:
+        bed.own((0, 10))
+        bed.group.revoke(P0)
+        bed.until("the release", lambda view: view.state is MemberState.REJOINING)
+        bed.own((0, 10))
+
+
 # --- doubt and proof
 
 
